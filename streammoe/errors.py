@@ -1,0 +1,69 @@
+"""The exception tree: one place says which failure ends a process with which exit code.
+
+A message names the setting or place, the value got, the rule that it broke and the next thing to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StreammoeError(Exception):
+    """Base of every error that streammoe raises on purpose."""
+
+    exit_code: ClassVar[int] = 70
+    retriable: ClassVar[bool] = False
+
+
+class ConfigError(StreammoeError):
+    """The settings, or what they point at (a port, a connector), cannot be used.
+
+    ``problems`` holds one sentence for each thing that is wrong, so that a user can mend all of them at once.
+    """
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class SourceError(StreammoeError):
+    """Events cannot be read: missing or unreadable input, or a position that the source no longer holds."""
+
+    exit_code = 3
+
+
+class CheckpointError(StreammoeError):
+    """A checkpoint cannot be written, read or used with these settings; also a locked or unwritable folder."""
+
+    exit_code = 4
+
+
+class TooManyBadRecords(StreammoeError):  # noqa: N818 - a public name that operators know from the exit codes
+    """More of the latest records were refused than `dead_letters.max_ratio` allows; a deploy has probably gone bad."""
+
+    exit_code = 5
+
+
+class InvalidEvent(StreammoeError, ValueError):  # noqa: N818 - says what is wrong with the event, not with the program
+    """An event that would poison the model; nothing was learned from it.
+
+    Attributes:
+        reason: short stable word for counters (``not_finite``, ``wrong_type``, ``out_of_range``, ...).
+        feature: name of the offending feature, or ``None`` where it is not one feature's fault.
+        row: index of the offending row in the array path, else ``None``.
+    """
+
+    def __init__(self, message: str, *, reason: str, feature: object = None, row: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.feature = feature
+        self.row = row
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_invalid_event, (str(self), self.reason, self.feature, self.row)
+
+
+def _rebuild_invalid_event(message: str, reason: str, feature: object, row: int | None) -> InvalidEvent:
+    return InvalidEvent(message, reason=reason, feature=feature, row=row)
