@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from streammoe.types import IntArray
 
@@ -93,16 +93,28 @@ class Source(Protocol):
         ...
 
 
-class DeadLetter(Protocol):
-    """One refused record, as a sink of dead letters gets it."""
+class DeadLetter(NamedTuple):
+    """One refused record, with all that is needed to find it, count it and replay it after a fix."""
 
-    @property
-    def place(self) -> Place: ...
-    @property
-    def stage(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def record(self) -> bytes: ...
+    place: Place
+    stage: str
+    """Where it was refused: ``decode``, ``validate`` or ``learn``."""
+    reason: str
+    """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``, ..."""
+    detail: str
+    """A sentence naming the field, the value and the rule."""
+    record: bytes
+
+
+class DeadLetterSink(Protocol):
+    """Where refused records go. At least once: a restart may write a record again, with the same place."""
+
+    def write(self, letters: list[DeadLetter]) -> None:
+        """Take these letters, in order. May buffer."""
+        ...
+
+    def flush(self) -> None:
+        """Return only when everything written is durable; the daemon checkpoints after this."""
+        ...
+
+    def close(self) -> None: ...
