@@ -1,0 +1,34 @@
+# Plain instructions only: scripts/check_image.py reads this file and rehearses every step without a Docker engine.
+
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY . .
+RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM python:3.11-slim
+COPY --from=build /wheels /wheels
+RUN python -m pip install --no-cache-dir /wheels/*.whl
+
+# The kernel cache belongs to the user of the image: numba passes over a cache folder that it cannot write to.
+# NUMBA_CPU_NAME=generic: machine code of one processor is recompiled at each start on any other one.
+ENV HOME=/var/lib/streammoe \
+    NUMBA_CACHE_DIR=/opt/streammoe/kernels \
+    NUMBA_CPU_NAME=generic \
+    PYTHONUNBUFFERED=1
+RUN mkdir -p /etc/streammoe /opt/streammoe/kernels /var/lib/streammoe \
+    && chown -R 10001:10001 /opt/streammoe/kernels /var/lib/streammoe
+
+# A number, so that an orchestrator can see that it is not root.
+USER 10001:10001
+RUN python -m streammoe.kernels
+
+WORKDIR /var/lib/streammoe
+VOLUME /var/lib/streammoe
+# To be scraped from outside, the settings need [metrics] host = "0.0.0.0".
+EXPOSE 9464
+HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/metrics', timeout=4).close()"]
+# Finish the batch, save, exit 0.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["streammoe"]
+CMD ["run", "/etc/streammoe/config.toml"]

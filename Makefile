@@ -1,0 +1,66 @@
+# Works on a fresh clone with only Python >= 3.11 and make; everything lands in .venv.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+# Both may be set on the command line: make test PYTEST_ARGS="-k gate", make demo DEMO_ARGS="--help".
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+.PHONY: help demo test bench lint format image-check clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.stamp  ## Learn a real data set as a stream, with metrics on
+	$(BIN)/streammoe demo $(DEMO_ARGS)
+
+test: $(VENV)/.stamp-dev  ## Run all tests, the fast ones first
+	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS)
+	@# 5: no slow test matches PYTEST_ARGS, which is no failure after the run above.
+	$(BIN)/pytest -m "slow" $(PYTEST_ARGS) || test $$? -eq 5
+
+bench: $(VENV)/.stamp-dev  ## Print the benchmark tables
+	$(BIN)/python -m benchmarks
+
+lint: $(VENV)/.stamp-dev  ## Check style, types and who imports whom
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.stamp-dev  ## Mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+image-check: $(VENV)/.stamp-dev  ## Check the Dockerfile and rehearse its steps without an engine
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_image.py
+
+clean:  ## Remove what the other targets made
+	rm -rf $(VENV) dist build demo-state .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environments are as new as pyproject.toml, so a changed dependency is installed by the next target.
+$(VENV)/.stamp: pyproject.toml
+	@set -e; found=; \
+	for candidate in $(PYTHON) $(if $(PYTHON),,python3 python3.13 python3.12 python3.11 python3.14 python); do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    found=$$candidate; break; \
+	  fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "streammoe needs Python 3.11 or newer, and $(or $(PYTHON),no python on PATH) is." \
+	       "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; \
+	fi; \
+	if ! [ -x $(BIN)/python ] || ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  "$$found" -m venv --clear $(VENV) || { \
+	    echo "$$found cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
+	  }; \
+	fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@

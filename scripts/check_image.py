@@ -1,0 +1,475 @@
+"""Check the Dockerfile, and rehearse its steps without a Docker engine.
+
+First the file is held against a few rules (and hadolint's, where that is on PATH). Then its instructions are carried
+out one by one in folders that stand for the stages: a fresh virtual environment is each stage's Python, COPY obeys
+.dockerignore, RUN lines run with image paths turned into temporary ones, USER drops privileges. At the end the entry
+point runs there, from the compiled kernels alone; a daemon is started, asked for its health and stopped. Everything
+is read from the Dockerfile, so the check cannot drift from it.
+
+What it cannot see: the base image's own content, and system packages (the Dockerfile installs none).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+STEP_TIMEOUT = 600.0
+"""Seconds for one RUN line; pip fetches some 300 MB."""
+STOP_TIMEOUT = 10.0
+"""Seconds from STOPSIGNAL to SIGKILL, as in `docker stop`."""
+
+
+class CheckError(Exception):
+    """The Dockerfile, or the image it would make, is not fit for use."""
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of the Dockerfile, with continuation lines joined."""
+
+    line: int
+    name: str
+    rest: str
+
+    def flags(self) -> tuple[dict[str, str], str]:
+        """Leading ``--key=value`` flags, and what follows them."""
+        rest, found = self.rest, {}
+        while match := re.match(r"--([\w-]+)=(\S+)\s+", rest):
+            found[match[1]] = match[2]
+            rest = rest[match.end() :]
+        return found, rest
+
+    def exec_form(self) -> list[str] | None:
+        """The words of a JSON array, or ``None`` for shell form."""
+        try:
+            words = json.loads(self.rest)
+        except ValueError:
+            return None
+        return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
+
+
+def read_dockerfile(path: Path) -> list[Instruction]:
+    """Split a Dockerfile into instructions."""
+    instructions, parts, start = [], [], 0
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        if not parts:
+            start = number
+        parts.append(stripped.removesuffix("\\").strip())
+        if not stripped.endswith("\\"):
+            name, _, rest = " ".join(parts).partition(" ")
+            instructions.append(Instruction(start, name.upper(), rest.strip()))
+            parts = []
+    if parts:
+        raise CheckError(f"{path}:{start}: the last instruction ends with a backslash")
+    return instructions
+
+
+# --- rules -----------------------------------------------------------------------------------------------------------
+
+
+def broken_rules(instructions: list[Instruction]) -> Iterator[str]:
+    """One sentence for each rule that the Dockerfile breaks."""
+    if not instructions or instructions[0].name != "FROM":
+        yield "line 1: the first instruction must be FROM"
+        return
+    stages = {i.rest.split()[2] for i in instructions if i.name == "FROM" and len(i.rest.split()) == 3}
+    for instruction in instructions:
+        at = f"line {instruction.line}: {instruction.name}"
+        if instruction.name == "FROM":
+            image = instruction.rest.split()[0]
+            tag = image.rpartition("/")[2].partition(":")[2]
+            if image not in stages and tag in {"", "latest"}:
+                yield f"{at} {image}: name a version, not what happens to be newest"
+        if instruction.name == "ADD":
+            yield f"{at}: use COPY; ADD unpacks archives and fetches addresses unasked"
+        if instruction.name in {"ENTRYPOINT", "CMD"} and instruction.exec_form() is None:
+            yield f"{at}: use the JSON form; a shell in between would keep signals from the daemon"
+        if instruction.name == "RUN":
+            if re.search(r"\bsudo\b", instruction.rest):
+                yield f"{at}: no sudo; order the steps around USER"
+            if re.search(r"\bpip3?\b.*\b(install|wheel)\b", instruction.rest) and "--no-cache" not in instruction.rest:
+                yield f"{at}: pip without --no-cache-dir leaves its cache in the layer"
+            if re.search(r"\b(curl|wget)\b", instruction.rest):
+                yield f"{at}: fetches something that no package manager has checked"
+        if instruction.name in {"ENV", "ARG"} and re.search(r"(?i)(password|secret|token)\w*=", instruction.rest):
+            yield f"{at}: a secret would stay readable in the image"
+
+    last = instructions[max(n for n, i in enumerate(instructions) if i.name == "FROM") :]
+    names = [i.name for i in last]
+    for required in ("USER", "HEALTHCHECK", "STOPSIGNAL", "ENTRYPOINT", "VOLUME"):
+        if required not in names:
+            yield f"the last stage has no {required}"
+    users = [i for i in last if i.name == "USER"]
+    if users:
+        if users[-1].rest.split(":")[0] in {"root", "0"}:
+            yield f"line {users[-1].line}: USER: the daemon must not run as root"
+        first = names.index("USER")
+        if any(i.name == "RUN" and re.search(r"\b(pip|apt-get|apk)\b", i.rest) for i in last[first:]):
+            yield f"line {users[0].line}: USER: comes after the installs, so that the user cannot change the program"
+
+
+def run_hadolint(path: Path) -> bool:
+    """Run hadolint where it is installed; say whether it was."""
+    hadolint = shutil.which("hadolint")
+    if hadolint is None:
+        return False
+    result = subprocess.run([hadolint, "--no-color", str(path)], check=False, capture_output=True, text=True)
+    if result.returncode:
+        raise CheckError(f"hadolint:\n{result.stdout}{result.stderr}")
+    return True
+
+
+# --- rehearsal -------------------------------------------------------------------------------------------------------
+
+
+def ignored(relative: PurePosixPath, patterns: list[str]) -> bool:
+    """Whether .dockerignore keeps a file out of the build: the last pattern that matches it or a parent decides."""
+    out = False
+    candidates = [str(relative), *(str(parent) for parent in relative.parents if str(parent) != ".")]
+    for pattern in patterns:
+        bare = pattern.removeprefix("!").strip("/")
+        if any(_matches(PurePosixPath(candidate), bare) for candidate in candidates):
+            out = not pattern.startswith("!")
+    return out
+
+
+def _matches(path: PurePosixPath, pattern: str) -> bool:
+    if pattern.startswith("**/"):
+        return any(
+            _matches(PurePosixPath(*path.parts[start:]), pattern.removeprefix("**/"))
+            for start in range(len(path.parts))
+        )
+    parts = pattern.split("/")
+    return len(parts) == len(path.parts) and all(map(fnmatch.fnmatchcase, path.parts, parts))
+
+
+@dataclass
+class Stage:
+    """A folder that stands for one stage's file system, and the settings that its instructions have made so far."""
+
+    root: Path
+    environment: dict[str, str]
+    workdir: str = "/"
+    user: tuple[int, int] | None = None
+    metadata: dict[str, Instruction] = field(default_factory=dict)
+
+    def path(self, image_path: str) -> Path:
+        """The place of an image's path in the rehearsal."""
+        return self.root / str(PurePosixPath(self.workdir, image_path)).lstrip("/")
+
+    def rewrite(self, text: str) -> str:
+        """Turn the image's absolute paths into those of the rehearsal; devices and addresses stay."""
+        return re.sub(r"(?<![\w./:*\]-])/(?!dev/|proc/|bin/|usr/bin/|/)(?=\w)", lambda _: f"{self.root}/", text)
+
+    def run(self, command: list[str], timeout: float = STEP_TIMEOUT) -> subprocess.CompletedProcess[str]:
+        """Run a command as the stage's user and in its folder."""
+        return subprocess.run(
+            self.as_user(command),
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=self.path("."),
+            env=self.environment,
+        )
+
+    def as_user(self, command: list[str]) -> list[str]:
+        """The command with its privileges dropped, where there are any to drop."""
+        if self.user is None or os.geteuid() != 0:
+            return command
+        user, group = self.user
+        return ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", "--no-new-privs", *command]
+
+
+class Rehearsal:
+    """Carries out a Dockerfile's instructions below `scratch`."""
+
+    def __init__(self, instructions: list[Instruction], context: Path, scratch: Path) -> None:
+        self.instructions = instructions
+        self.context = context
+        self.scratch = scratch
+        self.stages: dict[str, Stage] = {}
+        ignore_file = context / ".dockerignore"
+        lines = ignore_file.read_text(encoding="utf-8").splitlines() if ignore_file.exists() else []
+        self.patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+    def build(self) -> Stage:
+        """Build every stage; the last one is the image."""
+        stage: Stage | None = None
+        for instruction in self.instructions:
+            print(f"  {instruction.name} {instruction.rest}"[:120], flush=True)
+            if instruction.name == "FROM":
+                stage = self._from(instruction)
+                continue
+            if stage is None:
+                raise CheckError(f"line {instruction.line}: {instruction.name} before FROM")
+            if instruction.name in {"HEALTHCHECK", "STOPSIGNAL", "ENTRYPOINT", "CMD", "VOLUME", "EXPOSE", "LABEL"}:
+                stage.metadata[instruction.name] = instruction
+                continue
+            step = getattr(self, f"_{instruction.name.lower()}", None)
+            if step is None:
+                raise CheckError(
+                    f"line {instruction.line}: {instruction.name} cannot be rehearsed; teach {Path(__file__).name}"
+                )
+            step(stage, instruction)
+        if stage is None:
+            raise CheckError("the Dockerfile has no stage")
+        return stage
+
+    def _from(self, instruction: Instruction) -> Stage:
+        image, *rest = instruction.rest.split()
+        match = re.fullmatch(r"python:(\d+\.\d+)(-slim)?(-\w+)?", image)
+        if match is None:
+            raise CheckError(f"line {instruction.line}: FROM {image}: only python:X.Y images can be rehearsed")
+        root = self.scratch / f"stage{len(self.stages)}"
+        stage = Stage(root, {})
+        home = stage.path("/usr/local")
+        home.parent.mkdir(parents=True)
+        stage.path("/tmp").mkdir(mode=0o1777)  # noqa: S108 - the image's own
+        stage.path("/root").mkdir()
+        subprocess.run([find_python(match[1]), "-m", "venv", str(home)], check=True)
+        # Nothing of the caller's environment comes in, but for what leads pip and TLS to the network.
+        carried = {k: v for k, v in os.environ.items() if re.match(r"(?i)(pip_|(https?|no|all)_proxy|ssl_cert)", k)}
+        stage.environment = {
+            **carried,
+            "PATH": f"{home}/bin:{self._tools()}:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(stage.path("/root")),
+            "TMPDIR": str(stage.path("/tmp")),  # noqa: S108
+            "LANG": "C.UTF-8",
+        }
+        self.stages[rest[1] if rest else f"#{len(self.stages)}"] = stage
+        return stage
+
+    def _tools(self) -> Path:
+        """Stand-ins for commands that the rehearsal may not run: without root nobody can give files away."""
+        tools = self.scratch / "tools"
+        if not tools.exists():
+            tools.mkdir()
+            if os.geteuid() != 0:
+                (tools / "chown").write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
+                (tools / "chown").chmod(0o755)
+        return tools
+
+    def _workdir(self, stage: Stage, instruction: Instruction) -> None:
+        stage.workdir = str(PurePosixPath(stage.workdir, instruction.rest))
+        stage.path(".").mkdir(parents=True, exist_ok=True)
+
+    def _env(self, stage: Stage, instruction: Instruction) -> None:
+        for word in shlex.split(instruction.rest):
+            name, equals, value = word.partition("=")
+            if not equals:
+                raise CheckError(f"line {instruction.line}: ENV {word}: write NAME=value")
+            stage.environment[name] = stage.rewrite(value)
+
+    def _user(self, stage: Stage, instruction: Instruction) -> None:
+        match = re.fullmatch(r"(\d+):(\d+)", instruction.rest)
+        if match is None:
+            raise CheckError(f"line {instruction.line}: USER {instruction.rest}: write numbers, user:group")
+        stage.user = int(match[1]), int(match[2])
+
+    def _copy(self, stage: Stage, instruction: Instruction) -> None:
+        flags, rest = instruction.flags()
+        if unknown := set(flags) - {"from"}:
+            raise CheckError(f"line {instruction.line}: COPY --{unknown.pop()} cannot be rehearsed")
+        *sources, target = rest.split()
+        for source in sources:
+            if "from" in flags:
+                self._copy_tree(self.stages[flags["from"]].path(source), stage.path(target), [])
+            else:
+                self._copy_tree(self.context / source, stage.path(target), self.patterns)
+
+    def _copy_tree(self, source: Path, target: Path, patterns: list[str]) -> None:
+        if source.is_file():
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target / source.name)
+            return
+        for folder, folders, files in os.walk(source):
+            # An ignored folder may hold a file that a later pattern takes back; of hidden ones none is.
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in files:
+                relative = (Path(folder) / name).relative_to(source)
+                if not ignored(PurePosixPath(relative.as_posix()), patterns):
+                    (target / relative).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(source / relative, target / relative)
+
+    def _run(self, stage: Stage, instruction: Instruction) -> None:
+        if instruction.rest.startswith(("--", "[")):
+            raise CheckError(f"line {instruction.line}: RUN: only the plain shell form can be rehearsed")
+        result = stage.run(["/bin/sh", "-c", stage.rewrite(instruction.rest)])
+        if result.returncode:
+            raise CheckError(
+                f"line {instruction.line}: RUN ended with {result.returncode}:\n{result.stdout}{result.stderr}"
+            )
+
+
+def find_python(version: str) -> str:
+    """An interpreter of the image's version that any user may run, for the virtual environments."""
+    for candidate in (f"/usr/bin/python{version}", f"/usr/local/bin/python{version}", sys.executable):
+        probe = [candidate, "-c", "import sys, ensurepip; print('%d.%d' % sys.version_info[:2])"]
+        if os.geteuid() == 0:
+            probe = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *probe]
+        try:
+            result = subprocess.run(probe, check=False, capture_output=True, text=True)
+        except OSError:
+            continue
+        if result.returncode == 0 and result.stdout.strip() == version:
+            return candidate
+    raise CheckError(f"the image has Python {version}; no such interpreter here that an unprivileged user may run")
+
+
+# --- the finished image ----------------------------------------------------------------------------------------------
+
+
+def forget_fractions(root: Path) -> None:
+    """Cut file times to whole seconds, as an image's layers do when it is pushed and pulled.
+
+    A kernel cache that trusted the fraction would count as stale in every container.
+    """
+    for path in root.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            seconds = int(path.stat().st_mtime)
+            os.utime(path, (seconds, seconds))
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    """Sizes and times of all files below a folder."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def check_entry_point(image: Stage) -> None:
+    """Run the entry point as the image's user, and see that it needs no compiler."""
+    cache = Path(image.environment["NUMBA_CACHE_DIR"])
+    before = snapshot(cache)
+    if not any(name.endswith(".nbc") for name in before):
+        raise CheckError(f"no compiled kernel in NUMBA_CACHE_DIR ({cache}) after the build")
+    entry = image.metadata["ENTRYPOINT"].exec_form() or []
+    for arguments in (["--help"], ["demo"]):
+        started = time.monotonic()
+        result = image.run([*entry, *arguments])
+        if result.returncode:
+            raise CheckError(
+                f"{shlex.join([*entry, *arguments])} ended with {result.returncode}:\n{result.stdout}{result.stderr}"
+            )
+        print(f"  {shlex.join([*entry, *arguments])}: {time.monotonic() - started:.1f} s", flush=True)
+    changed = {name for name, stamp in snapshot(cache).items() if before.get(name) != stamp}
+    if changed:
+        raise CheckError(f"kernels were compiled at run time, not at build time: {', '.join(sorted(changed))}")
+
+
+CONFIG = """\
+[source]
+kind = "file"
+path = "{data}"
+follow = true
+
+[schema]
+target = "y"
+
+[checkpoint]
+dir = "{state}"
+"""
+
+
+def check_daemon(image: Stage) -> None:
+    """Start CMD with a small followed file, ask for its health as the image does, and stop it as Docker does."""
+    health = re.search(r"CMD\s+(\[.*)$", image.metadata["HEALTHCHECK"].rest)
+    port = int(image.metadata["EXPOSE"].rest)
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise CheckError(
+                f"port {port} is in use here, so the health check would ask another process; free it first"
+            )
+    data = image.path("/var/lib/streammoe/events.csv")
+    data.write_text("x,y\n" + "".join(f"{i % 17},{i % 5}\n" for i in range(1000)), encoding="utf-8")
+    command = image.metadata["CMD"].exec_form() or []
+    config = Path(image.rewrite(command[-1]))
+    config.write_text(CONFIG.format(data=data, state=data.parent / "state"), encoding="utf-8")
+
+    entry = image.metadata["ENTRYPOINT"].exec_form() or []
+    argv = image.as_user([*entry, *command[:-1], str(config)])
+    with subprocess.Popen(
+        argv, cwd=image.path("."), env=image.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as daemon:
+        try:
+            ask = json.loads(health[1]) if health else []
+            deadline = time.monotonic() + 60
+            while (answer := image.run(ask, timeout=30)).returncode:
+                if daemon.poll() is not None or time.monotonic() > deadline:
+                    daemon.kill()
+                    raise CheckError(f"HEALTHCHECK never succeeded:\n{answer.stderr}\n{daemon.communicate()[0]}")
+                time.sleep(0.2)
+            daemon.send_signal(getattr(signal, image.metadata["STOPSIGNAL"].rest))
+            output = daemon.communicate(timeout=STOP_TIMEOUT)[0]
+        finally:
+            daemon.kill()
+    if daemon.returncode:
+        raise CheckError(
+            f"after {image.metadata['STOPSIGNAL'].rest} the daemon ended with {daemon.returncode}:\n{output}"
+        )
+    print("  daemon: healthy, stopped with exit code 0", flush=True)
+
+
+def main() -> int:
+    """Run the checks; 0 when all of them hold."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--lint-only", action="store_true", help="only read the Dockerfile; build nothing")
+    parser.add_argument("--keep", action="store_true", help="keep the rehearsal's folder, to look around")
+    options = parser.parse_args()
+
+    dockerfile = REPOSITORY / "Dockerfile"
+    scratch = Path(tempfile.mkdtemp(prefix="streammoe-image-"))
+    scratch.chmod(0o755)  # the image's user has to get through
+    try:
+        instructions = read_dockerfile(dockerfile)
+        problems = list(broken_rules(instructions))
+        if problems:
+            raise CheckError("\n".join(f"Dockerfile: {problem}" for problem in problems))
+        print("Dockerfile: rules hold", "and hadolint agrees" if run_hadolint(dockerfile) else "(no hadolint here)")
+        if options.lint_only:
+            return 0
+        if os.geteuid() != 0:
+            print("not root: USER and chown are not rehearsed")
+        image = Rehearsal(instructions, REPOSITORY, scratch).build()
+        forget_fractions(image.root)
+        check_entry_point(image)
+        check_daemon(image)
+    except (CheckError, subprocess.TimeoutExpired) as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        if options.keep:
+            print(f"kept: {scratch}")
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
+    print("image: fit for use")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
