@@ -24,7 +24,7 @@ RUN python -m streammoe.kernels
 
 WORKDIR /var/lib/streammoe
 VOLUME /var/lib/streammoe
-# To be scraped from outside, the settings need [metrics] host = "0.0.0.0".
+# Metrics listen inside only, as everywhere; to be scraped from outside: docker run -e STREAMMOE_METRICS__HOST=0.0.0.0
 EXPOSE 9464
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/metrics', timeout=4).close()"]
