@@ -1,0 +1,18 @@
+"""Keeping what was learned: the checkpoint format, durable files, generations and the lock of a folder."""
+
+from streammoe.persistence.durable import replace
+from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, state_digest
+from streammoe.persistence.lock import FolderLock
+from streammoe.persistence.store import CheckpointStore
+
+__all__ = [
+    "FORMAT",
+    "Checkpoint",
+    "CheckpointStore",
+    "FolderLock",
+    "NewerCheckpointError",
+    "decode",
+    "encode",
+    "replace",
+    "state_digest",
+]

@@ -1,0 +1,155 @@
+"""The checkpoint format: safetensors bytes with one block of JSON and a digest over all of it.
+
+Layout: header length (8 bytes, little-endian), header (JSON, padded with blanks to a multiple of 8), array bytes in
+name order. The header's ``__metadata__`` holds two texts: ``streammoe``, canonical JSON whose ``format`` is the
+format number, and ``digest``. Nothing in a checkpoint can execute, any safetensors reader opens it, and equal content
+gives equal bytes. That is why the file is written here: the safetensors library orders the metadata at random.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.errors import CheckpointError
+from streammoe.types import AnyArray
+
+FORMAT = 1
+"""Number of the format written here. It rises when older versions could no longer understand a checkpoint."""
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "I64": np.dtype("<i8"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+"""Element types by their safetensors names."""
+
+_CODES = {dtype.name: code for code, dtype in DTYPES.items()}
+_LENGTH_BYTES = 8
+
+
+class Checkpoint(NamedTuple):
+    """State, positions, counters and encoder as one unit: everything that a restart needs."""
+
+    arrays: dict[str, AnyArray]
+    """Writable C-contiguous copies that share no memory."""
+    metadata: dict[str, Any]
+    """What JSON can hold; the format number is not part of it."""
+
+
+class NewerCheckpointError(CheckpointError):
+    """A sound checkpoint that a later version wrote. Going back to an older one would undo what was learned since."""
+
+
+def encode(arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> bytes:
+    """Write a checkpoint as bytes; equal content gives equal bytes.
+
+    Args:
+        arrays: of float64, int64, uint8 or bool, of any shape.
+        metadata: JSON values with string keys and finite numbers; tuples come back as lists. ``format`` is taken.
+
+    Raises:
+        TypeError: a value of another type.
+        ValueError: NaN or infinity in the metadata, or a name that is taken.
+
+    >>> decode(encode({"theta": np.zeros((0, 5))}, {"n": 3}), "here")
+    Checkpoint(arrays={'theta': array([], shape=(0, 5), dtype=float64)}, metadata={'n': 3})
+    """
+    if "format" in metadata or "__metadata__" in arrays:
+        raise ValueError("'format' in the metadata and '__metadata__' among the arrays are taken by the format")
+    if unknown := {array.dtype.name for array in arrays.values()} - set(_CODES):
+        raise TypeError(f"a checkpoint holds arrays of {', '.join(_CODES)} only, got {', '.join(sorted(unknown))}")
+    return _pack(arrays, _canonical({"format": FORMAT, **metadata}))
+
+
+def decode(data: bytes, origin: str) -> Checkpoint:
+    """Read a checkpoint, having verified every byte of it.
+
+    Args:
+        data: what `encode` wrote.
+        origin: where the bytes come from, for messages.
+
+    Raises:
+        CheckpointError: the bytes are cut off, changed, not a checkpoint, or of a format that is not understood
+            (`NewerCheckpointError`). Nothing else is raised, whatever the bytes are.
+    """
+    try:
+        arrays, text = _unpack(data)
+        # Packing again and comparing covers what no digest does: blanks, key order, offsets, bytes after the end.
+        sound = _pack(arrays, text) == data
+        header = json.loads(text)
+        number = header.pop("format")
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise CheckpointError(f"{origin}: not a checkpoint, or cut off or damaged ({error!r})") from error
+    if not sound:
+        raise CheckpointError(f"{origin}: damaged, its content does not match its digest")
+    if number != FORMAT:
+        raise NewerCheckpointError(
+            f"{origin}: has checkpoint format {number!r}, this version of streammoe reads format {FORMAT}; "
+            "run the version that wrote it, or a later one"
+        )
+    return Checkpoint(arrays, header)
+
+
+def state_digest(arrays: Mapping[str, AnyArray]) -> str:
+    """Fingerprint of a state: sha256 over name, dtype, shape and little-endian C-order bytes, in name order.
+
+    Two states with the same digest go on alike, bit for bit; 0.0 and -0.0 are different bits.
+
+    >>> state_digest({"a": np.zeros(2)}) == state_digest({"a": np.zeros((2, 1))})
+    False
+    """
+    return _digest(arrays, b"")
+
+
+def _digest(arrays: Mapping[str, AnyArray], start: bytes) -> str:
+    digest = hashlib.sha256(start)
+    for name in sorted(arrays):
+        array = arrays[name]
+        # As JSON, because a name could otherwise run into the dtype that follows it.
+        digest.update(_canonical([name, array.dtype.name, *array.shape]).encode())
+        digest.update(_bytes(array))
+    return digest.hexdigest()
+
+
+def _pack(arrays: Mapping[str, AnyArray], text: str) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"digest": _digest(arrays, text.encode()), "streammoe": text}}
+    body, end = [], 0
+    for name in sorted(arrays):
+        array = arrays[name]
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": _CODES[array.dtype.name], "shape": list(array.shape), "data_offsets": [begin, end]}
+        body.append(_bytes(array))
+    written = _canonical(header).encode()
+    written += b" " * (-len(written) % _LENGTH_BYTES)
+    return b"".join([len(written).to_bytes(_LENGTH_BYTES, "little"), written, *body])
+
+
+def _unpack(data: bytes) -> tuple[dict[str, AnyArray], str]:
+    """Take a checkpoint apart, trusting it; what it says is verified by packing it again."""
+    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if start > len(data):
+        raise ValueError(f"{len(data)} bytes are fewer than its header asks for")
+    header = json.loads(data[_LENGTH_BYTES:start].decode())
+    text = header.pop("__metadata__")["streammoe"]
+    arrays = {name: _array(data, start, **entry) for name, entry in header.items()}
+    return arrays, text
+
+
+def _array(data: bytes, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> AnyArray:
+    stored: AnyArray = np.frombuffer(data, DTYPES[dtype], math.prod(shape), start + data_offsets[0])
+    return stored.reshape(shape).astype(stored.dtype.newbyteorder("="))
+
+
+def _bytes(array: AnyArray) -> bytes:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,73 @@
+"""One daemon per checkpoint folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from streammoe.errors import CheckpointError
+from streammoe.persistence.durable import make_folder
+
+LOCK_NAME = "lock"
+
+
+class FolderLock:
+    """Keeps every other process out of a checkpoint folder, from construction to `close`.
+
+    The kernel drops the lock when its holder dies, so the file that stays behind means nothing: it is never removed,
+    since a process could lock a removed file while another one creates and locks the new one. Processes forked
+    while it is held share it and keep it until they end.
+
+    Raises:
+        CheckpointError: another process holds the folder, or the lock file cannot be opened.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        try:
+            make_folder(self.folder)
+            self._descriptor: int | None = os.open(self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.folder}: cannot be locked ({error.strerror}); "
+                "make it a folder that this user may write, or set checkpoint.dir to one"
+            ) from error
+        try:
+            self._lock(self._descriptor)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            raise CheckpointError(
+                f"checkpoint folder {self.folder}: in use by process {holder or '(just starting)'}; "
+                "stop that process, or set checkpoint.dir to another folder"
+            ) from error
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.folder}: its filesystem cannot lock files ({error.strerror}); "
+                "set checkpoint.dir to a folder on a local disk"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Let other processes in. Fine to call again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,122 @@
+"""The last few checkpoints of a folder, by generation."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from streammoe.errors import CheckpointError
+from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, replace
+from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, encode
+from streammoe.types import AnyArray
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"checkpoint-(\d{12,})\.safetensors", re.ASCII)
+
+
+class CheckpointStore:
+    """Checkpoints in one folder, numbered by generation; the newest sound one is where a restart goes on.
+
+    Hold a `FolderLock` on the folder while preparing it or saving to it; reading needs none.
+    """
+
+    def __init__(self, folder: str | Path, keep: int = 3) -> None:
+        self.folder = Path(folder)
+        self.keep = keep
+
+    def prepare(self) -> None:
+        """Create the folder, prove that it can be written, and clear away what a killed process left half written.
+
+        Raises:
+            CheckpointError: the folder cannot be created or written.
+        """
+        try:
+            make_folder(self.folder)
+            for stale in self.folder.glob(f".checkpoint-*{TEMPORARY_SUFFIX}"):
+                stale.unlink()
+                logger.warning("removed %s, which an interrupted process left half written", stale)
+            probe = self.folder / "checkpoint-probe"
+            replace(probe, b"streammoe can write here")  # permissions alone do not tell of a full or read-only disk
+            probe.unlink()
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.folder}: cannot be written ({error.strerror}); "
+                "make it a folder that this user may write, on a disk with room, or set checkpoint.dir to one"
+            ) from error
+
+    def generations(self) -> list[int]:
+        """Numbers of the checkpoints in the folder, sound or not, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        matches = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def path(self, generation: int) -> Path:
+        """Where the checkpoint of a generation is."""
+        return self.folder / f"checkpoint-{generation:012d}.safetensors"
+
+    def save(self, arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> Path:
+        """Write the next generation, durably, and only then remove those beyond the newest `keep`.
+
+        Raises:
+            CheckpointError: it cannot be written; the older generations are untouched.
+        """
+        path = self.path(max(self.generations(), default=0) + 1)
+        try:
+            replace(path, encode(arrays, metadata))
+        except OSError as error:
+            raise CheckpointError(
+                f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"
+            ) from error
+        self._prune()
+        return path
+
+    def load(self, generation: int) -> Checkpoint:
+        """Read one generation.
+
+        Raises:
+            CheckpointError: it is missing, unreadable or not sound.
+        """
+        path = self.path(generation)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+        return decode(data, str(path))
+
+    def latest(self) -> Checkpoint | None:
+        """Read the newest sound checkpoint, or ``None`` from a folder without any.
+
+        Unsound ones are passed over, each logged as an error: what they held is learned again from the source.
+
+        Raises:
+            CheckpointError: there are checkpoints but none is sound, since starting afresh must be the user's wish; or
+                the newest was written in a newer format, since going back would undo it.
+        """
+        generations = self.generations()
+        for generation in reversed(generations):
+            try:
+                return self.load(generation)
+            except NewerCheckpointError:
+                raise
+            except CheckpointError as refused:
+                # Without a traceback, which would make a handled fault look like a bug
+                logger.error("checkpoint refused, going back to the one before: %s", refused)  # noqa: TRY400
+        if not generations:
+            return None
+        names = ", ".join(self.path(generation).name for generation in generations)
+        raise CheckpointError(
+            f"checkpoint folder {self.folder}: no checkpoint is sound ({names}); "
+            "restore a copy, or move these files away to learn from the beginning"
+        )
+
+    def _prune(self) -> None:
+        for generation in self.generations()[: -self.keep]:
+            try:
+                self.path(generation).unlink(missing_ok=True)
+            except OSError as error:  # the new checkpoint is safe; a file too many must not stop the learning
+                logger.warning("an old checkpoint stays: %s", error)

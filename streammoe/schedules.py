@@ -1,0 +1,188 @@
+"""Step sizes γ_n: how much the n-th event counts, n = 1, 2, ….
+
+A new schedule is a named tuple with its numbers' ranges in the annotations, two methods, and an entry in `SCHEDULES`;
+factories, config files and checkpoints read all of it from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
+
+import numba
+import numpy as np
+from annotated_types import Interval
+
+from streammoe.errors import ConfigError
+from streammoe.types import FloatArray
+
+LARGEST = 1.0 - 1e-12
+"""A step of 1 would forget everything before it, and the recursions divide by 1 − γ."""
+
+
+class Power(NamedTuple):
+    """γ_n = min(gamma0 · (n + offset)^(−alpha), 1 − 1e-12)."""
+
+    alpha: Annotated[float, Interval(ge=0.5, le=1)] = 0.6
+    gamma0: Annotated[float, Interval(gt=0)] = 1.0
+    offset: Annotated[float, Interval(ge=0)] = 0.0
+
+    @property
+    def forgets(self) -> bool:
+        """Whether old events fade at a constant rate, so that an average must forget as well."""
+        return False
+
+    def __call__(self, n: int) -> float:
+        """γ of the n-th event, counted from 1."""
+        return min(self.gamma0 * math.pow(n + self.offset, -self.alpha), LARGEST)
+
+    def steps(self, first: int, count: int) -> FloatArray:
+        """γ_n for n = first, …, first + count − 1, each with the very bits that the scalar call gives."""
+        return _power_steps(first, count, *self)
+
+
+class Constant(NamedTuple):
+    """γ_n = gamma: the last 1/gamma events or so count, which tracks drift."""
+
+    gamma: Annotated[float, Interval(gt=0, lt=1)]
+
+    @property
+    def forgets(self) -> bool:
+        """Whether old events fade at a constant rate, so that an average must forget as well."""
+        return True
+
+    def __call__(self, n: int) -> float:
+        """γ of the n-th event, counted from 1."""
+        return min(self.gamma, LARGEST)
+
+    def steps(self, first: int, count: int) -> FloatArray:
+        """γ_n for n = first, …, first + count − 1, each with the very bits that the scalar call gives."""
+        return np.full(count, self(first))
+
+
+Schedule: TypeAlias = Power | Constant
+SCHEDULES: Mapping[str, type[Schedule]] = {"power": Power, "constant": Constant}
+"""The name of each schedule in config files and checkpoints."""
+
+
+def power(alpha: float = 0.6, gamma0: float = 1.0, offset: float = 0) -> Power:
+    """Steps that shrink like n^(−alpha): the estimate converges.
+
+    Args:
+        alpha: in [0.5, 1]; 1 with `gamma0` = 1 gives plain running means. Below 1, average the iterates.
+        gamma0: scale, above 0.
+        offset: pseudo-events before the first one, at least 0; tames the first steps.
+
+    Raises:
+        ConfigError: a number is out of its range.
+
+    >>> schedule = power(alpha=1.0)
+    >>> schedule(4)
+    0.25
+    >>> schedule.steps(1, 3).round(3).tolist()
+    [1.0, 0.5, 0.333]
+    >>> power(alpha=2)
+    Traceback (most recent call last):
+        ...
+    streammoe.errors.ConfigError: alpha must be a number in [0.5, 1], got 2
+    """
+    return _validated(Power(alpha, gamma0, offset))
+
+
+def constant(gamma: float) -> Constant:
+    """Steps of one size: the estimate forgets, and so follows a stream that drifts.
+
+    Args:
+        gamma: in (0, 1); about the last 1/gamma events count.
+
+    Raises:
+        ConfigError: `gamma` is out of its range.
+
+    >>> constant(0.01)(1_000_000)
+    0.01
+    """
+    return _validated(Constant(gamma))
+
+
+def from_settings(settings: Mapping[str, object]) -> Schedule:
+    """Make the schedule that a config file's table or a checkpoint describes.
+
+    Raises:
+        ConfigError: an unknown kind, a missing or unknown name, or a number out of its range.
+
+    >>> from_settings({"kind": "power", "alpha": 0.7})
+    Power(alpha=0.7, gamma0=1.0, offset=0.0)
+    """
+    numbers: dict[str, Any] = dict(settings)
+    kind = numbers.pop("kind", None)
+    schedule = SCHEDULES.get(str(kind))
+    if schedule is None:
+        raise ConfigError(f"schedule kind must be one of {', '.join(SCHEDULES)}, got {kind!r}")
+    known, required = set(schedule._fields), set(schedule._fields) - set(schedule._field_defaults)
+    if not required <= set(numbers) <= known:
+        takes = ", ".join(schedule._fields)
+        raise ConfigError(f"a {kind} schedule takes {takes}, got {', '.join(numbers) or 'nothing'}")
+    return _validated(schedule(**numbers))
+
+
+def to_settings(schedule: Schedule) -> dict[str, str | float]:
+    """Describe a schedule in plain words and numbers; `from_settings` makes it again.
+
+    >>> to_settings(constant(0.01))
+    {'kind': 'constant', 'gamma': 0.01}
+    """
+    kind = next(kind for kind, known in SCHEDULES.items() if isinstance(schedule, known))
+    return {"kind": kind, **schedule._asdict()}
+
+
+Checked = TypeVar("Checked", bound=Schedule)
+
+
+def _validated(schedule: Checked) -> Checked:
+    """The same schedule with plain floats, or every number that is out of its range in one error."""
+    hints = get_type_hints(type(schedule), include_extras=True)
+    numbers: dict[str, object] = schedule._asdict()
+    problems = [
+        f"{name} must be a number in {_written(interval)}, got {value!r}"
+        for name, value in numbers.items()
+        for interval in hints[name].__metadata__
+        if not (not isinstance(value, bool) and isinstance(value, Real) and _contains(interval, float(value)))
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    return type(schedule)(*map(float, schedule))
+
+
+def _contains(interval: Interval, value: float) -> bool:
+    low, high = _ends(interval)
+    return math.isfinite(value) and (low < value < high or value in (interval.ge, interval.le))
+
+
+def _written(interval: Interval) -> str:
+    low, high = _ends(interval)
+    return f"{'(' if interval.ge is None else '['}{low}, {high}{')' if interval.le is None else ']'}"
+
+
+def _ends(interval: Interval) -> tuple[Any, Any]:
+    low = interval.gt if interval.ge is None else interval.ge
+    high = interval.lt if interval.le is None else interval.le
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _jit(function: Function) -> Function:
+    return cast("Function", numba.njit(cache=True)(function))
+
+
+# A compiled loop over the scalar power, because NumPy's vectorised one rounds by an element's place in its array, and
+# a step must not depend on where a batch was cut.
+@_jit
+def _power_steps(first: int, count: int, alpha: float, gamma0: float, offset: float) -> FloatArray:
+    steps = np.empty(count)
+    for i in range(count):
+        steps[i] = min(gamma0 * math.pow(first + i + offset, -alpha), LARGEST)
+    return steps

@@ -1,0 +1,87 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from streammoe.errors import CheckpointError
+from streammoe.persistence import decode, encode, state_digest
+from streammoe.types import AnyArray
+
+SMALL = encode(
+    {
+        "experts": np.array([[1.0, -0.0], [np.nan, 2.5]]),
+        "n": np.array(3),
+        "rows": np.zeros((0, 5)),
+        "on": np.array([True]),
+    },
+    {"positions": {"path": "a.csv", "offset": 12}, "version": "0.1.0"},
+)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+any_array = arrays.arrays(
+    st.sampled_from([np.float64, np.int64, np.uint8, np.bool_]),
+    arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    named=st.dictionaries(st.text(max_size=8).filter(lambda name: name != "__metadata__"), any_array, max_size=4),
+    metadata=st.dictionaries(st.text(max_size=8).filter(lambda key: key != "format"), json_values, max_size=4),
+)
+def test_what_is_written_is_read(named: dict[str, AnyArray], metadata: dict[str, Any]) -> None:
+    data = encode(named, metadata)
+    read = decode(data, "here")
+    assert read.metadata == metadata
+    assert state_digest(read.arrays) == state_digest(named)
+    assert encode(*read) == data
+
+
+@pytest.mark.parametrize("keep", [slice(None, -1), slice(1, None)], ids=["end", "beginning"])
+def test_every_truncation_is_detected(keep: slice) -> None:
+    data = SMALL
+    while data:
+        data = data[keep]
+        with pytest.raises(CheckpointError):
+            decode(data, "here")
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_every_flipped_bit_is_detected(bit: int) -> None:
+    for i in range(len(SMALL)):
+        flipped = bytearray(SMALL)
+        flipped[i] ^= 1 << bit
+        with pytest.raises(CheckpointError):
+            decode(bytes(flipped), "here")
+
+
+@pytest.mark.parametrize("byte", [0, ord(" "), ord("\t"), ord("0"), ord("9"), ord('"'), ord("\\"), 255])
+def test_every_overwritten_byte_is_detected(byte: int) -> None:
+    for i in range(len(SMALL)):
+        if SMALL[i] != byte:
+            with pytest.raises(CheckpointError):
+                decode(SMALL[:i] + bytes([byte]) + SMALL[i + 1 :], "here")
+
+
+@given(cut=st.integers(0, len(SMALL)), length=st.integers(1, 64), filler=st.sampled_from([b"", b"\0", b"x"]))
+def test_a_hole_is_detected(cut: int, length: int, filler: bytes) -> None:
+    """A block that is missing or was filled by the filesystem after a power cut."""
+    damaged = SMALL[:cut] + filler * length + SMALL[cut + length :]
+    if damaged != SMALL:
+        with pytest.raises(CheckpointError):
+            decode(damaged, "here")
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(CheckpointError):
+        decode(data, "here")
+    with pytest.raises(CheckpointError):
+        decode(len(data).to_bytes(8, "little") + data, "here")

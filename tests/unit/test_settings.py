@@ -1,0 +1,345 @@
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from streammoe.errors import ConfigError
+from streammoe.schedules import Constant, Power
+from streammoe.settings import SCHEDULE_TABLES, Model, Settings, load
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+class FileSettings(BaseModel):
+    """Stands in for what a connector brings; lenient on purpose, since `load` must not rely on its strictness."""
+
+    kind: Literal["file"]
+    path: str
+    format: str = "auto"
+    api_token: str = ""
+
+
+class QueueSettings(BaseModel):
+    kind: Literal["queue"]
+    topics: list[str] | str
+
+
+SOURCES: dict[str, type[BaseModel]] = {"file": FileSettings, "queue": QueueSettings}
+MINIMAL = '[source]\nkind = "file"\npath = "a.csv"\n[schema]\ntarget = "y"\n'
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("config.toml")
+    path.write_text(MINIMAL)
+    return path
+
+
+def read(path: Path, *flags: str, **environment: str) -> Settings:
+    return load(path, sources=SOURCES, environment=environment, overrides=flags)
+
+
+def problems(path: Path, *flags: str, **environment: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as refused:
+        read(path, *flags, **environment)
+    return refused.value.problems
+
+
+class TestDefaults:
+    def test_a_minimal_file_takes_every_default(self, config: Path) -> None:
+        settings = read(config)
+        assert settings.source == FileSettings(kind="file", path="a.csv")
+        assert settings.schema.target == "y"
+        assert settings.model == Model()
+        assert settings.model.schedule == Power(0.6)
+        assert settings.model.warmup is None
+
+    def test_the_default_file_holds_every_setting_and_its_default(self) -> None:
+        written = tomllib.loads((CONFIG / "default.toml").read_text())
+        source = written.pop("source")
+        sections = {name: hint for name, hint in Settings.__annotations__.items() if name != "source"}
+        assert set(written) == set(sections)
+        for name, table in written.items():
+            assert table == defaults(section_model(name)), name
+
+        connector = pytest.importorskip("streammoe_connectors.file").FileSource
+        assert source == defaults(connector.Settings) | {"kind": "file"}
+
+    def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:
+        text = (CONFIG / "default.toml").read_text()
+        opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
+        assert count == 3
+        written = tomllib.loads(opened)
+        assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
+        path = tmp_path / "opened.toml"
+        path.write_text(re.sub(r"^(block_bytes|max_record_bytes).*\n", "", opened, flags=re.MULTILINE))
+        settings = read(path)
+        assert (settings.schema.target, settings.model.warmup) == ("y", 400)
+
+    def test_every_setting_of_the_default_file_has_a_comment(self) -> None:
+        for line in (CONFIG / "default.toml").read_text().splitlines():
+            if " = " in line:
+                assert re.search(r"\S\s+# \S", line), line
+
+    @pytest.mark.parametrize("example", sorted((CONFIG / "examples").glob("*.toml")), ids=lambda path: path.stem)
+    def test_examples_load(self, example: Path) -> None:
+        read(example)
+
+
+def section_model(name: str) -> type[BaseModel]:
+    from streammoe import settings
+
+    model = getattr(settings, Settings.__annotations__[name])
+    assert isinstance(model, type)
+    assert issubclass(model, BaseModel)
+    return model
+
+
+def defaults(model: type[BaseModel]) -> dict[str, Any]:
+    """Defaults of a section as TOML would hold them; a required or empty (None) one cannot be there."""
+    known = {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
+    plain = json.loads(model.model_construct(**known).model_dump_json())
+    return {name: value for name, value in plain.items() if name in known and value is not None}
+
+
+class TestPrecedence:
+    def test_flag_over_environment_over_file_over_default(self, config: Path) -> None:
+        config.write_text(MINIMAL + "[model]\nn_experts = 2\ndegree = 2\ngate_degree = 2\n")
+        environment = {"STREAMMOE_MODEL__N_EXPERTS": "3", "STREAMMOE_MODEL__DEGREE": "3"}
+        model = read(config, "model.n_experts=5", **environment).model
+        assert (model.n_experts, model.degree, model.gate_degree, model.seed) == (5, 3, 2, 0)
+
+    def test_the_last_flag_wins(self, config: Path) -> None:
+        assert read(config, "model.seed=1", "model.seed=2").model.seed == 2
+
+    def test_environment_alone_can_hold_sections_with_underscores(self, config: Path) -> None:
+        settings = read(config, STREAMMOE_DEAD_LETTERS__MAX_RATIO="0.25")
+        assert settings.dead_letters.max_ratio == 0.25
+
+    def test_names_without_double_underscore_are_not_settings(self, config: Path) -> None:
+        assert read(config, STREAMMOE_LOG_LEVEL="debug", OTHER__THING="1") == read(config)
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [("*", "*"), ('["a", "b"]', ("a", "b"))],
+    )
+    def test_values_are_toml(self, config: Path, text: str, value: object) -> None:
+        assert read(config, f"schema.features={text}").schema.features == value
+
+    @pytest.mark.parametrize("text", ["b/*.csv", "a=b", "", "1\nformat = 2", '"open', "no # comment"])
+    def test_values_that_are_not_toml_are_plain_text(self, config: Path, text: str) -> None:
+        source = read(config, f"source.path={text}").source
+        assert isinstance(source, FileSettings)
+        assert source.path == text
+
+    def test_part_of_the_schedule_can_be_overridden(self, config: Path) -> None:
+        assert read(config, "model.schedule.alpha=0.7").model.schedule == Power(0.7)
+        config.write_text(MINIMAL + "[model.schedule]\noffset = 3\n")
+        assert read(config, "model.schedule.alpha=0.7").model.schedule == Power(0.7, offset=3.0)
+
+    def test_a_whole_table_can_be_overridden(self, config: Path) -> None:
+        config.write_text(MINIMAL + "[model.schedule]\nalpha = 0.7\n")
+        settings = read(config, 'model.schedule={kind = "constant", gamma = 0.01}')
+        assert settings.model.schedule == Constant(0.01)
+
+    def test_the_kind_of_source_can_be_overridden(self, config: Path) -> None:
+        config.write_text('[source]\nkind = "file"\n[schema]\ntarget = "y"\n')
+        assert read(config, "source.kind=queue", "source.topics=clicks").source == QueueSettings(
+            kind="queue", topics="clicks"
+        )
+
+
+class TestProblems:
+    @pytest.mark.parametrize(
+        ("line", "sentence"),
+        [
+            ("model.n_expert = 4", "model.n_expert: unknown setting (from config.toml); did you mean n_experts?"),
+            (
+                "checkpoint.zzz = 4",
+                (
+                    "checkpoint.zzz: unknown setting (from config.toml); "
+                    "known here: dir, every_events, every_seconds, keep"
+                ),
+            ),
+            ("modle.degree = 1", "modle: unknown section (from config.toml); did you mean model?"),
+            ("model = 1", "model: must be a table, got 1 (from config.toml)"),
+            (
+                "model.n_experts = 0",
+                "model.n_experts: must be greater than or equal to 1, got 0 (from config.toml)",
+            ),
+            ('model.degree = "1"', "model.degree: must be a valid integer, got '1' (from config.toml)"),
+            ("model.seed = true", "model.seed: must be a valid integer, got true (from config.toml)"),
+            ("model.prior_strength = inf", "model.prior_strength: must be a finite number, got inf (from config.toml)"),
+            ('model.bound = "loose"', "model.bound: must be 'tight' or 'paper', got 'loose' (from config.toml)"),
+            ("metrics.port = -1", "metrics.port: must be greater than or equal to 0, got -1 (from config.toml)"),
+            ("dead_letters.max_ratio = 0", "dead_letters.max_ratio: must be greater than 0, got 0 (from config.toml)"),
+            (
+                "model.schedule.alpha = 0.3",
+                "model.schedule.alpha: must be greater than or equal to 0.5, got 0.3 (from config.toml)",
+            ),
+            (
+                'model.schedule.kind = "cosine"',
+                "model.schedule.kind: must be one of power, constant, got 'cosine' (from config.toml)",
+            ),
+            (
+                'model.schedule.kind = "constant"',
+                "model.schedule.gamma: required, but not set; add it to [model.schedule] in config.toml",
+            ),
+            (
+                "model.schedule.alhpa = 1",
+                "model.schedule.alhpa: unknown setting (from config.toml); did you mean alpha?",
+            ),
+            ('model.schedule = "power"', "model.schedule: must be a table, got 'power' (from config.toml)"),
+            (
+                "model.warmup = 0",
+                (
+                    "model.warmup: must be above 0, since model.standardize = true cannot do without a warm-up, "
+                    "got 0 (from config.toml)"
+                ),
+            ),
+            (
+                "model = { warmup = 0, prior_strength = 0, standardize = false }",
+                (
+                    "model.warmup: must be above 0, since model.prior_strength = 0.0 cannot do without a warm-up, "
+                    "got 0 (from config.toml)"
+                ),
+            ),
+        ],
+    )
+    def test_sentences(self, config: Path, line: str, sentence: str) -> None:
+        config.write_text(f"{line}\n{MINIMAL}")
+        assert problems(config) == (sentence,)
+
+    @pytest.mark.parametrize(
+        ("schema", "sentence"),
+        [
+            (
+                'target = ["y", "z"]',
+                (
+                    "schema.target: must be one column, several targets are not supported yet; 2 are listed, "
+                    "got a list (from config.toml)"
+                ),
+            ),
+            ("", "schema.target: required, but not set; add it to [schema] in config.toml"),
+            (
+                'target = "y"\nfeatures = ["x", "y"]',
+                "schema.features: must not hold the target 'y', got a list (from config.toml)",
+            ),
+            (
+                'target = "y"\nignore = ["y"]',
+                "schema.ignore: must not hold the target 'y', got a list (from config.toml)",
+            ),
+            (
+                'target = "y"\nfeatures = ["x"]\nignore = ["x"]',
+                "schema.ignore: must not hold what schema.features lists too (x), got a list (from config.toml)",
+            ),
+            (
+                'target = "y"\nfeatures = ["x", "x"]',
+                "schema.features: must name each column once, but repeats x, got a list (from config.toml)",
+            ),
+            (
+                'target = "y"\nfeatures = "x"',
+                "schema.features: must be \"*\" or a list of column names, got 'x' (from config.toml)",
+            ),
+        ],
+    )
+    def test_schema_sentences(self, config: Path, schema: str, sentence: str) -> None:
+        config.write_text(f'[source]\nkind = "file"\npath = "a.csv"\n[schema]\n{schema}\n')
+        assert problems(config) == (sentence,)
+
+    @pytest.mark.parametrize(
+        ("source", "sentence"),
+        [
+            ("", "source.kind: required, but not set; one of file, queue"),
+            ('kind = "kafak"', "source.kind: must be one of file, queue, got 'kafak' (from config.toml)"),
+            ("kind = [1]", "source.kind: must be one of file, queue, got a list (from config.toml)"),
+            ('kind = "file"', "source.path: required, but not set; add it to [source] in config.toml"),
+            (
+                'kind = "file"\npath = "a"\nformatt = 1',
+                "source.formatt: unknown setting (from config.toml); did you mean format?",
+            ),
+        ],
+    )
+    def test_source_sentences(self, config: Path, source: str, sentence: str) -> None:
+        config.write_text(f'[source]\n{source}\n[schema]\ntarget = "y"\n')
+        assert problems(config) == (sentence,)
+
+    def test_members_of_a_connectors_unions_are_not_part_of_the_path(self, config: Path) -> None:
+        config.write_text('[source]\nkind = "queue"\ntopics = ["a", 1]\n[schema]\ntarget = "y"\n')
+        assert problems(config)[0] == "source.topics.1: must be a valid string, got 1 (from config.toml)"
+
+    def test_where_a_value_came_from_is_told(self, config: Path) -> None:
+        found = problems(config, "model.degree=x", STREAMMOE_MODEL__SEED="-1", STREAMMOE_CHEKPOINT__DIR="a")
+        assert found == (
+            "chekpoint: unknown section (from environment variable STREAMMOE_CHEKPOINT__DIR); did you mean checkpoint?",
+            "model.degree: must be a valid integer, got 'x' (from flag model.degree)",
+            "model.seed: must be greater than or equal to 0, got -1 (from environment variable STREAMMOE_MODEL__SEED)",
+        )
+
+    def test_the_winning_layer_is_blamed(self, config: Path) -> None:
+        (found,) = problems(config, "model.schedule={alpha = 2}", STREAMMOE_MODEL__SCHEDULE__ALPHA="3")
+        assert found == "model.schedule.alpha: must be less than or equal to 1, got 2 (from flag model.schedule)"
+
+    def test_all_problems_come_at_once(self, config: Path) -> None:
+        config.write_text("[model]\nn_experts = 0\nwarmup = 0\ndegre = 2\n[model.schedule]\nalpha = 2\n")
+        text = "\n".join(problems(config, "metrics.port=-1", "nonsense"))
+        for part in (
+            "flag 'nonsense'",
+            "source.kind",
+            "schema.target",
+            "model.n_experts",
+            "model.warmup",
+            "model.degre:",
+            "model.schedule.alpha",
+            "metrics.port",
+        ):
+            assert part in text
+
+    def test_secrets_are_masked(self, config: Path) -> None:
+        config.write_text(MINIMAL.replace("path", "api_token = [7777]\npath"))
+        text = "\n".join(
+            [*problems(config), *problems(config, "password=7777"), *problems(config, "source.api_token=7777")]
+        )
+        assert "***" in text
+        assert "7777" not in text
+
+    def test_long_values_are_shortened(self, config: Path) -> None:
+        (found,) = problems(config, f"model.bound={'x' * 10_000}")
+        assert len(found) < 200
+
+    def test_a_syntax_error_is_placed(self, config: Path) -> None:
+        config.write_text(MINIMAL + "[model\n")
+        (found,) = problems(config)
+        assert found.startswith("config.toml: is not TOML: ")
+        assert "line 6" in found
+
+    def test_a_file_that_is_not_there_or_not_text(self, config: Path) -> None:
+        assert problems(Path("nowhere.toml")) == (
+            "nowhere.toml: cannot be read (No such file or directory); give the path of a config file",
+        )
+        assert problems(Path()) == (".: cannot be read (Is a directory); give the path of a config file",)
+        config.write_bytes(b"a = '\xff'")
+        assert problems(config) == ("config.toml: is not UTF-8 text (byte 5); save it in that encoding",)
+
+
+class TestSettings:
+    def test_are_frozen(self, config: Path) -> None:
+        settings = read(config)
+        with pytest.raises(ValueError, match="frozen"):
+            settings.model.seed = 1  # type: ignore[misc]
+        with pytest.raises(AttributeError):
+            settings.model = Model()  # type: ignore[misc]
+
+    def test_learning_settings_are_json_and_hold_what_shapes_the_model(self, config: Path) -> None:
+        first = read(config, 'schema.target=["y"]').learning_settings()
+        assert json.loads(json.dumps(first)) == first == read(config, "checkpoint.keep=9").learning_settings()
+        assert first != read(config, "model.schedule.alpha=0.7").learning_settings()
+        assert first != read(config, 'schema.ignore=["id"]').learning_settings()
+
+    def test_every_schedule_has_a_table(self) -> None:
+        assert set(SCHEDULE_TABLES) == {"power", "constant"}
