@@ -10,7 +10,8 @@ COPY --from=build /wheels /wheels
 RUN python -m pip install --no-cache-dir /wheels/*.whl
 
 # The kernel cache belongs to the user of the image: numba passes over a cache folder that it cannot write to.
-# NUMBA_CPU_NAME=generic: machine code of one processor is recompiled at each start on any other one.
+# NUMBA_CPU_NAME=generic: machine code for one processor would be compiled again on any other one. It gives up wide
+# vector instructions; with -e NUMBA_CPU_NAME= a container compiles for its own processor, at its first start.
 ENV HOME=/var/lib/streammoe \
     NUMBA_CACHE_DIR=/opt/streammoe/kernels \
     NUMBA_CPU_NAME=generic \

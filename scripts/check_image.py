@@ -69,7 +69,9 @@ class Instruction:
 
 def read_dockerfile(path: Path) -> list[Instruction]:
     """Split a Dockerfile into instructions."""
-    instructions, parts, start = [], [], 0
+    instructions: list[Instruction] = []
+    parts: list[str] = []
+    start = 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
