@@ -15,8 +15,8 @@ class StreammoeError(Exception):
     retriable: ClassVar[bool] = False
 
 
-class ConfigError(StreammoeError):
-    """The settings, or what they point at (a port, a connector), cannot be used.
+class ConfigError(StreammoeError, ValueError):
+    """Settings, arguments, or what they point at (a port, a connector), cannot be used.
 
     ``problems`` holds one sentence for each thing that is wrong, so that a user can mend all of them at once.
     """

@@ -1,0 +1,660 @@
+"""River models: each holds one state and passes events to the engine. No mathematics here."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from river import base
+
+from streammoe import schedules
+from streammoe.engine import mm, warmup
+from streammoe.engine.state import is_finite, state_arrays, state_from_arrays, widen
+from streammoe.engine.warming import WarmUp
+from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
+from streammoe.experts.gaussian import Prior, state_at, unit_prior
+from streammoe.features import Encoder, Scaler, number
+from streammoe.kernels.gaussian import VARIANCE_FLOOR
+from streammoe.persistence import CheckpointStore, decode, durable, encode, state_digest
+from streammoe.schedules import Schedule
+from streammoe.types import AnyArray, FloatArray, IntArray
+
+DEFAULT_SCHEDULE = schedules.power(0.6)
+
+
+class Outcome(NamedTuple):
+    """What became of rows given to `MoERegressor.learn_rows`."""
+
+    verdicts: IntArray
+    """(n,) −1 for a row that was used, else the column that was out of range (outputs after the features)."""
+    losses: FloatArray
+    """(n,) −log s(y|x) before learning, in the target's own units; NaN where refused or without target."""
+    predictions: FloatArray
+    """(n, Q) predicted before learning; NaN where refused."""
+
+
+class MoERegressor(base.Regressor):
+    """Mixture of linear experts with a learned softmax gate, trained one event at a time.
+
+    Learns y | x as Σ_k g_k(x) N(y; Υ_k φ(x), σ²_k) by incremental stochastic majorization-minimization: running
+    sufficient statistics move a step γ_n for each event and the parameters follow in closed form. A bounded warm-up
+    buffer is fitted in batch from several starts first; a one-expert recursive fit predicts meanwhile.
+
+    Bad values (NaN, infinities, wrong types, values far out of range) raise `InvalidEvent` and change nothing; a
+    key that is absent is a missing value and takes the column's mean.
+
+    Parameters
+    ----------
+    n_experts
+        Number of experts K ≥ 1; 1 is recursive Bayesian-style linear regression.
+    degree
+        Highest power of each input that experts see.
+    gate_degree
+        The same for the gate.
+    covariance
+        ``"diagonal"``, the only choice for one output.
+    schedule
+        Step sizes γ_n, from `streammoe.schedules`; ``None`` is ``power(0.6)``. ``constant(gamma)`` tracks drift.
+    bound
+        Curvature bound of the gate: ``"tight"`` or the papers' own ``"paper"``.
+    prior_strength
+        Pseudo-events that the prior is worth within the window that a step size spans; 0 is the papers' plain algorithm.
+    warmup
+        Events buffered for the batch start; ``None`` grows with the number of parameters (at least 400), 0 starts at
+        once from random experts.
+    warmup_restarts
+        Starts of each family that the batch fit tries.
+    averaging
+        What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
+        more), or ``None`` (the raw iterate).
+    seed
+        Of every random choice; equal seeds and events give equal models, bit for bit.
+    standardize
+        Centre and scale inputs and target by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
+    range_factor
+        Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
+
+    Examples
+    --------
+    >>> from river import datasets, metrics, preprocessing
+    >>> from streammoe import MoERegressor
+    >>> model = preprocessing.StandardScaler() | MoERegressor(n_experts=2, warmup=200)
+    >>> metric = metrics.RMSE()
+    >>> for x, y in datasets.TrumpApproval():
+    ...     metric.update(y, model.predict_one(x))
+    ...     model.learn_one(x, y)
+    >>> metric.get() < 2.5
+    True
+
+    References
+    ----------
+    Tran, Nguyen, Fort et al., "Revisiting Incremental Stochastic Majorization-Minimization Algorithms with
+    Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 2.
+    """
+
+    def __init__(
+        self,
+        n_experts: int = 4,
+        *,
+        degree: int = 1,
+        gate_degree: int = 1,
+        covariance: str = "diagonal",
+        schedule: Schedule | None = None,
+        bound: str = "tight",
+        prior_strength: float = 0.1,
+        warmup: int | None = None,
+        warmup_restarts: int = 5,
+        averaging: str | None = "polyak",
+        seed: int = 0,
+        standardize: bool = False,
+        range_factor: float = 1e6,
+    ) -> None:
+        self.n_experts = n_experts
+        self.degree = degree
+        self.gate_degree = gate_degree
+        self.covariance = covariance
+        self.schedule = schedule
+        self.bound = bound
+        self.prior_strength = prior_strength
+        self.warmup = warmup
+        self.warmup_restarts = warmup_restarts
+        self.averaging = averaging
+        self.seed = seed
+        self.standardize = standardize
+        self.range_factor = range_factor
+        self._check_arguments()
+        self._schedule = DEFAULT_SCHEDULE if schedule is None else schedule
+        self._options = mm.learning_options(
+            bound=bound,
+            n_experts=n_experts,
+            prior_strength=prior_strength,
+            averaging=averaging,
+            schedule=self._schedule,
+        )
+        self._encoder = Encoder(n_outputs=1, degree=degree, gate_degree=gate_degree, range_factor=range_factor)
+        self._state: mm.MMState | None = None
+        self._warm_up: WarmUp | None = None
+        self._residual = np.zeros(0)
+
+    def _check_arguments(self) -> None:
+        rules = [
+            (self.n_experts >= 1, f"n_experts: got {self.n_experts}; it must be at least 1"),
+            (self.degree >= 1, f"degree: got {self.degree}; it must be at least 1"),
+            (self.gate_degree >= 1, f"gate_degree: got {self.gate_degree}; it must be at least 1"),
+            (self.covariance == "diagonal", f"covariance: got {self.covariance!r}; one output knows only 'diagonal'"),
+            (self.prior_strength >= 0.0, f"prior_strength: got {self.prior_strength}; it must be at least 0"),
+            (self.warmup is None or self.warmup >= 0, f"warmup: got {self.warmup}; it must be None or at least 0"),
+            (self.warmup_restarts >= 1, f"warmup_restarts: got {self.warmup_restarts}; it must be at least 1"),
+            (self.range_factor >= 0.0, f"range_factor: got {self.range_factor}; it must be at least 0"),
+            (
+                not (self.warmup == 0 and self.standardize),
+                "standardize: needs a warm-up to learn means and scales from; set warmup above 0 or standardize to False",
+            ),
+            (
+                not (self.warmup == 0 and self.prior_strength == 0.0),
+                "prior_strength: 0 needs a warm-up or given Gram matrices to start from; set warmup or a prior above 0",
+            ),
+        ]
+        problems = [problem for holds, problem in rules if not holds]
+        if problems:
+            raise ConfigError(*problems)
+
+    @classmethod
+    def _unit_test_params(cls) -> Any:  # noqa: ANN401 - river's own hook for its checks
+        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1}
+        yield {"n_experts": 3, "warmup": 0}
+
+    # -- River's contract ------------------------------------------------------------------------------------------
+
+    def learn_one(self, x: Mapping[Any, Any], y: float) -> None:
+        """Learn one event.
+
+        Raises:
+            InvalidEvent: a value that would poison the model; nothing was changed.
+        """
+        target = np.array([[number(y, "target")]])
+        unseen = self._encoder.unseen(x)
+        row = self._encoder.row(x, unseen)
+        n_old = len(self._encoder.columns)
+        self._encoder.check_row(row, target, unseen)
+        if unseen and n_old:
+            self._widen(n_old)
+        self._learn(row, target)
+
+    def predict_one(self, x: Mapping[Any, Any]) -> float:
+        """The regression function at `x`, Σ_k g_k(x) Υ_k φ(x) ([MM] eq. 14); 0 before anything was learned."""
+        scores, _ = self._score(self._encoder.row(x), None)
+        return float(scores.predictions[0, 0])
+
+    # -- The array path --------------------------------------------------------------------------------------------
+
+    def learn_array(self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
+        """Learn rows in order; equals a loop over `learn_one`, bit for bit, wherever the array is cut.
+
+        Args:
+            X: (n, P) finite numbers.
+            y: (n,) or (n, 1) finite numbers.
+            feature_names: names of the columns; without them x0, x1, …
+
+        Returns:
+            (n,) prequential log-losses −log s(y|x) in the target's own units: each row is predicted, then learned.
+
+        Raises:
+            InvalidEvent: a row that would poison the model; its index is in ``row`` and nothing was learned.
+        """
+        rows, names = self._rows(X, feature_names)
+        targets = _finite_array(y, "target").reshape(len(rows), -1)
+        if targets.shape[1] != self._encoder.n_outputs:
+            msg = f"y: got shape {np.shape(y)} for {len(rows)} rows; it must hold one number for each row of X"
+            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
+        if not len(rows):
+            return np.empty(0)
+        known = set(self._encoder.columns)
+        unseen = sorted((name for name in names if name not in known), key=str)
+        columns = [*self._encoder.columns, *unseen]
+        rows = _reordered(rows, names, columns)
+        largest = np.concatenate([self._encoder.largest, np.zeros(len(unseen))])
+        trial = Encoder(
+            n_outputs=self._encoder.n_outputs,
+            degree=self.degree,
+            gate_degree=self.gate_degree,
+            range_factor=self.range_factor,
+        )
+        trial.set_columns(columns)
+        trial.largest = largest
+        trial.target_largest = self._encoder.target_largest.copy()
+        verdicts = trial.screen(rows, targets)
+        refused = np.flatnonzero(verdicts >= 0)
+        if len(refused):
+            at = int(refused[0])
+            error = trial.out_of_range(rows[at], targets[at], int(verdicts[at]))
+            error.row = at
+            error.args = (f"row {at}: {error}",)
+            raise error
+        n_old = len(self._encoder.columns)
+        self._encoder.set_columns(unseen)
+        self._encoder.largest = trial.largest
+        self._encoder.target_largest = trial.target_largest
+        if unseen and n_old:
+            self._widen(n_old)
+        return self._learn(rows, targets).losses
+
+    def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
+        """The regression function at each row of X (n, P), shape (n,); learns nothing."""
+        rows, names = self._rows(X, feature_names)
+        scores, _ = self._score(_reordered(rows, names, self._encoder.columns), None)
+        return scores.predictions[:, 0].copy()
+
+    def log_likelihood_array(
+        self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
+    ) -> FloatArray:
+        """log s(y|x) of each row, shape (n,), in the target's own units; learns nothing."""
+        rows, names = self._rows(X, feature_names)
+        targets = _finite_array(y, "target").reshape(len(rows), -1)
+        scores, _ = self._score(_reordered(rows, names, self._encoder.columns), targets)
+        return -scores.losses
+
+    def learn_rows(self, X: FloatArray, Y: FloatArray) -> Outcome:
+        """Learn rows in the model's own column order, refusing rows that are out of range and going on.
+
+        Args:
+            X: (n, P) in the order of `feature_names`; NaN is a missing value, infinities are out of range.
+            Y: (n, 1); NaN is an event without target, which is predicted and not learned.
+        """
+        verdicts = self._encoder.screen(X, Y)
+        used = verdicts < 0
+        if used.all():
+            return Outcome(verdicts, *self._learn(X, Y))
+        losses = np.full(len(X), np.nan)
+        predictions = np.full(Y.shape, np.nan)
+        losses[used], predictions[used] = self._learn(X[used], Y[used])
+        return Outcome(verdicts, losses, predictions)
+
+    # -- Looking inside --------------------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """Events learned, those in the warm-up buffer included."""
+        if self._state is not None:
+            return int(self._state.n[0])
+        return 0 if self._warm_up is None else self._warm_up.count
+
+    @property
+    def feature_names(self) -> list[Any]:
+        """Names of the columns, in the order of the parameters."""
+        return list(self._encoder.columns)
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether events still go to the warm-up buffer."""
+        return self._state is None
+
+    @property
+    def step_size(self) -> float:
+        """γ of the next event."""
+        return self._schedule(self.n + 1)
+
+    @property
+    def masses(self) -> FloatArray:
+        """(K,) share of each expert, m_k / Σ m; NaN during warm-up."""
+        if self._state is None:
+            return np.full(self.n_experts, np.nan)
+        return self._state.masses / self._state.masses.sum()
+
+    @property
+    def convergence_residual(self) -> float:
+        """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point; NaN during warm-up."""
+        return mm.convergence_residual(self._residual) if len(self._residual) else float("nan")
+
+    def is_finite(self) -> bool:
+        """Whether every number in the state is finite; anything else is a bug."""
+        state = self._state if self._state is not None else self._warm_up and self._warm_up.recursive
+        return state is None or is_finite(state)
+
+    def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
+        """Copies of the parameters and statistics, in the model's own (standardised) coordinates.
+
+        Args:
+            averaged: the parameters that serve predictions instead of the raw iterate.
+
+        Returns:
+            ``gate`` (K−1, p_w), ``experts`` (K, 1, p_v), ``variances`` (K, 1), ``masses`` (K,), ``gate_gram``
+            (p_w, p_w), ``expert_grams`` (K, p_v, p_v), ``n``; ``decay`` (Π(1−γ) since the last refresh),
+            ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are standardised.
+            Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
+
+        Raises:
+            ConfigError: the warm-up is not over, so there is no mixture yet.
+        """
+        state = self._state
+        if state is None:
+            msg = f"parameters: the warm-up is not over ({self.n} events so far); learn more events first"
+            raise ConfigError(msg)
+        decay = float(state.decay[0])
+        found: dict[str, Any] = {
+            "gate": (state.average_gate if averaged else state.gate).copy(),
+            "experts": (state.average_experts if averaged else state.experts).copy(),
+            "variances": (state.average_variances if averaged else state.variances).copy(),
+            "masses": state.masses.copy(),
+            "gate_gram": decay * state.gate_gram,
+            "expert_grams": decay * state.expert_grams,
+            "n": int(state.n[0]),
+            "decay": decay,
+            "prior_weight": float(state.prior_weight[0]),
+            "prior": {
+                "gate_gram": state.prior_gate_gram.copy(),
+                "expert_gram": state.prior_expert_gram.copy(),
+                "experts": state.prior_experts.copy(),
+                "variances": state.prior_variances.copy(),
+            },
+        }
+        if self.standardize:
+            found["scale"] = {name: array.copy() for name, array in self._encoder.scaler._asdict().items()}
+        return found
+
+    @classmethod
+    def from_parameters(
+        cls,
+        parameters: Mapping[str, Any],
+        *,
+        feature_names: Sequence[Any],
+        average: Mapping[str, AnyArray] | None = None,
+        n_average: int | None = None,
+        **arguments: Any,  # noqa: ANN401 - the constructor's own, passed through
+    ) -> MoERegressor:
+        """A model that goes on from exactly these statistics, without warm-up.
+
+        Args:
+            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be left out.
+            feature_names: names of the columns, in the order of the parameters.
+            average: ``gate``, ``experts`` and ``variances`` that serve; without it the average begins anew.
+            n_average: iterates in `average`.
+            **arguments: of the constructor; `n_experts` follows from the parameters.
+
+        Raises:
+            ConfigError: an entry is missing or has a shape that does not fit the others.
+        """
+        experts = np.array(parameters["experts"], dtype=np.float64)
+        model = cls(**{"n_experts": len(experts), **arguments})
+        encoder = model._encoder
+        encoder.set_columns(feature_names)
+        K, p_w, p_v = model.n_experts, encoder.gate_width, encoder.expert_width
+        shapes = {
+            "gate": (K - 1, p_w),
+            "experts": (K, 1, p_v),
+            "variances": (K, 1),
+            "masses": (K,),
+            "gate_gram": (p_w, p_w),
+            "expert_grams": (K, p_v, p_v),
+        }
+        arrays = {name: _shaped(parameters, name, shape) for name, shape in shapes.items()}
+        n = int(parameters["n"])
+        prior = unit_prior(model.prior_strength, p_w, p_v, 1)
+        if "prior" in parameters:
+            given = {name: np.array(value, dtype=np.float64) for name, value in parameters["prior"].items()}
+            prior = Prior(strength=model.prior_strength, variance_floor=VARIANCE_FLOOR, **given)
+        if "scale" in parameters:
+            encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
+        model._state = state_at(
+            **arrays,
+            prior=prior,
+            n=n,
+            prior_weight=float(parameters.get("prior_weight", prior.strength / max(prior.strength + n, 1.0))),
+            decay=float(parameters.get("decay", 1.0)),
+        )
+        if average is not None:
+            model._state = model._state._replace(
+                n_average=np.array([model._state.n[0] if n_average is None else n_average], dtype=np.int64),
+                **{
+                    f"average_{name}": _shaped(average, name, shapes[name]) for name in ("gate", "experts", "variances")
+                },
+            )
+        model._residual = mm.new_residual(model._state)
+        return model
+
+    # -- Keeping it ------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, durably; `streammoe.load` reads it and goes on bit for bit."""
+        durable.replace(Path(path), encode(self.arrays(), self.describe()))
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """All arrays of a checkpoint: what shapes what comes next, and ``diagnostics.*``."""
+        return {**self._shaping_arrays(), "diagnostics.residual": self._residual}
+
+    def describe(self) -> dict[str, Any]:
+        """The JSON part of a checkpoint: which model this is."""
+        arguments = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        return {
+            "model": {"kind": type(self).__name__, "arguments": arguments},
+            "n": self.n,
+            "state_digest": self.state_digest(),
+        }
+
+    def state_digest(self) -> str:
+        """sha256 over everything that shapes what comes next; equal digests mean equal futures."""
+        return state_digest(self._shaping_arrays())
+
+    @classmethod
+    def from_checkpoint(cls, arrays: dict[str, AnyArray], description: Mapping[str, Any]) -> MoERegressor:
+        """The inverse of `arrays` and `describe`."""
+        arguments = dict(description["arguments"])
+        if arguments["schedule"] is not None:
+            arguments["schedule"] = schedules.from_settings(arguments["schedule"])
+        model = cls(**arguments)
+        model._encoder.set_columns(json.loads(arrays["encoder.columns"].tobytes()))
+        model._encoder.scaler = Scaler(*(arrays[f"encoder.{name}"] for name in Scaler._fields))
+        model._encoder.largest = arrays["encoder.largest"]
+        model._encoder.target_largest = arrays["encoder.target_largest"]
+        if "warmup.X" in arrays:
+            model._warm_up = WarmUp.from_arrays(arrays)
+        if "state.n" in arrays:
+            model._state = state_from_arrays(arrays, "state")
+        model._residual = arrays["diagnostics.residual"]
+        return model
+
+    def _shaping_arrays(self) -> dict[str, AnyArray]:
+        encoder = self._encoder
+        if not all(isinstance(name, str | int) for name in encoder.columns):
+            msg = f"feature names must be strings or integers to be saved, got {encoder.columns!r}; rename them"
+            raise CheckpointError(msg)
+        arrays: dict[str, AnyArray] = {
+            "encoder.columns": np.frombuffer(json.dumps(encoder.columns).encode(), dtype=np.uint8),
+            "encoder.largest": encoder.largest,
+            "encoder.target_largest": encoder.target_largest,
+            **{f"encoder.{name}": array for name, array in encoder.scaler._asdict().items()},
+        }
+        if self._warm_up is not None:
+            arrays |= self._warm_up.arrays()
+        if self._state is not None:
+            arrays |= state_arrays(self._state, "state")
+        return arrays
+
+    # -- Events to the engine --------------------------------------------------------------------------------------
+
+    def _learn(self, X: FloatArray, Y: FloatArray) -> mm.Scores:
+        """Learn screened rows: through the warm-up while it lasts, then by steps."""
+        if self._state is None and self.warmup == 0:
+            self._start(
+                mm.random_start(
+                    n_experts=self.n_experts,
+                    p_w=self._encoder.gate_width,
+                    p_v=self._encoder.expert_width,
+                    n_outputs=self._encoder.n_outputs,
+                    prior_strength=self.prior_strength,
+                    seed=self.seed,
+                )
+            )
+        if self._state is not None:
+            return self._step(X, Y)
+        if self._warm_up is None:
+            self._warm_up = WarmUp(self._encoder.n_outputs, self._encoder.expert_width)
+        room = self._warm_up_size() - self._warm_up.count
+        targets = np.cumsum(~np.isnan(Y[:, 0]))
+        cut = int(np.searchsorted(targets, room)) + 1
+        _, R = self._encoder.design(X[:cut])
+        first = self._warm_up.learn(X[:cut], R, Y[:cut])
+        if len(targets) == 0 or targets[-1] < room:
+            return first
+        self._end_warm_up(self._warm_up)
+        rest = self._step(X[cut:], Y[cut:])
+        return mm.Scores(*(np.concatenate(pair) for pair in zip(first, rest, strict=True)))
+
+    def _step(self, X: FloatArray, Y: FloatArray) -> mm.Scores:
+        assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
+        scaler = self._encoder.scaler
+        W, R = self._encoder.design(X)
+        targets = (Y - scaler.target_center) / scaler.target_scale
+        return self._in_own_units(mm.learn(self._state, self._residual, self._options, self._schedule, W, R, targets))
+
+    def _score(self, X: FloatArray, Y: FloatArray | None) -> tuple[mm.Scores, FloatArray]:
+        state = self._state
+        if state is None:
+            if self._warm_up is None:
+                losses = np.full(len(X), np.nan)
+                return mm.Scores(losses, np.zeros((len(X), self._encoder.n_outputs))), np.empty((len(X), 0))
+            state = self._warm_up.recursive
+        W, R = self._encoder.design(X)
+        if self._state is None:
+            W = R
+        scaler = self._encoder.scaler
+        targets = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
+        scores, responsibilities = mm.score(state, W, R, targets)
+        return self._in_own_units(scores), responsibilities
+
+    def _in_own_units(self, scores: mm.Scores) -> mm.Scores:
+        scaler = self._encoder.scaler
+        return mm.Scores(
+            scores.losses + float(np.log(scaler.target_scale).sum()),
+            scores.predictions * scaler.target_scale + scaler.target_center,
+        )
+
+    def _warm_up_size(self) -> int:
+        if self.warmup is not None:
+            return self.warmup
+        encoder = self._encoder
+        return warmup.default_size(self.n_experts, encoder.gate_width, encoder.expert_width, encoder.n_outputs)
+
+    def _end_warm_up(self, warm_up: WarmUp) -> None:
+        X, Y = warm_up.rows()
+        self._encoder.fit_scaler(X, Y, standardize=self.standardize)
+        scaler = self._encoder.scaler
+        W, R = self._encoder.design(X)
+        state = warmup.fit(
+            W,
+            R,
+            (Y - scaler.target_center) / scaler.target_scale,
+            n_experts=self.n_experts,
+            restarts=self.warmup_restarts,
+            seed=self.seed,
+            options=self._options,
+        )
+        self._warm_up = None
+        self._start(state)
+
+    def _start(self, state: mm.MMState) -> None:
+        self._state = state
+        self._residual = mm.new_residual(state)
+
+    def _widen(self, n_old: int) -> None:
+        """Follow the encoder after columns were appended behind the first `n_old`."""
+        encoder = self._encoder
+        gate_at = encoder.feature_positions(self.gate_degree, n_old)
+        expert_at = encoder.feature_positions(self.degree, n_old)
+        if self._warm_up is not None:
+            self._warm_up.widen(len(encoder.columns), expert_at, encoder.expert_width)
+        if self._state is not None:
+            self._start(widen(self._state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
+
+    def _rows(self, X: AnyArray, feature_names: Sequence[Any] | None) -> tuple[FloatArray, list[Any]]:
+        """X as finite floats, and the names of its columns."""
+        if np.ndim(X) != 2:
+            msg = f"X: got {np.ndim(X)} dimension(s); it must be (n, P), one row for each event"
+            raise InvalidEvent(msg, reason="wrong_shape")
+        width = np.shape(X)[1]
+        if feature_names is not None:
+            names = list(feature_names)
+        elif self._encoder.columns and len(self._encoder.columns) == width:
+            names = self._default_names(width)
+        else:
+            names = [f"x{j}" for j in range(width)]
+        if len(names) != width or len(set(names)) != width:
+            msg = f"feature_names: got {len(set(names))} different names for {width} columns; give each column one"
+            raise InvalidEvent(msg, reason="wrong_shape")
+        return _finite_array(X, "X", names), names
+
+    def _default_names(self, width: int) -> list[Any]:
+        """x0, x1, … where the model knows them; else the model's own columns, in their order."""
+        names: list[Any] = [f"x{j}" for j in range(width)]
+        return names if set(names) == set(self._encoder.columns) else self.feature_names
+
+
+def load(path: str | os.PathLike[str]) -> MoERegressor:
+    """Read a model from a file that `save` wrote, or the newest sound one in a daemon's checkpoint folder.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it needs a newer version.
+    """
+    place = Path(path)
+    if place.is_dir():
+        checkpoint = CheckpointStore(place).latest()
+        if checkpoint is None:
+            msg = f"{place}: there is no checkpoint in this folder; give a saved file or a daemon's checkpoint folder"
+            raise CheckpointError(msg)
+    else:
+        try:
+            data = place.read_bytes()
+        except OSError as error:
+            msg = f"{place}: cannot be read ({error.strerror}); give a saved file or a daemon's checkpoint folder"
+            raise CheckpointError(msg) from error
+        checkpoint = decode(data, str(place))
+    description = checkpoint.metadata["model"]
+    kinds = {kind.__name__: kind for kind in (MoERegressor,)}
+    if description["kind"] not in kinds:
+        msg = f"{place}: holds a {description['kind']!r}, which this version does not know; upgrade streammoe"
+        raise CheckpointError(msg)
+    return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)
+
+
+def _finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
+    """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
+    found = np.asarray(values)
+    if found.dtype.kind not in "fiub":
+        msg = f"{what}: got values of type {found.dtype}; they must be numbers"
+        raise InvalidEvent(msg, reason="wrong_type", feature=what)
+    numbers = np.array(found, dtype=np.float64, order="C")
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        place = np.argwhere(~finite)[0]
+        row = int(place[0])
+        feature = names[int(place[1])] if names is not None else what
+        msg = f"row {row}: {feature!s} is {numbers[tuple(place)]}, not a finite number; drop or mend the row"
+        raise InvalidEvent(msg, reason="not_finite", feature=feature, row=row)
+    return numbers
+
+
+def _reordered(rows: FloatArray, names: Sequence[Any], columns: Sequence[Any]) -> FloatArray:
+    """Rows in the order of `columns`; NaN (missing) where a column has no name, other names are left out."""
+    if list(names) == list(columns):
+        return rows
+    at = {name: j for j, name in enumerate(names)}
+    ordered = np.full((len(rows), len(columns)), np.nan)
+    for j, column in enumerate(columns):
+        if column in at:
+            ordered[:, j] = rows[:, at[column]]
+    return ordered
+
+
+def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> FloatArray:
+    if name not in values:
+        msg = f"parameters: {name!r} is missing; it must have shape {shape}"
+        raise ConfigError(msg)
+    array = np.array(values[name], dtype=np.float64)
+    if array.shape != shape:
+        msg = f"parameters: {name!r} has shape {array.shape}; with these feature names it must have {shape}"
+        raise ConfigError(msg)
+    return array

@@ -1,0 +1,1 @@
+"""Families of experts: one file each, behind the contract of `streammoe.experts.family`."""

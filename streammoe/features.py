@@ -1,0 +1,192 @@
+"""Events (dicts) to arrays: column order, types and ranges, missing values, standardisation, polynomial powers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.errors import InvalidEvent
+from streammoe.kernels.features import expand_rows, screen_rows
+from streammoe.types import FloatArray, IntArray
+
+ABSOLUTE_LIMIT = 1e50
+"""Beyond this a square no longer fits beside others in a Gram matrix."""
+
+
+class Scaler(NamedTuple):
+    """Frozen at the end of warm-up, and part of the state. Identity until then."""
+
+    fill: FloatArray
+    """(P,) what a missing value becomes: the column's mean, 0 before it is known."""
+    center: FloatArray
+    """(P,) and `scale` (P,): inputs enter as (x − center)/scale."""
+    scale: FloatArray
+    target_center: FloatArray
+    """(Q,) and `target_scale` (Q,): the same for the outputs."""
+    target_scale: FloatArray
+
+
+def identity_scaler(n_columns: int, n_outputs: int) -> Scaler:
+    """Nothing is moved or scaled; missing values are 0."""
+    return Scaler(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns), np.zeros(n_outputs), np.ones(n_outputs))
+
+
+def number(value: object, name: object) -> float:
+    """The value of a feature or target as a float; raises `InvalidEvent` for what would poison a model."""
+    if isinstance(value, float | int | np.floating | np.integer | np.bool_):
+        try:
+            result = float(value)
+        except OverflowError:
+            result = np.inf
+        if result - result == 0.0:
+            return result
+        msg = f"{name!s}: {str(value)[:80]} is not a finite number; leave the key out where a value is missing"
+        raise InvalidEvent(msg, reason="not_finite", feature=name)
+    msg = f"{name!s}: {str(value)[:80]!r} is a {type(value).__name__}, not a number; leave the key out where a value is missing"
+    raise InvalidEvent(msg, reason="wrong_type", feature=name)
+
+
+class Encoder:
+    """Turns events into rows of numbers and rows of numbers into features, and remembers what that takes.
+
+    Columns are ordered by name within the event that first shows them; later ones are appended.
+    """
+
+    def __init__(self, *, n_outputs: int, degree: int, gate_degree: int, range_factor: float) -> None:
+        self.n_outputs = n_outputs
+        self.degree = degree
+        self.gate_degree = gate_degree
+        self.range_factor = range_factor
+        self.columns: list[Any] = []
+        self.scaler = identity_scaler(0, n_outputs)
+        self.largest = np.zeros(0)
+        self.target_largest = np.zeros(n_outputs)
+        self._index: dict[Any, int] = {}
+
+    @property
+    def gate_width(self) -> int:
+        """p_w, the number of gate features."""
+        return 1 + self.gate_degree * len(self.columns)
+
+    @property
+    def expert_width(self) -> int:
+        """p_v, the number of expert features."""
+        return 1 + self.degree * len(self.columns)
+
+    @property
+    def limit(self) -> float:
+        """Largest absolute value that the highest power still lets through."""
+        return float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(self.degree, self.gate_degree, 1))))
+
+    def set_columns(self, names: Iterable[Any]) -> None:
+        """Fix the columns of an encoder that has none, in this order."""
+        self._append(list(names))
+
+    def unseen(self, event: Mapping[Any, object]) -> list[Any]:
+        """Names in `event` that are no column yet, ordered by name."""
+        return sorted((name for name in event if name not in self._index), key=str)
+
+    def row(self, event: Mapping[Any, object], unseen: Iterable[Any] = ()) -> FloatArray:
+        """One event as a row (1, P), or (1, P + unseen); NaN where a column is absent, other names are ignored."""
+        extra = {name: len(self.columns) + j for j, name in enumerate(unseen)}
+        row = np.full((1, len(self.columns) + len(extra)), np.nan)
+        for name, value in event.items():
+            j = self._index.get(name)
+            if j is None:
+                j = extra.get(name)
+            if j is None:
+                continue
+            row[0, j] = number(value, name)
+        return row
+
+    def check_row(self, row: FloatArray, target: FloatArray, unseen: list[Any]) -> None:
+        """Raise `InvalidEvent` where the row is out of range; else take it, and new columns, into the ranges."""
+        largest = np.concatenate([self.largest, np.zeros(len(unseen))])
+        verdicts = np.empty(1, dtype=np.int64)
+        target_largest = self.target_largest.copy()
+        if screen_rows(row, target, largest, target_largest, self.range_factor, self.limit, verdicts):
+            raise self.out_of_range(row[0], target[0], int(verdicts[0]), unseen)
+        self._append(unseen)
+        self.largest = largest
+        self.target_largest = target_largest
+
+    def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
+        """−1 for each row that is in range, else the column at fault; accepted rows widen the ranges."""
+        verdicts = np.empty(len(X), dtype=np.int64)
+        screen_rows(X, Y, self.largest, self.target_largest, self.range_factor, self.limit, verdicts)
+        return verdicts
+
+    def out_of_range(
+        self, row: FloatArray, target: FloatArray, verdict: int, unseen: list[Any] | None = None
+    ) -> InvalidEvent:
+        """The error for a row that `screen` refused."""
+        names = self.columns + (unseen or [])
+        is_target = verdict >= len(names)
+        name = "target" if is_target else names[verdict]
+        value = float(target[verdict - len(names)] if is_target else row[verdict])
+        ranges = self.target_largest if is_target else self.largest
+        seen = (
+            float(ranges[verdict - len(names) if is_target else verdict]) if verdict - is_target < len(ranges) else 0.0
+        )
+        rule = (
+            f"the limit is {self.limit:g}"
+            if abs(value) > self.limit
+            else f"the largest accepted so far is {seen:g} and range_factor is {self.range_factor:g}"
+        )
+        msg = f"{name!s}: {value:g} is out of range: {rule}; rescale it or raise range_factor (0 turns the rule off)"
+        return InvalidEvent(msg, reason="out_of_range", feature=name)
+
+    def design(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Gate features W (n, p_w) and expert features R (n, p_v) of rows X (n, P)."""
+        scaler = self.scaler
+        R = np.empty((len(X), self.expert_width))
+        expand_rows(X, scaler.fill, scaler.center, scaler.scale, self.degree, R)
+        if self.gate_degree == self.degree:
+            return R, R
+        W = np.empty((len(X), self.gate_width))
+        expand_rows(X, scaler.fill, scaler.center, scaler.scale, self.gate_degree, W)
+        return W, R
+
+    def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
+        """Freeze means, and with `standardize` the scales, as they are in the warm-up buffer."""
+        present = ~np.isnan(X)
+        counts = np.maximum(present.sum(axis=0), 1)
+        means = np.where(present, X, 0.0).sum(axis=0) / counts
+        scaler = identity_scaler(X.shape[1], Y.shape[1])._replace(fill=means)
+        if standardize:
+            deviations = np.sqrt(np.where(present, (X - means) ** 2, 0.0).sum(axis=0) / counts)
+            target_deviations = Y.std(axis=0)
+            scaler = scaler._replace(
+                center=means.copy(),
+                scale=_usable(deviations, means),
+                target_center=Y.mean(axis=0),
+                target_scale=_usable(target_deviations, Y.mean(axis=0)),
+            )
+        self.scaler = scaler
+
+    def feature_positions(self, degree: int, n_old: int) -> IntArray:
+        """Where the features of the first `n_old` columns stand now that more columns have been appended."""
+        P = len(self.columns)
+        powers = [1 + d * P + j for d in range(degree) for j in range(n_old)]
+        return np.array([0, *powers], dtype=np.int64)
+
+    def _append(self, names: list[Any]) -> None:
+        if not names:
+            return
+        for name in names:
+            self._index[name] = len(self.columns)
+            self.columns.append(name)
+        more = len(names)
+        self.largest = np.concatenate([self.largest, np.zeros(len(self.columns) - len(self.largest))])
+        self.scaler = self.scaler._replace(
+            fill=np.concatenate([self.scaler.fill, np.zeros(more)]),
+            center=np.concatenate([self.scaler.center, np.zeros(more)]),
+            scale=np.concatenate([self.scaler.scale, np.ones(more)]),
+        )
+
+
+def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:
+    """Standard deviations, with 1 for a column that does not vary beyond its rounding."""
+    return np.where(deviations > 1e-12 * np.abs(means) + 1e-300, deviations, 1.0)

@@ -1,0 +1,1 @@
+"""Compiled hot loops: arrays in, arrays out."""
