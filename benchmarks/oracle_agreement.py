@@ -215,13 +215,10 @@ def main(argv: list[str] | None = None) -> None:
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ[name] = "1"
     print(machine())
-    print(
-        f"{arguments.events:,} events a run. Target: {TOLERANCE:g} where the oracle agrees with itself to {STEADY:g}."
-    )
-    print(
-        f"With a prior: {HOSTILE_TOLERANCE:g} where it does to {HOSTILE_TOLERANCE / 10:g}; all finite; masses ≥ 0.001/K."
-    )
-    print("Elsewhere: 10 × the self-difference.\n", flush=True)
+    print(f"{arguments.events:,} events a run. Target for the largest relative difference:")
+    print(f"- prior 0: {TOLERANCE:g} where the oracle agrees with itself to {STEADY:g}")
+    print(f"- prior 1: {HOSTILE_TOLERANCE:g} where it does to {HOSTILE_TOLERANCE / 10:g}; all finite, masses ≥ 0.001/K")
+    print("- elsewhere: 10 × the self-difference\n", flush=True)
     order = cases()
     # The longest first, so that no core waits at the end.
     work = [(case, arguments.events) for case in sorted(order, key=lambda case: -case.K * case.p)]
