@@ -49,3 +49,8 @@ def test_text_formats_write_numbers_as_text(cell, value):
 def test_an_unknown_format_names_the_known_ones():
     with pytest.raises(ConfigError, match=r"'xml'.*csv, jsonl"):
         decoder("xml")
+
+
+def test_a_number_of_many_digits_takes_no_longer_than_its_length():
+    with pytest.raises(InvalidEvent, match="must be a number"):
+        to_row({"a": "1" * 1_000_000 + ".x"}, ["a"], [], text=True)
