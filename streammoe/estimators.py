@@ -13,7 +13,7 @@ from river import base
 
 from streammoe import schedules
 from streammoe.engine import mm, warmup
-from streammoe.engine.state import is_finite, state_arrays, state_from_arrays, widen
+from streammoe.engine.state import MMState, is_finite, state_arrays, state_from_arrays, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.experts.gaussian import Prior, state_at, unit_prior
@@ -135,8 +135,8 @@ class MoERegressor(base.Regressor):
             averaging=averaging,
             schedule=self._schedule,
         )
-        self._encoder = Encoder(n_outputs=1, degree=degree, gate_degree=gate_degree, range_factor=range_factor)
-        self._state: mm.MMState | None = None
+        self._encoder = self._new_encoder()
+        self._state: MMState | None = None
         self._warm_up: WarmUp | None = None
         self._residual = np.zeros(0)
 
@@ -218,13 +218,7 @@ class MoERegressor(base.Regressor):
         columns = [*self._encoder.columns, *unseen]
         rows = _reordered(rows, names, columns)
         largest = np.concatenate([self._encoder.largest, np.zeros(len(unseen))])
-        trial = Encoder(
-            n_outputs=self._encoder.n_outputs,
-            degree=self.degree,
-            gate_degree=self.gate_degree,
-            range_factor=self.range_factor,
-        )
-        trial.set_columns(columns)
+        trial = self._new_encoder(columns)
         trial.largest = largest
         trial.target_largest = self._encoder.target_largest.copy()
         verdicts = trial.screen(rows, targets)
@@ -274,6 +268,30 @@ class MoERegressor(base.Regressor):
         losses[used], predictions[used] = self._learn(X[used], Y[used])
         return Outcome(verdicts, losses, predictions)
 
+    def set_columns(self, names: Sequence[Any]) -> None:
+        """Fix the columns of a model that has none yet, in this order."""
+        if self._encoder.columns:
+            raise ConfigError(f"set_columns: the model has columns already: {self._encoder.columns!r}")
+        self._encoder.set_columns(names)
+
+    def introduce(self, names: Sequence[Any], row: FloatArray, target: FloatArray) -> None:
+        """Fix the columns to those of the first event, (1, P) and (1, Q), unless it is no good; learn nothing.
+
+        Raises:
+            InvalidEvent: there is no column, or a value is out of range; nothing was changed.
+        """
+        if not names:
+            raise InvalidEvent("the record has no feature beside its target", reason="no_features")
+        trial = self._new_encoder(names)
+        verdict = int(trial.screen(row, target)[0])
+        if verdict >= 0:
+            raise self._new_encoder(names).out_of_range(row[0], target[0], verdict)
+        self.set_columns(names)
+
+    def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int) -> InvalidEvent:
+        """The error that explains a verdict of `learn_rows`."""
+        return self._encoder.out_of_range(row, target, verdict)
+
     # -- Looking inside --------------------------------------------------------------------------------------------
 
     @property
@@ -303,7 +321,8 @@ class MoERegressor(base.Regressor):
         """(K,) share of each expert, m_k / Σ m; NaN during warm-up."""
         if self._state is None:
             return np.full(self.n_experts, np.nan)
-        return self._state.masses / self._state.masses.sum()
+        shares: FloatArray = self._state.masses / self._state.masses.sum()
+        return shares
 
     @property
     def convergence_residual(self) -> float:
@@ -312,8 +331,9 @@ class MoERegressor(base.Regressor):
 
     def is_finite(self) -> bool:
         """Whether every number in the state is finite; anything else is a bug."""
-        state = self._state if self._state is not None else self._warm_up and self._warm_up.recursive
-        return state is None or is_finite(state)
+        if self._state is not None:
+            return is_finite(self._state)
+        return self._warm_up is None or is_finite(self._warm_up.recursive)
 
     def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
         """Copies of the parameters and statistics, in the model's own (standardised) coordinates.
@@ -533,6 +553,13 @@ class MoERegressor(base.Regressor):
             scores.predictions * scaler.target_scale + scaler.target_center,
         )
 
+    def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
+        encoder = Encoder(
+            n_outputs=1, degree=self.degree, gate_degree=self.gate_degree, range_factor=self.range_factor
+        )
+        encoder.set_columns(columns)
+        return encoder
+
     def _warm_up_size(self) -> int:
         if self.warmup is not None:
             return self.warmup
@@ -556,7 +583,7 @@ class MoERegressor(base.Regressor):
         self._warm_up = None
         self._start(state)
 
-    def _start(self, state: mm.MMState) -> None:
+    def _start(self, state: MMState) -> None:
         self._state = state
         self._residual = mm.new_residual(state)
 

@@ -7,7 +7,7 @@ read. Connectors know records and positions and nothing of events, features or m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from streammoe.types import IntArray
@@ -50,6 +50,13 @@ class Batch:
         """The i-th record without its line end."""
         start = int(self.ends[i - 1]) if i else 0
         return self.block[start : int(self.ends[i])].rstrip(b"\r\n")
+
+    def tail(self, first: int) -> Batch:
+        """The batch without its first records."""
+        start = int(self.ends[first - 1]) if first else 0
+        return replace(
+            self, block=self.block[start:], ends=self.ends[first:] - start, place=lambda i: self.place(first + i)
+        )
 
 
 class Source(Protocol):
@@ -100,7 +107,7 @@ class DeadLetter(NamedTuple):
     stage: str
     """Where it was refused: ``decode``, ``validate`` or ``learn``."""
     reason: str
-    """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``, ..."""
+    """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``."""
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes

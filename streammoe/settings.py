@@ -97,7 +97,7 @@ class Model(Section):
     gate_degree: int = Field(1, ge=1)
     covariance: Literal["diagonal"] = "diagonal"
     bound: Literal["tight", "paper"] = "tight"
-    prior_strength: float = Field(1.0, ge=0)
+    prior_strength: float = Field(0.1, ge=0)
     seed: int = Field(0, ge=0)
     standardize: bool = True
     range_factor: float = Field(1e6, ge=0)

@@ -13,7 +13,7 @@ MMState = GaussianState
 
 def copy_state(state: MMState) -> MMState:
     """A state that shares nothing with `state`."""
-    return MMState(*(array.copy() for array in state))
+    return MMState(**{name: array.copy() for name, array in state._asdict().items()})
 
 
 def state_arrays(state: MMState, prefix: str) -> dict[str, AnyArray]:

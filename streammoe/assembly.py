@@ -1,0 +1,207 @@
+"""Settings to live objects: the one module that knows both the daemon and its connectors."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from pydantic import BaseModel
+
+from streammoe import settings as settings_module
+from streammoe.errors import CheckpointError, ConfigError
+from streammoe.estimators import MoERegressor
+from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, decode
+from streammoe.ports import Source
+from streammoe.runtime.daemon import CheckpointPolicy, Daemon
+from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
+from streammoe.runtime.metrics import Metrics
+from streammoe.runtime.pipeline import Pipeline, Schema
+from streammoe.runtime.scores import PrequentialScores
+from streammoe.runtime.serving import MetricsServer
+from streammoe.settings import Settings
+
+LOGGER = logging.getLogger("streammoe.assembly")
+CONNECTORS = "streammoe.connectors"
+
+
+class Running(NamedTuple):
+    """A daemon ready to run, and where to look at it."""
+
+    daemon: Daemon
+    metrics_url: str | None
+    resumed_at: int
+    """Events that the model had learned when it was taken up again; 0 for a new one."""
+
+
+def connectors() -> dict[str, Callable[[Any], Source]]:
+    """The installed connectors by the ``kind`` that selects them."""
+    return {entry.name: cast("Callable[[Any], Source]", entry.load()) for entry in entry_points(group=CONNECTORS)}
+
+
+def load_settings(
+    path: str | Path, *, overrides: Sequence[str] = (), environment: Mapping[str, str] = os.environ
+) -> Settings:
+    """Parse a configuration against the installed connectors; opens nothing else.
+
+    Raises:
+        ConfigError: with every problem at once.
+    """
+    sources: dict[str, type[BaseModel]] = {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
+    return settings_module.load(path, sources=sources, environment=environment, overrides=overrides)
+
+
+def compile_kernels() -> None:
+    """Run every kernel once, so that compilation (cached after the first time) never happens amid events."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(64, 2))
+    y = np.where(X[:, 0] > 0.0, X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=64)
+    for K in (1, 2):
+        model = MoERegressor(n_experts=K, warmup=48, warmup_restarts=2, standardize=True)
+        model.learn_array(X, y)
+        model.predict_array(X)
+
+
+@contextmanager
+def open_daemon(
+    settings: Settings,
+    *,
+    fresh: bool = False,
+    on_batch: Callable[[tuple[int, int] | None], None] = lambda progress: None,
+) -> Iterator[Running]:
+    """Everything that a run needs, opened and checked before any event is read, and closed at the end.
+
+    Args:
+        settings: of the daemon.
+        fresh: begin anew although there are checkpoints; they stay until new ones displace them.
+        on_batch: told the source's progress after each batch.
+
+    Raises:
+        ConfigError: a port or a file named in the settings cannot be used.
+        CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints.
+        SourceError: there is nothing to read.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(FolderLock(settings.checkpoint.dir))
+        store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep)
+        store.prepare()
+        found = None if fresh else store.latest()
+        model = _model(settings) if found is None else _resumed(settings, found)
+        metrics = Metrics()
+        url = None
+        if settings.metrics.enabled:
+            server = MetricsServer(settings.metrics.host, settings.metrics.port, metrics.registry)
+            stack.callback(server.close)
+            url = server.url
+        dead_letters = DeadLetterFile(settings.dead_letters.path)
+        stack.callback(dead_letters.close)
+        source = connectors()[settings.source.kind](settings.source)  # type: ignore[attr-defined]
+        stack.callback(source.close)
+        metadata = found.metadata if found is not None else {}
+        position = metadata.get("positions", [None])[0]
+        source.seek(position)
+        compile_kernels()
+        counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
+        features = settings.schema.features
+        schema = Schema(
+            targets=(settings.schema.target,),
+            features=None if features == "*" else tuple(features),
+            ignore=tuple(settings.schema.ignore),
+        )
+        scores = PrequentialScores.from_json(metadata["scores"]) if found is not None else PrequentialScores()
+        daemon = Daemon(
+            source=source,
+            pipeline=Pipeline(model, schema, scores),
+            store=store,
+            dead_letters=dead_letters,
+            guard=BadRecordGuard(settings.dead_letters.max_ratio),
+            metrics=metrics,
+            policy=CheckpointPolicy(settings.checkpoint.every_events, settings.checkpoint.every_seconds),
+            description={"version": version("streammoe"), "settings": settings.learning_settings()},
+            position=position,
+            outcomes=counters["outcomes"],
+            reasons=counters["reasons"],
+            on_batch=on_batch,
+        )
+        if found is not None:
+            LOGGER.info("going on from a checkpoint in %s with %d events learned", store.folder, model.n)
+        yield Running(daemon, url, model.n)
+
+
+def read_checkpoint(place: str | Path) -> tuple[str, Checkpoint]:
+    """A checkpoint file, or the newest sound one of a folder, and its name.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    path = Path(place)
+    if path.is_dir():
+        found = CheckpointStore(path).latest()
+        if found is None:
+            raise CheckpointError(f"{path}: there is no checkpoint in this folder; name a daemon's checkpoint.dir")
+        return str(path), found
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        message = f"{path}: cannot be read ({error.strerror}); name a checkpoint file or a daemon's checkpoint.dir"
+        raise CheckpointError(message) from error
+    return str(path), decode(data, str(path))
+
+
+def _model(settings: Settings) -> MoERegressor:
+    arguments = {name: getattr(settings.model, name) for name in type(settings.model).model_fields if name != "kind"}
+    if arguments["averaging"] == "none":
+        arguments["averaging"] = None
+    return MoERegressor(**arguments)
+
+
+def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
+    """The model of a checkpoint, if the settings still describe it."""
+    kept, now = found.metadata.get("settings"), settings.learning_settings()
+    if kept is None:
+        message = (
+            f"{settings.checkpoint.dir}: its checkpoint was not written by a daemon; set checkpoint.dir to another folder"
+        )
+        raise CheckpointError(message)
+    differences = [
+        f"{section}.{name} was {kept[section].get(name)!r} and is {value!r} now"
+        for section, values in now.items()
+        for name, value in cast("Mapping[str, object]", values).items()
+        if kept[section].get(name) != value
+    ]
+    if differences:
+        message = (
+            f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. Change them "
+            "back, set checkpoint.dir to another folder, or begin anew with --fresh"
+        )
+        raise CheckpointError(message)
+    return MoERegressor.from_checkpoint(dict(found.arrays), found.metadata["model"])
+
+
+def describe_checkpoint(place: str | Path) -> dict[str, Any]:
+    """What a checkpoint holds, for people and scripts; JSON-able.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    path, found = read_checkpoint(place)
+    metadata = found.metadata
+    model = MoERegressor.from_checkpoint(dict(found.arrays), metadata["model"])
+    return {
+        "path": path,
+        "n": model.n,
+        "positions": metadata.get("positions", []),
+        "model": metadata["model"],
+        "version": metadata.get("version"),
+        "state_digest": model.state_digest(),
+        "created": metadata.get("created"),
+        "counters": metadata.get("counters", {}),
+        "features": model.feature_names,
+        "warming_up": model.is_warming_up,
+        "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
+    }

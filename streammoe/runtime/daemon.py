@@ -1,0 +1,220 @@
+"""The learning loop: poll, process, now and then checkpoint; one thread, one model, one folder."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from streammoe.errors import SourceError, TooManyBadRecords
+from streammoe.estimators import MoERegressor
+from streammoe.persistence import CheckpointStore
+from streammoe.ports import DeadLetterSink, Position, Source
+from streammoe.runtime.dead_letter import BadRecordGuard
+from streammoe.runtime.metrics import OUTCOMES, Metrics
+from streammoe.runtime.pipeline import Pipeline
+from streammoe.runtime.scores import PrequentialScores
+from streammoe.runtime.signals import StopFlag
+
+LOGGER = logging.getLogger("streammoe.daemon")
+POLL_SECONDS = 0.5
+"""Longest wait for the source, so that a stop signal and a due checkpoint never wait longer."""
+
+
+class CheckpointPolicy(NamedTuple):
+    """When a checkpoint is due: after so many events or so many seconds, whichever comes first."""
+
+    every_events: int
+    every_seconds: float
+
+
+class Summary(NamedTuple):
+    """What a run did; the events are those since the first start, restarts included."""
+
+    events: int
+    learned: int
+    predicted_only: int
+    rejected: int
+    skipped: int
+    pending: int
+    expired: int
+    rmse: float | None
+    log_loss: float | None
+    baseline_rmse: float | None
+    events_per_second: float
+    checkpoint: str
+    state_digest: str
+
+
+class Daemon:
+    """Learns from a source until it ends or a signal asks to stop, and makes every event count exactly once.
+
+    Positions live inside the checkpoints. A restart seeks to them, so what was learned after the last checkpoint is
+    learned again, from the same state, with the same result.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        pipeline: Pipeline,
+        store: CheckpointStore,
+        dead_letters: DeadLetterSink,
+        guard: BadRecordGuard,
+        metrics: Metrics,
+        policy: CheckpointPolicy,
+        description: Mapping[str, Any],
+        position: Position | None,
+        outcomes: Mapping[str, int],
+        reasons: Mapping[str, int],
+        on_batch: Callable[[tuple[int, int] | None], None] = lambda progress: None,
+    ) -> None:
+        self._source = source
+        self._pipeline = pipeline
+        self._store = store
+        self._dead_letters = dead_letters
+        self._guard = guard
+        self._metrics = metrics
+        self._policy = policy
+        self._description = description
+        self._position = position
+        self._outcomes: Counter[str] = Counter(outcomes)
+        self._reasons: Counter[str] = Counter(reasons)
+        self._on_batch = on_batch
+        self._unsaved = 0
+        self._processed = 0
+        self._saved_at = time.monotonic()
+        self._path = ""
+        for outcome in outcomes:
+            metrics.count(outcome, outcomes[outcome])
+        for reason in reasons:
+            metrics.count_rejected(reason, reasons[reason])
+
+    @property
+    def model(self) -> MoERegressor:
+        """The model as it is now."""
+        return self._pipeline.model
+
+    @property
+    def scores(self) -> PrequentialScores:
+        """The prequential scores as they are now."""
+        return self._pipeline.scores
+
+    def run(self, stop: StopFlag) -> Summary:
+        """Learn until the source is finished or `stop` is requested; save, and say what was done.
+
+        Raises:
+            SourceError: reading failed for good; what was learned before has been saved.
+            TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint.
+        """
+        started = time.monotonic()
+        self._publish()
+        try:
+            while not stop.requested and not self._source.finished:
+                self._advance()
+                if self._is_due():
+                    self.checkpoint()
+        except SourceError:
+            self.checkpoint()
+            raise
+        if stop.requested:
+            LOGGER.info("asked to stop; saving what was learned")
+        # Also without new events: a run that ends well always leaves a checkpoint to inspect.
+        if self._unsaved or not self._path:
+            self.checkpoint()
+        return self._summary(time.monotonic() - started)
+
+    def checkpoint(self) -> None:
+        """Make everything learned so far survive a crash.
+
+        1. Dead letters are flushed to disk. 2. State, positions and counters replace the checkpoint, durably.
+        3. The source is told, for the sake of lag tools. The order is the guarantee: nothing is ahead of the state.
+        """
+        started = time.monotonic()
+        self._dead_letters.flush()
+        path = self._store.save(
+            self.model.arrays(),
+            {
+                **self._description,
+                **self.model.describe(),
+                "positions": [self._position],
+                "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
+                "scores": self.scores.to_json(),
+                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            },
+        )
+        if self._position is not None:
+            self._source.commit(self._position)
+        self._unsaved = 0
+        self._saved_at = time.monotonic()
+        self._path = str(path)
+        self._metrics.checkpoint(self._saved_at - started)
+        LOGGER.debug("checkpoint %s after %d events", path, self.model.n)
+
+    def _advance(self) -> None:
+        batch = self._source.poll(POLL_SECONDS)
+        if batch is None:
+            return
+        started = time.monotonic()
+        was_warming_up = self.model.is_warming_up
+        processed = self._pipeline.process(batch)
+        if processed.letters:
+            self._dead_letters.write(processed.letters)
+            self._report_first(processed.reasons, processed.letters[0].detail)
+        try:
+            self._guard.judge(processed.bad)
+        except TooManyBadRecords:
+            # The letters say what is wrong with the deploy. The model and its positions stay at the last checkpoint.
+            self._dead_letters.flush()
+            raise
+        if was_warming_up and not self.model.is_warming_up:
+            LOGGER.info("warm-up over after %d events; learning by steps from here", self.model.n)
+        self._position = batch.end
+        self._unsaved += len(batch) + batch.skipped
+        self._processed += len(batch)
+        self._outcomes.update(processed.outcomes)
+        self._reasons.update(processed.reasons)
+        for outcome, events in processed.outcomes.items():
+            self._metrics.count(outcome, events)
+        for reason, records in processed.reasons.items():
+            self._metrics.count_rejected(reason, records)
+        self._metrics.batch(time.monotonic() - started)
+        self._publish()
+
+    def _report_first(self, reasons: Counter[str], detail: str) -> None:
+        """Log the first refusal of each kind: the dead letters have them all, and a flood helps nobody."""
+        if reasons.keys() - self._reasons.keys():
+            LOGGER.warning("refused a record, and from now on only counts such ones: %s", detail)
+
+    def _is_due(self) -> bool:
+        if not self._unsaved:
+            return False
+        return (
+            self._unsaved >= self._policy.every_events
+            or time.monotonic() - self._saved_at >= self._policy.every_seconds
+        )
+
+    def _publish(self) -> None:
+        progress = self._source.progress()
+        self._metrics.publish(self.model, self.scores, progress)
+        self._on_batch(progress)
+
+    def _summary(self, seconds: float) -> Summary:
+        scores = self.scores
+        known = scores.log_loss.count > 0
+        counts = {outcome: self._outcomes[outcome] for outcome in OUTCOMES}
+        return Summary(
+            events=sum(counts.values()),
+            **counts,
+            pending=0,
+            expired=0,
+            rmse=scores.rmse()["running"] if known else None,
+            log_loss=scores.log_loss.means()["running"] if known else None,
+            baseline_rmse=scores.baseline_rmse()["running"] if known else None,
+            events_per_second=self._processed / max(seconds, 1e-9),
+            checkpoint=self._path,
+            state_digest=self.model.state_digest(),
+        )

@@ -1,0 +1,98 @@
+"""Records that were refused: kept for later, and watched in case there are too many of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from streammoe.errors import ConfigError, TooManyBadRecords
+from streammoe.ports import DeadLetter
+from streammoe.types import BoolArray
+
+WINDOW = 1_000
+"""Records that the ratio is taken over; it is judged only once there have been so many."""
+
+
+class DeadLetterFile:
+    """Appends refused records to a file of JSON lines: place, stage, reason, detail, record.
+
+    A record that is not UTF-8 is kept as ``record_base64`` instead. The file is created when it is first needed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            torn = self.path.exists() and not self._ends_with_line_end()
+            self._stream = self.path.open("ab")
+            if torn:
+                # A killed process may have left half a line; what follows must not be glued to it.
+                self._stream.write(b"\n")
+        except OSError as error:
+            message = (
+                f"dead_letters.path {self.path}: cannot be opened for appending ({error.strerror}); "
+                "name a file in a folder that this user may write"
+            )
+            raise ConfigError(message) from error
+
+    def write(self, letters: list[DeadLetter]) -> None:
+        """Append these letters; durable after `flush`."""
+        for letter in letters:
+            entry: dict[str, object] = letter._asdict()
+            record = entry.pop("record")
+            assert isinstance(record, bytes)  # noqa: S101 - for the type checker
+            try:
+                entry["record"] = record.decode()
+            except UnicodeDecodeError:
+                entry["record_base64"] = base64.b64encode(record).decode()
+            self._stream.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+
+    def flush(self) -> None:
+        """Return only when everything written is on disk."""
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def _ends_with_line_end(self) -> bool:
+        with self.path.open("rb") as stream:
+            if stream.seek(0, os.SEEK_END) == 0:
+                return True
+            stream.seek(-1, os.SEEK_END)
+            return stream.read(1) == b"\n"
+
+
+class BadRecordGuard:
+    """Stops the daemon when too many of the latest records were refused: a bad deploy must not empty a topic."""
+
+    def __init__(self, max_ratio: float) -> None:
+        self.max_ratio = max_ratio
+        self._latest = np.zeros(0, dtype=np.bool_)
+        self._seen = 0
+
+    def judge(self, bad: BoolArray) -> None:
+        """Take which of the next records were refused, in order.
+
+        Raises:
+            TooManyBadRecords: among some `WINDOW` records in a row more than `max_ratio` were refused.
+        """
+        self._seen += len(bad)
+        flags = np.concatenate([self._latest, bad])
+        self._latest = flags[-(WINDOW - 1) :]
+        if len(flags) < WINDOW:
+            return
+        sums = np.concatenate([[0], np.cumsum(flags)])
+        worst = int((sums[WINDOW:] - sums[:-WINDOW]).max())
+        if worst > self.max_ratio * WINDOW:
+            message = (
+                f"{worst} of {WINDOW} records in a row were refused, dead_letters.max_ratio allows {self.max_ratio:g} "
+                "of them; look at the reasons in the dead letters, mend the producer or the schema, and start again: "
+                "nothing after the last checkpoint has been passed over"
+            )
+            raise TooManyBadRecords(message)

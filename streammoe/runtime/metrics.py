@@ -1,0 +1,118 @@
+"""Every Prometheus metric, in one table. docs/metrics.md is held to it by a test."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from streammoe.estimators import MoERegressor
+from streammoe.runtime.scores import AVERAGES, PrequentialScores
+
+BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+OUTCOMES = ("learned", "predicted_only", "rejected", "skipped")
+
+
+class Metric(NamedTuple):
+    """One row of the catalogue."""
+
+    kind: type[Counter] | type[Gauge] | type[Histogram]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+CATALOGUE: dict[str, Metric] = {
+    "streammoe_events_total": Metric(Counter, "Events by what became of them, since the first start", ("outcome",)),
+    "streammoe_rejected_total": Metric(Counter, "Refused records by reason, since the first start", ("reason",)),
+    "streammoe_prequential_log_loss": Metric(
+        Gauge, "Mean of -log s(y|x), each event predicted before it is learned", ("average",)
+    ),
+    "streammoe_prequential_rmse": Metric(
+        Gauge, "Root mean squared error, each event predicted before it is learned", ("average",)
+    ),
+    "streammoe_baseline_rmse": Metric(Gauge, "The same for predicting the mean of all targets so far", ("average",)),
+    "streammoe_model_events": Metric(Gauge, "Events that the model has learned, warm-up included"),
+    "streammoe_warming_up": Metric(Gauge, "1 while events go to the warm-up buffer, else 0"),
+    "streammoe_step_size": Metric(Gauge, "Step size of the next event"),
+    "streammoe_expert_mass": Metric(Gauge, "Share of the events that an expert answers for", ("expert",)),
+    "streammoe_convergence_residual": Metric(
+        Gauge, "Norm of the mean of S - s over the mean of its norm: near 0 at a stationary point, 1 far from one"
+    ),
+    "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
+    "streammoe_checkpoint_seconds": Metric(Histogram, "Time to write a checkpoint durably", (), CHECKPOINT_SECONDS),
+    "streammoe_checkpoint_age_seconds": Metric(Gauge, "Seconds since the last checkpoint, or since the start"),
+    "streammoe_source_progress_ratio": Metric(Gauge, "Part of a finite source that has been read"),
+}
+
+
+class Metrics:
+    """The catalogue as live metrics in a registry of their own; written once per batch by the learning loop."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._of: dict[str, Counter | Gauge | Histogram] = {}
+        for name, metric in CATALOGUE.items():
+            if metric.kind is Histogram:
+                made: Counter | Gauge | Histogram = Histogram(
+                    name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
+                )
+            else:
+                made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
+            self._of[name] = made
+        self._checkpoint_at = time.monotonic()
+        self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
+        for outcome in OUTCOMES:
+            self.count(outcome, 0)
+
+    def count(self, outcome: str, events: int) -> None:
+        """`events` more had this outcome."""
+        self._counter("streammoe_events_total", outcome).inc(events)
+
+    def count_rejected(self, reason: str, records: int) -> None:
+        """`records` more were refused for this reason."""
+        self._counter("streammoe_rejected_total", reason).inc(records)
+
+    def batch(self, seconds: float) -> None:
+        """A batch took so long."""
+        self._histogram("streammoe_batch_seconds").observe(seconds)
+
+    def checkpoint(self, seconds: float) -> None:
+        """A checkpoint has just been written."""
+        self._histogram("streammoe_checkpoint_seconds").observe(seconds)
+        self._checkpoint_at = time.monotonic()
+
+    def publish(self, model: MoERegressor, scores: PrequentialScores, progress: tuple[int, int] | None) -> None:
+        """Show the model and its scores as they are after a batch. What is not known yet has no sample or is NaN."""
+        rmse, baseline, log_loss = scores.rmse(), scores.baseline_rmse(), scores.log_loss.means()
+        for average in AVERAGES:
+            self._gauge("streammoe_prequential_log_loss", average).set(log_loss[average])
+            self._gauge("streammoe_prequential_rmse", average).set(rmse[average])
+            self._gauge("streammoe_baseline_rmse", average).set(baseline[average])
+        self._gauge("streammoe_model_events").set(model.n)
+        self._gauge("streammoe_warming_up").set(model.is_warming_up)
+        self._gauge("streammoe_step_size").set(model.step_size)
+        self._gauge("streammoe_convergence_residual").set(model.convergence_residual)
+        for expert, mass in enumerate(model.masses):
+            self._gauge("streammoe_expert_mass", str(expert)).set(mass)
+        if progress is not None:
+            done, total = progress
+            self._gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+
+    def _counter(self, name: str, *labels: str) -> Counter:
+        metric = self._of[name].labels(*labels)
+        assert isinstance(metric, Counter)  # noqa: S101 - for the type checker; the catalogue says so
+        return metric
+
+    def _gauge(self, name: str, *labels: str) -> Gauge:
+        metric = self._of[name].labels(*labels) if labels else self._of[name]
+        assert isinstance(metric, Gauge)  # noqa: S101 - same
+        return metric
+
+    def _histogram(self, name: str) -> Histogram:
+        metric = self._of[name]
+        assert isinstance(metric, Histogram)  # noqa: S101 - same
+        return metric

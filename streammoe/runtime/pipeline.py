@@ -1,0 +1,107 @@
+"""The way of an event: decode, validate, predict, score, learn. Here it stands on one screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.errors import InvalidEvent, StreammoeError
+from streammoe.estimators import MoERegressor
+from streammoe.ports import Batch, DeadLetter
+from streammoe.runtime.decoders import decoder, to_row
+from streammoe.runtime.scores import PrequentialScores
+from streammoe.types import BoolArray
+
+
+class Schema(NamedTuple):
+    """Which fields of a record mean what."""
+
+    targets: tuple[str, ...]
+    features: tuple[str, ...] | None
+    """``None``: every field of the first good record that is neither a target nor ignored."""
+    ignore: tuple[str, ...] = ()
+
+
+class Processed(NamedTuple):
+    """What became of a batch."""
+
+    outcomes: Counter[str]
+    """Events by outcome: learned, predicted_only, rejected, skipped."""
+    reasons: Counter[str]
+    """Refused records by reason."""
+    letters: list[DeadLetter]
+    bad: BoolArray
+    """(n,) which records were refused."""
+
+
+class Pipeline:
+    """Takes batches in order and teaches them to a model; owns nothing but the scores."""
+
+    def __init__(self, model: MoERegressor, schema: Schema, scores: PrequentialScores) -> None:
+        self.model = model
+        self.schema = schema
+        self.scores = scores
+
+    def process(self, batch: Batch) -> Processed:
+        """Learn a batch, strictly in order.
+
+        Raises:
+            StreammoeError: the model is no longer finite; it must be neither saved nor served.
+        """
+        letters, rest = ([], batch) if self.model.feature_names else self._find_columns(batch)
+        decoded = decoder(batch.format).decode(rest, self.model.feature_names, self.schema.targets)
+        outcome = self.model.learn_rows(decoded.X, decoded.Y)
+        if not self.model.is_finite():
+            message = f"{batch.origin}: the model is not finite after a batch from here; this is a bug, please report it"
+            raise StreammoeError(message)
+        used = outcome.verdicts < 0
+        learned = used & ~np.isnan(decoded.Y[:, 0])
+        self.scores.update(outcome.losses[learned], outcome.predictions[learned], decoded.Y[learned])
+
+        bad = np.zeros(len(batch), dtype=np.bool_)
+        bad[: len(letters)] = True
+        here = bad[len(letters) :]
+        here[[rejected.index for rejected in decoded.rejected]] = True
+        here[decoded.rows[~used]] = True
+        letters += [_letter(rest, i, "decode", reason, detail) for i, reason, detail in decoded.rejected]
+        for at in np.flatnonzero(~used):
+            error = self.model.out_of_range(decoded.X[at], decoded.Y[at], int(outcome.verdicts[at]))
+            letters.append(_letter(rest, int(decoded.rows[at]), "validate", error.reason, str(error)))
+        outcomes = Counter(
+            learned=int(learned.sum()),
+            predicted_only=int((used & ~learned).sum()),
+            rejected=len(letters),
+            skipped=batch.skipped,
+        )
+        return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad)
+
+    def _find_columns(self, batch: Batch) -> tuple[list[DeadLetter], Batch]:
+        """Let the first good record say which columns there are.
+
+        Returns the dead letters for all records before it, which leave no trace in the model, and what is left of the
+        batch. Looking at one record at a time makes both the same wherever the stream was cut into batches.
+        """
+        if self.schema.features is not None:
+            self.model.set_columns(sorted(self.schema.features))
+            return [], batch
+        decode = decoder(batch.format)
+        others = {*self.schema.targets, *self.schema.ignore}
+        letters = []
+        for i in range(len(batch)):
+            try:
+                values = decode.names(batch, i)
+                columns = sorted(name for name in values if name not in others)
+                row, target = to_row(values, columns, self.schema.targets, text=batch.columns is not None)
+                self.model.introduce(columns, np.array([row]), np.array([target]))
+            except InvalidEvent as error:
+                stage = "validate" if error.reason in ("out_of_range", "no_features") else "decode"
+                letters.append(_letter(batch, i, stage, error.reason, str(error)))
+            else:
+                return letters, batch.tail(i)
+        return letters, batch.tail(len(batch))
+
+
+def _letter(batch: Batch, i: int, stage: str, reason: str, detail: str) -> DeadLetter:
+    return DeadLetter(batch.place(i), stage, reason, detail, batch.record(i))

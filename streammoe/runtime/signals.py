@@ -1,0 +1,37 @@
+"""SIGTERM and SIGINT: finish the batch, save, leave; a second one leaves at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopFlag:
+    """Set by the first SIGTERM or SIGINT while it is entered.
+
+    The handler does nothing else: whatever the interrupted code was doing, it holds no lock that a handler needs.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {stop: signal.signal(stop, self._handle) for stop in STOPS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for stop, handler in self._before.items():
+            signal.signal(stop, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            # Not sys.exit: it would run clean-up that may be what hangs. The last checkpoint is sound at any moment.
+            os._exit(128 + number)
+        self.requested = True
