@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+
+from streammoe.kernels.linalg import add_outer, add_product, invert_spd, symmetric_product
+
+
+def spd(p, seed=0, rows=None):
+    points = np.random.default_rng(seed).normal(size=(rows or 3 * p, p))
+    return points.T @ points / len(points)
+
+
+def inverse_of(matrix):
+    p = len(matrix)
+    out = np.full((p, p), np.nan)
+    sound = invert_spd(matrix, out, np.full((p, p), np.nan))
+    return out, sound
+
+
+@pytest.mark.parametrize("p", range(1, 14))
+def test_products_are_the_dense_ones(p):
+    rng = np.random.default_rng(p)
+    matrix, vector = spd(p, p), rng.normal(size=p)
+    out = np.full(p, np.nan)
+    quadratic = symmetric_product(matrix, vector, out)
+    np.testing.assert_allclose(out, matrix @ vector, rtol=1e-12, atol=1e-13)
+    assert quadratic == pytest.approx(vector @ matrix @ vector, rel=1e-12)
+
+    onto = rng.normal(size=p)
+    expected = onto + matrix @ vector
+    add_product(matrix, vector, onto)
+    np.testing.assert_allclose(onto, expected, rtol=1e-12, atol=1e-13)
+
+    expected = matrix - 0.3 * np.outer(vector, vector)
+    add_outer(matrix, vector, -0.3)
+    np.testing.assert_allclose(matrix, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 7, 20, 60])
+def test_inverse_of_a_sound_matrix(p):
+    matrix = spd(p, p)
+    inverse, sound = inverse_of(matrix)
+    assert sound
+    np.testing.assert_allclose(inverse @ matrix, np.eye(p), atol=1e-10)
+    assert (inverse == inverse.T).all()
+
+
+def test_only_the_lower_triangle_is_read_and_nothing_is_written():
+    matrix = spd(6)
+    lower = np.where(np.tri(6) > 0, matrix, np.nan)
+    before = lower.copy()
+    inverse, sound = inverse_of(lower)
+    assert sound
+    assert inverse.tobytes() == inverse_of(matrix)[0].tobytes()
+    assert lower.tobytes() == before.tobytes()
+
+
+def test_features_of_very_different_size_cost_no_accuracy():
+    matrix = spd(5)
+    size = np.array([1e-40, 1e-12, 1.0, 1e15, 1e60])
+    inverse, sound = inverse_of(matrix * np.outer(size, size))
+    assert sound
+    np.testing.assert_allclose(inverse * np.outer(size, size), np.linalg.inv(matrix), rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        np.zeros((3, 3)),
+        np.ones((4, 4)),
+        np.diag([1.0, 0.0, 1.0]),
+        spd(10, rows=4),
+        np.outer([1e-30, 1.0, 1e30], [1e-30, 1.0, 1e30]),
+    ],
+    ids=["zero", "equal columns", "a column never seen", "fewer rows than columns", "one direction, badly scaled"],
+)
+def test_a_singular_matrix_is_damped_and_reported(matrix):
+    inverse, sound = inverse_of(matrix)
+    assert not sound
+    assert np.isfinite(inverse).all()
+    assert (inverse == inverse.T).all()
+    # Positive in every direction, so that a filter that goes on from it never steps uphill.
+    scale = np.sqrt(np.diag(inverse))
+    assert np.linalg.eigvalsh(inverse / np.outer(scale, scale)).min() > -1e-7
+
+
+def test_damping_solves_what_can_be_solved():
+    matrix = np.ones((2, 2))
+    inverse, _ = inverse_of(matrix)
+    # The least-norm solution of x1 + x2 = 2, as for two equal columns.
+    np.testing.assert_allclose(inverse @ np.array([2.0, 2.0]), [1.0, 1.0], rtol=1e-2)
+
+
+def test_the_result_does_not_depend_on_what_scratch_held():
+    matrix = spd(9)
+    first, second = np.empty((9, 9)), np.empty((9, 9))
+    invert_spd(matrix, first, np.zeros((9, 9)))
+    invert_spd(matrix, second, np.full((9, 9), np.nan))
+    assert first.tobytes() == second.tobytes()
