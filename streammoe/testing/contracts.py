@@ -1,0 +1,226 @@
+"""Contract suites: inherit one in a test class, and pytest holds your implementation to `streammoe.ports`.
+
+They need no pytest to be imported. For the values behind a failing ``assert``, have pytest rewrite them:
+``pytest.register_assert_rewrite("streammoe.testing.contracts")`` in a ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+from streammoe.errors import SourceError
+from streammoe.ports import Batch, Place, Position, Source
+
+PATIENCE = 100
+"""Polls in a row that may give nothing, before a source with records left counts as stuck."""
+
+
+class SourceContract(ABC):
+    r"""What a finite source promises.
+
+    Give it a dozen records or more, in several batches, and whatever is special about the source: several files,
+    blank lines, records with line ends inside. A class that needs pytest's fixtures gets them in a fixture of its own:
+
+        class TestMySource(SourceContract):
+            records = [b"1", b"2", b"3"]
+
+            @pytest.fixture(autouse=True)
+            def content(self, tmp_path):
+                self.path = tmp_path / "content"
+                self.path.write_bytes(b"1\n2\n3\n")
+
+            def make_source(self):
+                return MySource(self.path)
+    """
+
+    records: Sequence[bytes]
+    """What the source holds, in order, without line ends."""
+    skipped: int = 0
+    """Blank lines and the like among them; the last record stands behind them all."""
+
+    @abstractmethod
+    def make_source(self) -> Source:
+        """A new source over the same content, on which nothing has been called yet."""
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def test_every_record_comes_once_and_in_order(self) -> None:
+        assert _records(self._read()) == list(self.records)
+
+    def test_the_suite_sees_several_batches(self) -> None:
+        assert len(self._read()) > 1, "the content fits into one batch, so that most of this suite would show nothing"
+
+    def test_no_batch_is_empty(self) -> None:
+        for batch in self._read():
+            assert len(batch) > 0
+
+    def test_records_follow_each_other_and_cover_their_block(self) -> None:
+        for batch in self._read():
+            ends = batch.ends.tolist()
+            assert all(start < stop for start, stop in pairwise([0, *ends]))
+            assert ends[-1] == len(batch.block)
+
+    def test_what_carries_nothing_is_counted_once(self) -> None:
+        assert sum(batch.skipped for batch in self._read()) == self.skipped
+
+    def test_reading_twice_gives_the_same_records_at_the_same_places(self) -> None:
+        assert _placed(self._read()) == _placed(self._read())
+
+    # --- places -----------------------------------------------------------------------------------------------------
+
+    def test_no_two_records_have_the_same_place(self) -> None:
+        places = [json.dumps(place, sort_keys=True) for place, _ in _placed(self._read())]
+        assert len(set(places)) == len(self.records)
+
+    def test_a_place_is_names_with_texts_and_numbers(self) -> None:
+        for place, _ in _placed(self._read()):
+            assert place
+            for name, value in place.items():
+                assert isinstance(name, str)
+                assert isinstance(value, str | int)
+
+    # --- positions --------------------------------------------------------------------------------------------------
+
+    def test_every_position_continues_with_exactly_the_remaining_records(self) -> None:
+        batches = self._read()
+        placed = _placed(batches)
+        skipped = count = 0
+        for batch in batches:
+            count += len(batch)
+            skipped += batch.skipped
+            rest = self._read(_through_json(batch.end))
+            assert _placed(rest) == placed[count:]
+            assert sum(left.skipped for left in rest) == self.skipped - skipped
+
+    def test_positions_of_a_resumed_source_are_as_good(self) -> None:
+        position: Position | None = None
+        found: list[bytes] = []
+        for _ in range(len(self.records) + 1):  # a new source for each batch, as if a restart came after each
+            with _opened(self.make_source(), position) as source:
+                batch = next(_batches(source), None)
+            if batch is None:
+                break
+            found += _records([batch])
+            position = _through_json(batch.end)
+        assert found == list(self.records)
+
+    def test_a_position_stays_what_it_was_while_reading_goes_on(self) -> None:
+        with _opened(self.make_source()) as source:
+            seen = [(batch.end, _through_json(batch.end)) for batch in _batches(source)]
+        assert all(now == then for now, then in seen)
+
+    def test_seeking_does_not_change_the_position_it_was_given(self) -> None:
+        position = self._read()[0].end
+        before = _through_json(position)
+        self._read(position)
+        assert position == before
+
+    def test_a_position_of_another_kind_is_refused(self) -> None:
+        refused = None
+        source = self.make_source()
+        try:
+            source.seek({"kind": "some other kind of source"})
+        except SourceError as error:
+            refused = error
+        finally:
+            source.close()
+        assert refused is not None, "it accepted a position that cannot be its own"
+        assert "some other kind of source" in str(refused)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def test_it_is_finished_after_its_last_record_and_not_before(self) -> None:
+        with _opened(self.make_source()) as source:
+            count = 0
+            for batch in _batches(source):
+                count += len(batch)
+                assert not source.finished or count == len(self.records)
+            assert source.finished
+
+    def test_a_finished_source_gives_nothing_more(self) -> None:
+        with _opened(self.make_source()) as source:
+            list(_batches(source))
+            assert source.poll(0.0) is None
+            assert source.finished
+
+    def test_the_last_position_has_nothing_left(self) -> None:
+        assert self._read(_through_json(self._read()[-1].end)) == []
+
+    # --- beside reading ---------------------------------------------------------------------------------------------
+
+    def test_commits_change_nothing(self) -> None:
+        with _opened(self.make_source()) as source:
+            found = []
+            for batch in _batches(source):
+                found.append(batch)
+                source.commit(batch.end)
+        assert _placed(found) == _placed(self._read())
+
+    def test_progress_never_goes_back_and_reaches_the_whole(self) -> None:
+        with _opened(self.make_source()) as source:
+            seen = [source.progress(), *(source.progress() for _ in _batches(source))]
+        known = [progress for progress in seen if progress is not None]
+        assert known == sorted(known)
+        assert all(0 <= done <= total for done, total in known)
+        if known:
+            done, total = known[-1]
+            assert done == total
+
+    def test_it_can_be_closed_before_anything_was_read(self) -> None:
+        self.make_source().close()
+        with _opened(self.make_source()):
+            pass
+
+    def test_the_tail_of_a_batch_is_its_last_records_at_their_places(self) -> None:
+        for batch in self._read()[:3]:
+            whole = _placed([batch])
+            for first in range(len(batch) + 1):
+                tail = batch.tail(first)
+                assert len(tail) == len(batch) - first
+                assert _placed([tail]) == whole[first:]
+                assert (tail.end, tail.columns, tail.format) == (batch.end, batch.columns, batch.format)
+            halved = batch.tail(1).tail(len(batch) // 2)
+            assert _placed([halved]) == whole[1 + len(batch) // 2 :]
+
+    def _read(self, position: Position | None = None) -> list[Batch]:
+        with _opened(self.make_source(), position) as source:
+            return list(_batches(source))
+
+
+@contextmanager
+def _opened(source: Source, position: Position | None = None) -> Iterator[Source]:
+    try:
+        source.seek(position)
+        yield source
+    finally:
+        source.close()
+
+
+def _batches(source: Source) -> Iterator[Batch]:
+    """All batches up to the end."""
+    waits = 0
+    while not source.finished:
+        batch = source.poll(0.0)
+        if batch is None:
+            waits += 1
+            assert waits < PATIENCE, f"{PATIENCE} polls in a row gave nothing, and it is not finished"
+        else:
+            waits = 0
+            yield batch
+
+
+def _records(batches: Sequence[Batch]) -> list[bytes]:
+    return [batch.record(i) for batch in batches for i in range(len(batch))]
+
+
+def _placed(batches: Sequence[Batch]) -> list[tuple[Place, bytes]]:
+    return [(batch.place(i), batch.record(i)) for batch in batches for i in range(len(batch))]
+
+
+def _through_json(position: Position) -> Position:
+    copy: Position = json.loads(json.dumps(position))
+    return copy

@@ -1,0 +1,141 @@
+"""A source in memory that does what its script says: cuts, pauses, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from streammoe.errors import SourceError
+from streammoe.ports import Batch, Place, Position
+from streammoe.types import IntArray
+
+KIND = "list"
+ORIGIN = "the list"
+
+
+class ListSource:
+    """Gives the records of a list, in batches of chosen sizes.
+
+    The script speaks of records by their number in the list, counted from 0, so that it means the same wherever
+    reading begins. What the source was told is kept in `seeks`, `commits` and `closed`.
+
+    Args:
+        records: without their line ends.
+        format: the decoder's name, ``jsonl`` or ``csv``.
+        columns: column names; csv needs them, since the list holds no header.
+        sizes: records in the first, second, ... batch, over and over again; all in one without it.
+        failures: a poll that would begin with this record raises this error instead, once. A batch ends before it.
+        pauses: a poll that would begin with this record returns ``None`` instead, once. A batch ends before it.
+        blank: blank lines before a record, to be counted in `Batch.skipped` of the batch that holds it.
+        endless: never finished; polls beyond the last record return ``None``.
+        before_poll: called at each poll with the number of the next record, such as to request a stop there.
+
+    Raises:
+        ValueError: a size is below 1.
+
+    >>> source = ListSource([b'{"x": 1}', b'{"x": 2}', b'{"x": 3}'], sizes=[2])
+    >>> source.seek(None)
+    >>> batch = source.poll(0.0)
+    >>> [batch.record(i) for i in range(len(batch))], source.finished
+    ([b'{"x": 1}', b'{"x": 2}'], False)
+    """
+
+    def __init__(
+        self,
+        records: Sequence[bytes],
+        *,
+        format: str = "jsonl",
+        columns: tuple[str, ...] | None = None,
+        sizes: Sequence[int] = (),
+        failures: Mapping[int, Exception] | None = None,
+        pauses: Collection[int] = (),
+        blank: Mapping[int, int] | None = None,
+        endless: bool = False,
+        before_poll: Callable[[int], None] | None = None,
+    ) -> None:
+        if any(size < 1 for size in sizes):
+            raise ValueError(f"sizes: got {list(sizes)}; a batch must hold at least 1 record")
+        self.seeks: list[Position | None] = []
+        """The positions that `seek` was given."""
+        self.commits: list[Position] = []
+        """The positions that `commit` was told, in order."""
+        self.closed = False
+        self._records = list(records)
+        self._format = format
+        self._columns = columns
+        self._sizes = list(sizes) or [max(len(records), 1)]
+        self._failures = dict(failures or {})
+        self._pauses = set(pauses)
+        self._blank = dict(blank or {})
+        self._endless = endless
+        self._before_poll = before_poll
+        self._at = 0
+        self._polled = 0
+
+    def seek(self, position: Position | None) -> None:
+        """Go to a position of a source over the same list.
+
+        Raises:
+            SourceError: the position is another kind of source's, or beyond the end of the list.
+        """
+        self.seeks.append(position)
+        if position is None:
+            return
+        at = position.get("next")
+        if position.get("kind") != KIND or not isinstance(at, int):
+            raise SourceError(f"{ORIGIN} cannot go to {position!r}; give it one of its own positions")
+        if not 0 <= at <= len(self._records):
+            raise SourceError(f"{ORIGIN} has {len(self._records)} records, and {at} had been read; give it all of them")
+        self._at = at
+
+    def poll(self, timeout: float) -> Batch | None:
+        """The next batch of the script; never waits.
+
+        Raises:
+            Exception: what `failures` holds for the next record.
+        """
+        if self._before_poll is not None:
+            self._before_poll(self._at)
+        if self._at in self._failures:
+            raise self._failures.pop(self._at)
+        if self._at in self._pauses:
+            self._pauses.remove(self._at)
+            return None
+        first, last = self._at, len(self._records)
+        if first == last:
+            return None
+        size = self._sizes[self._polled % len(self._sizes)]
+        self._polled += 1
+        stop = min([first + size, last, *(at for at in (*self._failures, *self._pauses) if at > first)])
+        lines = [record + b"\n" for record in self._records[first:stop]]
+        ends: IntArray = np.array(list(accumulate(map(len, lines))), dtype=np.int64)
+        self._at = stop
+        return Batch(
+            block=b"".join(lines),
+            ends=ends,
+            format=self._format,
+            columns=self._columns,
+            origin=ORIGIN,
+            place=lambda i: _place(first + i),
+            end={"kind": KIND, "next": stop},
+            skipped=sum(self._blank.get(at, 0) for at in range(first, stop)),
+        )
+
+    @property
+    def finished(self) -> bool:
+        return not self._endless and self._at == len(self._records)
+
+    def commit(self, position: Position) -> None:
+        self.commits.append(position)
+
+    def progress(self) -> tuple[int, int] | None:
+        return None if self._endless else (self._at, len(self._records))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _place(at: int) -> Place:
+    return {"list": ORIGIN, "index": at}

@@ -1,0 +1,125 @@
+"""Every source keeps the promises of `streammoe.ports.Source`."""
+
+from typing import NamedTuple
+
+import pytest
+
+from streammoe.errors import SourceError
+from streammoe.testing import ListSource, SourceContract
+from streammoe_connectors.file import FileSource
+
+
+class TestListSource(SourceContract):
+    records = tuple(b'{"i": %d}' % i for i in range(20))
+    skipped = 5
+
+    def make_source(self):
+        return ListSource(self.records, sizes=[3, 1, 7], pauses={0, 5, 6}, blank={0: 1, 4: 2, 19: 2})
+
+    def test_columns_and_format_are_those_given(self):
+        source = ListSource([b"1,2"], format="csv", columns=("x", "y"))
+        source.seek(None)
+        batch = source.poll(0.0)
+        assert (batch.format, batch.columns) == ("csv", ("x", "y"))
+
+    def test_sizes_are_taken_over_and_over(self):
+        assert [len(batch) for batch in self._read()] == [3, 1, 1, 1, 1, 7, 3, 1, 2]
+
+    def test_a_failure_is_raised_once_between_the_records_around_it(self):
+        source = ListSource([b"0", b"1", b"2"], failures={1: SourceError("the cable is out")})
+        source.seek(None)
+        assert source.poll(0.0).end == {"kind": "list", "next": 1}
+        with pytest.raises(SourceError, match="cable"):
+            source.poll(0.0)
+        assert source.poll(0.0).record(0) == b"1"
+        assert source.finished
+
+    def test_a_failure_may_stand_behind_the_last_record(self):
+        source = ListSource([b"0"], failures={1: SourceError("the cable is out")}, endless=True)
+        source.seek(None)
+        assert len(source.poll(0.0)) == 1
+        with pytest.raises(SourceError, match="cable"):
+            source.poll(0.0)
+
+    def test_an_endless_one_waits_for_ever(self):
+        source = ListSource([b"0"], endless=True)
+        source.seek(None)
+        assert source.poll(0.0) is not None
+        assert source.poll(0.0) is None
+        assert not source.finished
+        assert source.progress() is None
+
+    def test_it_remembers_what_it_was_told(self):
+        asked = []
+        source = ListSource([b"0", b"1"], sizes=[1], before_poll=asked.append)
+        source.seek({"kind": "list", "next": 1})
+        source.commit(source.poll(0.0).end)
+        source.close()
+        assert source.seeks == [{"kind": "list", "next": 1}]
+        assert source.commits == [{"kind": "list", "next": 2}]
+        assert source.closed
+        assert asked == [1]
+
+    @pytest.mark.parametrize("position", [{"kind": "list", "next": 21}, {"kind": "list", "next": -1}, {"kind": "list"}])
+    def test_a_position_outside_the_list_is_refused(self, position):
+        with pytest.raises(SourceError, match=r"21|-1|own positions"):
+            self.make_source().seek(position)
+
+    def test_a_batch_of_nothing_cannot_be_asked_for(self):
+        with pytest.raises(ValueError, match="at least 1 record"):
+            ListSource([b"0"], sizes=[2, 0])
+
+
+class Files(NamedTuple):
+    """Content by name, and what is to be read of it."""
+
+    path: str
+    content: dict[str, bytes]
+    records: list[bytes]
+    skipped: int = 0
+
+
+CSV = [b"%d,%d" % (i, -i) for i in range(60)]
+JSONL = [b'{"x": %d}' % i for i in range(60)]
+QUOTED = [b'%d,"two\nlines, and more"' % i for i in range(20)] + [b'1,"stray'] + CSV
+LONG = [b'{"x": "%s"}' % (b"z" * (i * 40)) for i in range(12)]
+
+CASES = {
+    "one csv file without a last line end": Files("a.csv", {"a.csv": b"x,y\n" + b"\n".join(CSV)}, CSV),
+    "csv files, some of them without records": Files(
+        "*.csv",
+        {
+            **{f"{i}.csv": b"x,y\r\n" + b"\r\n".join(CSV[12 * i : 12 * i + 12]) + b"\r\n" for i in range(5)},
+            "1a.csv": b"x,y\n",
+            "1b.csv": b"",
+        },
+        CSV,
+    ),
+    "csv with line ends inside records": Files("a.csv", {"a.csv": b"x,y\n" + b"\n".join(QUOTED) + b"\n"}, QUOTED),
+    "one jsonl file": Files("a.jsonl", {"a.jsonl": b"\xef\xbb\xbf" + b"\n".join(JSONL) + b"\n"}, JSONL),
+    "jsonl with blank lines": Files(
+        "*.jsonl",
+        {
+            "a.jsonl": b"\n \n" + b"\n".join(JSONL[:30]) + b"\n" + b"\n" * 100,
+            "b.jsonl": b"\n" * 10,
+            "c.jsonl": b"\n\t\r\n".join(JSONL[30:]),
+        },
+        JSONL,
+        skipped=2 + 100 + 10 + 29,
+    ),
+    "jsonl records longer than a block": Files("a.jsonl", {"a.jsonl": b"\n".join(LONG) + b"\n"}, LONG),
+}
+
+
+class TestFileSource(SourceContract):
+    @pytest.fixture(autouse=True, params=CASES.values(), ids=CASES)
+    def content(self, request, tmp_path):
+        path, content, self.records, self.skipped = request.param
+        for name, data in content.items():
+            (tmp_path / name).write_bytes(data)
+        self.path = tmp_path / path
+
+    def make_source(self):
+        # Smaller blocks than the settings allow cut small files into many batches.
+        settings = FileSource.Settings(kind="file", path=str(self.path)).model_copy(update={"block_bytes": 64})
+        return FileSource(settings)
