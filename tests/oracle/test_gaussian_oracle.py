@@ -15,7 +15,7 @@ WIDTHS = [3, 11, pytest.param(31, marks=pytest.mark.slow)]
 @pytest.mark.parametrize("K", [1, 2, 4, 8])
 def test_iterates_of_the_plain_algorithm(K, p, bound, steps):
     case = Case(K, p, bound, steps)
-    agreement = run(case, EVENTS)
+    agreement = run(case, EVENTS, twins=3 if p > 11 else 1)
     assert agreement.finite
     assert agreement.difference <= agreement.target(case), agreement
 
@@ -25,7 +25,7 @@ def test_iterates_of_the_plain_algorithm(K, p, bound, steps):
 @pytest.mark.parametrize("K", [1, 2, 4, 8])
 def test_iterates_under_hostile_steps_with_a_prior(K, p, seed):
     case = Case(K, p, "paper" if seed % 2 else "tight", HOSTILE, prior=1.0, seed=seed)
-    agreement = run(case, EVENTS)
+    agreement = run(case, EVENTS, twins=3 if p > 11 else 1)
     assert agreement.finite
     assert agreement.smallest_mass >= 1e-3 / K
     assert agreement.difference <= agreement.target(case), agreement
@@ -35,7 +35,7 @@ def test_iterates_under_hostile_steps_with_a_prior(K, p, seed):
 @pytest.mark.parametrize(("steps", "prior"), [(SOUND[0], 0.0), (SOUND[1], 0.5), (HOSTILE, 1.0)])
 def test_iterates_with_powers_of_the_inputs(steps, prior, degree, gate_degree):
     case = Case(3, 1 + 2 * degree, "tight", steps, prior=prior, degree=degree, gate_degree=gate_degree)
-    agreement = run(case, EVENTS)
+    agreement = run(case, EVENTS, twins=1)
     assert agreement.finite
     assert agreement.difference <= agreement.target(case), agreement
 
@@ -44,7 +44,7 @@ def test_iterates_with_powers_of_the_inputs(steps, prior, degree, gate_degree):
 @pytest.mark.parametrize(("bound", "other"), [("tight", "paper"), ("paper", "tight")])
 def test_another_curvature_is_noticed(bound, other, prior):
     case = Case(4, 3, bound, HOSTILE if prior else SOUND[0], prior=prior)
-    assert run(case, 100, kernel_bound=other).difference > 1e-4
+    assert run(case, 100, twins=1, kernel_bound=other).difference > 1e-4
 
 
 def test_another_prior_is_noticed():
