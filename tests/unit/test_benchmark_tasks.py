@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+
+from benchmarks import tasks
+
+GENERATORS = [tasks.paper_5_2, tasks.two_experts, tasks.full_gate]
+
+
+@pytest.mark.parametrize("generate", GENERATORS)
+def test_equal_seeds_give_equal_events_and_other_seeds_others(generate):
+    once, again, other = generate(50, seed=3), generate(50, seed=3), generate(50, seed=4)
+    for a, b, c in zip(once, again, other, strict=True):
+        assert np.array_equal(a, b)
+        assert not np.array_equal(a, c)
+
+
+@pytest.mark.parametrize(("generate", "d"), [(tasks.paper_5_2, 2), (tasks.two_experts, 10), (tasks.full_gate, 10)])
+def test_streams_have_the_shapes_they_promise(generate, d):
+    X, y, truth = generate(60, seed=1)
+    assert X.shape == (60, d)
+    assert y.shape == truth.shape == (60,)
+    assert np.abs(X).max() <= 1.0
+
+
+@pytest.mark.parametrize("generate", GENERATORS)
+def test_targets_scatter_around_the_truth_without_bias(generate):
+    _, y, truth = generate(20_000, seed=5)
+    error = y - truth
+    assert abs(error.mean()) < 4.0 * error.std() / np.sqrt(len(y))
+    assert abs(np.cov(error, truth)[0, 1]) < 4.0 * error.std() * truth.std() / np.sqrt(len(y))
+
+
+def test_the_oracle_of_the_paper_task_is_left_with_its_noise():
+    X, y, truth = tasks.paper_5_2(20_000, seed=0)
+    g = 1.0 / (1.0 + np.exp(-8.0 * X[:, 0]))
+    spread = 25.0 * X[:, 0] ** 2 * g * (1.0 - g)  # of the two means, beside unit noise
+    assert tasks.rmse(y, truth) == pytest.approx(np.sqrt(np.mean(1.0 + spread)), rel=0.02)
+
+
+def test_the_two_experts_agree_in_the_last_two_inputs():
+    X, y, _ = tasks.two_experts(20_000, seed=0, noise=0.0)
+    apart = np.abs(X[:, 0]) > 0.9  # there the gate is as good as certain, and each side has one expert
+    left, right = apart & (X[:, 0] < 0), apart & (X[:, 0] > 0)
+    slopes = [np.linalg.lstsq(X[side], y[side], rcond=None)[0] for side in (left, right)]
+    assert np.allclose(slopes[0][-2:], slopes[1][-2:], atol=0.1)
+    assert np.allclose(slopes[0][1:-2], -slopes[1][1:-2], atol=0.1)
+
+
+def test_noise_free_targets_of_a_single_expert_are_linear():
+    X, y, truth = tasks.full_gate(200, seed=2, k=1, d=3, noise=0.0)
+    assert np.array_equal(y, truth)
+    assert np.allclose(X @ np.linalg.lstsq(X, y, rcond=None)[0], y)
+
+
+def test_crime_is_read_by_the_names_of_its_columns(tmp_path):
+    names = ["communityname", *reversed(tasks.CRIME_INPUTS), "ViolentCrimesPerPop"]
+    (tmp_path / "communities.names").write_text("".join(f"@attribute {name} numeric\n" for name in names))
+    (tmp_path / "communities.data").write_text("Town,1,2,3,4,5,6,7,8,9,10,11\nCity,?,2,3,4,5,6,7,8,9,10,12\n")
+    X, y = tasks.crime(tmp_path)
+    assert X[0].tolist() == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]
+    assert y.tolist() == [11, 12]
+
+
+def test_crime_is_not_there_unless_a_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.delenv("STREAMMOE_DATA", raising=False)
+    assert tasks.crime_folder() is None
+    assert tasks.crime_folder(tmp_path) is None
+    folder = tmp_path / "communities_crime"
+    folder.mkdir()
+    (folder / "communities.data").touch()
+    monkeypatch.setenv("STREAMMOE_DATA", str(tmp_path))
+    assert tasks.crime_folder() == folder
+
+
+def test_each_row_is_scored_once_and_never_learned_before():
+    parts = tasks.folds(23, repetition=1)
+    assert sorted(np.concatenate([score for _, score in parts])) == list(range(23))
+    for learn, score in parts:
+        assert sorted([*learn, *score]) == list(range(23))
+    assert not np.array_equal(parts[0][1], tasks.folds(23, repetition=2)[0][1])
