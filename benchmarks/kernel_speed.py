@@ -1,0 +1,192 @@
+"""How many events a second does one core learn, and how does that grow with features and experts?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+import numpy as np
+
+from benchmarks.report import machine, table
+
+RATE_TARGET = 1_000_000
+RATIO_TARGET = 80
+SLOPE_TARGET = 2.2
+BEND_TARGET = 0.15
+"""Largest deviation of a point from the straight line over K."""
+EVENTS_SO_FAR = 20_000
+"""Where the growth over p is measured: refreshes are then as rare as in real use."""
+
+
+def start(K: int, p: int, seed: int = 0):
+    """A state at event 20,000 with random parameters, and Gram matrices of N(0, I) inputs."""
+    from streammoe.experts.gaussian import state_at, unit_prior
+
+    rng = np.random.default_rng(seed)
+    return state_at(
+        gate=rng.normal(size=(K - 1, p)) / np.sqrt(p),
+        experts=rng.normal(size=(K, 1, p)),
+        variances=np.ones((K, 1)),
+        masses=np.full(K, 1.0 / K),
+        gate_gram=np.eye(p),
+        expert_grams=np.stack([np.eye(p) / K] * K),
+        prior=unit_prior(0.1, p, p, 1),
+        n=EVENTS_SO_FAR,
+        prior_weight=1e-5,
+    )
+
+
+def rows(count: int, p: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Features with an intercept, and targets of two crossing experts."""
+    rng = np.random.default_rng(seed)
+    R = rng.normal(size=(count, p))
+    R[:, 0] = 1.0
+    slopes = rng.normal(size=(2, p)) / np.sqrt(p)
+    y = np.where(R[:, 1] > 0, R @ slopes[0], R @ slopes[1]) + 0.3 * rng.normal(size=count)
+    return R, y[:, None]
+
+
+def seconds_an_event(K: int, p: int, count: int, repeats: int = 3) -> float:
+    """The kernel as it is called for each batch, averaging included; the best of a few runs of `count` events."""
+    from streammoe import schedules
+    from streammoe.engine import mm
+
+    schedule = schedules.power(0.6)
+    options = mm.learning_options(bound="tight", n_experts=K, prior_strength=0.1, averaging="polyak", schedule=schedule)
+    R, Y = rows(count, p)
+    best = np.inf
+    for _ in range(repeats):
+        state = start(K, p)
+        residual = mm.new_residual(state)
+        mm.learn(state, residual, options, schedule, R[:2], R[:2], Y[:2])
+        begun = time.perf_counter()
+        mm.learn(state, residual, options, schedule, R, R, Y)
+        best = min(best, (time.perf_counter() - begun) / count)
+        assert np.isfinite(state.experts).all()
+    return best
+
+
+def seconds_of_learn_array(K: int, P: int, count: int) -> float:
+    """The public array path: checks, feature map, kernel."""
+    from streammoe import MoERegressor
+
+    R, Y = rows(count + 1000, P + 1)
+    best = np.inf
+    for _ in range(3):
+        model = MoERegressor(K, warmup=500, warmup_restarts=1)
+        model.learn_array(R[:1000, 1:], Y[:1000, 0])
+        begun = time.perf_counter()
+        model.learn_array(R[1000:, 1:], Y[1000:, 0])
+        best = min(best, (time.perf_counter() - begun) / count)
+    return best
+
+
+def seconds_of_oracle(K: int, p: int, count: int) -> float:
+    """The literal algorithm in NumPy, from the same state."""
+    from streammoe import schedules
+    from tests.oracle.algorithm2 import Algorithm2
+
+    state = start(K, p)
+    parameters = {
+        **state._asdict(),
+        "n": EVENTS_SO_FAR,
+        "decay": 1.0,
+        "prior_weight": 1e-5,
+        "prior": {
+            "gate_gram": state.prior_gate_gram,
+            "expert_gram": state.prior_expert_gram,
+            "experts": state.prior_experts,
+            "variances": state.prior_variances,
+        },
+    }
+    R, Y = rows(count, p)
+    gammas = schedules.power(0.6).steps(EVENTS_SO_FAR + 1, count)
+    best = np.inf
+    for _ in range(3):
+        oracle = Algorithm2(parameters, bound="tight", prior_strength=0.1)
+        begun = time.perf_counter()
+        for r, y, gamma in zip(R, Y, gammas, strict=True):
+            oracle.learn(r, r, y, gamma)
+        best = min(best, (time.perf_counter() - begun) / count)
+    return best
+
+
+def refreshes(count: int) -> float:
+    """How many refreshes `count` events from event 20,000 on bring, on average."""
+    from streammoe import schedules
+
+    return float(-np.log1p(-schedules.power(0.6).steps(EVENTS_SO_FAR + 1, count)).sum() / np.log(2.0))
+
+
+def verdict(met: bool) -> str:
+    return "met" if met else "MISSED"
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print three tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the events, for a first look")
+    arguments = parser.parse_args(argv)
+    # In place before NumPy's library makes its threads where this is the first import; the kernels use one core anyway.
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    scale = 10 if arguments.quick else 1
+    print(machine(), "\n")
+
+    print("One core, K = 4 experts, P = 10 inputs (p = 11), Polyak average and convergence residual on")
+    kernel = 1.0 / seconds_an_event(4, 11, 1_000_000 // scale)
+    array = 1.0 / seconds_of_learn_array(4, 10, 1_000_000 // scale)
+    oracle = 1.0 / seconds_of_oracle(4, 11, 5_000 // scale)
+    ratio = kernel / oracle
+    print(
+        table(
+            ["what", "events/s", "target", "verdict"],
+            [
+                ["kernel", f"{kernel:,.0f}", f"≥ {RATE_TARGET:,}", verdict(kernel >= RATE_TARGET)],
+                ["learn_array (checks and feature map included)", f"{array:,.0f}", "", ""],
+                ["literal algorithm in NumPy", f"{oracle:,.0f}", "", ""],
+                ["kernel / literal", f"{ratio:,.0f}×", f"≥ {RATIO_TARGET}×", verdict(ratio >= RATIO_TARGET)],
+            ],
+        )
+    )
+
+    print(f"\nGrowth with p, K = 4, from event {EVENTS_SO_FAR:,} on with default steps")
+    widths = np.array([50, 71, 100, 141, 200, 283, 400])
+    counts = [max(int(40_000 * (50 / p) ** 2), 1_200) // scale for p in widths]
+    costs = np.array([seconds_an_event(4, p, count, repeats=2) for p, count in zip(widths, counts, strict=True)])
+    slope = float(np.polyfit(np.log(widths), np.log(costs), 1)[0])
+    print(
+        table(
+            ["p", "µs/event", "events", "refreshes"],
+            [
+                [p, f"{1e6 * cost:.1f}", f"{count:,}", f"{refreshes(count):.1f}"]
+                for p, cost, count in zip(widths, costs, counts, strict=True)
+            ],
+        )
+    )
+    print(f"log-log slope {slope:.2f}, target ≤ {SLOPE_TARGET}: {verdict(slope <= SLOPE_TARGET)}")
+
+    print("\nGrowth with K, p = 11")
+    experts = np.arange(1, 17)
+    costs = 1e6 * np.array([seconds_an_event(int(K), 11, 200_000 // scale) for K in experts])
+    per_expert, fixed = np.polyfit(experts, costs, 1)
+    fit = fixed + per_expert * experts
+    bend = float(np.max(np.abs(costs - fit) / fit))
+    print(
+        table(
+            ["K", "µs/event", "line", "off by"],
+            [
+                [K, f"{cost:.3f}", f"{on:.3f}", f"{100 * (cost / on - 1):+.1f}%"]
+                for K, cost, on in zip(experts, costs, fit, strict=True)
+            ],
+        )
+    )
+    print(
+        f"{fixed:.3f} + {per_expert:.3f} K µs; largest deviation {100 * bend:.0f}%, "
+        f"target ≤ {100 * BEND_TARGET:.0f}%: {verdict(bend <= BEND_TARGET)}"
+    )
+
+
+if __name__ == "__main__":
+    main()
