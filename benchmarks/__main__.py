@@ -1,0 +1,80 @@
+"""All benchmarks in turn: `python -m benchmarks`, or some: `python -m benchmarks --only crime --only streams`."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.report import machine
+
+NAMES = (
+    "oracle_agreement",
+    "kernel_speed",
+    "paper_task",
+    "crime",
+    "streams",
+    "daemon_throughput",
+    "daemon_memory",
+)
+THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def question(name: str) -> str:
+    """The first line of a script's text."""
+    source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or name).partition("\n")[0]
+
+
+def run(name: str) -> tuple[int, list[str]]:
+    """Runs a script as a process of its own, so that none finds the memory or threads of another.
+
+    Shows what it prints as it comes, without the line about the machine; returns its exit code and the lines on which
+    a target was missed.
+    """
+    command = [sys.executable, "-u", "-m", f"benchmarks.{name}"]
+    # The tables are about one core.
+    environment = {**dict.fromkeys(THREADS, "1"), **os.environ}
+    missed = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout
+        shown = False
+        for line in process.stdout:
+            shown = shown or not (line.strip() == machine() or line.isspace())
+            if shown:
+                print(line, end="", flush=True)
+            if line.rstrip().endswith("MISSED"):
+                missed.append(" ".join(line.split()))
+    return process.returncode, missed
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print all tables, and last what fell short; the exit code is 1 only where a script failed to run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", action="append", choices=NAMES, help="may be repeated")
+    chosen = parser.parse_args(argv).only or NAMES
+    print(machine(), flush=True)
+    begun = time.perf_counter()
+    notes = []
+    failed = 0
+    for at, name in enumerate(chosen, 1):
+        print(f"\n== {name}: {question(name)}\n", flush=True)
+        print(f"[{at}/{len(chosen)}] {name} …", file=sys.stderr, flush=True)
+        since = time.perf_counter()
+        code, missed = run(name)
+        print(f"[{at}/{len(chosen)}] {name}: {time.perf_counter() - since:.0f} s", file=sys.stderr, flush=True)
+        notes += [f"{name}: {line}" for line in missed]
+        if code:
+            failed += 1
+            notes.append(f"{name}: failed with exit code {code}")
+    print(f"\n== {len(chosen)} benchmarks in {(time.perf_counter() - begun) / 60.0:.1f} minutes; short of a target:\n")
+    print("\n".join(notes) or "nothing")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
