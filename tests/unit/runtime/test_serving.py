@@ -1,0 +1,68 @@
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.parser import text_string_to_metric_families
+
+from streammoe.errors import ConfigError
+from streammoe.runtime.serving import MetricsServer
+
+
+@pytest.fixture
+def registry():
+    registry = CollectorRegistry()
+    Gauge("answer", "Of everything", registry=registry).set(42)
+    return registry
+
+
+def test_the_registry_is_served_at_the_url(registry):
+    server = MetricsServer("127.0.0.1", 0, registry)
+    try:
+        assert server.url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(server.url, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain")
+            (family,) = text_string_to_metric_families(answer.read().decode())
+        assert (family.name, family.samples[0].value) == ("answer", 42)
+    finally:
+        server.close()
+
+
+def test_a_port_in_use_is_the_settings_fault(registry):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"metrics\.port {port} on 127\.0\.0\.1: cannot be bound .*; stop what"):
+            MetricsServer("127.0.0.1", port, registry)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])  # an address for documentation only
+def test_a_host_that_is_not_here_is_the_settings_fault(registry, host):
+    with pytest.raises(ConfigError, match=rf"metrics\.port 0 on {host}: cannot be bound"):
+        MetricsServer(host, 0, registry)
+
+
+def test_closing_frees_the_port(registry):
+    first = MetricsServer("127.0.0.1", 0, registry)
+    port = int(first.url.split(":")[2].split("/")[0])
+    first.close()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(first.url, timeout=10)
+    again = MetricsServer("127.0.0.1", port, registry)
+    assert again.url == first.url
+    again.close()
+
+
+def test_the_url_of_an_ipv6_address_has_brackets(registry):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    server = MetricsServer("::1", 0, registry)
+    try:
+        assert server.url.startswith("http://[::1]:")
+    finally:
+        server.close()
