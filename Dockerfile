@@ -21,7 +21,7 @@ RUN mkdir -p /etc/streammoe /opt/streammoe/kernels /var/lib/streammoe \
 
 # A number, so that an orchestrator can see that it is not root.
 USER 10001:10001
-RUN python -m streammoe.kernels
+RUN streammoe compile
 
 WORKDIR /var/lib/streammoe
 VOLUME /var/lib/streammoe

@@ -14,11 +14,11 @@ import numpy as np
 from pydantic import BaseModel
 
 from streammoe import settings as settings_module
-from streammoe.errors import CheckpointError, ConfigError
+from streammoe.errors import CheckpointError
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, decode
 from streammoe.ports import Source
-from streammoe.runtime.daemon import CheckpointPolicy, Daemon
+from streammoe.runtime.daemon import CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, Schema
@@ -72,7 +72,7 @@ def open_daemon(
     settings: Settings,
     *,
     fresh: bool = False,
-    on_batch: Callable[[tuple[int, int] | None], None] = lambda progress: None,
+    on_batch: ProgressListener | None = None,
 ) -> Iterator[Running]:
     """Everything that a run needs, opened and checked before any event is read, and closed at the end.
 
@@ -164,9 +164,7 @@ def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
     """The model of a checkpoint, if the settings still describe it."""
     kept, now = found.metadata.get("settings"), settings.learning_settings()
     if kept is None:
-        message = (
-            f"{settings.checkpoint.dir}: its checkpoint was not written by a daemon; set checkpoint.dir to another folder"
-        )
+        message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
         raise CheckpointError(message)
     differences = [
         f"{section}.{name} was {kept[section].get(name)!r} and is {value!r} now"
@@ -176,8 +174,8 @@ def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
     ]
     if differences:
         message = (
-            f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. Change them "
-            "back, set checkpoint.dir to another folder, or begin anew with --fresh"
+            f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. "
+            "Change them back, set checkpoint.dir to another folder, or begin anew with --fresh"
         )
         raise CheckpointError(message)
     return MoERegressor.from_checkpoint(dict(found.arrays), found.metadata["model"])

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Render `record`."""
         entry = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -69,11 +69,15 @@ def exit_codes() -> Iterator[None]:
         sys.exit(70)
 
 
+def ignore_progress(progress: tuple[int, int] | None) -> None:
+    """Show nothing."""
+
+
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None]]:
     """A bar on stderr that follows a source's progress; nothing unless stderr is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda progress: None
+        yield ignore_progress
         return
     with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
 
@@ -99,7 +103,7 @@ def setting_options(command: Command) -> Command:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="streammoe")
 def main() -> None:
-    """Learn from a stream of events, one at a time, with an online mixture of experts.
+    r"""Learn from a stream of events, one at a time, with an online mixture of experts.
 
     \b
     Example:
@@ -112,10 +116,16 @@ def main() -> None:
 @click.argument("config", type=click.Path(path_type=Path))
 @setting_options
 @click.option("--fresh", is_flag=True, help="Begin anew although there are checkpoints in the folder.")
-@click.option("--summary", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print at the end of a finite source.")  # fmt: skip
+@click.option(
+    "--summary",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print what was done, at the end.",
+)
 @logged
 def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log_level: str, log_format: str) -> None:
-    """Run the daemon: read events, learn, checkpoint, until the source ends or SIGTERM asks to stop.
+    r"""Run the daemon: read events, learn, checkpoint, until the source ends or SIGTERM asks to stop.
 
     \b
     Example:
@@ -127,16 +137,21 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
         from streammoe.runtime.signals import StopFlag
 
         settings = load_settings(config, overrides=overrides)
-        with StopFlag() as stop, progress_bar("learning") as follow:
-            with open_daemon(settings, fresh=fresh, on_batch=follow) as running:
-                if running.metrics_url:
-                    logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
-                result = running.daemon.run(stop)
+        with (
+            StopFlag() as stop,
+            progress_bar("learning") as follow,
+            open_daemon(settings, fresh=fresh, on_batch=follow) as running,
+        ):
+            if running.metrics_url:
+                logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
+            result = running.daemon.run(stop)
         if summary == "json":
             click.echo(json.dumps(result._asdict()))
         else:
             for name, value in result._asdict().items():
-                click.echo(f"{name:18} {'-' if value is None else f'{value:.6g}' if isinstance(value, float) else value}")
+                click.echo(
+                    f"{name:18} {'-' if value is None else f'{value:.6g}' if isinstance(value, float) else value}"
+                )
 
 
 @main.command("check-config")
@@ -144,7 +159,7 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
 @setting_options
 @logged
 def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_format: str) -> None:
-    """Parse a configuration and report every error in it at once; opens nothing that writes.
+    r"""Parse a configuration and report every error in it at once; opens nothing that writes.
 
     \b
     Example:
@@ -163,7 +178,7 @@ def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_f
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None:
-    """Show what a checkpoint holds: a file, or the newest sound one of a folder.
+    r"""Show what a checkpoint holds: a file, or the newest sound one of a folder.
 
     \b
     Example:
@@ -182,12 +197,19 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
 
 
 @main.command()
-@click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("demo-state"), show_default=True, help="Where data, configuration, checkpoint and dead letters go.")  # fmt: skip
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("demo-state"),
+    show_default=True,
+    help="Where data, configuration, checkpoint and dead letters go.",
+)
 @click.option("--port", type=int, default=9464, show_default=True, help="Port of the metrics; 0 takes any free one.")
 @click.option("--stay", is_flag=True, help="Keep the metrics up after the last event, until Ctrl-C.")
 @logged
 def demo(folder: Path, port: int, stay: bool, log_level: str, log_format: str) -> None:
-    """Stream a real data set through the whole daemon and compare it with plain baselines.
+    r"""Stream a real data set through the whole daemon and compare it with plain baselines.
 
     \b
     Example:
@@ -210,7 +232,7 @@ def demo(folder: Path, port: int, stay: bool, log_level: str, log_format: str) -
 @main.command("compile")
 @logged
 def compile_command(log_level: str, log_format: str) -> None:
-    """Compile the kernels ahead of time, so that a first start is as quick as any.
+    r"""Compile the kernels ahead of time, so that a first start is as quick as any.
 
     \b
     Example:

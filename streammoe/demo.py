@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from river import base, datasets, dummy, linear_model, preprocessing, stats
+from river import datasets, dummy, linear_model, preprocessing, stats
 
 from streammoe.assembly import load_settings, open_daemon
 from streammoe.errors import ConfigError
+from streammoe.runtime.daemon import ProgressListener
 from streammoe.runtime.signals import StopFlag
 from streammoe.types import FloatArray
 
@@ -69,9 +70,7 @@ class Row(NamedTuple):
 
 
 @contextmanager
-def run_demo(
-    folder: Path, *, port: int, on_batch: Callable[[tuple[int, int] | None], None]
-) -> Iterator[Report]:
+def run_demo(folder: Path, *, port: int, on_batch: ProgressListener) -> Iterator[Report]:
     """Stream the data; the metrics stay up until the context ends.
 
     Args:
@@ -79,7 +78,7 @@ def run_demo(
         port: of the metrics; 0 takes any free one.
         on_batch: told the progress after each batch.
     """
-    events = list(datasets.TrumpApproval())
+    events = list(datasets.TrumpApproval())  # type: ignore[no-untyped-call]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         data = folder / "trump-approval.csv"
@@ -126,7 +125,7 @@ def _write_csv(path: Path, events: list[tuple[dict[str, Any], float]]) -> None:
             writer.writerow([*(x[name] for name in names), y])
 
 
-def _baselines() -> dict[str, base.Regressor]:
+def _baselines() -> dict[str, Any]:  # a pipeline that ends in a regressor is one, which River cannot say in types
     scaler = preprocessing.StandardScaler
     return {
         "river BayesianLinearRegression": scaler() | linear_model.BayesianLinearRegression(),
@@ -135,7 +134,7 @@ def _baselines() -> dict[str, base.Regressor]:
     }
 
 
-def _baseline(name: str, model: base.Regressor, events: list[tuple[dict[str, Any], float]]) -> Row:
+def _baseline(name: str, model: Any, events: list[tuple[dict[str, Any], float]]) -> Row:
     started = time.perf_counter()
     squared_errors = []
     for x, y in events:
@@ -155,9 +154,7 @@ def _table(n: int, rows: list[Row]) -> str:
         "",
         f"{'':32}{'all':>10}{'2nd half':>10}{'events/s':>12}",
     ]
-    lines += [
-        f"{row.name:32}{row.rmse:>10.3f}{row.second_half:>10.3f}{row.events_per_second:>12,.0f}" for row in rows
-    ]
+    lines += [f"{row.name:32}{row.rmse:>10.3f}{row.second_half:>10.3f}{row.events_per_second:>12,.0f}" for row in rows]
     return "\n".join(lines)
 
 

@@ -16,9 +16,8 @@ from streammoe.engine import mm, warmup
 from streammoe.engine.state import MMState, is_finite, state_arrays, state_from_arrays, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
-from streammoe.experts.gaussian import Prior, state_at, unit_prior
+from streammoe.experts.gaussian import state_at, unit_prior
 from streammoe.features import Encoder, Scaler, number
-from streammoe.kernels.gaussian import VARIANCE_FLOOR
 from streammoe.persistence import CheckpointStore, decode, durable, encode, state_digest
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -62,7 +61,7 @@ class MoERegressor(base.Regressor):
     bound
         Curvature bound of the gate: ``"tight"`` or the papers' own ``"paper"``.
     prior_strength
-        Pseudo-events that the prior is worth within the window that a step size spans; 0 is the papers' plain algorithm.
+        Pseudo-events that the prior is worth among those that a step size spans; 0 is the papers' plain algorithm.
     warmup
         Events buffered for the batch start; ``None`` grows with the number of parameters (at least 400), 0 starts at
         once from random experts.
@@ -78,7 +77,7 @@ class MoERegressor(base.Regressor):
     range_factor
         Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
 
-    Examples
+    Examples:
     --------
     >>> from river import datasets, metrics, preprocessing
     >>> from streammoe import MoERegressor
@@ -90,7 +89,7 @@ class MoERegressor(base.Regressor):
     >>> metric.get() < 2.5
     True
 
-    References
+    References:
     ----------
     Tran, Nguyen, Fort et al., "Revisiting Incremental Stochastic Majorization-Minimization Algorithms with
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 2.
@@ -152,7 +151,7 @@ class MoERegressor(base.Regressor):
             (self.range_factor >= 0.0, f"range_factor: got {self.range_factor}; it must be at least 0"),
             (
                 not (self.warmup == 0 and self.standardize),
-                "standardize: needs a warm-up to learn means and scales from; set warmup above 0 or standardize to False",
+                "standardize: needs a warm-up to take means and scales from; set warmup above 0",
             ),
             (
                 not (self.warmup == 0 and self.prior_strength == 0.0),
@@ -164,7 +163,7 @@ class MoERegressor(base.Regressor):
             raise ConfigError(*problems)
 
     @classmethod
-    def _unit_test_params(cls) -> Any:  # noqa: ANN401 - river's own hook for its checks
+    def _unit_test_params(cls) -> Any:
         yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1}
         yield {"n_experts": 3, "warmup": 0}
 
@@ -246,7 +245,7 @@ class MoERegressor(base.Regressor):
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
     ) -> FloatArray:
-        """log s(y|x) of each row, shape (n,), in the target's own units; learns nothing."""
+        """Log s(y|x) of each row, shape (n,), in the target's own units; learns nothing."""
         rows, names = self._rows(X, feature_names)
         targets = _finite_array(y, "target").reshape(len(rows), -1)
         scores, _ = self._score(_reordered(rows, names, self._encoder.columns), targets)
@@ -355,20 +354,21 @@ class MoERegressor(base.Regressor):
             msg = f"parameters: the warm-up is not over ({self.n} events so far); learn more events first"
             raise ConfigError(msg)
         decay = float(state.decay[0])
+        p_w, p_v = self._encoder.n_gate_features, self._encoder.n_expert_features
         found: dict[str, Any] = {
-            "gate": (state.average_gate if averaged else state.gate).copy(),
-            "experts": (state.average_experts if averaged else state.experts).copy(),
+            "gate": (state.average_gate if averaged else state.gate)[:, :p_w].copy(),
+            "experts": (state.average_experts if averaged else state.experts)[:, :, :p_v].copy(),
             "variances": (state.average_variances if averaged else state.variances).copy(),
             "masses": state.masses.copy(),
-            "gate_gram": decay * state.gate_gram,
-            "expert_grams": decay * state.expert_grams,
+            "gate_gram": decay * state.gate_gram[:p_w, :p_w],
+            "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
             "n": int(state.n[0]),
             "decay": decay,
             "prior_weight": float(state.prior_weight[0]),
             "prior": {
-                "gate_gram": state.prior_gate_gram.copy(),
-                "expert_gram": state.prior_expert_gram.copy(),
-                "experts": state.prior_experts.copy(),
+                "gate_gram": state.prior_gate_gram[:p_w].copy(),
+                "expert_gram": state.prior_expert_gram[:p_v].copy(),
+                "experts": state.prior_experts[:, :p_v].copy(),
                 "variances": state.prior_variances.copy(),
             },
         }
@@ -384,12 +384,13 @@ class MoERegressor(base.Regressor):
         feature_names: Sequence[Any],
         average: Mapping[str, AnyArray] | None = None,
         n_average: int | None = None,
-        **arguments: Any,  # noqa: ANN401 - the constructor's own, passed through
+        **arguments: Any,
     ) -> MoERegressor:
         """A model that goes on from exactly these statistics, without warm-up.
 
         Args:
-            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be left out.
+            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be
+                left out.
             feature_names: names of the columns, in the order of the parameters.
             average: ``gate``, ``experts`` and ``variances`` that serve; without it the average begins anew.
             n_average: iterates in `average`.
@@ -402,24 +403,31 @@ class MoERegressor(base.Regressor):
         model = cls(**{"n_experts": len(experts), **arguments})
         encoder = model._encoder
         encoder.set_columns(feature_names)
-        K, p_w, p_v = model.n_experts, encoder.gate_width, encoder.expert_width
+        K, p_w, p_v = model.n_experts, encoder.n_gate_features, encoder.n_expert_features
+        wide_w, wide_v = encoder.gate_width, encoder.expert_width
+        # Each entry has the first shape; the state wants it padded with zeros to the second.
         shapes = {
-            "gate": (K - 1, p_w),
-            "experts": (K, 1, p_v),
-            "variances": (K, 1),
-            "masses": (K,),
-            "gate_gram": (p_w, p_w),
-            "expert_grams": (K, p_v, p_v),
+            "gate": ((K - 1, p_w), (K - 1, wide_w)),
+            "experts": ((K, 1, p_v), (K, 1, wide_v)),
+            "variances": ((K, 1), (K, 1)),
+            "masses": ((K,), (K,)),
+            "gate_gram": ((p_w, p_w), (wide_w, wide_w)),
+            "expert_grams": ((K, p_v, p_v), (K, wide_v, wide_v)),
         }
-        arrays = {name: _shaped(parameters, name, shape) for name, shape in shapes.items()}
+        arrays = {name: _shaped(parameters, name, *shape) for name, shape in shapes.items()}
         n = int(parameters["n"])
-        prior = unit_prior(model.prior_strength, p_w, p_v, 1)
+        prior = unit_prior(model.prior_strength, wide_w, wide_v, 1)
         if "prior" in parameters:
-            given = {name: np.array(value, dtype=np.float64) for name, value in parameters["prior"].items()}
-            prior = Prior(strength=model.prior_strength, variance_floor=VARIANCE_FLOOR, **given)
+            given = parameters["prior"]
+            prior = prior._replace(
+                gate_gram=_shaped(given, "gate_gram", (p_w,), (wide_w,)),
+                expert_gram=_shaped(given, "expert_gram", (p_v,), (wide_v,)),
+                experts=_shaped(given, "experts", (1, p_v), (1, wide_v)),
+                variances=_shaped(given, "variances", (1,), (1,)),
+            )
         if "scale" in parameters:
             encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
-        model._state = state_at(
+        state = state_at(
             **arrays,
             prior=prior,
             n=n,
@@ -427,13 +435,13 @@ class MoERegressor(base.Regressor):
             decay=float(parameters.get("decay", 1.0)),
         )
         if average is not None:
-            model._state = model._state._replace(
-                n_average=np.array([model._state.n[0] if n_average is None else n_average], dtype=np.int64),
-                **{
-                    f"average_{name}": _shaped(average, name, shapes[name]) for name in ("gate", "experts", "variances")
-                },
+            state = state._replace(
+                n_average=np.array([n if n_average is None else n_average], dtype=np.int64),
+                average_gate=_shaped(average, "gate", *shapes["gate"]),
+                average_experts=_shaped(average, "experts", *shapes["experts"]),
+                average_variances=_shaped(average, "variances", *shapes["variances"]),
             )
-        model._residual = mm.new_residual(model._state)
+        model._start(state)
         return model
 
     # -- Keeping it ------------------------------------------------------------------------------------------------
@@ -507,6 +515,7 @@ class MoERegressor(base.Regressor):
                     n_outputs=self._encoder.n_outputs,
                     prior_strength=self.prior_strength,
                     seed=self.seed,
+                    n_features=self._encoder.n_expert_features,
                 )
             )
         if self._state is not None:
@@ -554,9 +563,7 @@ class MoERegressor(base.Regressor):
         )
 
     def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
-        encoder = Encoder(
-            n_outputs=1, degree=self.degree, gate_degree=self.gate_degree, range_factor=self.range_factor
-        )
+        encoder = Encoder(n_outputs=1, degree=self.degree, gate_degree=self.gate_degree, range_factor=self.range_factor)
         encoder.set_columns(columns)
         return encoder
 
@@ -564,7 +571,9 @@ class MoERegressor(base.Regressor):
         if self.warmup is not None:
             return self.warmup
         encoder = self._encoder
-        return warmup.default_size(self.n_experts, encoder.gate_width, encoder.expert_width, encoder.n_outputs)
+        return warmup.default_size(
+            self.n_experts, encoder.n_gate_features, encoder.n_expert_features, encoder.n_outputs
+        )
 
     def _end_warm_up(self, warm_up: WarmUp) -> None:
         X, Y = warm_up.rows()
@@ -676,7 +685,8 @@ def _reordered(rows: FloatArray, names: Sequence[Any], columns: Sequence[Any]) -
     return ordered
 
 
-def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> FloatArray:
+def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...], padded: tuple[int, ...]) -> FloatArray:
+    """An entry of the right shape, padded with zeros."""
     if name not in values:
         msg = f"parameters: {name!r} is missing; it must have shape {shape}"
         raise ConfigError(msg)
@@ -684,4 +694,4 @@ def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> Flo
     if array.shape != shape:
         msg = f"parameters: {name!r} has shape {array.shape}; with these feature names it must have {shape}"
         raise ConfigError(msg)
-    return array
+    return np.pad(array, [(0, wide - size) for size, wide in zip(shape, padded, strict=True)])

@@ -15,6 +15,19 @@ ABSOLUTE_LIMIT = 1e50
 """Beyond this a square no longer fits beside others in a Gram matrix."""
 
 
+LANES = 4
+"""Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
+
+
+def padded(n_features: int) -> int:
+    """Length of a row that holds so many features.
+
+    >>> padded(11), padded(12)
+    (12, 12)
+    """
+    return -(-n_features // LANES) * LANES
+
+
 class Scaler(NamedTuple):
     """Frozen at the end of warm-up, and part of the state. Identity until then."""
 
@@ -42,10 +55,11 @@ def number(value: object, name: object) -> float:
             result = np.inf
         if result - result == 0.0:
             return result
-        msg = f"{name!s}: {str(value)[:80]} is not a finite number; leave the key out where a value is missing"
-        raise InvalidEvent(msg, reason="not_finite", feature=name)
-    msg = f"{name!s}: {str(value)[:80]!r} is a {type(value).__name__}, not a number; leave the key out where a value is missing"
-    raise InvalidEvent(msg, reason="wrong_type", feature=name)
+        problem, reason = "is not a finite number", "not_finite"
+    else:
+        problem, reason = f"is a {type(value).__name__}, not a number", "wrong_type"
+    msg = f"{name!s}: {str(value)[:80]!r} {problem}; leave the key out where a value is missing"
+    raise InvalidEvent(msg, reason=reason, feature=name)
 
 
 class Encoder:
@@ -66,14 +80,24 @@ class Encoder:
         self._index: dict[Any, int] = {}
 
     @property
-    def gate_width(self) -> int:
-        """p_w, the number of gate features."""
+    def n_gate_features(self) -> int:
+        """p_w."""
         return 1 + self.gate_degree * len(self.columns)
 
     @property
-    def expert_width(self) -> int:
-        """p_v, the number of expert features."""
+    def n_expert_features(self) -> int:
+        """p_v."""
         return 1 + self.degree * len(self.columns)
+
+    @property
+    def gate_width(self) -> int:
+        """Length of a row of gate features, padding included."""
+        return padded(self.n_gate_features)
+
+    @property
+    def expert_width(self) -> int:
+        """Length of a row of expert features, padding included."""
+        return padded(self.n_expert_features)
 
     @property
     def limit(self) -> float:
@@ -139,13 +163,13 @@ class Encoder:
         return InvalidEvent(msg, reason="out_of_range", feature=name)
 
     def design(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Gate features W (n, p_w) and expert features R (n, p_v) of rows X (n, P)."""
+        """Gate features W and expert features R of rows X (n, P), each padded with zeros to its width."""
         scaler = self.scaler
-        R = np.empty((len(X), self.expert_width))
+        R = np.zeros((len(X), self.expert_width))
         expand_rows(X, scaler.fill, scaler.center, scaler.scale, self.degree, R)
         if self.gate_degree == self.degree:
             return R, R
-        W = np.empty((len(X), self.gate_width))
+        W = np.zeros((len(X), self.gate_width))
         expand_rows(X, scaler.fill, scaler.center, scaler.scale, self.gate_degree, W)
         return W, R
 

@@ -58,14 +58,30 @@ def learning_options(
     )
 
 
-def random_start(*, n_experts: int, p_w: int, p_v: int, n_outputs: int, prior_strength: float, seed: int) -> MMState:
-    """A state without warm-up: the prior's statistics, with random coefficients so that experts can part."""
+def random_start(
+    *,
+    n_experts: int,
+    p_w: int,
+    p_v: int,
+    n_outputs: int,
+    prior_strength: float,
+    seed: int,
+    n_features: int | None = None,
+) -> MMState:
+    """A state without warm-up: the prior's statistics, with random coefficients so that experts can part.
+
+    Args:
+        n_features: how many of the p_v expert features are more than padding; all unless told.
+    """
     rng = np.random.default_rng(seed)
     prior = unit_prior(prior_strength, p_w, p_v, n_outputs)
-    spread = 0.0 if n_experts == 1 else 1.0
+    experts = np.zeros((n_experts, n_outputs, p_v))
+    if n_experts > 1:
+        used = p_v if n_features is None else n_features
+        experts[:, :, :used] = rng.normal(size=(n_experts, n_outputs, used))
     return state_at(
         gate=np.zeros((n_experts - 1, p_w)),
-        experts=spread * rng.normal(size=(n_experts, n_outputs, p_v)),
+        experts=experts,
         variances=np.ones((n_experts, n_outputs)),
         masses=np.full(n_experts, 1.0 / n_experts),
         gate_gram=np.eye(p_w),

@@ -32,12 +32,13 @@ def is_finite(state: MMState) -> bool:
 
 
 def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int) -> MMState:
-    """The state of a model with more features: old ones stand at `gate_at` and `expert_at`, new ones have prior statistics.
+    """The state of a model with more features: old ones move to `gate_at` and `expert_at`, new ones have the prior's.
 
-    A new feature has been 0 in every event so far. Its coefficients are 0 and it is uncorrelated; its own entry in each
-    Gram matrix is the prior's, or that of one event where there is no prior.
+    Rows may end in padding; only as many features as have a place are taken over. A new feature has been 0 in every
+    event so far. Its coefficients are 0 and it is uncorrelated; its own entry in each Gram matrix is the prior's, or
+    that of one event where there is no prior.
     """
-    K, Q, _ = state.experts.shape
+    K = len(state.experts)
     decay = float(state.decay[0])
     weight = max(float(state.prior_weight[0]), 1.0 / (1.0 + float(state.n[0])))
     new_gate = np.setdiff1d(np.arange(p_w), gate_at)
@@ -45,18 +46,18 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
 
     def vectors(old: AnyArray, at: IntArray, p: int) -> AnyArray:
         wide = np.zeros((*old.shape[:-1], p))
-        wide[..., at] = old
+        wide[..., at] = old[..., : len(at)]
         return wide
 
     def matrix(old: AnyArray, at: IntArray, new: IntArray, p: int, entry: float) -> AnyArray:
         wide = np.zeros((p, p))
-        wide[np.ix_(at, at)] = old
+        wide[np.ix_(at, at)] = old[: len(at), : len(at)]
         wide[new, new] = entry
         return wide
 
     def ones_at(old: AnyArray, at: IntArray, p: int) -> AnyArray:
         wide = np.ones(p)
-        wide[at] = old
+        wide[at] = old[: len(at)]
         return wide
 
     gram = weight / decay

@@ -85,7 +85,7 @@ def fit(
     # Without a prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
     search_prior = prior._replace(strength=max(prior.strength, 1e-3))
     best = _search(W, R, Y, n_experts, restarts, seed, search_prior, options)
-    K, Q, p_v = best.experts.shape
+    K, _, p_v = best.experts.shape
     p_w = W.shape[1]
     masses = np.empty(K)
     gate_gram = np.empty((p_w, p_w))
@@ -161,7 +161,7 @@ def _cluster_starts(
     prior: Prior,
     options: LearningOptions,
 ) -> list[Parameters]:
-    """K-means on standardised (x, y); the gate is zero, or fitted to the labels, in turn ([MM] §5.1 and its * variant)."""
+    """K-means on standardised (x, y); the gate is zero, or fitted to the labels, in turn ([MM] §5.1, plain and *)."""
     points = np.ascontiguousarray(np.column_stack([_standardised(R[:, 1:]), _standardised(Y)]))
     starts = []
     for at in range(count):
@@ -178,10 +178,9 @@ def _gate_first_starts(
     W: FloatArray, R: FloatArray, Y: FloatArray, K: int, count: int, rng: np.random.Generator, prior: Prior
 ) -> list[Parameters]:
     """Random steep gates, along an axis and in any direction in turn; experts are fitted under them."""
-    inputs = _standardised(W[:, 1:])
-    means = W[:, 1:].mean(axis=0)
-    deviations = _deviations(W[:, 1:])
-    d = inputs.shape[1]
+    varying = np.flatnonzero(W.std(axis=0) > 0.0)
+    means, deviations = W[:, varying].mean(axis=0), W[:, varying].std(axis=0)
+    d = len(varying)
     starts = []
     for at in range(count):
         directions = rng.normal(size=(K, d))
@@ -192,7 +191,9 @@ def _gate_first_starts(
         offsets = STEEPNESS * 0.5 * rng.normal(size=K)
         # The last expert is the reference: logits are differences to its own.
         slopes = (directions[:-1] - directions[-1]) / deviations
-        gate = np.column_stack([offsets[:-1] - offsets[-1] - (slopes * means).sum(axis=1), slopes])
+        gate = np.zeros((K - 1, W.shape[1]))
+        gate[:, varying] = slopes
+        gate[:, 0] = offsets[:-1] - offsets[-1] - (slopes * means).sum(axis=1)
         logits = np.zeros((len(W), K))
         for j in range(W.shape[1]):
             logits[:, :-1] += np.outer(W[:, j], gate[:, j])
@@ -200,7 +201,7 @@ def _gate_first_starts(
         tau = np.exp(logits)
         tau /= tau.sum(axis=1, keepdims=True)
         start = _under_responsibilities(tau, R, Y, W.shape[1], prior)
-        starts.append(start._replace(gate=np.ascontiguousarray(gate)))
+        starts.append(start._replace(gate=gate))
     return starts
 
 
@@ -210,4 +211,5 @@ def _deviations(values: FloatArray) -> FloatArray:
 
 
 def _standardised(values: FloatArray) -> FloatArray:
-    return (values - values.mean(axis=0)) / _deviations(values)
+    standardised: FloatArray = (values - values.mean(axis=0)) / _deviations(values)
+    return standardised

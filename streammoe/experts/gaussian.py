@@ -65,5 +65,6 @@ def state_at(
 def residual_size(state: GaussianState) -> int:
     """Length of the array that follows the convergence residual of this state."""
     K, Q, p_v = state.experts.shape
-    p_w: int = state.gate_gram.shape[0]
-    return p_w * p_w + (K - 1) * p_w + K * (p_v * p_v + Q * p_v + Q + 1) + 2
+    p_w = state.gate_gram.shape[0]
+    size: int = p_w * p_w + (K - 1) * p_w + K * (p_v * p_v + Q * p_v + Q + 1) + 2
+    return size

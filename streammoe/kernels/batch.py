@@ -7,6 +7,7 @@ stopped and restarted warm-up ends where an uninterrupted one does.
 from __future__ import annotations
 
 import math
+
 import numpy as np
 
 from streammoe.kernels.compile import jit
@@ -38,9 +39,9 @@ def run_em(
     tau = np.empty((n, K))
     shares = np.empty(K)
     means = np.empty((K, Q))
-    best = -np.inf
+    best: float = -np.inf
     for _ in range(rounds):
-        total = log_prior(gate, experts, variances, prior, curvature)
+        total: float = log_prior(gate, experts, variances, prior, curvature)
         for i in range(n):
             total -= evaluate(gate, experts, variances, W[i], R[i], Y[i], shares, means, tau[i])
         total /= n
@@ -129,7 +130,7 @@ def fit_experts(
 
 @jit
 def error_of(theta: FloatArray, r: FloatArray, y: float) -> float:
-    """y − Υ r."""
+    """Y − Υ r."""
     mean = 0.0
     for j in range(r.shape[0]):
         mean += theta[j] * r[j]
@@ -230,7 +231,9 @@ def fit_gate(
             step *= 0.5
         if not new >= old:
             return
-        gate[:, :] = trial
+        for k in range(free):
+            for j in range(p):
+                gate[k, j] = trial[k, j]
         old = new
 
 
@@ -260,7 +263,8 @@ def kmeans(points: FloatArray, first: int, draws: FloatArray, K: int, rounds: in
                 if target < 0.0:
                     chosen = i
                     break
-        centres[k] = points[chosen]
+        for j in range(d):
+            centres[k, j] = points[chosen, j]
         for i in range(n):
             nearest[i] = min(nearest[i], squared_distance(points[i], centres[k]))
     distortion = np.inf

@@ -41,8 +41,9 @@ def screen_rows(
     """Find values out of range, row by row, and let accepted rows widen the range; return how many rows are refused.
 
     A value is out of range when |v| > `limit`, or, in a row that has a target, when `factor` > 0 and
-    |v| > factor · max(1, largest |v| accepted so far in its column). `verdicts` gets −1, or the column at fault, outputs
-    counted after the P features. NaN in X is a missing value; a row whose Y is NaN has no target and widens nothing.
+    |v| > factor · max(1, largest |v| accepted so far in its column). `verdicts` gets −1, or the column at fault,
+    outputs counted after the P features. NaN in X is a missing value; a row whose Y is NaN has no target and widens
+    nothing.
     """
     P, Q = X.shape[1], Y.shape[1]
     refused = 0
@@ -64,9 +65,7 @@ def screen_rows(
             refused += 1
         elif learns:
             for j in range(P):
-                if abs(X[i, j]) > largest[j]:
-                    largest[j] = abs(X[i, j])
+                largest[j] = max(largest[j], abs(X[i, j]))
             for q in range(Q):
-                if abs(Y[i, q]) > target_largest[q]:
-                    target_largest[q] = abs(Y[i, q])
+                target_largest[q] = max(target_largest[q], abs(Y[i, q]))
     return refused

@@ -14,15 +14,16 @@ from streammoe.types import FloatArray
 @inline
 def softmax(values: FloatArray) -> float:
     """Replace logits by their softmax, in place, and return log Σ exp of them."""
-    largest = values[0]
+    largest: float = values[0]
     for k in range(1, values.shape[0]):
         largest = max(largest, values[k])
     total = 0.0
     for k in range(values.shape[0]):
         values[k] = math.exp(values[k] - largest)
         total += values[k]
+    inverse = 1.0 / total
     for k in range(values.shape[0]):
-        values[k] /= total
+        values[k] *= inverse
     return largest + math.log(total)
 
 

@@ -1,8 +1,9 @@
 """Gaussian experts with a diagonal covariance: the hot loop of learning and scoring.
 
 The state is a named tuple of arrays, updated in place. Gram matrices are kept as ``decay * stored``, where ``decay``
-is Π(1−γ) since the last refresh: an event then costs a rank-1 update of each matrix and no rescaling. Everything on the right-hand side of an update uses the old parameters and the new Gram
-matrices, exactly as in [MM] Algorithm 2 (docs/algorithm.md has the derivation).
+is Π(1−γ) since the last refresh: an event then costs a rank-1 update of each matrix and no rescaling. Everything on
+the right-hand side of an update uses the old parameters and the new Gram matrices, exactly as in [MM] Algorithm 2
+(docs/algorithm.md has the derivation).
 
 Shapes: n events, K experts, Q outputs, p_w and p_v features of gate and experts.
 """
@@ -16,13 +17,13 @@ import numpy as np
 
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gate import softmax, step_gate
-from streammoe.kernels.linalg import add_outer, add_product, invert_spd, symmetric_product
+from streammoe.kernels.linalg import add_outer, add_product, dot, invert_spd, symmetric_product
 from streammoe.types import FloatArray, IntArray
 
 LOG_2PI = math.log(2.0 * math.pi)
 REFRESH_BELOW = 0.5
 """A refresh is due when Π(1−γ) since the last one falls below this; a function of the event count alone."""
-RESIDUAL_EVERY = 16
+RESIDUAL_EVERY = 64
 """Every so many events enter the convergence residual: it costs as much as an update, and a sample is as good."""
 VARIANCE_FLOOR = 1e-18
 """Smallest variance, in units of the prior's; keeps densities finite on data without noise."""
@@ -119,22 +120,17 @@ def evaluate(
     """
     K, Q = variances.shape
     for k in range(K - 1):
-        logit = 0.0
-        for j in range(w.shape[0]):
-            logit += gate[k, j] * w[j]
-        shares[k] = logit
-        joint[k] = logit
+        joint[k] = dot(gate[k], w)
+        shares[k] = joint[k]
     shares[K - 1] = 0.0
     joint[K - 1] = 0.0
     log_gate = softmax(shares)
     for k in range(K):
         for q in range(Q):
-            mean = 0.0
-            for j in range(r.shape[0]):
-                mean += experts[k, q, j] * r[j]
-            means[k, q] = mean
+            means[k, q] = dot(experts[k, q], r)
     if math.isnan(y[0]):
-        joint[:] = shares
+        for k in range(K):
+            joint[k] = shares[k]
         return np.nan
     for k in range(K):
         total = 0.0
@@ -347,21 +343,26 @@ def average(state: GaussianState, options: LearningOptions, gamma: float) -> Non
         weight = options.averaging / (state.n_average[0] + options.averaging - 1.0)
         if options.forgetting:
             weight = max(weight, gamma)
+    K, Q = state.variances.shape
     if weight >= 1.0:
-        # θ + 1·(θ' − θ) is not θ' in floating point.
-        state.average_gate[:] = state.gate
-        state.average_experts[:] = state.experts
-        state.average_variances[:] = state.variances
+        # θ̄ + 1 · (θ − θ̄) is not θ in floating point.
+        for k in range(K - 1):
+            for j in range(state.gate.shape[1]):
+                state.average_gate[k, j] = state.gate[k, j]
+        for k in range(K):
+            for q in range(Q):
+                state.average_variances[k, q] = state.variances[k, q]
+                for j in range(state.experts.shape[2]):
+                    state.average_experts[k, q, j] = state.experts[k, q, j]
         return
-    for k in range(state.gate.shape[0]):
+    for k in range(K - 1):
         for j in range(state.gate.shape[1]):
             state.average_gate[k, j] += weight * (state.gate[k, j] - state.average_gate[k, j])
-    K, Q = state.variances.shape
     for k in range(K):
         for q in range(Q):
+            state.average_variances[k, q] += weight * (state.variances[k, q] - state.average_variances[k, q])
             for j in range(state.experts.shape[2]):
                 state.average_experts[k, q, j] += weight * (state.experts[k, q, j] - state.average_experts[k, q, j])
-            state.average_variances[k, q] += weight * (state.variances[k, q] - state.average_variances[k, q])
 
 
 @jit

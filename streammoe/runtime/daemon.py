@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from streammoe.errors import SourceError, TooManyBadRecords
@@ -20,6 +20,8 @@ from streammoe.runtime.scores import PrequentialScores
 from streammoe.runtime.signals import StopFlag
 
 LOGGER = logging.getLogger("streammoe.daemon")
+ProgressListener = Callable[[tuple[int, int] | None], None]
+"""Told the source's progress after each batch."""
 POLL_SECONDS = 0.5
 """Longest wait for the source, so that a stop signal and a due checkpoint never wait longer."""
 
@@ -70,7 +72,7 @@ class Daemon:
         position: Position | None,
         outcomes: Mapping[str, int],
         reasons: Mapping[str, int],
-        on_batch: Callable[[tuple[int, int] | None], None] = lambda progress: None,
+        on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
         self._pipeline = pipeline
@@ -143,7 +145,7 @@ class Daemon:
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
-                "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
         )
         if self._position is not None:
@@ -200,7 +202,8 @@ class Daemon:
     def _publish(self) -> None:
         progress = self._source.progress()
         self._metrics.publish(self.model, self.scores, progress)
-        self._on_batch(progress)
+        if self._on_batch is not None:
+            self._on_batch(progress)
 
     def _summary(self, seconds: float) -> Summary:
         scores = self.scores

@@ -19,7 +19,7 @@ OUTCOMES = ("learned", "predicted_only", "rejected", "skipped")
 class Metric(NamedTuple):
     """One row of the catalogue."""
 
-    kind: type[Counter] | type[Gauge] | type[Histogram]
+    kind: type[Counter | Gauge | Histogram]
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()

@@ -54,7 +54,9 @@ class Pipeline:
         decoded = decoder(batch.format).decode(rest, self.model.feature_names, self.schema.targets)
         outcome = self.model.learn_rows(decoded.X, decoded.Y)
         if not self.model.is_finite():
-            message = f"{batch.origin}: the model is not finite after a batch from here; this is a bug, please report it"
+            message = (
+                f"{batch.origin}: the model is not finite after a batch from here; this is a bug, please report it"
+            )
             raise StreammoeError(message)
         used = outcome.verdicts < 0
         learned = used & ~np.isnan(decoded.Y[:, 0])
