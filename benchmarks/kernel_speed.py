@@ -51,13 +51,16 @@ def seconds_an_event(K: int, p: int, count: int, repeats: int = 3) -> float:
     """The kernel as it is called for each batch, averaging included; the best of a few runs of `count` events."""
     from streammoe import schedules
     from streammoe.engine import mm
+    from streammoe.features import padded
 
     schedule = schedules.power(0.6)
     options = mm.learning_options(bound="tight", n_experts=K, prior_strength=0.1, averaging="polyak", schedule=schedule)
     R, Y = rows(count, p)
+    # As the encoder hands them over: padded with zeros to whole vector registers.
+    R = np.pad(R, [(0, 0), (0, padded(p) - p)])
     best = np.inf
     for _ in range(repeats):
-        state = start(K, p)
+        state = start(K, padded(p))
         residual = mm.new_residual(state)
         mm.learn(state, residual, options, schedule, R[:2], R[:2], Y[:2])
         begun = time.perf_counter()
@@ -167,23 +170,24 @@ def main(argv: list[str] | None = None) -> None:
     )
     print(f"log-log slope {slope:.2f}, target ≤ {SLOPE_TARGET}: {verdict(slope <= SLOPE_TARGET)}")
 
-    print("\nGrowth with K, p = 11")
+    print("\nGrowth with K, p = 11 (one expert has no gate to learn: K = 1 lies below the line through the others)")
     experts = np.arange(1, 17)
     costs = 1e6 * np.array([seconds_an_event(int(K), 11, 200_000 // scale) for K in experts])
-    per_expert, fixed = np.polyfit(experts, costs, 1)
-    fit = fixed + per_expert * experts
-    bend = float(np.max(np.abs(costs - fit) / fit))
+    per_expert, fixed = np.polyfit(experts[1:], costs[1:], 1)
+    line = fixed + per_expert * experts
+    off = costs / line - 1.0
+    bend = float(np.max(np.abs(off[1:])))
     print(
         table(
             ["K", "µs/event", "line", "off by"],
             [
-                [K, f"{cost:.3f}", f"{on:.3f}", f"{100 * (cost / on - 1):+.1f}%"]
-                for K, cost, on in zip(experts, costs, fit, strict=True)
+                [K, f"{cost:.3f}", f"{on:.3f}", f"{100 * apart:+.1f}%"]
+                for K, cost, on, apart in zip(experts, costs, line, off, strict=True)
             ],
         )
     )
     print(
-        f"{fixed:.3f} + {per_expert:.3f} K µs; largest deviation {100 * bend:.0f}%, "
+        f"{fixed:.3f} + {per_expert:.3f} K µs; largest deviation of K = 2..16 {100 * bend:.0f}%, "
         f"target ≤ {100 * BEND_TARGET:.0f}%: {verdict(bend <= BEND_TARGET)}"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -558,7 +559,7 @@ class MoERegressor(base.Regressor):
     def _in_own_units(self, scores: mm.Scores) -> mm.Scores:
         scaler = self._encoder.scaler
         return mm.Scores(
-            scores.losses + float(np.log(scaler.target_scale).sum()),
+            scores.losses + sum(map(math.log, scaler.target_scale.tolist())),
             scores.predictions * scaler.target_scale + scaler.target_center,
         )
 

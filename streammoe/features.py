@@ -115,15 +115,16 @@ class Encoder:
     def row(self, event: Mapping[Any, object], unseen: Iterable[Any] = ()) -> FloatArray:
         """One event as a row (1, P), or (1, P + unseen); NaN where a column is absent, other names are ignored."""
         extra = {name: len(self.columns) + j for j, name in enumerate(unseen)}
-        row = np.full((1, len(self.columns) + len(extra)), np.nan)
+        row = [np.nan] * (len(self.columns) + len(extra))
         for name, value in event.items():
             j = self._index.get(name)
             if j is None:
                 j = extra.get(name)
             if j is None:
                 continue
-            row[0, j] = number(value, name)
-        return row
+            # The first test settles nearly every value; `number` would cost most of the time of a prediction.
+            row[j] = value if type(value) is float and value - value == 0.0 else number(value, name)
+        return np.array([row])
 
     def check_row(self, row: FloatArray, target: FloatArray, unseen: list[Any]) -> None:
         """Raise `InvalidEvent` where the row is out of range; else take it, and new columns, into the ranges."""

@@ -19,6 +19,13 @@ def take(into, event, target=0.0):
     return row[0]
 
 
+def features(of, rows):
+    """Gate and expert features as lists, without the zeros that rows are padded with."""
+    widths = (1 + of.gate_degree * len(of.columns), 1 + of.degree * len(of.columns))
+    found = of.design(np.asarray(rows, dtype=float))
+    return tuple(block[:, :width].tolist() for block, width in zip(found, widths, strict=True))
+
+
 class TestNumber:
     @pytest.mark.parametrize(
         ("value", "expected"), [(1, 1.0), (2.5, 2.5), (True, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5)]
@@ -140,22 +147,27 @@ class TestRanges:
 
 class TestDesign:
     def test_intercept_then_powers_block_by_block(self):
-        W, R = encoder(["a", "b"], degree=3, gate_degree=2).design(np.array([[2.0, 3.0]]))
-        assert R.tolist() == [[1, 2, 3, 4, 9, 8, 27]]
-        assert W.tolist() == [[1, 2, 3, 4, 9]]
+        W, R = features(encoder(["a", "b"], degree=3, gate_degree=2), [[2.0, 3.0]])
+        assert R == [[1, 2, 3, 4, 9, 8, 27]]
+        assert W == [[1, 2, 3, 4, 9]]
 
-    def test_widths_say_how_wide(self):
-        made = encoder(["a", "b"], degree=3, gate_degree=2)
-        W, R = made.design(np.zeros((1, 2)))
-        assert (made.gate_width, made.expert_width) == (W.shape[1], R.shape[1]) == (5, 7)
+    @pytest.mark.parametrize("P", range(9))
+    def test_rows_are_as_wide_as_said_and_end_in_zeros(self, P):
+        made = encoder([f"x{j}" for j in range(P)], degree=3, gate_degree=2)
+        W, R = made.design(np.ones((2, P)))
+        assert (made.gate_width, made.expert_width) == (W.shape[1], R.shape[1])
+        assert (made.n_gate_features, made.n_expert_features) == (1 + 2 * P, 1 + 3 * P)
+        assert (W.sum(axis=1) == made.n_gate_features).all()
+        assert (R[:, made.n_expert_features :] == 0).all()
+        assert R.flags.c_contiguous
 
     def test_a_missing_value_is_zero_before_means_are_known_and_the_mean_after(self):
         made = encoder(["a", "b"])
         rows = np.array([[1.0, np.nan], [3.0, 10.0]])
-        assert made.design(rows)[1].tolist() == [[1, 1, 0], [1, 3, 10]]
+        assert features(made, rows)[1] == [[1, 1, 0], [1, 3, 10]]
         made.fit_scaler(rows, np.zeros((2, 1)), standardize=False)
-        assert made.design(np.full((1, 2), np.nan))[1].tolist() == [[1, 2, 10]]
-        assert made.design(rows)[1].tolist() == [[1, 1, 10], [1, 3, 10]]
+        assert features(made, np.full((1, 2), np.nan))[1] == [[1, 2, 10]]
+        assert features(made, rows)[1] == [[1, 1, 10], [1, 3, 10]]
 
     def test_standardised_rows_have_mean_0_and_deviation_1(self):
         made = encoder(["a", "b"])
@@ -164,7 +176,7 @@ class TestDesign:
         Y = rng.normal(7.0, 3.0, size=(500, 1))
         X[::7, 1] = np.nan
         made.fit_scaler(X, Y, standardize=True)
-        Z = made.design(X)[1][:, 1:]
+        Z = made.design(X)[1][:, 1:3]
         present = ~np.isnan(X)
         for j in range(2):
             assert Z[present[:, j], j].mean() == pytest.approx(0.0, abs=1e-9)
@@ -186,7 +198,7 @@ class TestDesign:
         made = encoder(["a"])
         made.fit_scaler(np.array([[1.0], [5.0]]), np.zeros((2, 1)), standardize=True)
         take(made, {"a": 3.0, "late": 8.0})
-        assert made.design(np.array([[5.0, 8.0], [5.0, np.nan]]))[1].tolist() == [[1, 1, 8], [1, 1, 0]]
+        assert features(made, [[5.0, 8.0], [5.0, np.nan]])[1] == [[1, 1, 8], [1, 1, 0]]
 
     @pytest.mark.parametrize(("degree", "expected"), [(1, [0, 1, 2]), (2, [0, 1, 2, 4, 5])])
     def test_where_old_features_stand_after_a_column_came(self, degree, expected):
