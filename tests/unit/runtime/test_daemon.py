@@ -1,0 +1,374 @@
+"""The learning loop on a scripted source: when it saves, in which order, and what it does when things go wrong."""
+
+import json
+import logging
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from streammoe.errors import CheckpointError, SourceError, TooManyBadRecords
+from streammoe.estimators import MoERegressor
+from streammoe.persistence import CheckpointStore
+from streammoe.runtime.daemon import CheckpointPolicy, Daemon
+from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
+from streammoe.runtime.metrics import Metrics
+from streammoe.runtime.pipeline import Pipeline, Schema
+from streammoe.runtime.scores import PrequentialScores
+from streammoe.testing import ListSource
+
+GOOD = [b'{"a": %.4f, "y": %.4f}' % (math.sin(i), math.cos(i)) for i in range(3000)]
+NEVER = CheckpointPolicy(10**9, 1e9)
+
+
+class Asked:
+    """Stands in for `StopFlag`."""
+
+    requested = False
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("streammoe.runtime.daemon.time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+class Recorded(CheckpointStore):
+    """Keeps the metadata of every checkpoint, and tells when it is written."""
+
+    def __init__(self, folder, told):
+        super().__init__(folder, keep=100)
+        self.told = told
+        self.saved = []
+
+    def save(self, arrays, metadata):
+        path = super().save(arrays, metadata)
+        self.saved.append(json.loads(json.dumps(metadata)))
+        self.told.append("saved")
+        return path
+
+    @property
+    def positions(self):
+        return [saved["positions"][0]["next"] for saved in self.saved]
+
+
+class Told(ListSource):
+    told = None
+
+    def commit(self, position):
+        super().commit(position)
+        self.told.append("committed")
+
+
+class Letters(DeadLetterFile):
+    told = None
+
+    def flush(self):
+        super().flush()
+        self.told.append("flushed")
+
+
+@pytest.fixture
+def build(tmp_path):
+    """A daemon over some records; everything it does is told in order."""
+    opened = []
+
+    def build(records, *, sizes=(100,), policy=NEVER, max_ratio=0.5, metrics=None, **script):
+        told = []
+        store = Recorded(tmp_path / "state", told)
+        store.prepare()
+        found = store.latest()
+        metadata = found.metadata if found else {"positions": [None], "counters": {"outcomes": {}, "reasons": {}}}
+        model = MoERegressor.from_checkpoint(found.arrays, metadata["model"]) if found else MoERegressor(2, warmup=50)
+        scores = PrequentialScores.from_json(metadata["scores"]) if found else PrequentialScores()
+        source = Told(records, sizes=sizes, **script)
+        source.told = told
+        source.seek(metadata["positions"][0])
+        letters = Letters(tmp_path / "dead.jsonl")
+        letters.told = told
+        opened.append(letters)
+        daemon = Daemon(
+            source=source,
+            pipeline=Pipeline(model, Schema(("y",), None), scores),
+            store=store,
+            dead_letters=letters,
+            guard=BadRecordGuard(max_ratio),
+            metrics=metrics or Metrics(),
+            policy=policy,
+            description={"version": "1", "settings": {"model": {}}},
+            position=metadata["positions"][0],
+            outcomes=metadata["counters"]["outcomes"],
+            reasons=metadata["counters"]["reasons"],
+        )
+        return SimpleNamespace(daemon=daemon, store=store, source=source, told=told, letters=letters)
+
+    yield build
+    for letters in opened:
+        letters.close()
+
+
+# --- when it saves --------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_due_after_so_many_events(build, clock):
+    ran = build(GOOD[:1000], policy=CheckpointPolicy(250, 1e9))
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [300, 600, 900, 1000]
+
+
+def test_refused_and_blank_records_count_towards_it(build, clock):
+    records = [b"{"] * 150 + GOOD[:150]
+    ran = build(records, policy=CheckpointPolicy(250, 1e9), blank={110: 60}, sizes=[50])
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [200, 300]
+
+
+def test_a_checkpoint_is_due_after_so_many_seconds(build, clock):
+    def tick(following):
+        clock.now += 4.0
+
+    ran = build(GOOD[:1000], policy=CheckpointPolicy(10**9, 10.0), before_poll=tick)
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [300, 600, 900, 1000]
+
+
+def test_time_alone_writes_nothing_new(build, clock):
+    stop = Asked()
+
+    def tick(following):
+        clock.now += 100.0
+        stop.requested = clock.now > 3000.0
+
+    ran = build(GOOD[:100], policy=CheckpointPolicy(10**9, 10.0), before_poll=tick, endless=True)
+    ran.daemon.run(stop)
+    assert ran.store.positions == [100]
+
+
+def test_events_wait_no_longer_than_the_policy_says_when_no_more_come(build, clock):
+    stop = Asked()
+    seen = []
+
+    def tick(following):
+        clock.now += 4.0
+        seen.append((following, len(ran.store.saved)))
+        stop.requested = len(seen) == 10
+
+    ran = build(GOOD[:100], policy=CheckpointPolicy(10**9, 10.0), before_poll=tick, endless=True)
+    ran.daemon.run(stop)
+    assert (100, 1) in seen
+
+
+def test_the_end_of_the_source_is_saved(build):
+    ran = build(GOOD[:300])
+    summary = ran.daemon.run(Asked())
+    assert ran.store.positions == [300]
+    assert summary.checkpoint == str(ran.store.path(1))
+    assert summary.state_digest == ran.store.saved[0]["state_digest"] == ran.daemon.model.state_digest()
+
+
+def test_a_run_without_new_events_leaves_a_checkpoint_too(build):
+    build(GOOD[:300]).daemon.run(Asked())
+    again = build(GOOD[:300])
+    summary = again.daemon.run(Asked())
+    assert (summary.learned, again.store.positions) == (300, [300])
+
+
+def test_an_empty_source_leaves_a_checkpoint_to_inspect(build):
+    ran = build([])
+    assert ran.daemon.run(Asked()).checkpoint == str(ran.store.path(1))
+
+
+def test_a_stop_finishes_the_batch_and_saves_it(build, caplog):
+    stop = Asked()
+
+    def ask(following):
+        stop.requested = following == 200
+
+    ran = build(GOOD[:1000], before_poll=ask)
+    with caplog.at_level(logging.INFO, "streammoe.daemon"):
+        summary = ran.daemon.run(stop)
+    assert ran.store.positions == [300]
+    assert summary.learned == 300
+    assert "asked to stop" in caplog.text
+
+
+def test_a_stop_asked_for_before_the_start_reads_nothing(build):
+    stop = Asked()
+    stop.requested = True
+    ran = build(GOOD)
+    assert ran.daemon.run(stop).events == 0
+
+
+# --- in which order -------------------------------------------------------------------------------------------------
+
+
+def test_letters_are_flushed_then_the_state_is_saved_then_the_source_is_told(build):
+    ran = build([*GOOD[:50], b"{", *GOOD[50:200]], policy=CheckpointPolicy(1, 1e9))
+    ran.daemon.run(Asked())
+    assert ran.told == ["flushed", "saved", "committed"] * 3
+    assert ran.source.commits == [saved["positions"][0] for saved in ran.store.saved]
+
+
+def test_letters_of_a_checkpoint_are_on_disk_before_it(build, tmp_path):
+    ran = build([*GOOD[:50], b"{", *GOOD[50:200]], policy=CheckpointPolicy(1, 1e9))
+    seen = []
+    save = ran.store.save
+
+    def look(arrays, metadata):
+        seen.append(((tmp_path / "dead.jsonl").read_text().count("\n"), metadata["counters"]["outcomes"]["rejected"]))
+        return save(arrays, metadata)
+
+    ran.store.save = look
+    ran.daemon.run(Asked())
+    assert seen == [(1, 1)] * 3
+
+
+def test_a_checkpoint_that_fails_is_not_told_to_the_source(build, monkeypatch):
+    ran = build(GOOD[:200])
+
+    def fail(arrays, metadata):
+        raise CheckpointError("no room")
+
+    ran.store.save = fail
+    with pytest.raises(CheckpointError):
+        ran.daemon.run(Asked())
+    assert ran.source.commits == []
+
+
+# --- going on -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stops", [[0], [100], [40, 60], [700, 800, 900]])
+@pytest.mark.parametrize("sizes", [[20], [7, 90, 1]])
+def test_stops_and_restarts_show_in_nothing(build, tmp_path, stops, sizes):
+    records = [b"{", *GOOD[:400], b'{"a": 1e60, "y": 1}', b'{"a": 1}', *GOOD[400:1000], b"{"]
+    for at in stops:
+        stop = Asked()
+        build(
+            records, sizes=sizes, before_poll=lambda now, at=at, stop=stop: setattr(stop, "requested", now >= at)
+        ).daemon.run(stop)
+    interrupted = build(records, sizes=sizes).daemon.run(Asked())
+    for file in (tmp_path / "state").iterdir():
+        file.unlink()
+    whole = build(records, sizes=[1000]).daemon.run(Asked())
+    changing = {"events_per_second", "checkpoint", "rmse", "log_loss", "baseline_rmse"}
+    same = [
+        {name: value for name, value in it._asdict().items() if name not in changing} for it in (interrupted, whole)
+    ]
+    assert same[0] == same[1]
+    assert interrupted.rmse == pytest.approx(whole.rmse, rel=1e-9)
+    assert (whole.events, whole.learned, whole.predicted_only, whole.rejected) == (len(records), 1000, 1, 3)
+
+
+def test_metrics_go_on_from_the_counters_of_the_checkpoint(build):
+    build([*GOOD[:100], b"{"]).daemon.run(Asked())
+    metrics = Metrics()
+    build([*GOOD[:100], b"{", *GOOD[100:150]], metrics=metrics).daemon.run(Asked())
+    value = metrics.registry.get_sample_value
+    assert value("streammoe_events_total", {"outcome": "learned"}) == 150
+    assert value("streammoe_events_total", {"outcome": "rejected"}) == 1
+    assert value("streammoe_rejected_total", {"reason": "malformed"}) == 1
+    assert value("streammoe_model_events") == 150
+    assert value("streammoe_checkpoint_seconds_count") == 1
+    assert value("streammoe_source_progress_ratio") == 1
+
+
+def test_a_pause_of_the_source_is_no_end(build):
+    assert build(GOOD[:300], pauses={0, 100, 150}).daemon.run(Asked()).learned == 300
+
+
+# --- trouble --------------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_fails_saves_what_was_learned_first(build):
+    ran = build(GOOD[:300], failures={250: SourceError("the disk is gone")})
+    with pytest.raises(SourceError, match="disk is gone"):
+        ran.daemon.run(Asked())
+    assert ran.store.positions == [250]
+    assert ran.store.saved[0]["n"] == 250
+    assert build(GOOD[:300]).daemon.run(Asked()).learned == 300
+
+
+def test_a_source_that_fails_at_once_leaves_no_checkpoint_to_stand_in_the_way(build):
+    ran = build(GOOD[:300], failures={0: SourceError("the header lacks the target")})
+    with pytest.raises(SourceError):
+        ran.daemon.run(Asked())
+    assert ran.store.generations() == []
+
+
+def test_anything_unforeseen_saves_nothing(build):
+    ran = build(GOOD[:300], failures={200: ZeroDivisionError()})
+    with pytest.raises(ZeroDivisionError):
+        ran.daemon.run(Asked())
+    assert ran.store.generations() == []
+
+
+def letters_on_disk(tmp_path):
+    return [json.loads(line)["place"]["index"] for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
+
+
+def test_too_many_bad_records_save_nothing_and_keep_the_letters(build, tmp_path):
+    ran = build([*GOOD[:1500], *[b"{"] * 1500], policy=CheckpointPolicy(1000, 1e9))
+    with pytest.raises(TooManyBadRecords, match=r"of 1000 records in a row"):
+        ran.daemon.run(Asked())
+    assert ran.store.positions == [1000, 2000]
+    assert letters_on_disk(tmp_path) == list(range(1500, 2100))
+
+
+def test_a_mended_producer_loses_nothing_that_came_after_the_last_checkpoint(build):
+    policy = CheckpointPolicy(400, 1e9)
+    with pytest.raises(TooManyBadRecords):
+        build([*GOOD[:1500], *[b"{"] * 1500], policy=policy).daemon.run(Asked())
+    summary = build(GOOD, policy=policy).daemon.run(Asked())
+    assert summary.learned + summary.rejected == 3000
+    assert summary.rejected <= 500
+
+
+def test_restarts_do_not_carry_a_bad_deploy_past_the_window(build):
+    # A supervisor starts the daemon again and again; each start must not have another 1,000 records to bin.
+    records = [*GOOD[:1500], *[b"{"] * 10_000]
+    ends = []
+    for _ in range(4):
+        ran = build(records, policy=CheckpointPolicy(100, 1e9))
+        with pytest.raises(TooManyBadRecords):
+            ran.daemon.run(Asked())
+        ends.append(ran.store.latest().metadata["positions"][0]["next"])
+    assert max(ends) <= 2500
+
+
+def test_the_first_refusal_of_each_kind_is_logged_and_the_others_are_not(build, caplog):
+    records = [*[b"{"] * 20, *GOOD[:100], *[b'{"a": 1e60, "y": 1}'] * 20, *[b"{"] * 20]
+    with caplog.at_level(logging.WARNING, "streammoe.daemon"):
+        build(records, sizes=[5]).daemon.run(Asked())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert "JSON" in said[0]
+    assert "1e+60" in said[1]
+
+
+# --- the summary ----------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_adds_up_and_is_json(build):
+    records = [*GOOD[:100], b"{", b'{"a": 1}', *GOOD[100:200]]
+    summary = build(records, blank={3: 4}).daemon.run(Asked())
+    found = json.loads(json.dumps(summary._asdict(), allow_nan=False))
+    parts = ("learned", "predicted_only", "rejected", "skipped", "pending", "expired")
+    assert [found[part] for part in parts] == [200, 1, 1, 4, 0, 0]
+    assert found["events"] == sum(found[part] for part in parts) == 206
+    assert np.isfinite([found["rmse"], found["log_loss"], found["baseline_rmse"]]).all()
+
+
+def test_a_summary_of_nothing_has_no_scores(build):
+    summary = build([]).daemon.run(Asked())
+    assert (summary.events, summary.rmse, summary.log_loss, summary.baseline_rmse) == (0, None, None, None)

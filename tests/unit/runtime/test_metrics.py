@@ -1,0 +1,176 @@
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from streammoe.estimators import MoERegressor
+from streammoe.runtime.metrics import CATALOGUE, OUTCOMES, Metrics
+from streammoe.runtime.scores import AVERAGES, PrequentialScores
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def families(metrics):
+    text = generate_latest(metrics.registry).decode()
+    # The client may add when a series was created, as series of their own.
+    return {
+        family.name: family for family in text_string_to_metric_families(text) if not family.name.endswith("_created")
+    }
+
+
+def samples(metrics):
+    """Every sample's value by its name and the values of its labels."""
+    found = [sample for family in families(metrics).values() for sample in family.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in found}
+
+
+def learned(n=200, warmup=100):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    model = MoERegressor(2, warmup=warmup, warmup_restarts=1)
+    losses = model.learn_array(X, X[:, 0])
+    scores = PrequentialScores()
+    scores.update(losses, np.zeros((n, 1)), X[:, :1])
+    return model, scores
+
+
+@pytest.fixture
+def metrics():
+    """All metrics after a batch."""
+    metrics = Metrics()
+    metrics.count("learned", 150)
+    metrics.count_rejected("malformed", 3)
+    metrics.batch(0.02)
+    metrics.checkpoint(0.004)
+    metrics.publish(*learned(), (30, 120))
+    return metrics
+
+
+# --- the catalogue --------------------------------------------------------------------------------------------------
+
+
+def test_every_metric_of_the_catalogue_is_exposed_and_no_other(metrics):
+    # A counter's family leaves out the suffix that its name and its samples have.
+    assert families(metrics).keys() == {name.removesuffix("_total") for name in CATALOGUE}
+    for name, metric in CATALOGUE.items():
+        family = families(metrics)[name.removesuffix("_total")]
+        assert family.type == metric.kind.__name__.lower()
+        assert family.documentation == metric.help
+        names = {sample.name for sample in family.samples}
+        assert names & {name, f"{name}_bucket"}, f"{name} has no sample"
+
+
+def test_labels_are_those_of_the_catalogue(metrics):
+    for name, metric in CATALOGUE.items():
+        for sample in families(metrics)[name.removesuffix("_total")].samples:
+            assert sample.labels.keys() - {"le"} == set(metric.labels), sample
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_names_follow_the_conventions_of_prometheus(name):
+    metric = CATALOGUE[name]
+    assert re.fullmatch(r"streammoe(_[a-z]+)+", name)
+    assert name.endswith("_total") == (metric.kind.__name__ == "Counter")
+    assert not re.search(r"_(ms|milliseconds|percent|count|sum|bucket)$", name)
+    assert metric.help
+
+
+def test_times_are_in_seconds_and_so_are_their_buckets():
+    for name, metric in CATALOGUE.items():
+        assert bool(metric.buckets) == (metric.kind.__name__ == "Histogram")
+        if metric.buckets:
+            assert name.endswith("_seconds")
+            assert list(metric.buckets) == sorted(set(metric.buckets))
+            assert 0.0005 <= metric.buckets[0] <= 0.01
+            assert 1.0 <= metric.buckets[-1] <= 60.0
+
+
+def test_a_batch_of_20_milliseconds_lands_between_10_and_25(metrics):
+    value = samples(metrics)
+    assert value["streammoe_batch_seconds_bucket", "0.01"] == 0
+    assert value["streammoe_batch_seconds_bucket", "0.025"] == 1
+    assert value["streammoe_batch_seconds_sum",] == pytest.approx(0.02)
+    assert value["streammoe_checkpoint_seconds_bucket", "0.0025"] == 0
+    assert value["streammoe_checkpoint_seconds_bucket", "0.005"] == 1
+
+
+def test_the_document_names_every_metric_and_no_other():
+    named = set(re.findall(r"streammoe_[a-z_]*[a-z]", DOCUMENT.read_text()))
+    # A histogram's series and the package of connectors are no metrics of their own.
+    series = {
+        f"{name}_{part}" for name, metric in CATALOGUE.items() if metric.buckets for part in ("bucket", "count", "sum")
+    }
+    assert named - series - {"streammoe_connectors"} == set(CATALOGUE)
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_outcomes_are_there_from_the_start_so_that_rates_need_no_first_event():
+    value = samples(Metrics())
+    assert {outcome: value["streammoe_events_total", outcome] for outcome in OUTCOMES} == dict.fromkeys(OUTCOMES, 0)
+
+
+def test_counts_add_up(metrics):
+    metrics.count("learned", 5)
+    metrics.count_rejected("malformed", 1)
+    metrics.count_rejected("wrong_type", 2)
+    value = samples(metrics)
+    assert value["streammoe_events_total", "learned"] == 155
+    assert value["streammoe_rejected_total", "malformed"] == 4
+    assert value["streammoe_rejected_total", "wrong_type"] == 2
+
+
+def test_gauges_show_the_model_and_its_scores(metrics):
+    model, scores = learned()
+    value = samples(metrics)
+    assert value["streammoe_model_events",] == model.n == 200
+    assert value["streammoe_warming_up",] == 0
+    assert value["streammoe_step_size",] == pytest.approx(model.step_size)
+    assert value["streammoe_convergence_residual",] == pytest.approx(model.convergence_residual)
+    assert value["streammoe_expert_mass", "0"] + value["streammoe_expert_mass", "1"] == pytest.approx(1.0)
+    assert value["streammoe_source_progress_ratio",] == 0.25
+    for average in AVERAGES:
+        assert value["streammoe_prequential_rmse", average] == pytest.approx(scores.rmse()[average])
+        assert value["streammoe_baseline_rmse", average] == pytest.approx(scores.baseline_rmse()[average])
+        assert value["streammoe_prequential_log_loss", average] == pytest.approx(scores.log_loss.means()[average])
+
+
+def test_what_is_not_known_yet_is_not_a_number():
+    metrics = Metrics()
+    metrics.publish(MoERegressor(2), PrequentialScores(), None)
+    value = samples(metrics)
+    assert value["streammoe_warming_up",] == 1
+    assert value["streammoe_model_events",] == 0
+    assert math.isnan(value["streammoe_prequential_rmse", "running"])
+    assert math.isnan(value["streammoe_expert_mass", "0"])
+    assert math.isnan(value["streammoe_convergence_residual",])
+
+
+def test_an_empty_source_has_no_progress_to_divide_by():
+    metrics = Metrics()
+    metrics.publish(MoERegressor(2), PrequentialScores(), (0, 0))
+    assert math.isnan(samples(metrics)["streammoe_source_progress_ratio",])
+
+
+def test_the_age_of_the_checkpoint_grows_until_the_next_one(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("streammoe.runtime.metrics.time.monotonic", lambda: now[0])
+    metrics = Metrics()
+    age = ("streammoe_checkpoint_age_seconds",)
+    now[0] = 130.0
+    assert samples(metrics)[age] == 30.0
+    metrics.checkpoint(0.1)
+    assert samples(metrics)[age] == 0.0
+    now[0] = 131.5
+    assert samples(metrics)[age] == 1.5
+
+
+def test_two_daemons_in_a_process_share_no_metric():
+    one, other = Metrics(), Metrics()
+    one.count("learned", 7)
+    assert samples(other)["streammoe_events_total", "learned"] == 0

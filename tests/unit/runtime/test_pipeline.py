@@ -1,0 +1,263 @@
+"""What becomes of records, and that nothing depends on where their stream was cut."""
+
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streammoe.errors import SourceError
+from streammoe.estimators import MoERegressor
+from streammoe.runtime.pipeline import Pipeline, Schema
+from streammoe.runtime.scores import PrequentialScores
+from streammoe.testing import ListSource
+
+TARGETS = ("y",)
+
+
+def pipeline(features=None, ignore=(), **arguments):
+    model = MoERegressor(2, **({"warmup": 40, "warmup_restarts": 1, "standardize": True} | arguments))
+    return Pipeline(model, Schema(TARGETS, features, ignore), PrequentialScores())
+
+
+def batches(records, format="jsonl", columns=None, sizes=(), **script):
+    source = ListSource(records, format=format, columns=columns, sizes=sizes, **script)
+    source.seek(None)
+    while not source.finished:
+        yield source.poll(0.0)
+
+
+def stream(line, records, **script):
+    """Everything that a pipeline has to say about these records."""
+    fresh = line.model.state_digest()
+    outcomes, reasons, letters, bad = Counter(), Counter(), [], []
+    for batch in batches(records, **script):
+        processed = line.process(batch)
+        assert len(processed.bad) == len(batch)
+        # Checked at once, since the memory of a model that took up a refused record is not to be trusted any more.
+        assert line.model.feature_names or line.model.state_digest() == fresh, "refused records left a trace"
+        outcomes.update(processed.outcomes)
+        reasons.update(processed.reasons)
+        letters += processed.letters
+        bad += processed.bad.tolist()
+    return outcomes, reasons, letters, bad
+
+
+def good(i):
+    a, b = math.sin(3 * i), math.cos(5 * i)
+    return b'{"a": %.4f, "b": %.4f, "y": %.4f}' % (a, b, 2 * a if a > 0 else b)
+
+
+BAD = {
+    b"what is this?": ("malformed", "decode"),
+    b"[1, 2]": ("malformed", "decode"),
+    b'{"a": "x", "b": 1, "y": 1}': ("wrong_type", "decode"),
+    b'{"a": 1, "b": NaN, "y": 1}': ("not_finite", "decode"),
+    b'{"a": 1, "b": 1, "y": Infinity}': ("not_finite", "decode"),
+    b'{"a": 1, "b": 1e400, "y": 1}': ("out_of_range", "decode"),
+    b'{"a": 1, "b": 1e60, "y": 1}': ("out_of_range", "validate"),
+    b'{"a": 1, "b": 1, "y": -1e60}': ("out_of_range", "validate"),
+    b'{"a": 1, "b": -1e9, "y": 1}': ("out_of_range", "validate"),
+}
+
+
+# --- outcomes and reasons -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 30, 60])
+@pytest.mark.parametrize(("record", "expected"), BAD.items())
+def test_a_bad_record_is_kept_with_its_reason_and_leaves_no_trace(record, expected, at):
+    sound = [good(i) for i in range(60)]
+    twin, line = pipeline(), pipeline()
+    stream(twin, sound)
+    outcomes, reasons, letters, bad = stream(line, [*sound[:at], record, *sound[at:]])
+    assert line.model.state_digest() == twin.model.state_digest()
+    assert line.scores.to_json() == twin.scores.to_json()
+    assert (outcomes["learned"], outcomes["rejected"]) == (60, 1)
+    assert reasons == {expected[0]: 1}
+    assert [(letter.reason, letter.stage) for letter in letters] == [expected]
+    assert letters[0].record == record
+    assert letters[0].place["index"] == at
+    assert np.flatnonzero(bad).tolist() == [at]
+
+
+@pytest.mark.parametrize(
+    ("record", "named"), [(b'{"a": "x", "b": 1, "y": 1}', "'a'"), (b'{"a": 1, "y": -1e60}', "1e+60")]
+)
+def test_the_detail_names_the_value(record, named):
+    (letter,) = stream(pipeline(), [good(0), record])[2]
+    assert named in letter.detail
+
+
+def test_what_became_of_records_adds_up():
+    records = [good(0), b"{", b'{"a": 1, "b": 2}', good(1), b'{"a": 1e60, "y": 1}', b'{"b": null, "y": 3}']
+    line = pipeline()
+    outcomes, reasons, letters, _ = stream(line, records, blank={0: 2, 3: 1}, sizes=[2, 3])
+    assert outcomes == {"learned": 3, "predicted_only": 1, "rejected": 2, "skipped": 3}
+    assert outcomes.total() == len(records) + 3
+    assert reasons.total() == len(letters) == outcomes["rejected"]
+    assert line.model.n == outcomes["learned"] == line.scores.log_loss.count
+
+
+def test_letters_come_in_the_order_of_the_records():
+    records = [b'{"a": 1e60, "b": 1, "y": 1}', b"{", good(0), b'{"a": 1e60, "b": 1, "y": 1}', b"{", good(1), b"{"]
+    letters = stream(pipeline(), records)[2]
+    assert [letter.place["index"] for letter in letters] == [0, 1, 3, 4, 6]
+
+
+def test_an_event_without_target_is_predicted_and_changes_nothing():
+    line = pipeline()
+    stream(line, [good(i) for i in range(60)])
+    before, scores = line.model.state_digest(), line.scores.to_json()
+    outcomes, *_ = stream(line, [b'{"a": 0.5, "b": 0.5}', b'{"a": 0.5, "b": 0.5, "y": null}'])
+    assert outcomes["predicted_only"] == 2
+    assert line.model.state_digest() == before
+    assert line.scores.to_json() == scores
+
+
+def test_a_missing_value_is_no_bad_one():
+    outcomes, *_ = stream(pipeline(), [good(0), b'{"a": 1, "y": 1}', b'{"y": 1}'])
+    assert outcomes["learned"] == 3
+
+
+def test_the_scores_are_those_of_predictions_made_before_learning():
+    line, twin = pipeline(), pipeline()
+    stream(line, [good(i) for i in range(100)], sizes=[9])
+    errors = []
+    for i in range(100):
+        (batch,) = batches([good(i)])
+        values = json.loads(good(i))
+        y = values.pop("y")
+        errors.append((y - twin.model.predict_one(values)) ** 2)
+        twin.process(batch)
+    assert line.scores.rmse()["running"] == pytest.approx(math.sqrt(np.mean(errors)), rel=1e-9)
+
+
+# --- columns --------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_those_of_the_first_good_record_in_the_order_of_names():
+    line = pipeline()
+    stream(line, [b'{"z": "bad", "c": 1, "y": 2}', b'{"b": 1, "y": 2, "a": 3}', b'{"d": 1, "y": 2}'])
+    assert line.model.feature_names == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "bad", [b'{"q": 1, "a": 1e60, "y": 1}', b'{"q": 1, "y": 1e60}', b'{"q": "x", "y": 1}', b'{"y": 1}']
+)
+@pytest.mark.parametrize("sizes", [[1], [2], [10]])
+def test_a_refused_first_record_leaves_no_trace_in_the_columns(bad, sizes):
+    line = pipeline()
+    outcomes, _, letters, _ = stream(line, [bad, bad, *map(good, range(5))], sizes=sizes)
+    assert line.model.feature_names == ["a", "b"]
+    assert (outcomes["rejected"], outcomes["learned"]) == (2, 5)
+    assert [letter.place["index"] for letter in letters] == [0, 1]
+
+
+def test_a_record_with_nothing_to_learn_from_has_a_reason_of_its_own():
+    _, reasons, letters, _ = stream(pipeline(), [b'{"y": 1}', good(0)])
+    assert reasons == {"no_features": 1}
+    assert letters[0].stage == "validate"
+
+
+@pytest.mark.parametrize("warmup", [40, 0])
+def test_batches_without_any_good_record_at_the_beginning(warmup):
+    line, twin = (pipeline(warmup=warmup, standardize=warmup > 0) for _ in range(2))
+    sound = [good(i) for i in range(60)]
+    outcomes, *_ = stream(line, [b"{"] * 7 + sound, sizes=[3])
+    stream(twin, sound)
+    assert outcomes["rejected"] == 7
+    assert line.model.state_digest() == twin.model.state_digest()
+
+
+def test_listed_features_are_used_and_no_others():
+    line = pipeline(features=("b", "missing", "a"))
+    stream(line, [b'{"c": "text", "a": 1, "b": 2, "y": 3}'])
+    assert line.model.feature_names == ["a", "b", "missing"]
+    assert line.model.n == 1
+
+
+def test_ignored_fields_may_hold_anything():
+    line = pipeline(ignore=("id", "note"))
+    outcomes, *_ = stream(line, [b'{"id": "x-1", "a": 1, "note": [1], "y": 3}', b'{"id": NaN, "a": 1, "y": 3}'])
+    assert line.model.feature_names == ["a"]
+    assert outcomes["learned"] == 2
+
+
+def test_a_csv_without_the_target_is_the_sources_fault():
+    (batch,) = batches([b"1,2"], format="csv", columns=("a", "b"))
+    line = pipeline()
+    with pytest.raises(SourceError, match=r"no column 'y'.*'a', 'b'"):
+        line.process(batch)
+    assert line.model.feature_names == []
+
+
+def test_csv_files_with_their_columns_in_another_order_are_the_same_events():
+    one, other = pipeline(), pipeline()
+    stream(one, [b"1,2,3", b"4,,6"], format="csv", columns=("a", "b", "y"))
+    stream(other, [b"3,2,1", b"6,,4"], format="csv", columns=("y", "b", "a"))
+    assert one.model.state_digest() == other.model.state_digest()
+
+
+def test_csv_and_jsonl_of_the_same_events_are_the_same():
+    one, other = pipeline(), pipeline()
+    stream(one, [b"0.1,2,3", b"4,,1e-3"], format="csv", columns=("a", "b", "y"))
+    stream(other, [b'{"a": 0.1, "b": 2, "y": 3}', b'{"y": 1e-3, "a": 4.0, "b": null}'])
+    assert one.model.state_digest() == other.model.state_digest()
+
+
+# --- cuts -----------------------------------------------------------------------------------------------------------
+
+bad_records = st.lists(
+    st.sampled_from([*BAD, b'{"y": 1}', b'{"q": 1, "y": 1e60}', b'{"a": 0.1, "b": 0.2}']), max_size=5
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    beginning=bad_records,
+    early=bad_records,
+    middle=bad_records,
+    end=bad_records,
+    sizes=st.lists(st.integers(1, 80), min_size=1, max_size=8),
+    warmup=st.sampled_from([0, 10, 40]),
+)
+def test_nothing_depends_on_where_the_stream_was_cut(beginning, early, middle, end, sizes, warmup):
+    sound = [good(i) for i in range(70)]
+    records = [*beginning, *sound[:5], *early, *sound[5:45], *middle, *sound[45:], *end]
+    whole, cut = (pipeline(warmup=warmup, standardize=warmup > 0) for _ in range(2))
+    expected = stream(whole, records)
+    found = stream(cut, records, sizes=sizes)
+    assert cut.model.feature_names == whole.model.feature_names
+    assert cut.model.state_digest() == whole.model.state_digest()
+    assert cut.model.convergence_residual == pytest.approx(whole.model.convergence_residual, nan_ok=True, rel=0)
+    assert said(found) == said(expected)
+    assert found[0].total() == len(records)
+    assert cut.scores.rmse() == pytest.approx(whole.scores.rmse(), rel=1e-9)
+
+
+def said(results):
+    """Outcomes, reasons, letters in their order, and flags."""
+    outcomes, reasons, letters, bad = results
+    return outcomes, reasons, [(letter.place, letter.reason, letter.stage, letter.record) for letter in letters], bad
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    rows=st.lists(
+        st.sampled_from(
+            [b"1,2,3", b"0.5,-1,0.25", b"1,2", b'1,"2,3', b"x,1,2", b"1,2,", b",,1", b"nan,1,1", b"1e60,1,1"]
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    sizes=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+)
+def test_nothing_depends_on_where_a_csv_was_cut(rows, sizes):
+    whole, cut = pipeline(warmup=8), pipeline(warmup=8)
+    script = {"format": "csv", "columns": ("a", "b", "y")}
+    assert said(stream(cut, rows, sizes=sizes, **script)) == said(stream(whole, rows, **script))
+    assert cut.model.state_digest() == whole.model.state_digest()
