@@ -90,7 +90,7 @@ def build(tmp_path):
         found = store.latest()
         metadata = found.metadata if found else {"positions": [None], "counters": {"outcomes": {}, "reasons": {}}}
         model = MoERegressor.from_checkpoint(found.arrays, metadata["model"]) if found else MoERegressor(2, warmup=50)
-        scores = PrequentialScores.from_json(metadata["scores"]) if found else PrequentialScores()
+        scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
         source = Told(records, sizes=sizes, **script)
         source.told = told
         source.seek(metadata["positions"][0])

@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 
+from streammoe.persistence import decode, encode
 from streammoe.runtime.scores import AVERAGES, HORIZON, WINDOW, Average, PrequentialScores
 
 RNG = np.random.default_rng(5)
@@ -73,24 +74,34 @@ def test_the_baseline_predicts_the_mean_of_the_targets_before_each():
 
 def test_an_empty_update_changes_nothing():
     scores, *_ = scores_of()
-    before = scores.to_json()
+    before = kept(scores)
     scores.update(np.empty(0), np.empty((0, 1)), np.empty((0, 1)))
-    assert scores.to_json() == before
+    assert kept(scores) == before
 
 
-def test_scores_go_on_from_their_json_to_the_last_bit():
-    scores, *_ = scores_of(WINDOW + 50)
-    again = PrequentialScores.from_json(json.loads(json.dumps(scores.to_json())))
+def kept(scores):
+    """All that a checkpoint keeps of them."""
+    return scores.to_json(), {name: array.tobytes() for name, array in scores.arrays().items()}
+
+
+def through_a_checkpoint(scores):
+    found = decode(encode(scores.arrays(), {"scores": scores.to_json()}), "here")
+    return PrequentialScores.restore(found.metadata["scores"], found.arrays)
+
+
+@pytest.mark.parametrize("n", [1, 300, WINDOW + 50])
+def test_scores_go_on_from_a_checkpoint_to_the_last_bit(n):
+    scores, *_ = scores_of(n)
+    again = through_a_checkpoint(scores)
     more = RNG.normal(size=(400, 1))
     for either in (scores, again):
         either.update(more[:, 0], more, more + 1.0)
-    assert again.to_json() == scores.to_json()
+    assert kept(again) == kept(scores)
+    assert again.rmse() == scores.rmse()
 
 
-def test_a_fresh_ones_json_is_json_without_nan():
-    fresh = PrequentialScores()
-    text = json.dumps(fresh.to_json(), allow_nan=False)
-    assert PrequentialScores.from_json(json.loads(text)).to_json() == fresh.to_json()
+def test_fresh_ones_go_through_a_checkpoint_too():
+    assert kept(through_a_checkpoint(PrequentialScores())) == kept(PrequentialScores())
 
 
 def test_targets_as_large_as_are_let_through_stay_finite():

@@ -1,0 +1,240 @@
+"""How settings become a daemon, and when they do not."""
+
+import inspect
+import logging
+import socket
+
+import pytest
+
+from streammoe import assembly
+from streammoe.assembly import connectors, describe_checkpoint, load_settings, open_daemon
+from streammoe.errors import CheckpointError, ConfigError, SourceError
+from streammoe.estimators import MoERegressor
+from streammoe.persistence import CheckpointStore, FolderLock
+from streammoe.settings import Model
+
+
+class Asked:
+    requested = False
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assembly, "compile_kernels", lambda: None)
+    rows = "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(200))
+    (tmp_path / "data.csv").write_text(f"a,b,y\n{rows}")
+    (tmp_path / "config.toml").write_text("""
+        source = { kind = "file", path = "data.csv" }
+        schema.target = "y"
+        model = { n_experts = 2, warmup = 50, warmup_restarts = 1 }
+        metrics.enabled = false
+    """)
+    return tmp_path
+
+
+def settings(*flags):
+    return load_settings("config.toml", overrides=flags, environment={})
+
+
+def run(*flags, **options):
+    with open_daemon(settings(*flags), **options) as running:
+        return running.daemon.run(Asked()), running
+
+
+# --- settings to model ----------------------------------------------------------------------------------------------
+
+
+def test_every_setting_of_the_model_is_an_argument_of_the_estimator():
+    arguments = inspect.signature(MoERegressor).parameters
+    assert set(Model.model_fields) - {"kind"} == set(arguments)
+
+
+def test_settings_reach_the_model(here):
+    flags = ["model.n_experts=3", "model.degree=2", "model.averaging=none", "model.seed=5", "model.range_factor=10.0"]
+    with open_daemon(settings(*flags, "model.schedule={kind='constant', gamma=0.03}")) as running:
+        model = running.daemon.model
+    assert (model.n_experts, model.degree, model.averaging, model.seed, model.range_factor) == (3, 2, None, 5, 10.0)
+    assert model.step_size == 0.03
+    assert model.standardize
+
+
+def test_the_schema_reaches_the_pipeline(here):
+    run("schema.ignore=['a']", "schema.target=b")
+    assert describe_checkpoint("state")["features"] == ["y"]
+
+
+def test_the_connector_for_files_is_found():
+    assert "file" in connectors()
+
+
+def test_the_environment_is_read(here):
+    found = load_settings("config.toml", environment={"STREAMMOE_MODEL__SEED": "7"})
+    assert found.model.seed == 7
+
+
+# --- opening and closing --------------------------------------------------------------------------------------------
+
+
+def test_where_the_metrics_are(here):
+    assert run()[1].metrics_url is None
+    with open_daemon(settings("metrics.enabled=true", "metrics.port=0")) as running:
+        assert running.metrics_url.startswith("http://127.0.0.1:")
+
+
+def test_the_progress_is_told(here):
+    told = []
+    run(on_batch=told.append)
+    size = (here / "data.csv").stat().st_size
+    assert told[0] == (0, size)
+    assert told[-1] == (size, size)
+
+
+def test_the_folder_is_locked_while_it_runs_and_free_afterwards(here):
+    with open_daemon(settings()), pytest.raises(CheckpointError, match="in use by process"):
+        FolderLock("state")
+    FolderLock("state").close()
+
+
+@pytest.mark.parametrize(
+    ("flag", "error"),
+    [
+        ("source.path=nowhere.csv", SourceError),
+        ("dead_letters.path=data.csv/x", ConfigError),
+        ("metrics.host=192.0.2.1", ConfigError),
+    ],
+)
+def test_what_cannot_be_opened_leaves_nothing_open(here, flag, error):
+    with pytest.raises(error):
+        run("metrics.enabled=true", "metrics.port=0", flag)
+    assert CheckpointStore("state").generations() == []
+    assert run("metrics.enabled=true", "metrics.port=0")[0].learned == 200
+
+
+def test_a_failure_afterwards_closes_the_port_and_the_lock(here):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = ("metrics.enabled=true", f"metrics.port={port}")
+    with pytest.raises(ZeroDivisionError), open_daemon(settings(*flags)):
+        raise ZeroDivisionError
+    assert run(*flags)[0].learned == 200
+
+
+# --- taking up a checkpoint -----------------------------------------------------------------------------------------
+
+
+def test_a_restart_says_where_it_goes_on(here, caplog):
+    assert run()[1].resumed_at == 0
+    with caplog.at_level(logging.INFO, "streammoe.assembly"):
+        assert run()[1].resumed_at == 200
+    assert "with 200 events learned" in caplog.text
+
+
+def test_a_fresh_start_keeps_the_checkpoints_there_are(here):
+    first, _ = run()
+    second, running = run(fresh=True)
+    assert running.resumed_at == 0
+    assert (second.learned, second.state_digest) == (200, first.state_digest)
+    assert CheckpointStore("state").generations() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("flag", "difference"),
+    [
+        ("model.n_experts=3", "model.n_experts was 2 and is 3 now"),
+        ("model.averaging=none", "model.averaging was 'polyak' and is 'none' now"),
+        ("model.schedule={kind='constant', gamma=0.1}", "model.schedule was {'alpha': 0.6"),
+        ("schema.target=a", "schema.target was 'y' and is 'a' now"),
+        ("schema.features=['a']", r"schema.features was '*' and is ['a'] now"),
+        ("schema.ignore=['a']", "schema.ignore was [] and is ['a'] now"),
+    ],
+)
+def test_settings_that_shape_the_model_must_be_those_of_the_checkpoint(here, flag, difference):
+    run()
+    with pytest.raises(CheckpointError) as refused:
+        run(flag)
+    assert difference in str(refused.value)
+    assert "--fresh" in str(refused.value)
+    assert str(refused.value).count(" was ") == 1
+
+
+def test_all_other_settings_may_change(here):
+    run()
+    again, running = run(
+        "checkpoint.every_events=7",
+        "checkpoint.keep=1",
+        "dead_letters.path=other.jsonl",
+        "dead_letters.max_ratio=0.1",
+        "source.block_bytes=8192",
+    )
+    assert running.resumed_at == again.learned == 200
+
+
+def test_a_checkpoint_of_the_library_is_not_a_daemons(here):
+    model = MoERegressor(2)
+    model.learn_one({"a": 1.0}, 1.0)
+    store = CheckpointStore("state")
+    store.prepare()
+    store.save(model.arrays(), model.describe())
+    with pytest.raises(CheckpointError, match=r"no daemon wrote its checkpoint; set checkpoint\.dir"):
+        run()
+
+
+def test_a_damaged_checkpoint_costs_time_and_nothing_else(here, caplog):
+    # The second checkpoint is the end of the file; without it, that part is learned again.
+    flags = ("source.block_bytes=4096", "checkpoint.every_events=1")
+    (here / "data.csv").write_text("a,b,y\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(2000)))
+    whole, _ = run(*flags)
+    newest = CheckpointStore("state").generations()[-1]
+    path = CheckpointStore("state").path(newest)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    again, running = run(*flags)
+    assert 0 < running.resumed_at < 2000
+    assert (again.learned, again.state_digest) == (2000, whole.state_digest)
+    assert f"{path}: damaged" in caplog.text
+
+
+def test_without_any_sound_checkpoint_it_does_not_begin_anew_by_itself(here):
+    run()
+    CheckpointStore("state").path(1).write_bytes(b"torn")
+    with pytest.raises(CheckpointError, match="no checkpoint is sound"):
+        run()
+    assert run(fresh=True)[0].learned == 200
+
+
+# --- looking into a checkpoint --------------------------------------------------------------------------------------
+
+
+def test_a_folder_shows_its_newest_checkpoint_and_a_file_itself(here):
+    summary, _ = run()
+    folder, file = describe_checkpoint("state"), describe_checkpoint(summary.checkpoint)
+    assert {**folder, "path": ""} == {**file, "path": ""}
+    assert folder["state_digest"] == summary.state_digest
+    assert (folder["n"], folder["features"], folder["warming_up"]) == (200, ["a", "b"], False)
+    assert sum(folder["expert_masses"]) == pytest.approx(1.0)
+    assert folder["counters"]["outcomes"]["learned"] == 200
+    assert folder["positions"][0]["files"][0]["path"] == "data.csv"
+
+
+def test_looking_needs_no_lock_and_changes_nothing(here):
+    run()
+    before = {path: path.stat().st_mtime_ns for path in (here / "state").iterdir()}
+    with FolderLock("state"):
+        before[here / "state" / "lock"] = (here / "state" / "lock").stat().st_mtime_ns
+        describe_checkpoint("state")
+        assert {path: path.stat().st_mtime_ns for path in (here / "state").iterdir()} == before
+
+
+@pytest.mark.parametrize("place", ["nowhere", "data.csv", "."])
+def test_what_holds_no_checkpoint(here, place):
+    with pytest.raises(CheckpointError, match=f"^{place}: "):
+        describe_checkpoint(place)
+
+
+@pytest.mark.slow
+def test_kernels_compile_without_a_word(capsys):
+    assembly.compile_kernels()
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,256 @@
+"""What the commands say about themselves and how failures become exit codes; tests/process runs them for real."""
+
+import json
+import logging
+import re
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+import streammoe
+from streammoe.cli import LEVELS, JsonLines, exit_codes, main, progress_bar
+from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
+from streammoe.estimators import MoERegressor
+
+COMMANDS = sorted(main.commands)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """Commands set up logging for their process, which here is pytest's."""
+    root, ours = logging.getLogger(), logging.getLogger("streammoe")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(main, list(map(str, arguments)))
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "data.csv").write_text("a,b,y\n1,2,3\n2,1,3\n")
+    path = tmp_path / "config.toml"
+    path.write_text("""
+        source = { kind = "file", path = "data.csv" }
+        schema.target = "y"
+        metrics.enabled = false
+    """)
+    return path
+
+
+# --- help -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_that_are_promised():
+    assert {"run", "check-config", "inspect", "demo"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_the_help_lists_every_command_with_a_sentence(call, option):
+    done = call(option)
+    assert done.exit_code == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in done.stdout
+        assert main.commands[name].get_short_help_str()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_commands_help_has_an_example_and_both_log_options(call, name):
+    done = call(name, "--help")
+    assert done.exit_code == 0
+    assert re.search(rf"^ +Example:\n +streammoe {name}\b", done.stdout, re.MULTILINE)
+    assert "--log-level [debug|info|warning|error]" in done.stdout
+    assert "--log-format [text|json]" in done.stdout
+
+
+@pytest.mark.parametrize("name", [None, *COMMANDS])
+def test_examples_use_only_what_there_is(name):
+    text = (main if name is None else main.commands[name]).help
+    lines = [line.strip() for line in text.split("Example:")[1].splitlines() if line.strip()]
+    assert lines
+    for line in lines:
+        program, command, *arguments = shlex.split(line)
+        assert program == "streammoe"
+        assert name in {None, command}
+        main.commands[command].make_context(command, arguments)  # raises what a user would be told
+
+
+def test_the_version(call):
+    assert streammoe.__version__ in call("--version").stdout
+
+
+@pytest.mark.parametrize("wrong", [["run"], ["nonsense"], ["run", "c.toml", "--log-level", "loud"], ["run", "--bogus"]])
+def test_a_wrong_command_line_is_told_on_stderr(call, wrong):
+    done = call(*wrong)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "Usage: " in done.stderr
+
+
+# --- check-config ---------------------------------------------------------------------------------------------------
+
+
+def test_check_config_opens_nothing(call, config, tmp_path):
+    (tmp_path / "data.csv").unlink()
+    before = sorted(tmp_path.rglob("*"))
+    done = call("check-config", config)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"{config}: no errors\n", "")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_check_config_tells_every_error_at_once_and_the_nearest_name(call, config):
+    config.write_text('[source]\nkind = "file"\n[model]\nn_expert = 3\ndegree = "two"\n[modle]\n')
+    done = call("check-config", config, "--set", "metrics.port=70000")
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 6
+    for said in (
+        f"error: model.n_expert: unknown setting (from {config}); did you mean n_experts?",
+        "error: model.degree: must be a valid integer, got 'two'",
+        "error: modle: unknown section",
+        "error: schema.target: required",
+        "error: source.path: required",
+        "got 70000 (from flag metrics.port)",
+    ):
+        assert said in done.stderr
+
+
+def test_check_config_knows_the_connectors_own_settings(call, config):
+    done = call("check-config", config, "--set", "source.block_bytes=1", "--set", "source.pth=x")
+    assert done.exit_code == 2
+    assert "source.block_bytes: must be greater than or equal to 4096, got 1" in done.stderr
+    assert "source.pth: unknown setting (from flag source.pth); did you mean path?" in done.stderr
+
+
+def test_an_unknown_kind_of_source_names_those_there_are(call, config):
+    done = call("check-config", config, "--set", "source.kind=kafak")
+    assert done.exit_code == 2
+    assert "source.kind: must be one of file" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["[source", b"\xff\xfe"])
+def test_a_file_that_is_no_toml(call, config, content):
+    config.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = call("check-config", config)
+    assert done.exit_code == 2
+    assert str(config) in done.stderr
+
+
+# --- run and inspect ------------------------------------------------------------------------------------------------
+
+
+def test_run_prints_a_dash_for_what_is_not_known(call, config, tmp_path):
+    (tmp_path / "data.csv").write_text("a,b,y\n")
+    done = call("run", config, "--log-level", "error")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == ""
+    values = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert (values["events"], values["rmse"], values["log_loss"]) == ("0", "-", "-")
+
+
+def test_flags_stand_over_the_file(call, config, tmp_path):
+    done = call("run", config, "--set", "checkpoint.dir=elsewhere", "--summary", "json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["checkpoint"].startswith("elsewhere/")
+    assert list((tmp_path / "elsewhere").glob("*.safetensors"))
+    assert not list((tmp_path / "state").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_level_of_the_log(call, config, level):
+    done = call("run", config, "--log-level", level)
+    assert done.exit_code == 0, done.stderr
+    assert ("DEBUG checkpoint" in done.stderr) == (level == "debug")
+
+
+def test_inspect_reads_a_saved_model_too(call, tmp_path):
+    model = MoERegressor(2, warmup=10)
+    for i in range(5):
+        model.learn_one({"a": float(i)}, 1.0)
+    model.save(tmp_path / "model.safetensors")
+    done = call("inspect", "model.safetensors", "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["n"], found["state_digest"], found["features"]) == (5, model.state_digest(), ["a"])
+    assert found["warming_up"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint", b"\xff" * 100])
+def test_inspect_refuses_what_is_no_checkpoint(call, tmp_path, damage):
+    (tmp_path / "x.safetensors").write_bytes(damage)
+    done = call("inspect", "x.safetensors")
+    assert done.exit_code == 4
+    assert "error: x.safetensors: not a checkpoint" in done.stderr
+
+
+# --- exit codes and logs --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("one", "two"), 2),
+        (SourceError("one\ntwo"), 3),
+        (CheckpointError("one\ntwo"), 4),
+        (TooManyBadRecords("one\ntwo"), 5),
+        (StreammoeError("one\ntwo"), 70),
+    ],
+)
+def test_an_error_of_the_tree_is_told_without_traceback(capsys, error, code):
+    with pytest.raises(SystemExit) as left, exit_codes():
+        raise error
+    assert left.value.code == code
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: one\nerror: two\n")
+
+
+def test_anything_else_is_a_bug_with_its_traceback(caplog):
+    with pytest.raises(SystemExit) as left, exit_codes():
+        raise ZeroDivisionError("just like that")
+    assert left.value.code == 70
+    assert "this is a bug" in caplog.text
+    assert "ZeroDivisionError: just like that" in caplog.text
+
+
+def test_a_log_line_is_json_with_the_traceback_inside():
+    try:
+        raise ZeroDivisionError("ünd so\nweiter")
+    except ZeroDivisionError as error:
+        info = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("streammoe.x", logging.ERROR, "x.py", 1, "said %s", ("it",), info)
+    record.created = 0.5
+    line = JsonLines().format(record)
+    assert "\n" not in line
+    found = json.loads(line)
+    assert found.pop("traceback").endswith("weiter")
+    assert found == {
+        "time": "1970-01-01T00:00:00.500+00:00",
+        "level": "error",
+        "logger": "streammoe.x",
+        "message": "said it",
+    }
+
+
+def test_there_is_no_progress_bar_without_a_terminal(capsys):
+    with progress_bar("learning") as follow:
+        follow((1, 2))
+        follow(None)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_progress_bar_follows_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with progress_bar("learning") as follow:
+        for progress in ((0, 0), (1, 4), None, (4, 4)):
+            follow(progress)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "learning" in err
+    assert "100%" in err
