@@ -78,7 +78,7 @@ def open_daemon(
 
     Args:
         settings: of the daemon.
-        fresh: begin anew although there are checkpoints; they stay until new ones displace them.
+        fresh: begin anew although there are checkpoints, which are set aside in a folder of their own.
         on_batch: told the source's progress after each batch.
 
     Raises:
@@ -90,14 +90,11 @@ def open_daemon(
         stack.enter_context(FolderLock(settings.checkpoint.dir))
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep)
         store.prepare()
-        found = None if fresh else store.latest()
+        if fresh:
+            store.set_aside()
+        found = store.latest()
         model = _model(settings) if found is None else _resumed(settings, found)
         metrics = Metrics()
-        url = None
-        if settings.metrics.enabled:
-            server = MetricsServer(settings.metrics.host, settings.metrics.port, metrics.registry)
-            stack.callback(server.close)
-            url = server.url
         dead_letters = DeadLetterFile(settings.dead_letters.path)
         stack.callback(dead_letters.close)
         source = connectors()[settings.source.kind](settings.source)  # type: ignore[attr-defined]
@@ -113,7 +110,7 @@ def open_daemon(
             features=None if features == "*" else tuple(features),
             ignore=tuple(settings.schema.ignore),
         )
-        scores = PrequentialScores.from_json(metadata["scores"]) if found is not None else PrequentialScores()
+        scores = PrequentialScores() if found is None else PrequentialScores.restore(metadata["scores"], found.arrays)
         daemon = Daemon(
             source=source,
             pipeline=Pipeline(model, schema, scores),
@@ -128,6 +125,12 @@ def open_daemon(
             reasons=counters["reasons"],
             on_batch=on_batch,
         )
+        # After the counters have been restored, so that nobody sees them jump.
+        url = None
+        if settings.metrics.enabled:
+            server = MetricsServer(settings.metrics.host, settings.metrics.port, metrics.registry)
+            stack.callback(server.close)
+            url = server.url
         if found is not None:
             LOGGER.info("going on from a checkpoint in %s with %d events learned", store.folder, model.n)
         yield Running(daemon, url, model.n)

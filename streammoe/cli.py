@@ -62,8 +62,8 @@ def exit_codes() -> Iterator[None]:
         for line in str(error).splitlines():
             click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
         sys.exit(error.exit_code)
-    except (click.exceptions.Exit, click.ClickException, click.Abort):
-        raise
+    except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
+        raise  # click's own business; a reader that has left is no bug
     except Exception:
         logging.getLogger("streammoe").exception("this is a bug in streammoe, please report it with this traceback")
         sys.exit(70)

@@ -207,10 +207,7 @@ class MoERegressor(base.Regressor):
             InvalidEvent: a row that would poison the model; its index is in ``row`` and nothing was learned.
         """
         rows, names = self._rows(X, feature_names)
-        targets = _finite_array(y, "target").reshape(len(rows), -1)
-        if targets.shape[1] != self._encoder.n_outputs:
-            msg = f"y: got shape {np.shape(y)} for {len(rows)} rows; it must hold one number for each row of X"
-            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
+        targets = self._targets(y, len(rows))
         if not len(rows):
             return np.empty(0)
         known = set(self._encoder.columns)
@@ -248,7 +245,7 @@ class MoERegressor(base.Regressor):
     ) -> FloatArray:
         """Log s(y|x) of each row, shape (n,), in the target's own units; learns nothing."""
         rows, names = self._rows(X, feature_names)
-        targets = _finite_array(y, "target").reshape(len(rows), -1)
+        targets = self._targets(y, len(rows))
         scores, _ = self._score(_reordered(rows, names, self._encoder.columns), targets)
         return -scores.losses
 
@@ -623,6 +620,14 @@ class MoERegressor(base.Regressor):
             msg = f"feature_names: got {len(set(names))} different names for {width} columns; give each column one"
             raise InvalidEvent(msg, reason="wrong_shape")
         return _finite_array(X, "X", names), names
+
+    def _targets(self, y: AnyArray, n: int) -> FloatArray:
+        """Y as (n, Q) finite floats."""
+        found = _finite_array(y, "target")
+        if found.shape not in ((n,), (n, self._encoder.n_outputs)):
+            msg = f"y: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
+            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
+        return found.reshape(n, self._encoder.n_outputs)
 
     def _default_names(self, width: int) -> list[Any]:
         """x0, x1, … where the model knows them; else the model's own columns, in their order."""

@@ -147,14 +147,9 @@ class Encoder:
         self, row: FloatArray, target: FloatArray, verdict: int, unseen: list[Any] | None = None
     ) -> InvalidEvent:
         """The error for a row that `screen` refused."""
-        names = self.columns + (unseen or [])
-        is_target = verdict >= len(names)
-        name = "target" if is_target else names[verdict]
-        value = float(target[verdict - len(names)] if is_target else row[verdict])
-        ranges = self.target_largest if is_target else self.largest
-        seen = (
-            float(ranges[verdict - len(names) if is_target else verdict]) if verdict - is_target < len(ranges) else 0.0
-        )
+        names = [*self.columns, *(unseen or []), *["target"] * len(target)]
+        largest = np.concatenate([self.largest, np.zeros(len(unseen or [])), self.target_largest])
+        name, value, seen = names[verdict], float(np.concatenate([row, target])[verdict]), float(largest[verdict])
         rule = (
             f"the limit is {self.limit:g}"
             if abs(value) > self.limit

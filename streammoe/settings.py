@@ -133,7 +133,7 @@ class Checkpoint(Section):
 
 
 class Metrics(Section):
-    """The address of metrics, health and status page."""
+    """The address that metrics are served at."""
 
     enabled: bool = True
     host: Text = "127.0.0.1"

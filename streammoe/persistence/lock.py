@@ -55,8 +55,14 @@ class FolderLock:
                 f"checkpoint folder {self.folder}: its filesystem cannot lock files ({error.strerror}); "
                 "set checkpoint.dir to a folder on a local disk"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.folder}: cannot be written ({error.strerror}); make room on the disk, or set "
+                "checkpoint.dir to another folder"
+            ) from error
 
     def close(self) -> None:
         """Let other processes in. Fine to call again."""

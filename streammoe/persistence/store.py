@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from streammoe.errors import CheckpointError
-from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, replace
+from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, replace, sync_folder
 from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, encode
 from streammoe.types import AnyArray
 
@@ -113,6 +114,30 @@ class CheckpointStore:
             f"checkpoint folder {self.folder}: no checkpoint is sound ({names}); "
             "restore a copy, or move these files away to learn from the beginning"
         )
+
+    def set_aside(self) -> Path | None:
+        """Move all checkpoints to a new sub-folder, so that nothing goes on from them; return it if there were any.
+
+        Raises:
+            CheckpointError: they cannot be moved.
+        """
+        generations = self.generations()
+        if not generations:
+            return None
+        try:
+            aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
+            # The newest last: whatever is left when a process is killed in between, the newest is still the newest.
+            for generation in generations:
+                path = self.path(generation)
+                path.rename(aside / path.name)
+            sync_folder(self.folder)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint folder {self.folder}: its checkpoints cannot be set aside ({error.strerror}); "
+                "move them away by hand, or set checkpoint.dir to another folder"
+            ) from error
+        logger.warning("the checkpoints that were in %s are in %s now", self.folder, aside)
+        return aside
 
     def _prune(self) -> None:
         for generation in self.generations()[: -self.keep]:

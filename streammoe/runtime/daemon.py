@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
-from streammoe.ports import DeadLetterSink, Position, Source
+from streammoe.ports import DeadLetter, DeadLetterSink, Position, Source
 from streammoe.runtime.dead_letter import BadRecordGuard
 from streammoe.runtime.metrics import OUTCOMES, Metrics
 from streammoe.runtime.pipeline import Pipeline
@@ -138,7 +138,7 @@ class Daemon:
         started = time.monotonic()
         self._dead_letters.flush()
         path = self._store.save(
-            self.model.arrays(),
+            {**self.model.arrays(), **self.scores.arrays()},
             {
                 **self._description,
                 **self.model.describe(),
@@ -165,15 +165,15 @@ class Daemon:
         processed = self._pipeline.process(batch)
         if processed.letters:
             self._dead_letters.write(processed.letters)
-            self._report_first(processed.reasons, processed.letters[0].detail)
+            self._report_new_reasons(processed.letters)
         try:
             self._guard.judge(processed.bad)
-        except TooManyBadRecords:
+        except TooManyBadRecords as error:
             # The letters say what is wrong with the deploy. The model and its positions stay at the last checkpoint.
             self._dead_letters.flush()
-            raise
+            raise TooManyBadRecords(f"{error}. The latest: {processed.letters[-1].detail}") from None
         if was_warming_up and not self.model.is_warming_up:
-            LOGGER.info("warm-up over after %d events; learning by steps from here", self.model.n)
+            LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", self.model.n)
         self._position = batch.end
         self._unsaved += len(batch) + batch.skipped
         self._processed += len(batch)
@@ -186,10 +186,12 @@ class Daemon:
         self._metrics.batch(time.monotonic() - started)
         self._publish()
 
-    def _report_first(self, reasons: Counter[str], detail: str) -> None:
+    def _report_new_reasons(self, letters: list[DeadLetter]) -> None:
         """Log the first refusal of each kind: the dead letters have them all, and a flood helps nobody."""
-        if reasons.keys() - self._reasons.keys():
-            LOGGER.warning("refused a record, and from now on only counts such ones: %s", detail)
+        first_of = {letter.reason: letter for letter in reversed(letters)}
+        for reason in first_of.keys() - self._reasons.keys():
+            detail = first_of[reason].detail
+            LOGGER.warning("refused a record (%s), from now on such ones are only counted: %s", reason, detail)
 
     def _is_due(self) -> bool:
         if not self._unsaved:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from streammoe.errors import ConfigError, TooManyBadRecords
+from streammoe.errors import CheckpointError, ConfigError, TooManyBadRecords
 from streammoe.ports import DeadLetter
 from streammoe.types import BoolArray
 
@@ -49,16 +51,35 @@ class DeadLetterFile:
                 entry["record"] = record.decode()
             except UnicodeDecodeError:
                 entry["record_base64"] = base64.b64encode(record).decode()
-            self._stream.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+            line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+            with self._failing_loudly():
+                self._stream.write(line)
 
     def flush(self) -> None:
-        """Return only when everything written is on disk."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        """Return only when everything written is on disk.
+
+        Raises:
+            CheckpointError: it cannot be written; a checkpoint must not pass over records that are kept nowhere.
+        """
+        with self._failing_loudly():
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
 
     def close(self) -> None:
         """Close the file."""
-        self._stream.close()
+        with self._failing_loudly():
+            self._stream.close()
+
+    @contextmanager
+    def _failing_loudly(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            message = (
+                f"dead_letters.path {self.path}: cannot be written ({error.strerror}); make room on the disk or mend "
+                "its permissions, and start again: nothing after the last checkpoint has been passed over"
+            )
+            raise CheckpointError(message) from error
 
     def _ends_with_line_end(self) -> bool:
         with self.path.open("rb") as stream:
@@ -92,7 +113,7 @@ class BadRecordGuard:
         if worst > self.max_ratio * WINDOW:
             message = (
                 f"{worst} of {WINDOW} records in a row were refused, dead_letters.max_ratio allows {self.max_ratio:g} "
-                "of them; look at the reasons in the dead letters, mend the producer or the schema, and start again: "
-                "nothing after the last checkpoint has been passed over"
+                "of them; look at the reasons in the dead letters, mend the producer, or name the columns that hold no "
+                "numbers in schema.ignore, and start again: nothing after the last checkpoint has been passed over"
             )
             raise TooManyBadRecords(message)

@@ -89,6 +89,8 @@ class Pipeline:
             self.model.set_columns(sorted(self.schema.features))
             return [], batch
         decode = decoder(batch.format)
+        # A header without the target is an error; it must come before the header shapes the model.
+        decode.decode(batch.tail(len(batch)), (), self.schema.targets)
         others = {*self.schema.targets, *self.schema.ignore}
         letters = []
         for i in range(len(batch)):

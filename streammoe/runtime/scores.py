@@ -84,24 +84,26 @@ class PrequentialScores:
         return {name: math.sqrt(value) for name, value in self.baseline_squared_error.means().items()}
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for the checkpoint."""
+        """All but the windows, for the checkpoint."""
         averages = {name: vars(getattr(self, name)) for name in _NAMES}
         return {
             "targets": self._targets,
             "target_sum": self._target_sum,
-            **{name: {**values, "window": values["window"].tolist()} for name, values in averages.items()},
+            **{name: {**values, "window": None} for name, values in averages.items()},
         }
 
+    def arrays(self) -> dict[str, FloatArray]:
+        """The windows, for the checkpoint."""
+        return {f"scores.{name}": getattr(self, name).window for name in _NAMES}
+
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> PrequentialScores:
-        """The inverse of `to_json`."""
+    def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
+        """The inverse of `to_json` and `arrays`."""
         scores = cls()
         scores._targets = found["targets"]
         scores._target_sum = found["target_sum"]
         for name in _NAMES:
-            average = getattr(scores, name)
-            for field, value in found[name].items():
-                setattr(average, field, np.array(value, dtype=np.float64) if field == "window" else value)
+            vars(getattr(scores, name)).update(found[name], window=arrays[f"scores.{name}"])
         return scores
 
 

@@ -122,7 +122,8 @@ def _plain(block: bytes, ends: IntArray) -> bool:
 
     Records end where lines end outside quotes; quotes only surround whole fields or are doubled inside of them.
     """
-    if block.count(b"\r") != block.count(b"\r\n") or block.startswith(codecs.BOM_UTF8) or not is_utf8(block):
+    lone_returns = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
+    if lone_returns or block.startswith(codecs.BOM_UTF8) or not is_utf8(block):
         return False
     octets = np.frombuffer(block, np.uint8)
     lines = np.flatnonzero(octets == ord("\n")) + 1
