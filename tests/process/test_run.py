@@ -5,7 +5,6 @@ middle of a file without a race, a connector of the tests' own, found through it
 is, gives some batches of a file and then waits.
 """
 
-import contextlib
 import csv
 import json
 import os
@@ -30,6 +29,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 EVENTS = 8_000
+MANY = 20_000
 BATCH = 4096
 TIMEOUT = 60
 
@@ -250,9 +250,8 @@ def data(tmp_path_factory):
         write_csv(folder / f"part-{part}.csv", lines[cuts[part] : cuts[part + 1]])
     write_csv(folder / "bad.csv", with_bad_ones(lines, [record for record, _, _ in BAD_CSV]))
     # Without stray quotes, for which a reader has to look far ahead.
-    write_csv(
-        folder / "many.csv", [line for i, good in enumerate(lines, 1) for line in [good, "no"][: 1 + (i % 50 == 0)]]
-    )
+    many = csv_lines(events(MANY))
+    write_csv(folder / "many.csv", [line for i in range(0, MANY, 50) for line in [*many[i : i + 50], "no"]])
     bad = with_bad_ones(json_lines(events()), [record for record, _, _ in BAD_JSONL])
     (folder / "bad.jsonl").write_text("\n".join(bad) + "\n")
     return folder
@@ -364,26 +363,33 @@ def test_killed_at_any_moment_each_event_still_counts_once(place, data):
     undisturbed = place.run(place.config(path, dir="undisturbed"))
     # A checkpoint for every batch: most of the time goes into writing them, and so do most of the kills.
     config = place.config(path, extra="checkpoint.every_events = 150")
-    kills = 0
-    generations = set()
-    for _ in range(8):
+
+    def generation():
+        names = [
+            int(re.sub(r"\D", "", file.name)) for file in (place.folder / "state").glob("checkpoint-*.safetensors")
+        ]
+        return max(names, default=0)
+
+    kills = 8
+    for attempt in range(kills):
         process = place.start("run", config)
-        # From here on it learns; before, a kill would show little.
-        with contextlib.suppress(StopIteration):
-            next(line for line in process.stderr if "metrics at" in line)
-        time.sleep(rng.uniform(0, 0.5))
-        process.kill()
-        process.communicate()
-        kills += process.returncode == -signal.SIGKILL
-        generations.add(max((file.name for file in (place.folder / "state").glob("*.safetensors")), default=""))
-    assert kills >= 4
-    assert len(generations) >= 3, "the kills came too early to mean anything"
+        target = generation() + rng.randint(0 if attempt else 1, 6)
+        try:
+            next(line for line in process.stderr if "metrics at" in line)  # from here on it learns
+            wait_until(lambda process=process, target=target: generation() >= target or process.poll() is not None)
+            time.sleep(rng.uniform(0, 0.01))
+        finally:
+            process.kill()
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL, "it came to its end before the kill"
+    assert 0 < place.inspect()["n"] < MANY
     whole = place.run(config)
     assert whole["state_digest"] == undisturbed["state_digest"]
     assert counts(whole) == counts(undisturbed)
+    assert whole["learned"] == MANY
     places = {letter["place"]["offset"] for letter in place.letters("state", torn=kills)}
     assert places == {letter["place"]["offset"] for letter in place.letters("undisturbed")}
-    assert len(places) == EVENTS // 50
+    assert len(places) == MANY // 50
 
 
 # --- while it runs --------------------------------------------------------------------------------------------------
@@ -414,7 +420,7 @@ def test_metrics_can_be_scraped_while_it_runs(waiting):
         assert names & {name, f"{name}_bucket"}, name
     value = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
     learned = value["streammoe_events_total", "learned"]
-    assert 0 < learned < EVENTS
+    assert 0 < learned < MANY
     assert value["streammoe_model_events",] == learned
     assert value["streammoe_warming_up",] == 0
     assert value["streammoe_rejected_total", "malformed"] > 0
@@ -444,7 +450,7 @@ def test_a_running_daemons_checkpoint_can_be_inspected(waiting):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert {"n", "positions", "model", "version", "state_digest"} <= found.keys()
-    assert 0 < found["n"] < EVENTS
+    assert 0 < found["n"] < MANY
     assert found["counters"]["reasons"]["malformed"] > 0
     assert found["positions"][0]["files"][0]["offset"] > 0
 
