@@ -131,12 +131,28 @@ def test_a_restart_says_where_it_goes_on(here, caplog):
     assert "with 200 events learned" in caplog.text
 
 
-def test_a_fresh_start_keeps_the_checkpoints_there_are(here):
+def test_a_fresh_start_sets_the_checkpoints_there_are_aside(here):
     first, _ = run()
     second, running = run(fresh=True)
     assert running.resumed_at == 0
     assert (second.learned, second.state_digest) == (200, first.state_digest)
-    assert CheckpointStore("state").generations() == [1, 2]
+    (aside,) = (here / "state").glob("set-aside-*")
+    assert describe_checkpoint(aside)["state_digest"] == first.state_digest
+
+
+@pytest.mark.parametrize(
+    ("flag", "error"),
+    [
+        ("source.path=nowhere.csv", SourceError),
+        ("dead_letters.path=data.csv/x", ConfigError),
+        ("metrics.host=192.0.2.1", ConfigError),
+    ],
+)
+def test_a_fresh_start_that_fails_leaves_the_checkpoints_in_place(here, flag, error):
+    first, _ = run()
+    with pytest.raises(error):
+        run("metrics.enabled=true", "metrics.port=0", flag, fresh=True)
+    assert describe_checkpoint("state")["state_digest"] == first.state_digest
 
 
 @pytest.mark.parametrize(
