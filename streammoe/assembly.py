@@ -90,9 +90,7 @@ def open_daemon(
         stack.enter_context(FolderLock(settings.checkpoint.dir))
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep)
         store.prepare()
-        if fresh:
-            store.set_aside()
-        found = store.latest()
+        found = None if fresh else store.latest()
         model = _model(settings) if found is None else _resumed(settings, found)
         metrics = Metrics()
         dead_letters = DeadLetterFile(settings.dead_letters.path)
@@ -116,7 +114,9 @@ def open_daemon(
             pipeline=Pipeline(model, schema, scores),
             store=store,
             dead_letters=dead_letters,
-            guard=BadRecordGuard(settings.dead_letters.max_ratio),
+            guard=BadRecordGuard(
+                settings.dead_letters.max_ratio, None if found is None else found.arrays["guard.latest"]
+            ),
             metrics=metrics,
             policy=CheckpointPolicy(settings.checkpoint.every_events, settings.checkpoint.every_seconds),
             description={"version": version("streammoe"), "settings": settings.learning_settings()},
@@ -133,6 +133,9 @@ def open_daemon(
             url = server.url
         if found is not None:
             LOGGER.info("going on from a checkpoint in %s with %d events learned", store.folder, model.n)
+        if fresh:
+            # Last of all: a start that fails must leave everything as it was.
+            store.set_aside()
         yield Running(daemon, url, model.n)
 
 
@@ -169,12 +172,15 @@ def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
     if kept is None:
         message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
         raise CheckpointError(message)
-    differences = [
-        f"{section}.{name} was {kept[section].get(name)!r} and is {value!r} now"
-        for section, values in now.items()
-        for name, value in cast("Mapping[str, object]", values).items()
-        if kept[section].get(name) != value
-    ]
+    # A setting that the checkpoint does not know came with a later version; it was what its default is.
+    defaults = {"model": settings.model, "schema": settings.schema}
+    differences = []
+    for section, values in now.items():
+        fields = type(defaults[section]).model_fields
+        for name, value in cast("Mapping[str, object]", values).items():
+            was = kept[section].get(name, fields[name].default)
+            if was != value:
+                differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
     if differences:
         message = (
             f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. "

@@ -103,7 +103,7 @@ def setting_options(command: Command) -> Command:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="streammoe")
 def main() -> None:
-    r"""Learn from a stream of events, one at a time, with an online mixture of experts.
+    """Learn from a stream of events, one at a time, with an online mixture of experts.
 
     \b
     Example:
@@ -125,7 +125,7 @@ def main() -> None:
 )
 @logged
 def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log_level: str, log_format: str) -> None:
-    r"""Run the daemon: read events, learn, checkpoint, until the source ends or SIGTERM asks to stop.
+    """Run the daemon: read events, learn, checkpoint, until the source ends or SIGTERM asks to stop.
 
     \b
     Example:
@@ -159,7 +159,7 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
 @setting_options
 @logged
 def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_format: str) -> None:
-    r"""Parse a configuration and report every error in it at once; opens nothing that writes.
+    """Parse a configuration and report every error in it at once; opens nothing that writes.
 
     \b
     Example:
@@ -178,7 +178,7 @@ def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_f
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None:
-    r"""Show what a checkpoint holds: a file, or the newest sound one of a folder.
+    """Show what a checkpoint holds: a file, or the newest sound one of a folder.
 
     \b
     Example:
@@ -209,7 +209,7 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
 @click.option("--stay", is_flag=True, help="Keep the metrics up after the last event, until Ctrl-C.")
 @logged
 def demo(folder: Path, port: int, stay: bool, log_level: str, log_format: str) -> None:
-    r"""Stream a real data set through the whole daemon and compare it with plain baselines.
+    """Stream a real data set through the whole daemon and compare it with plain baselines.
 
     \b
     Example:
@@ -232,7 +232,7 @@ def demo(folder: Path, port: int, stay: bool, log_level: str, log_format: str) -
 @main.command("compile")
 @logged
 def compile_command(log_level: str, log_format: str) -> None:
-    r"""Compile the kernels ahead of time, so that a first start is as quick as any.
+    """Compile the kernels ahead of time, so that a first start is as quick as any.
 
     \b
     Example:

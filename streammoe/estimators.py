@@ -181,7 +181,7 @@ class MoERegressor(base.Regressor):
         row = self._encoder.row(x, unseen)
         n_old = len(self._encoder.columns)
         self._encoder.check_row(row, target, unseen)
-        if unseen and n_old:
+        if unseen:
             self._widen(n_old)
         self._learn(row, target)
 
@@ -230,7 +230,7 @@ class MoERegressor(base.Regressor):
         self._encoder.set_columns(unseen)
         self._encoder.largest = trial.largest
         self._encoder.target_largest = trial.target_largest
-        if unseen and n_old:
+        if unseen:
             self._widen(n_old)
         return self._learn(rows, targets).losses
 
@@ -256,6 +256,11 @@ class MoERegressor(base.Regressor):
             X: (n, P) in the order of `feature_names`; NaN is a missing value, infinities are out of range.
             Y: (n, 1); NaN is an event without target, which is predicted and not learned.
         """
+        if X.shape[1] != len(self._encoder.columns):
+            msg = f"X: got {X.shape[1]} columns; the model has {len(self._encoder.columns)}"
+            raise InvalidEvent(msg, reason="wrong_shape")
+        if not len(X):
+            return Outcome(np.empty(0, dtype=np.int64), np.empty(0), np.empty(Y.shape))
         verdicts = self._encoder.screen(X, Y)
         used = verdicts < 0
         if used.all():

@@ -157,6 +157,8 @@ class FileSource:
         if not Path(path).exists():
             raise SourceError(f"{path} was removed before all of it was read; {_START_AFRESH}")
         now = self._inspect(path)
+        if file["offset"] == 0:
+            return now  # nothing of it has been read, so nothing speaks against a mended file
         with _explained(path), Path(path).open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             _check_head(file, stream)

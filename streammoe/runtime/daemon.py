@@ -120,7 +120,8 @@ class Daemon:
                 if self._is_due():
                     self.checkpoint()
         except SourceError:
-            self.checkpoint()
+            if self._unsaved:
+                self.checkpoint()
             raise
         if stop.requested:
             LOGGER.info("asked to stop; saving what was learned")
@@ -138,7 +139,7 @@ class Daemon:
         started = time.monotonic()
         self._dead_letters.flush()
         path = self._store.save(
-            {**self.model.arrays(), **self.scores.arrays()},
+            {**self.model.arrays(), **self.scores.arrays(), "guard.latest": self._guard.latest},
             {
                 **self._description,
                 **self.model.describe(),
@@ -172,6 +173,8 @@ class Daemon:
             # The letters say what is wrong with the deploy. The model and its positions stay at the last checkpoint.
             self._dead_letters.flush()
             raise TooManyBadRecords(f"{error}. The latest: {processed.letters[-1].detail}") from None
+        if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
+            LOGGER.warning("no record so far holds the target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
             LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", self.model.n)
         self._position = batch.end

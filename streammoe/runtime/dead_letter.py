@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from streammoe.errors import CheckpointError, ConfigError, TooManyBadRecords
+from streammoe.persistence.durable import sync_folder
 from streammoe.ports import DeadLetter
 from streammoe.types import BoolArray
 
@@ -22,7 +23,7 @@ WINDOW = 1_000
 class DeadLetterFile:
     """Appends refused records to a file of JSON lines: place, stage, reason, detail, record.
 
-    A record that is not UTF-8 is kept as ``record_base64`` instead. The file is created when it is first needed.
+    A record that is not UTF-8 is kept as ``record_base64`` instead.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -31,6 +32,7 @@ class DeadLetterFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             torn = self.path.exists() and not self._ends_with_line_end()
             self._stream = self.path.open("ab")
+            sync_folder(self.path.parent)
             if torn:
                 # A killed process may have left half a line; what follows must not be glued to it.
                 self._stream.write(b"\n")
@@ -92,10 +94,10 @@ class DeadLetterFile:
 class BadRecordGuard:
     """Stops the daemon when too many of the latest records were refused: a bad deploy must not empty a topic."""
 
-    def __init__(self, max_ratio: float) -> None:
+    def __init__(self, max_ratio: float, latest: BoolArray | None = None) -> None:
         self.max_ratio = max_ratio
-        self._latest = np.zeros(0, dtype=np.bool_)
-        self._seen = 0
+        self.latest: BoolArray = np.zeros(0, dtype=np.bool_) if latest is None else latest
+        """Which of the latest records were refused; kept in checkpoints, so that restarts grant no new start."""
 
     def judge(self, bad: BoolArray) -> None:
         """Take which of the next records were refused, in order.
@@ -103,9 +105,8 @@ class BadRecordGuard:
         Raises:
             TooManyBadRecords: among some `WINDOW` records in a row more than `max_ratio` were refused.
         """
-        self._seen += len(bad)
-        flags = np.concatenate([self._latest, bad])
-        self._latest = flags[-(WINDOW - 1) :]
+        flags = np.concatenate([self.latest, bad])
+        self.latest = flags[-(WINDOW - 1) :]
         if len(flags) < WINDOW:
             return
         sums = np.concatenate([[0], np.cumsum(flags)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from streammoe.ports import Batch, DeadLetter
 from streammoe.runtime.decoders import decoder, to_row
 from streammoe.runtime.scores import PrequentialScores
 from streammoe.types import BoolArray
+
+LOGGER = logging.getLogger("streammoe.pipeline")
 
 
 class Schema(NamedTuple):
@@ -43,6 +46,7 @@ class Pipeline:
         self.model = model
         self.schema = schema
         self.scores = scores
+        self._unknown: set[str] = set()
 
     def process(self, batch: Batch) -> Processed:
         """Learn a batch, strictly in order.
@@ -51,6 +55,7 @@ class Pipeline:
             StreammoeError: the model is no longer finite; it must be neither saved nor served.
         """
         letters, rest = ([], batch) if self.model.feature_names else self._find_columns(batch)
+        self._notice_unknown(rest)
         decoded = decoder(batch.format).decode(rest, self.model.feature_names, self.schema.targets)
         outcome = self.model.learn_rows(decoded.X, decoded.Y)
         if not self.model.is_finite():
@@ -62,15 +67,16 @@ class Pipeline:
         learned = used & ~np.isnan(decoded.Y[:, 0])
         self.scores.update(outcome.losses[learned], outcome.predictions[learned], decoded.Y[learned])
 
-        bad = np.zeros(len(batch), dtype=np.bool_)
-        bad[: len(letters)] = True
-        here = bad[len(letters) :]
-        here[[rejected.index for rejected in decoded.rejected]] = True
-        here[decoded.rows[~used]] = True
-        letters += [_letter(rest, i, "decode", reason, detail) for i, reason, detail in decoded.rejected]
+        refused = {i: _letter(rest, i, "decode", reason, detail) for i, reason, detail in decoded.rejected}
         for at in np.flatnonzero(~used):
             error = self.model.out_of_range(decoded.X[at], decoded.Y[at], int(outcome.verdicts[at]))
-            letters.append(_letter(rest, int(decoded.rows[at]), "validate", error.reason, str(error)))
+            i = int(decoded.rows[at])
+            refused[i] = _letter(rest, i, "validate", error.reason, str(error))
+        bad = np.zeros(len(batch), dtype=np.bool_)
+        bad[: len(letters)] = True
+        bad[len(letters) + np.array(sorted(refused), dtype=np.int64)] = True
+        # In the order of the records, wherever the stream was cut.
+        letters += [refused[i] for i in sorted(refused)]
         outcomes = Counter(
             learned=int(learned.sum()),
             predicted_only=int((used & ~learned).sum()),
@@ -78,6 +84,24 @@ class Pipeline:
             skipped=batch.skipped,
         )
         return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad)
+
+    def _notice_unknown(self, batch: Batch) -> None:
+        """Say once for each field that it is ignored; one record of a batch is looked at, since all would cost much."""
+        if self.schema.features is not None or not len(batch):
+            return
+        try:
+            fields = decoder(batch.format).names(batch, 0)
+        except InvalidEvent:
+            return  # it is refused, with its reason, when the batch is decoded
+        known = {*self.model.feature_names, *self.schema.targets, *self.schema.ignore, *self._unknown}
+        unknown = sorted(fields.keys() - known)
+        if unknown:
+            self._unknown.update(unknown)
+            LOGGER.warning(
+                "%s: ignoring %s, which the first good record did not have; columns are fixed by that one",
+                batch.origin,
+                ", ".join(map(repr, unknown)),
+            )
 
     def _find_columns(self, batch: Batch) -> tuple[list[DeadLetter], Batch]:
         """Let the first good record say which columns there are.
@@ -94,13 +118,14 @@ class Pipeline:
         others = {*self.schema.targets, *self.schema.ignore}
         letters = []
         for i in range(len(batch)):
+            stage = "decode"
             try:
                 values = decode.names(batch, i)
                 columns = sorted(name for name in values if name not in others)
                 row, target = to_row(values, columns, self.schema.targets, text=batch.columns is not None)
+                stage = "validate"
                 self.model.introduce(columns, np.array([row]), np.array([target]))
             except InvalidEvent as error:
-                stage = "validate" if error.reason in ("out_of_range", "no_features") else "decode"
                 letters.append(_letter(batch, i, stage, error.reason, str(error)))
             else:
                 return letters, batch.tail(i)
