@@ -141,15 +141,25 @@ class MoERegressor(base.Regressor):
         self._residual = np.zeros(0)
 
     def _check_arguments(self) -> None:
+        whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
         rules = [
-            (self.n_experts >= 1, f"n_experts: got {self.n_experts}; it must be at least 1"),
-            (self.degree >= 1, f"degree: got {self.degree}; it must be at least 1"),
-            (self.gate_degree >= 1, f"gate_degree: got {self.gate_degree}; it must be at least 1"),
+            (
+                _is_whole(getattr(self, name), least),
+                f"{name}: got {getattr(self, name)!r}; it must be a whole number ≥ {least}",
+            )
+            for name, least in whole.items()
+            if not (name == "warmup" and self.warmup is None)
+        ]
+        rules += [
+            (_is_amount(getattr(self, name)), f"{name}: got {getattr(self, name)!r}; it must be a finite number ≥ 0")
+            for name in ("prior_strength", "range_factor")
+        ]
+        rules += [
+            (
+                self.schedule is None or isinstance(self.schedule, Schedule),
+                f"schedule: got {self.schedule!r}; make one with streammoe.schedules.power or .constant",
+            ),
             (self.covariance == "diagonal", f"covariance: got {self.covariance!r}; one output knows only 'diagonal'"),
-            (self.prior_strength >= 0.0, f"prior_strength: got {self.prior_strength}; it must be at least 0"),
-            (self.warmup is None or self.warmup >= 0, f"warmup: got {self.warmup}; it must be None or at least 0"),
-            (self.warmup_restarts >= 1, f"warmup_restarts: got {self.warmup_restarts}; it must be at least 1"),
-            (self.range_factor >= 0.0, f"range_factor: got {self.range_factor}; it must be at least 0"),
             (
                 not (self.warmup == 0 and self.standardize),
                 "standardize: needs a warm-up to take means and scales from; set warmup above 0",
@@ -418,6 +428,8 @@ class MoERegressor(base.Regressor):
             "expert_grams": ((K, p_v, p_v), (K, wide_v, wide_v)),
         }
         arrays = {name: _shaped(parameters, name, *shape) for name, shape in shapes.items()}
+        if not (arrays["variances"] > 0.0).all() or not (arrays["masses"] > 0.0).all():
+            raise ConfigError("parameters: 'variances' and 'masses' must be above 0")
         n = int(parameters["n"])
         prior = unit_prior(model.prior_strength, wide_w, wide_v, 1)
         if "prior" in parameters:
@@ -550,7 +562,8 @@ class MoERegressor(base.Regressor):
                 losses = np.full(len(X), np.nan)
                 return mm.Scores(losses, np.zeros((len(X), self._encoder.n_outputs))), np.empty((len(X), 0))
             state = self._warm_up.recursive
-        W, R = self._encoder.design(X)
+        # Predicting never raises on range: what is too large for the powers to hold counts as the largest that is not.
+        W, R = self._encoder.design(np.clip(X, -self._encoder.limit, self._encoder.limit))
         if self._state is None:
             W = R
         scaler = self._encoder.scaler
@@ -667,6 +680,14 @@ def load(path: str | os.PathLike[str]) -> MoERegressor:
     return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)
 
 
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(0.0 <= value < math.inf)
+
+
 def _finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
     """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
     found = np.asarray(values)
@@ -704,5 +725,8 @@ def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...], padded
     array = np.array(values[name], dtype=np.float64)
     if array.shape != shape:
         msg = f"parameters: {name!r} has shape {array.shape}; with these feature names it must have {shape}"
+        raise ConfigError(msg)
+    if not np.isfinite(array).all():
+        msg = f"parameters: {name!r} holds NaN or infinity; every entry must be finite"
         raise ConfigError(msg)
     return np.pad(array, [(0, wide - size) for size, wide in zip(shape, padded, strict=True)])

@@ -209,4 +209,4 @@ class Encoder:
 
 def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:
     """Standard deviations, with 1 for a column that does not vary beyond its rounding."""
-    return np.where(deviations > 1e-12 * np.abs(means) + 1e-300, deviations, 1.0)
+    return np.where(deviations > 1e-12 * np.abs(means) + 1e-100, deviations, 1.0)

@@ -13,7 +13,8 @@ import numpy as np
 from streammoe.engine.state import MMState
 from streammoe.experts.gaussian import LearningOptions, Prior, state_at, unit_prior
 from streammoe.kernels.batch import collect_statistics, fit_experts, fit_gate, kmeans, run_em
-from streammoe.types import FloatArray
+from streammoe.kernels.linalg import VANISHED
+from streammoe.types import BoolArray, FloatArray
 
 GATE_STARTS_PER_RESTART = 4
 SHORT_ROUNDS = 8
@@ -52,8 +53,8 @@ def one_expert_prior(R: FloatArray, Y: FloatArray, W: FloatArray, options: Learn
     gate_squares = np.mean(W * W, axis=0)
     prior = prior._replace(
         strength=options.prior_strength,
-        gate_gram=np.where(gate_squares > 0.0, gate_squares, 1.0),
-        expert_gram=np.where(squares > 0.0, squares, 1.0),
+        gate_gram=np.where(gate_squares > VANISHED, gate_squares, 1.0),
+        expert_gram=np.where(squares > VANISHED, squares, 1.0),
         variance_floor=options.variance_floor,
     )
     experts = np.zeros((1, n_outputs, R.shape[1]))
@@ -178,8 +179,8 @@ def _gate_first_starts(
     W: FloatArray, R: FloatArray, Y: FloatArray, K: int, count: int, rng: np.random.Generator, prior: Prior
 ) -> list[Parameters]:
     """Random steep gates, along an axis and in any direction in turn; experts are fitted under them."""
-    varying = np.flatnonzero(W.std(axis=0) > 0.0)
-    means, deviations = W[:, varying].mean(axis=0), W[:, varying].std(axis=0)
+    varying = np.flatnonzero(_varies(W))
+    means, deviations = W.mean(axis=0)[varying], W.std(axis=0)[varying]
     d = len(varying)
     starts = []
     for at in range(count):
@@ -205,11 +206,13 @@ def _gate_first_starts(
     return starts
 
 
-def _deviations(values: FloatArray) -> FloatArray:
-    deviations = values.std(axis=0)
-    return np.where(deviations > 0.0, deviations, 1.0)
+def _varies(values: FloatArray) -> BoolArray:
+    """Which columns vary beyond their rounding."""
+    varies: BoolArray = values.std(axis=0) > 1e-12 * np.abs(values.mean(axis=0)) + VANISHED
+    return varies
 
 
 def _standardised(values: FloatArray) -> FloatArray:
-    standardised: FloatArray = (values - values.mean(axis=0)) / _deviations(values)
+    deviations = np.where(_varies(values), values.std(axis=0), 1.0)
+    standardised: FloatArray = (values - values.mean(axis=0)) / deviations
     return standardised

@@ -132,13 +132,28 @@ def evaluate(
         for k in range(K):
             joint[k] = shares[k]
         return np.nan
+    largest: float = -np.inf
     for k in range(K):
-        total = 0.0
+        square = 0.0
         for q in range(Q):
             error = y[q] - means[k, q]
-            total += LOG_2PI + math.log(variances[k, q]) + error * error / variances[k, q]
-        joint[k] -= 0.5 * total
-    return log_gate - softmax(joint)
+            square += error * error / variances[k, q]
+            if Q > 1:
+                square += math.log(variances[k, q])
+        joint[k] -= 0.5 * square
+        largest = max(largest, joint[k])
+    total = 0.0
+    for k in range(K):
+        joint[k] = math.exp(joint[k] - largest)
+        # A division by the standard deviation costs a third of a logarithm; with many outputs it could overflow.
+        if Q == 1:
+            joint[k] /= math.sqrt(variances[k, 0])
+        total += joint[k]
+    inverse = 1.0 / total
+    for k in range(K):
+        joint[k] *= inverse
+    loss: float = log_gate - largest - math.log(total) + 0.5 * Q * LOG_2PI
+    return loss
 
 
 @jit

@@ -13,6 +13,9 @@ import numpy as np
 from streammoe.kernels.compile import inline, jit
 from streammoe.types import FloatArray
 
+VANISHED = 1e-100
+"""A diagonal entry below this has nothing left to say, and its inverse would overflow with the next events."""
+
 
 @inline
 def dot(a: FloatArray, b: FloatArray) -> float:
@@ -34,10 +37,15 @@ def symmetric_product(matrix: FloatArray, vector: FloatArray, out: FloatArray) -
     """Write ``matrix @ vector`` for a symmetric matrix to `out` and return ``vector @ matrix @ vector``."""
     p = vector.shape[0]
     blocked = p - p % 4
-    for i in range(p):
-        out[i] = 0.0
     # Four rows a sweep: `out` is then loaded and stored a quarter as often, which is what limits small matrices.
-    for j in range(0, blocked, 4):
+    if blocked == 0:
+        for i in range(p):
+            out[i] = 0.0
+    else:
+        v0, v1, v2, v3 = vector[0], vector[1], vector[2], vector[3]
+        for i in range(p):
+            out[i] = v0 * matrix[0, i] + v1 * matrix[1, i] + v2 * matrix[2, i] + v3 * matrix[3, i]
+    for j in range(4, blocked, 4):
         v0, v1, v2, v3 = vector[j], vector[j + 1], vector[j + 2], vector[j + 3]
         for i in range(p):
             out[i] += v0 * matrix[j, i] + v1 * matrix[j + 1, i] + v2 * matrix[j + 2, i] + v3 * matrix[j + 3, i]
@@ -79,7 +87,7 @@ def invert_spd(matrix: FloatArray, out: FloatArray, factor: FloatArray) -> bool:
     p = matrix.shape[0]
     scale = np.empty(p)
     for i in range(p):
-        scale[i] = 1.0 / math.sqrt(matrix[i, i]) if matrix[i, i] > 0.0 else 1.0
+        scale[i] = 1.0 / math.sqrt(matrix[i, i]) if matrix[i, i] > VANISHED else 1.0
     damping = 0.0
     for _ in range(16):
         if _cholesky_upper(matrix, scale, damping, factor):
@@ -113,8 +121,8 @@ def _cholesky_upper(matrix: FloatArray, scale: FloatArray, damping: float, facto
     for i in range(p):
         for j in range(i, p):
             factor[i, j] = matrix[j, i] * scale[i] * scale[j]
-        # A feature that has always been 0 stands apart from all others; any inverse will do, and 1 is a harmless one.
-        factor[i, i] = factor[i, i] + damping if matrix[i, i] > 0.0 else 1.0
+        # A feature that has always been 0, or as good as, stands apart; any inverse will do, and 1 is a harmless one.
+        factor[i, i] = factor[i, i] + damping if matrix[i, i] > VANISHED else 1.0
     smallest = 4e-16 * p
     for k in range(p):
         pivot = factor[k, k]
