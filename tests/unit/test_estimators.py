@@ -700,7 +700,6 @@ class TestArguments:
             MoERegressor(**{name: value})
         assert str(value) in str(refused.value)
 
-    @pytest.mark.xfail(reason="values of a wrong type fail later, or with an error that does not name the argument")
     @pytest.mark.parametrize(
         ("name", "value"),
         [
@@ -774,7 +773,6 @@ class TestWarmUpLength:
             model.predict_one({"a": 1.0, "b": mean, "c": 0.0})
         )
 
-    @pytest.mark.xfail(raises=RuntimeWarning, reason="a deviation of 1e-16 is taken for variation")
     def test_a_column_that_first_appears_in_the_last_event_of_it(self):
         model = trained(WARM - 1)
         X, y = stream(200, P=4, seed=8)

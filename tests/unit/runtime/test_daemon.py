@@ -102,7 +102,7 @@ def build(tmp_path):
             pipeline=Pipeline(model, Schema(("y",), None), scores),
             store=store,
             dead_letters=letters,
-            guard=BadRecordGuard(max_ratio),
+            guard=BadRecordGuard(max_ratio, found.arrays["guard.latest"] if found else None),
             metrics=metrics or Metrics(),
             policy=policy,
             description={"version": "1", "settings": {"model": {}}},
