@@ -1,1 +1,1 @@
-"""Families of experts: one file each, behind the contract of `streammoe.experts.family`."""
+"""Families of experts, one file each: the state of a mixture of them, and how one begins."""
