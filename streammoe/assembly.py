@@ -28,6 +28,8 @@ from streammoe.settings import Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
+MAY_CHANGE = {("model", "range_factor")}
+"""Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
 
 
 class Running(NamedTuple):
@@ -179,7 +181,7 @@ def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
         fields = type(defaults[section]).model_fields
         for name, value in cast("Mapping[str, object]", values).items():
             was = kept[section].get(name, fields[name].default)
-            if was != value:
+            if was != value and (section, name) not in MAY_CHANGE:
                 differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
     if differences:
         message = (
@@ -187,7 +189,9 @@ def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
             "Change them back, set checkpoint.dir to another folder, or begin anew with --fresh"
         )
         raise CheckpointError(message)
-    return MoERegressor.from_checkpoint(dict(found.arrays), found.metadata["model"])
+    model = found.metadata["model"]
+    arguments = {**model["arguments"], "range_factor": settings.model.range_factor}
+    return MoERegressor.from_checkpoint(dict(found.arrays), {**model, "arguments": arguments})
 
 
 def describe_checkpoint(place: str | Path) -> dict[str, Any]:

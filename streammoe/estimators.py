@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from streammoe.persistence import CheckpointStore, decode, durable, encode, stat
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
 
+LOGGER = logging.getLogger("streammoe.estimators")
 DEFAULT_SCHEDULE = schedules.power(0.6)
 
 
@@ -593,6 +595,12 @@ class MoERegressor(base.Regressor):
 
     def _end_warm_up(self, warm_up: WarmUp) -> None:
         X, Y = warm_up.rows()
+        LOGGER.info(
+            "warm-up: fitting %d experts with %d features to %d events",
+            self.n_experts,
+            self._encoder.expert_width,
+            len(X),
+        )
         self._encoder.fit_scaler(X, Y, standardize=self.standardize)
         scaler = self._encoder.scaler
         W, R = self._encoder.design(X)

@@ -42,6 +42,8 @@ class Batch:
     """Where reading goes on once every record of this batch has been dealt with."""
     skipped: int = 0
     """Blank lines in the block and other records that carry nothing; they are counted and otherwise ignored."""
+    too_long: bool = False
+    """Whether this is a single record that went on beyond the longest allowed; only its beginning is here."""
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -92,7 +92,7 @@ class Model(Section):
     """What is learned and how; the names are those of the estimators' arguments."""
 
     kind: Literal["regressor"] = "regressor"
-    n_experts: int = Field(4, ge=1)
+    n_experts: int = Field(4, ge=1, le=1000)
     degree: int = Field(1, ge=1)
     gate_degree: int = Field(1, ge=1)
     covariance: Literal["diagonal"] = "diagonal"

@@ -53,8 +53,9 @@ class FileSource:
     their own or the next batch, and those after the very last record of all in none.
 
     In csv a line end inside quotes belongs to the record. A stray quote cannot swallow the file: a record without an
-    end within ``max_record_bytes`` (or before the end of the file) is cut at its first line end, and one without any
-    line end at ``max_record_bytes``, for the decoder to refuse.
+    end within ``max_record_bytes`` (or before the end of the file) is cut at its first line end, for the decoder to
+    refuse. Of a record without any line end within ``max_record_bytes`` the beginning is refused as too long and the
+    rest is passed over.
 
     Args:
         settings: which files, and how to cut them.
@@ -86,6 +87,7 @@ class FileSource:
         self._format = ""
         self._columns: tuple[str, ...] | None = None
         self._size = 0
+        self._begins_at = 0
         self._skipped = 0
         self._bytes_read = 0
         self._bytes_total = 0
@@ -189,9 +191,23 @@ class FileSource:
             stream = self._stream or self._begin()
             start = self._files[self._at]["offset"]
             chunk, ends = self._read(stream, start)
+            goes_on = start > self._begins_at and not self._is_line_start(stream, start)
+        # A record without a line end within the limit comes in pieces. The first is refused, in a batch of its own; the
+        # others would look like records, so they are passed over.
+        torn = np.flatnonzero(np.frombuffer(chunk, np.uint8)[ends - 1] != ord("\n"))
+        torn = torn[ends[torn] + start < self._size]
+        too_long = not goes_on and torn.size > 0 and torn[0] == 0
+        if goes_on or too_long:
+            ends = ends[:1]
+        elif torn.size:
+            ends = ends[: torn[0]]
         stop = start + (int(ends[-1]) if ends.size else 0)
         self._advance(stop, done=stop >= self._size)
-        block, ends, begins, blank = _without_blank_lines(chunk, ends)
+        if goes_on:
+            return None
+        block, ends, begins, blank = (
+            (chunk[: int(ends[0])], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
+        )
         self._skipped += blank
         if not ends.size:
             return None
@@ -205,7 +221,13 @@ class FileSource:
             place=partial(_place, path, begins + start),
             end={"kind": "file", "files": list(self._files)},
             skipped=skipped,
+            too_long=too_long,
         )
+
+    @staticmethod
+    def _is_line_start(stream: BinaryIO, offset: int) -> bool:
+        stream.seek(offset - 1)
+        return stream.read(1) == b"\n"
 
     def _begin(self) -> BinaryIO:
         """Opens the current file and moves past what comes before its first record."""
@@ -232,6 +254,7 @@ class FileSource:
                     self._columns = _column_names(path, header)
             on_failure.pop_all()
         self._stream = stream
+        self._begins_at = begin
         self._advance(max(file["offset"], begin), done=False)
         return stream
 
@@ -292,7 +315,7 @@ def _check_head(file: _File, stream: BinaryIO) -> None:
     if hashlib.sha256(head).hexdigest() != file["head_sha256"]:
         raise SourceError(
             f"{file['path']} was replaced: its first {file['head_bytes']} bytes are no longer those that were found "
-            f"there; {_START_AFRESH}"
+            f"there; give new data a new name, or {_START_AFRESH}"
         )
     stream.seek(0)
 
@@ -306,6 +329,14 @@ def _size_now(file: _File) -> int:
         size = Path(file["path"]).stat().st_size
     except OSError:  # finished files need not stay
         return file["offset"]
+    # But another one in its place, under its name, would never be read.
+    with _explained(file["path"]), Path(file["path"]).open("rb") as stream:
+        _check_head(file, stream)
+    if size < file["offset"]:
+        raise SourceError(
+            f"{file['path']} was replaced after it had been read to its end: it has {size} bytes and had "
+            f"{file['offset']}; give new data a new name, or start with a fresh checkpoint folder"
+        )
     if size > file["offset"]:
         _LOGGER.warning(
             "%s grew by %d bytes after it had been read to its end; they are not read",

@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.engine.state import MMState
 from streammoe.experts.gaussian import LearningOptions, Prior, state_at, unit_prior
-from streammoe.kernels.batch import collect_statistics, fit_experts, fit_gate, kmeans, run_em
+from streammoe.kernels.batch import NEWTON_LIMIT, collect_statistics, fit_experts, fit_gate, kmeans, run_em
 from streammoe.kernels.linalg import VANISHED
 from streammoe.types import BoolArray, FloatArray
 
@@ -23,8 +23,10 @@ FINALISTS = 3
 TOLERANCE = 1e-7
 STEEPNESS = 4.0
 """Logit at one standard deviation of a gate-first start; steep enough that the experts under it differ."""
-WORK_LIMIT = 4e10
-"""Multiply-adds that a warm-up may cost; wide models get fewer rounds rather than a stall of minutes."""
+WORK_LIMIT = 2e10
+"""Multiply-adds that a warm-up may cost; wide models get fewer starts and rounds rather than a stall of minutes."""
+ROUND_LIMIT = 1e9
+"""Multiply-adds of one round over a buffer of default size."""
 
 
 class Parameters(NamedTuple):
@@ -36,13 +38,22 @@ class Parameters(NamedTuple):
 
 
 def default_size(n_experts: int, p_w: int, p_v: int, n_outputs: int) -> int:
-    """Events a warm-up buffer holds unless told: a dozen for each parameter, at least 400, at most 20,000.
+    """Events a warm-up buffer holds unless told: a dozen for each parameter, at least 400.
 
-    >>> default_size(4, 11, 11, 1)
-    972
+    Wide models get fewer, so that a round of EM stays below a second or so, but at least two for each feature.
+
+    >>> default_size(4, 11, 11, 1), default_size(4, 301, 301, 1)
+    (972, 1839)
     """
     parameters = (n_experts - 1) * p_w + n_experts * n_outputs * (p_v + 1)
-    return int(np.clip(12 * parameters, 400, 20_000))
+    affordable = ROUND_LIMIT / _row_cost(n_experts, p_w, p_v)
+    return int(max(min(12 * parameters, affordable), 2 * p_v, 400))
+
+
+def _row_cost(n_experts: int, p_w: int, p_v: int) -> float:
+    """Multiply-adds of one row in one round of EM, to a factor."""
+    free = (n_experts - 1) * p_w
+    return n_experts * p_v**2 + (free**2 if free <= NEWTON_LIMIT else 2 * p_w**2)
 
 
 def one_expert_prior(R: FloatArray, Y: FloatArray, W: FloatArray, options: LearningOptions) -> Prior:
@@ -122,8 +133,8 @@ def _search(
     if n_experts == 1:
         return _under_responsibilities(np.ones((n, 1)), R, Y, W.shape[1], prior)
     rng = np.random.default_rng(seed)
-    round_cost = n * (n_experts * p_v**2 + n_experts**2 * W.shape[1] ** 2 / 2)
-    affordable = max(int(WORK_LIMIT / 2 / round_cost / SHORT_ROUNDS), 2)
+    affordable_rounds = WORK_LIMIT / (n * _row_cost(n_experts, W.shape[1], p_v))
+    affordable = max(int(affordable_rounds / 2 / SHORT_ROUNDS), 2)
     starts = [
         *_cluster_starts(W, R, Y, n_experts, restarts, rng, prior, options),
         *_gate_first_starts(W, R, Y, n_experts, GATE_STARTS_PER_RESTART * restarts, rng, prior),
@@ -134,11 +145,12 @@ def _search(
         (run_em(*start, prior, options.curvature, W, R, Y, SHORT_ROUNDS, TOLERANCE), -at, start)
         for at, start in enumerate(starts)
     ]
+    n_finalists = FINALISTS if affordable_rounds > 4 * FINALISTS * SHORT_ROUNDS else 1
     finalists = sorted((entry for entry in scored if np.isfinite(entry[0])), reverse=True, key=lambda e: e[:2])
-    rounds = int(np.clip(WORK_LIMIT / 2 / round_cost / FINALISTS, SHORT_ROUNDS, LONG_ROUNDS))
+    rounds = int(np.clip(affordable_rounds / 2 / n_finalists, SHORT_ROUNDS, LONG_ROUNDS))
     ended = [
         (run_em(*start, prior, options.curvature, W, R, Y, rounds, TOLERANCE), at, start)
-        for _, at, start in finalists[:FINALISTS]
+        for _, at, start in finalists[:n_finalists]
     ]
     return max(ended, key=lambda e: e[:2])[2]
 

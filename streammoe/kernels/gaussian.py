@@ -17,7 +17,7 @@ import numpy as np
 
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gate import softmax, step_gate
-from streammoe.kernels.linalg import add_outer, add_product, dot, invert_spd, symmetric_product
+from streammoe.kernels.linalg import VANISHED, add_outer, add_product, dot, invert_spd, symmetric_product
 from streammoe.types import FloatArray, IntArray
 
 LOG_2PI = math.log(2.0 * math.pi)
@@ -267,7 +267,8 @@ def step(
         quadratic = symmetric_product(state.expert_inverses[k], r, gain)
         shrink = 1.0 / (1.0 + weight * quadratic)
         old_mass = keep * state.masses[k]
-        mass = old_mass + gamma * tau[k]
+        # Without a prior a starved expert's mass would reach 0 and its variance 0/0; so it stays, dead but finite.
+        mass = max(old_mass + gamma * tau[k], VANISHED)
         for q in range(Q):
             error = y[q] - means[k, q]
             # 1 − γ τ rᵀ R⁺⁻¹ r, written so that it cannot become negative, is the factor `shrink`.

@@ -125,6 +125,13 @@ class Daemon:
             raise
         if stop.requested:
             LOGGER.info("asked to stop; saving what was learned")
+        if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
+            LOGGER.warning(
+                "nothing was learned: %d records were refused (%s); see the dead letters, mend files or schema, "
+                "and begin anew with --fresh",
+                self._outcomes["rejected"],
+                ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
+            )
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
         if self._unsaved or not self._path:
             self.checkpoint()

@@ -54,6 +54,8 @@ class Pipeline:
         Raises:
             StreammoeError: the model is no longer finite; it must be neither saved nor served.
         """
+        if batch.too_long:
+            return _refused_whole(batch)
         letters, rest = ([], batch) if self.model.feature_names else self._find_columns(batch)
         self._notice_unknown(rest)
         decoded = decoder(batch.format).decode(rest, self.model.feature_names, self.schema.targets)
@@ -130,6 +132,16 @@ class Pipeline:
             else:
                 return letters, batch.tail(i)
         return letters, batch.tail(len(batch))
+
+
+def _refused_whole(batch: Batch) -> Processed:
+    detail = f"the record goes on beyond the {len(batch.block)} bytes of source.max_record_bytes; only these are kept"
+    return Processed(
+        Counter(learned=0, predicted_only=0, rejected=1, skipped=batch.skipped),
+        Counter(malformed=1),
+        [_letter(batch, 0, "decode", "malformed", detail)],
+        np.ones(1, dtype=np.bool_),
+    )
 
 
 def _letter(batch: Batch, i: int, stage: str, reason: str, detail: str) -> DeadLetter:

@@ -29,8 +29,9 @@ class MetricsServer:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
             message = (
-                f"metrics.port {port} on {host}: cannot be bound ({error.strerror or error}); stop what uses it, set "
-                "metrics.port to another port (0 takes any free one), or metrics.enabled to false"
+                f"metrics.host {host} with metrics.port {port}: cannot be bound ({error.strerror or error}); stop what "
+                "uses the port, set metrics.port to another one (0 takes any free one), mend metrics.host, or set "
+                "metrics.enabled to false"
             )
             raise ConfigError(message) from error
         host_shown = f"[{host}]" if ":" in host else host

@@ -160,9 +160,35 @@ def test_a_stray_quote_costs_one_record(write):
     assert records(read(write("b.csv", b"x,y\n" + body))) == [b'1,"a'] + [b"2,b"] * 100
 
 
-def test_bytes_without_line_ends_are_cut(write):
-    batches = read(write("a.jsonl", b"x" * 20_000), block_bytes=4096, max_record_bytes=6000)
-    assert [len(record) for record in records(batches)] == [6000, 6000, 6000, 2000]
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_of_a_record_that_is_too_long_only_the_beginning_is_given_and_marked(write, end):
+    batches = read(write("a.jsonl", b"x" * 20_000 + end), block_bytes=4096, max_record_bytes=6000)
+    assert [(len(batch.record(0)), batch.too_long) for batch in batches] == [(6000, True)]
+
+
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
+def test_the_tail_of_a_record_that_is_too_long_is_no_record(write, block_bytes):
+    body = b"1,2\n" * 3 + b"x" * 6000 + b"8,9\n" + b"3,4\n" * 3
+    path = write("a.csv", b"a,b\n" + body)
+    batches = read(path, block_bytes=block_bytes, max_record_bytes=6000)
+    assert [batch.record(i) for batch in batches for i in range(len(batch)) if not batch.too_long] == [
+        *[b"1,2"] * 3,
+        *[b"3,4"] * 3,
+    ]
+    (marked,) = [batch for batch in batches if batch.too_long]
+    assert marked.place(0)["offset"] == 16
+    assert records(read(path, block_bytes=block_bytes, max_record_bytes=6000, position=marked.end)) == [b"3,4"] * 3
+
+
+def test_a_finished_file_that_was_replaced_is_not_passed_over(write):
+    path = write("a.jsonl", b"1\n2\n")
+    end = read(path)[-1].end
+    write("a.jsonl", b"3\n4\n5\n")
+    with pytest.raises(SourceError, match="replaced"):
+        read(path, position=end)
+    write("a.jsonl", b"1\n")
+    with pytest.raises(SourceError, match="replaced"):
+        read(path, position=end)
 
 
 def test_a_record_longer_than_a_block(write):

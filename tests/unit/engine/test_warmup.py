@@ -134,7 +134,9 @@ def test_a_column_that_varies_by_rounding_only_gets_no_steep_gate(value):
         assert np.abs(start.gate).max() < 1e3
 
 
-@pytest.mark.parametrize(("shape", "size"), [((1, 2, 2, 1), 400), ((4, 11, 11, 1), 972), ((64, 400, 400, 1), 20_000)])
+@pytest.mark.parametrize(
+    ("shape", "size"), [((1, 2, 2, 1), 400), ((4, 11, 11, 1), 972), ((4, 301, 301, 1), 1839), ((64, 400, 400, 1), 800)]
+)
 def test_default_size_grows_with_the_parameters_within_bounds(shape, size):
     assert warmup.default_size(*shape) == size
 

@@ -34,13 +34,15 @@ def test_a_port_in_use_is_the_settings_fault(registry):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"metrics\.port {port} on 127\.0\.0\.1: cannot be bound .*; stop what"):
+        with pytest.raises(
+            ConfigError, match=rf"127\.0\.0\.1 with metrics\.port {port}: cannot be bound .*; stop what"
+        ):
             MetricsServer("127.0.0.1", port, registry)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])  # an address for documentation only
 def test_a_host_that_is_not_here_is_the_settings_fault(registry, host):
-    with pytest.raises(ConfigError, match=rf"metrics\.port 0 on {host}: cannot be bound"):
+    with pytest.raises(ConfigError, match=rf"metrics\.host {host} with metrics\.port 0: cannot be bound"):
         MetricsServer(host, 0, registry)
 
 
