@@ -598,7 +598,7 @@ class MoERegressor(base.Regressor):
         LOGGER.info(
             "warm-up: fitting %d experts with %d features to %d events",
             self.n_experts,
-            self._encoder.expert_width,
+            self._encoder.n_expert_features,
             len(X),
         )
         self._encoder.fit_scaler(X, Y, standardize=self.standardize)

@@ -439,7 +439,7 @@ def test_a_port_in_use_is_refused_before_any_event_is_read(waiting):
     place, config, port = waiting
     other = {"checkpoint.dir": "other", "dead_letters.path": "other/dead.jsonl", "metrics.port": port}
     done = place.run(config, *flags_of(**other), code=2)
-    assert f"error: metrics.port {port} on 127.0.0.1" in done.stderr
+    assert f"error: metrics.host 127.0.0.1 with metrics.port {port}: cannot be bound" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((place.folder / "other").glob("*.safetensors"))
 
