@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from streammoe import settings as settings_module
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MoERegressor
-from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, decode
+from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import Source
 from streammoe.runtime.daemon import CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
@@ -146,26 +146,6 @@ def open_daemon(
         yield Running(daemon, url, model.n)
 
 
-def read_checkpoint(place: str | Path) -> tuple[str, Checkpoint]:
-    """A checkpoint file, or the newest sound one of a folder, and its name.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged.
-    """
-    path = Path(place)
-    if path.is_dir():
-        found = CheckpointStore(path).latest()
-        if found is None:
-            raise CheckpointError(f"{path}: there is no checkpoint in this folder; name a daemon's checkpoint.dir")
-        return str(path), found
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        message = f"{path}: cannot be read ({error.strerror}); name a checkpoint file or a daemon's checkpoint.dir"
-        raise CheckpointError(message) from error
-    return str(path), decode(data, str(path))
-
-
 def _model(settings: Settings) -> MoERegressor:
     arguments = {name: getattr(settings.model, name) for name in type(settings.model).model_fields if name != "kind"}
     if arguments["averaging"] == "none":
@@ -205,11 +185,11 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    path, found = read_checkpoint(place)
+    found = read_checkpoint(place)
     metadata = found.metadata
     model = MoERegressor.from_checkpoint(dict(found.arrays), metadata["model"])
     return {
-        "path": path,
+        "path": str(place),
         "n": model.n,
         "positions": metadata.get("positions", []),
         "model": metadata["model"],

@@ -20,7 +20,7 @@ from streammoe.engine.warming import WarmUp
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.experts.gaussian import state_at, unit_prior
 from streammoe.features import Encoder, Scaler, number
-from streammoe.persistence import CheckpointStore, decode, durable, encode, state_digest
+from streammoe.persistence import durable, encode, read_checkpoint, state_digest
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -667,23 +667,11 @@ def load(path: str | os.PathLike[str]) -> MoERegressor:
     Raises:
         CheckpointError: there is none, it is damaged, or it needs a newer version.
     """
-    place = Path(path)
-    if place.is_dir():
-        checkpoint = CheckpointStore(place).latest()
-        if checkpoint is None:
-            msg = f"{place}: there is no checkpoint in this folder; give a saved file or a daemon's checkpoint folder"
-            raise CheckpointError(msg)
-    else:
-        try:
-            data = place.read_bytes()
-        except OSError as error:
-            msg = f"{place}: cannot be read ({error.strerror}); give a saved file or a daemon's checkpoint folder"
-            raise CheckpointError(msg) from error
-        checkpoint = decode(data, str(place))
+    checkpoint = read_checkpoint(path)
     description = checkpoint.metadata["model"]
     kinds = {kind.__name__: kind for kind in (MoERegressor,)}
     if description["kind"] not in kinds:
-        msg = f"{place}: holds a {description['kind']!r}, which this version does not know; upgrade streammoe"
+        msg = f"{path}: holds a {description['kind']!r}, which this version does not know; upgrade streammoe"
         raise CheckpointError(msg)
     return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)
 

@@ -3,7 +3,7 @@
 from streammoe.persistence.durable import replace
 from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, state_digest
 from streammoe.persistence.lock import FolderLock
-from streammoe.persistence.store import CheckpointStore
+from streammoe.persistence.store import CheckpointStore, read_checkpoint
 
 __all__ = [
     "FORMAT",
@@ -13,6 +13,7 @@ __all__ = [
     "NewerCheckpointError",
     "decode",
     "encode",
+    "read_checkpoint",
     "replace",
     "state_digest",
 ]

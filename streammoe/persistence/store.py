@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -145,3 +146,24 @@ class CheckpointStore:
                 self.path(generation).unlink(missing_ok=True)
             except OSError as error:  # the new checkpoint is safe; a file too many must not stop the learning
                 logger.warning("an old checkpoint stays: %s", error)
+
+
+def read_checkpoint(place: str | os.PathLike[str]) -> Checkpoint:
+    """Read one checkpoint file, or the newest sound one of a folder.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it needs a newer version.
+    """
+    path = Path(place)
+    if path.is_dir():
+        found = CheckpointStore(path).latest()
+        if found is None:
+            raise CheckpointError(f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
+        return found
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror}); give a saved model or a daemon's checkpoint.dir"
+        ) from error
+    return decode(data, str(path))
