@@ -112,7 +112,7 @@ def main() -> None:
     """
 
 
-@main.command()
+@main.command(short_help="Learn until the source ends or SIGTERM.")
 @click.argument("config", type=click.Path(path_type=Path))
 @setting_options
 @click.option("--fresh", is_flag=True, help="Begin anew although there are checkpoints in the folder.")
@@ -154,7 +154,7 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
                 )
 
 
-@main.command("check-config")
+@main.command("check-config", short_help="Report every error in a configuration.")
 @click.argument("config", type=click.Path(path_type=Path))
 @setting_options
 @logged
@@ -173,7 +173,7 @@ def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_f
         click.echo(f"{config}: no errors")
 
 
-@main.command()
+@main.command(short_help="Show what a checkpoint holds.")
 @click.argument("place", metavar="DIR_OR_FILE", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
@@ -196,7 +196,7 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
                 click.echo(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
 
 
-@main.command()
+@main.command(short_help="Stream a real data set through the daemon.")
 @click.option(
     "--dir",
     "folder",
@@ -229,7 +229,7 @@ def demo(folder: Path, port: int, stay: bool, log_level: str, log_format: str) -
                     report.wait()
 
 
-@main.command("compile")
+@main.command("compile", short_help="Compile the kernels ahead of time.")
 @logged
 def compile_command(log_level: str, log_format: str) -> None:
     """Compile the kernels ahead of time, so that a first start is as quick as any.
