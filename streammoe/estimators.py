@@ -191,10 +191,11 @@ class MoERegressor(base.Regressor):
         target = np.array([[number(y, "target")]])
         unseen = self._encoder.unseen(x)
         row = self._encoder.row(x, unseen)
-        n_old = len(self._encoder.columns)
-        self._encoder.check_row(row, target, unseen)
-        if unseen:
-            self._widen(n_old)
+        try:
+            self._take(row, target, unseen)
+        except InvalidEvent as error:
+            error.row = None  # an event by itself has no index
+            raise
         self._learn(row, target)
 
     def predict_one(self, x: Mapping[Any, Any]) -> float:
@@ -224,26 +225,13 @@ class MoERegressor(base.Regressor):
             return np.empty(0)
         known = set(self._encoder.columns)
         unseen = sorted((name for name in names if name not in known), key=str)
-        columns = [*self._encoder.columns, *unseen]
-        rows = _reordered(rows, names, columns)
-        largest = np.concatenate([self._encoder.largest, np.zeros(len(unseen))])
-        trial = self._new_encoder(columns)
-        trial.largest = largest
-        trial.target_largest = self._encoder.target_largest.copy()
-        verdicts = trial.screen(rows, targets)
-        refused = np.flatnonzero(verdicts >= 0)
-        if len(refused):
-            at = int(refused[0])
-            error = trial.out_of_range(rows[at], targets[at], int(verdicts[at]))
-            error.row = at
-            error.args = (f"row {at}: {error}",)
-            raise error
-        n_old = len(self._encoder.columns)
-        self._encoder.set_columns(unseen)
-        self._encoder.largest = trial.largest
-        self._encoder.target_largest = trial.target_largest
-        if unseen:
-            self._widen(n_old)
+        rows = _reordered(rows, names, [*self._encoder.columns, *unseen])
+        try:
+            self._take(rows, targets, unseen)
+        except InvalidEvent as error:
+            raise InvalidEvent(
+                f"row {error.row}: {error}", reason=error.reason, feature=error.feature, row=error.row
+            ) from None
         return self._learn(rows, targets).losses
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
@@ -297,9 +285,7 @@ class MoERegressor(base.Regressor):
         if not names:
             raise InvalidEvent("the record has no feature beside its target", reason="no_features")
         trial = self._new_encoder(names)
-        verdict = int(trial.screen(row, target)[0])
-        if verdict >= 0:
-            raise self._new_encoder(names).out_of_range(row[0], target[0], verdict)
+        trial.take(row, target, [])
         self.set_columns(names)
 
     def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int) -> InvalidEvent:
@@ -619,6 +605,13 @@ class MoERegressor(base.Regressor):
     def _start(self, state: MMState) -> None:
         self._state = state
         self._residual = mm.new_residual(state)
+
+    def _take(self, rows: FloatArray, targets: FloatArray, unseen: list[Any]) -> None:
+        """Let rows into the ranges, and the columns that they bring into the state."""
+        n_old = len(self._encoder.columns)
+        self._encoder.take(rows, targets, unseen)
+        if unseen:
+            self._widen(n_old)
 
     def _widen(self, n_old: int) -> None:
         """Follow the encoder after columns were appended behind the first `n_old`."""

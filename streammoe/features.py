@@ -9,12 +9,11 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.features import expand_rows, screen_rows
+from streammoe.kernels.linalg import VANISHED
 from streammoe.types import FloatArray, IntArray
 
 ABSOLUTE_LIMIT = 1e50
 """Beyond this a square no longer fits beside others in a Gram matrix."""
-
-
 LANES = 4
 """Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
 
@@ -126,13 +125,25 @@ class Encoder:
             row[j] = value if type(value) is float and value - value == 0.0 else number(value, name)
         return np.array([row])
 
-    def check_row(self, row: FloatArray, target: FloatArray, unseen: list[Any]) -> None:
-        """Raise `InvalidEvent` where the row is out of range; else take it, and new columns, into the ranges."""
+    def take(self, rows: FloatArray, targets: FloatArray, unseen: list[Any]) -> None:
+        """Take rows, and the new columns they end in, into the ranges: all of them or none.
+
+        Args:
+            rows: (n, P + unseen).
+            targets: (n, Q).
+            unseen: names of the new columns.
+
+        Raises:
+            InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
+        """
         largest = np.concatenate([self.largest, np.zeros(len(unseen))])
-        verdicts = np.empty(1, dtype=np.int64)
         target_largest = self.target_largest.copy()
-        if screen_rows(row, target, largest, target_largest, self.range_factor, self.limit, verdicts):
-            raise self.out_of_range(row[0], target[0], int(verdicts[0]), unseen)
+        verdicts = np.empty(len(rows), dtype=np.int64)
+        if screen_rows(rows, targets, largest, target_largest, self.range_factor, self.limit, verdicts):
+            at = int(np.argmax(verdicts >= 0))
+            error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), unseen)
+            error.row = at
+            raise error
         self._append(unseen)
         self.largest = largest
         self.target_largest = target_largest
@@ -209,4 +220,4 @@ class Encoder:
 
 def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:
     """Standard deviations, with 1 for a column that does not vary beyond its rounding."""
-    return np.where(deviations > 1e-12 * np.abs(means) + 1e-100, deviations, 1.0)
+    return np.where(deviations > 1e-12 * np.abs(means) + VANISHED, deviations, 1.0)

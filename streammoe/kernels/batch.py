@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import jit
-from streammoe.kernels.gate import softmax
+from streammoe.kernels.gate import bound_mix, softmax
 from streammoe.kernels.gaussian import Prior, evaluate
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
 from streammoe.types import FloatArray
@@ -76,7 +76,7 @@ def log_prior(
 def bent_square(gate: FloatArray, gram: FloatArray, curvature: tuple[float, float]) -> float:
     """ω (A ⊗ Λ) ω for a diagonal Λ; A d = (d − c Σd) / a is the inverse of A⁻¹ d = a (d + b Σd)."""
     free = gate.shape[0]
-    mix = curvature[1] / (1.0 + curvature[1] * free)
+    mix = bound_mix(curvature, free)
     total = 0.0
     for j in range(gram.shape[0]):
         column = 0.0
@@ -172,7 +172,7 @@ def fit_gate(
     move = np.empty((free, p))
     trial = np.empty((free, p))
     shares = np.empty(free + 1)
-    mix = curvature[1] / (1.0 + curvature[1] * free)
+    mix = bound_mix(curvature, free)
     old = gate_objective(gate, prior, curvature, tau, W)
     for _ in range(rounds):
         hessian[:, :] = 0.0

@@ -28,6 +28,12 @@ def softmax(values: FloatArray) -> float:
 
 
 @inline
+def bound_mix(curvature: tuple[float, float], free: int) -> float:
+    """The c of A d = (d − c Σd) / a, the inverse of A⁻¹ d = a (d + b Σd) over `free` logits."""
+    return curvature[1] / (1.0 + curvature[1] * free)
+
+
+@inline
 def step_gate(
     gate: FloatArray,
     shares: FloatArray,

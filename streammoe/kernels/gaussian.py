@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
-from streammoe.kernels.gate import softmax, step_gate
+from streammoe.kernels.gate import bound_mix, softmax, step_gate
 from streammoe.kernels.linalg import VANISHED, add_outer, add_product, dot, invert_spd, symmetric_product
 from streammoe.types import FloatArray, IntArray
 
@@ -399,7 +399,7 @@ def track_residual(
     """
     K, Q = state.variances.shape
     p_w, p_v = w.shape[0], r.shape[0]
-    mix = options.curvature[1] / (1.0 + options.curvature[1] * (K - 1))
+    c = bound_mix(options.curvature, K - 1)
     size = residual.shape[0] - 2
     residual[size + 1] += 1.0
     weight = max(1.0 / residual[size + 1], options.residual_weight)
@@ -420,7 +420,7 @@ def track_residual(
         for k in range(K - 1):
             total += linear[k, i]
         for k in range(K - 1):
-            bent = (linear[k, i] - mix * total) / options.curvature[0]
+            bent = (linear[k, i] - c * total) / options.curvature[0]
             entry = (shares[k] - tau[k]) * w[i] - bent
             residual[at] += weight * (entry - residual[at])
             square += entry * entry

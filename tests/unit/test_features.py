@@ -15,7 +15,7 @@ def take(into, event, target=0.0):
     """What learning does with an event before it reaches the kernels."""
     unseen = into.unseen(event)
     row = into.row(event, unseen)
-    into.check_row(row, np.array([[target]]), unseen)
+    into.take(row, np.array([[target]]), unseen)
     return row[0]
 
 
