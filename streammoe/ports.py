@@ -6,6 +6,7 @@ read. Connectors know records and positions and nothing of events, features or m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -31,7 +32,7 @@ class Batch:
     ends: IntArray
     """Where each record ends in ``block`` (exclusive), shape (n,); the first one begins at 0."""
     format: str
-    """Name of the decoder: ``csv``, ``jsonl``."""
+    """Name of the decoder: ``csv``, ``jsonl``, ``arrow``."""
     columns: tuple[str, ...] | None
     """Column names from a header, for formats whose records do not name their own values."""
     origin: str
@@ -44,21 +45,30 @@ class Batch:
     """Blank lines in the block and other records that carry nothing; they are counted and otherwise ignored."""
     too_long: bool = False
     """Whether this is a single record that went on beyond the longest allowed; only its beginning is here."""
+    table: Any = None
+    """For the format ``arrow``, whose records come as columns: a ``pyarrow.RecordBatch``, one row for each record.
+    ``block`` and ``ends`` are empty then."""
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.ends) if self.table is None else int(self.table.num_rows)
 
     def record(self, i: int) -> bytes:
-        """The i-th record without its line end."""
+        """The i-th record without its line end; a row of a table as a JSON object."""
+        if self.table is not None:
+            return json.dumps(self.table.slice(i, 1).to_pylist()[0], default=str, ensure_ascii=False).encode()
         start = int(self.ends[i - 1]) if i else 0
         return self.block[start : int(self.ends[i])].rstrip(b"\r\n")
 
     def tail(self, first: int) -> Batch:
         """The batch without its first records."""
+
+        def place(i: int) -> Place:
+            return self.place(first + i)
+
+        if self.table is not None:
+            return replace(self, table=self.table.slice(first), place=place)
         start = int(self.ends[first - 1]) if first else 0
-        return replace(
-            self, block=self.block[start:], ends=self.ends[first:] - start, place=lambda i: self.place(first + i)
-        )
+        return replace(self, block=self.block[start:], ends=self.ends[first:] - start, place=place)
 
 
 class Source(Protocol):
