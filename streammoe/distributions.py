@@ -1,0 +1,369 @@
+"""What a mixture predicts for one event: a distribution, with its moments, density, quantiles and samples.
+
+Plain NumPy and `math`, no state and no learning. K components are the experts at one input: their shares are the
+gate's probabilities, their means Υ_k φ(x), their (co)variances Σ_k. All numbers are in the target's own units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from streammoe.errors import ConfigError
+from streammoe.types import AnyArray, FloatArray
+
+SHARES_OFF = 1e-6
+"""How far shares may be from adding up to 1; they are rescaled, so that rounding does not matter."""
+MOST_STEPS = 400
+"""Steps of a quantile's search. Halving the widest bracket of doubles down to the smallest scale takes fewer."""
+
+_STANDARD = NormalDist()
+_ROOT_2 = math.sqrt(2.0)
+_ROOT_2PI = math.sqrt(2.0 * math.pi)
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture:
+    """A mixture of K normal distributions of one number: Σ_k shares_k N(means_k, variances_k).
+
+    Args:
+        shares: (K,) at least 0, adding up to 1.
+        means: (K,) finite.
+        variances: (K,) above 0.
+
+    Raises:
+        ConfigError: arrays of other shapes or with other values.
+
+    >>> two = GaussianMixture([0.5, 0.5], [-1.0, 3.0], [1.0, 1.0])
+    >>> two.mean(), two.variance()
+    (1.0, 5.0)
+    >>> low, high = two.interval(0.9)
+    >>> round(low, 3), round(high, 3)
+    (-2.282, 4.282)
+    """
+
+    shares: FloatArray
+    means: FloatArray
+    variances: FloatArray
+
+    def __post_init__(self) -> None:
+        shares = _shares(self.shares)
+        _keep(self, "shares", shares)
+        _keep(self, "means", _finite("means", self.means, (len(shares),)))
+        _keep(self, "variances", _positive("variances", _finite("variances", self.variances, (len(shares),))))
+
+    def mean(self) -> float:
+        """E[y] = Σ_k g_k μ_k."""
+        return float(np.sum(self.shares * self.means))
+
+    def variance(self) -> float:
+        """Var[y] = Σ_k g_k (σ²_k + (μ_k − E[y])²), the law of total variance."""
+        return float(np.sum(self.shares * (self.variances + (self.means - self.mean()) ** 2)))
+
+    @overload
+    def pdf(self, y: float) -> float: ...
+    @overload
+    def pdf(self, y: FloatArray) -> FloatArray: ...
+    def pdf(self, y: float | FloatArray) -> float | FloatArray:
+        """The density at a number, or at each number of an array."""
+        deviations = np.sqrt(self.variances)
+        scores = (_numbers("y", y)[..., None] - self.means) / deviations
+        return _like(y, np.sum(self.shares * np.exp(-0.5 * scores**2) / (deviations * _ROOT_2PI), axis=-1))
+
+    @overload
+    def cdf(self, y: float) -> float: ...
+    @overload
+    def cdf(self, y: FloatArray) -> FloatArray: ...
+    def cdf(self, y: float | FloatArray) -> float | FloatArray:
+        """P(Y ≤ y) at a number, or at each number of an array; small probabilities keep their digits."""
+        scores = (_numbers("y", y)[..., None] - self.means) / np.sqrt(self.variances)
+        return _like(y, np.minimum(np.sum(self.shares * (0.5 * _erfc(-scores / _ROOT_2)), axis=-1), 1.0))
+
+    @overload
+    def quantile(self, q: float) -> float: ...
+    @overload
+    def quantile(self, q: FloatArray) -> FloatArray: ...
+    def quantile(self, q: float | FloatArray) -> float | FloatArray:
+        """The y with P(Y ≤ y) = q, for one probability or an array of them.
+
+        It is found to 1e-13 of the smallest standard deviation among the components, or to the last digits of y.
+        Where components lie so far apart that P(Y ≤ y) is q, in floating point, all the way between them, it is a
+        point in between.
+
+        Raises:
+            ConfigError: a probability outside (0, 1).
+        """
+        probabilities = _numbers("q", q)
+        if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
+            raise ConfigError(f"q: got {q!r}; a probability must lie between 0 and 1, both excluded")
+        alive = self.shares > 0.0
+        shares = self.shares[alive].tolist()
+        means = self.means[alive].tolist()
+        deviations = np.sqrt(self.variances[alive]).tolist()
+        mirrored = [-mean for mean in means]
+
+        def find(probability: float) -> float:
+            # Upper quantiles as lower ones of −Y: 1 − q is exact there, and small probabilities keep their digits.
+            if probability > 0.5:
+                return -_lower_quantile(1.0 - probability, shares, mirrored, deviations)
+            return _lower_quantile(probability, shares, means, deviations)
+
+        found = np.array([find(each) for each in probabilities.ravel().tolist()])
+        return _like(q, found.reshape(probabilities.shape))
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """The central interval that holds y with probability `level`: as much is left out below it as above.
+
+        Raises:
+            ConfigError: a level outside (0, 1).
+        """
+        # 1 − tail and not (1 + level)/2: the upper quantile then mirrors the lower one to the last digit.
+        tail = _tail(level)
+        return self.quantile(tail), self.quantile(1.0 - tail)
+
+    @overload
+    def sample(self, rng: np.random.Generator, size: None = None) -> float: ...
+    @overload
+    def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> FloatArray: ...
+    def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> float | FloatArray:
+        """One random draw, or an array of them of shape `size`."""
+        chosen = _choose(self.shares, rng, size)
+        drawn = self.means[chosen] + np.sqrt(self.variances[chosen]) * rng.standard_normal(size)
+        return float(drawn) if size is None else np.asarray(drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class MultivariateGaussianMixture:
+    """A mixture of K normal distributions of Q numbers: Σ_k shares_k N(means_k, covariances_k).
+
+    Arrays over the outputs are in the order of `names`.
+
+    Args:
+        shares: (K,) at least 0, adding up to 1.
+        means: (K, Q) finite.
+        covariances: (K, Q, Q) symmetric and positive definite, or (K, Q) above 0: the diagonals of such matrices.
+        names: of the Q outputs, all different; y0, y1, … unless told.
+
+    Raises:
+        ConfigError: arrays of other shapes or with other values, or as many names as there are not outputs.
+
+    >>> both = MultivariateGaussianMixture(
+    ...     [0.5, 0.5], [[0.0, 1.0], [2.0, 1.0]], [[1.0, 4.0], [1.0, 4.0]], names=["height", "weight"]
+    ... )
+    >>> both.mean().tolist(), both.variance().tolist()
+    ([1.0, 1.0], [2.0, 4.0])
+    >>> round(both.marginal("weight").quantile(0.5), 6)
+    1.0
+    """
+
+    shares: FloatArray
+    means: FloatArray
+    covariances: FloatArray
+    names: Sequence[Hashable] = ()
+
+    def __post_init__(self) -> None:
+        shares = _shares(self.shares)
+        _keep(self, "shares", shares)
+        if np.ndim(self.means) != 2 or not np.shape(self.means)[1]:
+            raise ConfigError(f"means: got shape {np.shape(self.means)}; it must be (K, Q) with K = {len(shares)}")
+        K, Q = len(shares), np.shape(self.means)[1]
+        _keep(self, "means", _finite("means", self.means, (K, Q)))
+        if np.ndim(self.covariances) == 2:
+            covariances = _positive("covariances", _finite("covariances", self.covariances, (K, Q)))
+        else:
+            covariances = _finite("covariances", self.covariances, (K, Q, Q))
+            _factors(covariances)
+        _keep(self, "covariances", covariances)
+        names = tuple(self.names) or tuple(f"y{q}" for q in range(Q))
+        if len(names) != Q or len(set(names)) != Q:
+            raise ConfigError(f"names: got {names!r} for {Q} outputs; give each output a name of its own")
+        object.__setattr__(self, "names", names)
+
+    def mean(self) -> FloatArray:
+        """(Q,) E[y] = Σ_k g_k μ_k."""
+        return np.asarray(np.sum(self.shares[:, None] * self.means, axis=0))
+
+    def variance(self) -> FloatArray:
+        """(Q,) Var[y_q], the diagonal of `covariance`."""
+        within = self.covariances if self._is_diagonal else np.diagonal(self.covariances, axis1=1, axis2=2)
+        return np.asarray(np.sum(self.shares[:, None] * (within + (self.means - self.mean()) ** 2), axis=0))
+
+    def covariance(self) -> FloatArray:
+        """(Q, Q) Cov[y] = Σ_k g_k (Σ_k + (μ_k − E[y]) (μ_k − E[y])ᵀ), the law of total variance."""
+        apart = self.means - self.mean()
+        between = apart[:, :, None] * apart[:, None, :]
+        return np.asarray(np.sum(self.shares[:, None, None] * (self._matrices() + between), axis=0))
+
+    def pdf(self, y: ArrayLike) -> float | FloatArray:
+        """The density at y (Q,), or at each row of an array (…, Q).
+
+        Raises:
+            ConfigError: rows of another length.
+        """
+        points = _numbers("y", y)
+        Q = self.means.shape[1]
+        if points.ndim == 0 or points.shape[-1] != Q:
+            raise ConfigError(f"y: got shape {points.shape}; its last axis must hold the {Q} outputs {self.names!r}")
+        errors = points[..., None, :] - self.means
+        if self._is_diagonal:
+            deviations = np.sqrt(self.covariances)
+            scores = errors / deviations
+            log_scale = np.sum(np.log(deviations), axis=-1)
+        else:
+            factors = _factors(self.covariances)
+            scores = np.asarray(np.linalg.solve(factors, errors[..., None])[..., 0], dtype=np.float64)
+            log_scale = np.sum(np.log(np.diagonal(factors, axis1=1, axis2=2)), axis=-1)
+        log_densities = -0.5 * np.sum(scores**2, axis=-1) - log_scale - Q * math.log(_ROOT_2PI)
+        density = np.sum(self.shares * np.exp(log_densities), axis=-1)
+        return float(density) if points.ndim == 1 else np.asarray(density)
+
+    def marginal(self, name: Hashable) -> GaussianMixture:
+        """The distribution of one output.
+
+        Raises:
+            ConfigError: there is no output of this name.
+        """
+        if name not in self.names:
+            raise ConfigError(f"marginal: there is no output {name!r}; the outputs are {list(self.names)!r}")
+        q = self.names.index(name)
+        variances = self.covariances[:, q] if self._is_diagonal else self.covariances[:, q, q]
+        return GaussianMixture(self.shares, self.means[:, q], variances)
+
+    def interval(self, level: float = 0.9) -> dict[Hashable, tuple[float, float]]:
+        """For each output by itself, the central interval that holds it with probability `level`.
+
+        All of them together hold the whole event less often than that.
+
+        Raises:
+            ConfigError: a level outside (0, 1).
+        """
+        return {name: self.marginal(name).interval(level) for name in self.names}
+
+    def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> FloatArray:
+        """One random draw (Q,), or as many as `size` says, with the outputs along a last axis of their own."""
+        chosen = _choose(self.shares, rng, size)
+        normal = rng.standard_normal((*np.shape(chosen), self.means.shape[1]))
+        if self._is_diagonal:
+            return np.asarray(self.means[chosen] + np.sqrt(self.covariances)[chosen] * normal)
+        factors = _factors(self.covariances)
+        return np.asarray(self.means[chosen] + np.sum(factors[chosen] * normal[..., None, :], axis=-1))
+
+    @property
+    def _is_diagonal(self) -> bool:
+        return self.covariances.ndim == 2
+
+    def _matrices(self) -> FloatArray:
+        """(K, Q, Q), whatever form the covariances were given in."""
+        if not self._is_diagonal:
+            return self.covariances
+        return np.asarray(self.covariances[:, :, None] * np.eye(self.means.shape[1]))
+
+
+def _lower_quantile(q: float, shares: list[float], means: list[float], deviations: list[float]) -> float:
+    """The y with P(Y ≤ y) = q ≤ ½, by Newton's steps inside a bracket, halved where they do not do better.
+
+    All shares are above 0. Below the lowest of the components' own quantiles each has less than q, above the highest
+    more: a bracket that needs no search.
+    """
+    score = _STANDARD.inv_cdf(q)
+    own = [mean + deviation * score for mean, deviation in zip(means, deviations, strict=True)]
+    low, high = min(own), max(own)
+    finest = 1e-13 * min(deviations)
+    y = sum(share * each for share, each in zip(shares, own, strict=True))
+    step = high - low
+    for _ in range(MOST_STEPS):
+        excess, slope = -q, 0.0
+        for share, mean, deviation in zip(shares, means, deviations, strict=True):
+            z = (y - mean) / deviation
+            excess += share * 0.5 * math.erfc(-z / _ROOT_2)
+            slope += share * math.exp(-0.5 * z * z) / (deviation * _ROOT_2PI)
+        if excess == 0.0:
+            break
+        low, high = (y, high) if excess < 0.0 else (low, y)
+        following = y - excess / slope if slope > 0.0 else math.inf
+        if not (low < following < high and abs(following - y) < 0.5 * step):
+            following = low + 0.5 * (high - low)
+        step = abs(following - y)
+        y = following
+        if step <= finest + math.ulp(y):
+            break
+    return y
+
+
+def _choose(shares: FloatArray, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> AnyArray:
+    """Random components, each as often as its share; one of share 0 never."""
+    ends = np.cumsum(shares)
+    return np.asarray(np.searchsorted(ends, rng.random(size) * ends[-1], side="right"))
+
+
+def _tail(level: float) -> float:
+    """The probability on each side of the central interval."""
+    if not 0.0 < level < 1.0:
+        raise ConfigError(f"level: got {level!r}; a probability must lie between 0 and 1, both excluded")
+    return 0.5 * (1.0 - level)
+
+
+def _shares(values: ArrayLike) -> FloatArray:
+    """(K,) shares as a copy that adds up to 1."""
+    if np.ndim(values) != 1 or not np.shape(values)[0]:
+        raise ConfigError(f"shares: got shape {np.shape(values)}; it must be (K,) with at least one component")
+    shares = _finite("shares", values, np.shape(values))
+    total = float(np.sum(shares))
+    if not (shares >= 0.0).all() or abs(total - 1.0) > SHARES_OFF:
+        raise ConfigError(f"shares: got {shares.tolist()}; they must be at least 0 and add up to 1")
+    return np.asarray(shares / total)
+
+
+def _finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    """A copy as finite floats of this shape."""
+    found = np.array(values, dtype=np.float64)
+    if found.shape != shape:
+        raise ConfigError(f"{name}: got shape {found.shape}; it must be {shape}")
+    if not np.isfinite(found).all():
+        raise ConfigError(f"{name}: got {found.tolist()}; all of them must be finite")
+    return found
+
+
+def _positive(name: str, values: FloatArray) -> FloatArray:
+    if not (values > 0.0).all():
+        raise ConfigError(f"{name}: got {values.tolist()}; all of them must be above 0")
+    return values
+
+
+def _factors(matrices: FloatArray) -> FloatArray:
+    """(K, Q, Q) lower triangular L with L Lᵀ = Σ."""
+    scale = np.sqrt(np.abs(np.diagonal(matrices, axis1=1, axis2=2)))
+    tolerance = 1e-9 * scale[:, :, None] * scale[:, None, :]
+    if not (np.abs(matrices - matrices.transpose(0, 2, 1)) <= tolerance).all():
+        raise ConfigError("covariances: got a matrix that is not symmetric; each must be a covariance matrix")
+    try:
+        return np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        raise ConfigError(
+            "covariances: got a matrix that is not positive definite; every variance must be above 0"
+        ) from None
+
+
+def _keep(mixture: object, name: str, values: FloatArray) -> None:
+    """Set a field of a frozen mixture to an array that cannot be changed either."""
+    values.flags.writeable = False
+    object.__setattr__(mixture, name, values)
+
+
+def _numbers(name: str, values: ArrayLike) -> FloatArray:
+    found = np.asarray(values)
+    if found.dtype.kind not in "fiu":
+        raise ConfigError(f"{name}: got {values!r}; it must be a number or an array of numbers")
+    return found.astype(np.float64)
+
+
+def _like(given: float | FloatArray, found: FloatArray) -> float | FloatArray:
+    """A float where a single number was given."""
+    return float(found) if np.ndim(given) == 0 else np.asarray(found)
