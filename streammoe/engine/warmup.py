@@ -168,7 +168,7 @@ class Em(NamedTuple):
         total = self.family.log_prior(theta, self.prior, self.options) - 0.5 * self.prior.strength * bent
         return (total - float(np.sum(weights * losses))) / n, tau
 
-    def maximise(self, theta: Parameters, tau: FloatArray, rounds: int = 2) -> None:
+    def maximise(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:
         """Fit experts and gate to responsibilities, in place."""
         tau = tau * self.buffer.weights[:, None]
         self.family.fit_experts(theta, self.prior, self.options, tau, self.buffer.R, self.buffer.Y, rounds)
