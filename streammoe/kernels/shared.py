@@ -111,13 +111,15 @@ def average_weight(state: MMState, options: LearningOptions, gamma: float) -> fl
 @inline
 def blend(average: FloatArray, raw: FloatArray, weight: float) -> None:
     """Move the rows of `average` towards `raw`, both (m, p)."""
+    if weight >= 1.0:
+        # θ̄ + 1 · (θ − θ̄) is not θ in floating point.
+        for k in range(raw.shape[0]):
+            for j in range(raw.shape[1]):
+                average[k, j] = raw[k, j]
+        return
     for k in range(raw.shape[0]):
         for j in range(raw.shape[1]):
-            # θ̄ + 1 · (θ − θ̄) is not θ in floating point.
-            if weight >= 1.0:
-                average[k, j] = raw[k, j]
-            else:
-                average[k, j] += weight * (raw[k, j] - average[k, j])
+            average[k, j] += weight * (raw[k, j] - average[k, j])
 
 
 @inline
