@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -19,7 +18,7 @@ from streammoe.engine.state import MMState, is_finite, state_arrays, state_from_
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.experts.gaussian import state_at, unit_prior
-from streammoe.features import Encoder, Scaler, number
+from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level, number
 from streammoe.persistence import durable, encode, read_checkpoint, state_digest
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -79,6 +78,13 @@ class MoERegressor(base.Regressor):
         Centre and scale inputs and target by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
     range_factor
         Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
+    categorical
+        Names of the features that are categories: text, truth values or numbers. Each level is a column of 0 and 1.
+    timestamps
+        Names of the features that are times: seconds since 1970-01-01 UTC, datetimes, or ISO 8601 text. Each becomes
+        sin and cos of the time of day, of the week and of the year.
+    max_levels
+        Most levels of one category that get a column; events with others are learned without theirs.
 
     Examples:
     --------
@@ -114,6 +120,9 @@ class MoERegressor(base.Regressor):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
+        categorical: Sequence[Any] = (),
+        timestamps: Sequence[Any] = (),
+        max_levels: int = 64,
     ) -> None:
         self.n_experts = n_experts
         self.degree = degree
@@ -128,6 +137,9 @@ class MoERegressor(base.Regressor):
         self.seed = seed
         self.standardize = standardize
         self.range_factor = range_factor
+        self.categorical = categorical
+        self.timestamps = timestamps
+        self.max_levels = max_levels
         self._check_arguments()
         self._schedule = DEFAULT_SCHEDULE if schedule is None else schedule
         self._options = mm.learning_options(
@@ -144,6 +156,7 @@ class MoERegressor(base.Regressor):
 
     def _check_arguments(self) -> None:
         whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
+        whole["max_levels"] = 1
         rules = [
             (
                 _is_whole(getattr(self, name), least),
@@ -158,9 +171,19 @@ class MoERegressor(base.Regressor):
         ]
         rules += [
             (
+                _are_names(getattr(self, name)),
+                f"{name}: got {getattr(self, name)!r}; it must be a tuple of feature names",
+            )
+            for name in ("categorical", "timestamps")
+        ]
+        named = _are_names(self.categorical) and _are_names(self.timestamps)
+        both = [name for name in self.categorical if name in self.timestamps] if named else []
+        rules += [
+            (
                 self.schedule is None or isinstance(self.schedule, Schedule),
                 f"schedule: got {self.schedule!r}; make one with streammoe.schedules.power or .constant",
             ),
+            (not both, f"timestamps: {both!r} stands in categorical too; a feature can be one of them"),
             (self.covariance == "diagonal", f"covariance: got {self.covariance!r}; one output knows only 'diagonal'"),
             (
                 not (self.warmup == 0 and self.standardize),
@@ -189,10 +212,10 @@ class MoERegressor(base.Regressor):
             InvalidEvent: a value that would poison the model; nothing was changed.
         """
         target = np.array([[number(y, "target")]])
-        unseen = self._encoder.unseen(x)
-        row = self._encoder.row(x, unseen)
+        news = self._encoder.news(x)
+        row = self._encoder.row(x, news)
         try:
-            self._take(row, target, unseen)
+            self._take(row, target, news)
         except InvalidEvent as error:
             error.row = None  # an event by itself has no index
             raise
@@ -223,21 +246,39 @@ class MoERegressor(base.Regressor):
         targets = self._targets(y, len(rows))
         if not len(rows):
             return np.empty(0)
-        known = set(self._encoder.columns)
+        encoder = self._encoder
+        known = set(encoder.fields)
         unseen = sorted((name for name in names if name not in known), key=str)
-        rows = _reordered(rows, names, [*self._encoder.columns, *unseen])
+        fields = [*encoder.fields, *unseen]
+        rows = _reordered(rows, names, fields)
+        texts = self._levels_of(rows, fields, names)
+        # The first row brings its levels together with the columns; each later one that brings any begins a piece.
+        cuts = [(0, ()), *encoder.arrivals(texts)]
+        if len(cuts) > 1 and cuts[1][0] == 0:
+            del cuts[0]
         try:
-            self._take(rows, targets, unseen)
+            self._take(rows, targets, News(tuple(unseen), cuts[0][1]))
         except InvalidEvent as error:
             raise InvalidEvent(
                 f"row {error.row}: {error}", reason=error.reason, feature=error.feature, row=error.row
             ) from None
-        return self._learn(rows, targets).losses
+        losses = []
+        for at, (start, levels) in enumerate(cuts):
+            stop = cuts[at + 1][0] if at + 1 < len(cuts) else len(rows)
+            if start:
+                layout = encoder.layout
+                encoder.append_levels(levels)
+                self._widen(layout)
+            for name, column in texts.items():
+                field = encoder.fields.index(name)
+                rows[start:stop, field] = encoder.codes(field, column[start:stop])
+            losses.append(self._learn(rows[start:stop], targets[start:stop]).losses)
+        return np.concatenate(losses)
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """The regression function at each row of X (n, P), shape (n,); learns nothing."""
         rows, names = self._rows(X, feature_names)
-        scores, _ = self._score(_reordered(rows, names, self._encoder.columns), None)
+        scores, _ = self._score(self._raw(rows, names), None)
         return scores.predictions[:, 0].copy()
 
     def log_likelihood_array(
@@ -246,18 +287,19 @@ class MoERegressor(base.Regressor):
         """Log s(y|x) of each row, shape (n,), in the target's own units; learns nothing."""
         rows, names = self._rows(X, feature_names)
         targets = self._targets(y, len(rows))
-        scores, _ = self._score(_reordered(rows, names, self._encoder.columns), targets)
+        scores, _ = self._score(self._raw(rows, names), targets)
         return -scores.losses
 
     def learn_rows(self, X: FloatArray, Y: FloatArray) -> Outcome:
         """Learn rows in the model's own column order, refusing rows that are out of range and going on.
 
         Args:
-            X: (n, P) in the order of `feature_names`; NaN is a missing value, infinities are out of range.
+            X: (n, F) raw fields in the order of `fields`, categories as the codes of their levels; NaN is a missing
+                value, infinities are out of range.
             Y: (n, 1); NaN is an event without target, which is predicted and not learned.
         """
-        if X.shape[1] != len(self._encoder.columns):
-            msg = f"X: got {X.shape[1]} columns; the model has {len(self._encoder.columns)}"
+        if X.shape[1] != len(self._encoder.fields):
+            msg = f"X: got {X.shape[1]} columns; the model has {len(self._encoder.fields)}"
             raise InvalidEvent(msg, reason="wrong_shape")
         if not len(X):
             return Outcome(np.empty(0, dtype=np.int64), np.empty(0), np.empty(Y.shape))
@@ -272,8 +314,8 @@ class MoERegressor(base.Regressor):
 
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""
-        if self._encoder.columns:
-            raise ConfigError(f"set_columns: the model has columns already: {self._encoder.columns!r}")
+        if self._encoder.fields:
+            raise ConfigError(f"set_columns: the model has columns already: {self._encoder.fields!r}")
         self._encoder.set_columns(names)
 
     def introduce(self, names: Sequence[Any], row: FloatArray, target: FloatArray) -> None:
@@ -285,7 +327,7 @@ class MoERegressor(base.Regressor):
         if not names:
             raise InvalidEvent("the record has no feature beside its target", reason="no_features")
         trial = self._new_encoder(names)
-        trial.take(row, target, [])
+        trial.take(row, target)
         self.set_columns(names)
 
     def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int) -> InvalidEvent:
@@ -303,8 +345,13 @@ class MoERegressor(base.Regressor):
 
     @property
     def feature_names(self) -> list[Any]:
-        """Names of the columns, in the order of the parameters."""
-        return list(self._encoder.columns)
+        """Names of the columns, in the order of the parameters: a number's own, ``color=red``, ``t:day_sin``."""
+        return list(self._encoder.feature_names)
+
+    @property
+    def fields(self) -> list[Any]:
+        """Names of what events hold, in the order of raw rows; without categories and times, `feature_names`."""
+        return list(self._encoder.fields)
 
     @property
     def is_warming_up(self) -> bool:
@@ -403,7 +450,7 @@ class MoERegressor(base.Regressor):
         experts = np.array(parameters["experts"], dtype=np.float64)
         model = cls(**{"n_experts": len(experts), **arguments})
         encoder = model._encoder
-        encoder.set_columns(feature_names)
+        encoder.set_features(feature_names)
         K, p_w, p_v = model.n_experts, encoder.n_gate_features, encoder.n_expert_features
         wide_w, wide_v = encoder.gate_width, encoder.expert_width
         # Each entry has the first shape; the state wants it padded with zeros to the second.
@@ -476,11 +523,10 @@ class MoERegressor(base.Regressor):
         arguments = dict(description["arguments"])
         if arguments["schedule"] is not None:
             arguments["schedule"] = schedules.from_settings(arguments["schedule"])
+        # JSON knows no tuples; checkpoints of earlier versions have none of these.
+        arguments |= {name: tuple(arguments.get(name, ())) for name in ("categorical", "timestamps")}
         model = cls(**arguments)
-        model._encoder.set_columns(json.loads(arrays["encoder.columns"].tobytes()))
-        model._encoder.scaler = Scaler(*(arrays[f"encoder.{name}"] for name in Scaler._fields))
-        model._encoder.largest = arrays["encoder.largest"]
-        model._encoder.target_largest = arrays["encoder.target_largest"]
+        model._encoder.restore(arrays)
         if "warmup.X" in arrays:
             model._warm_up = WarmUp.from_arrays(arrays)
         if "state.n" in arrays:
@@ -489,16 +535,7 @@ class MoERegressor(base.Regressor):
         return model
 
     def _shaping_arrays(self) -> dict[str, AnyArray]:
-        encoder = self._encoder
-        if not all(isinstance(name, str | int) for name in encoder.columns):
-            msg = f"feature names must be strings or integers to be saved, got {encoder.columns!r}; rename them"
-            raise CheckpointError(msg)
-        arrays: dict[str, AnyArray] = {
-            "encoder.columns": np.frombuffer(json.dumps(encoder.columns).encode(), dtype=np.uint8),
-            "encoder.largest": encoder.largest,
-            "encoder.target_largest": encoder.target_largest,
-            **{f"encoder.{name}": array for name, array in encoder.scaler._asdict().items()},
-        }
+        arrays = self._encoder.arrays()
         if self._warm_up is not None:
             arrays |= self._warm_up.arrays()
         if self._state is not None:
@@ -509,6 +546,7 @@ class MoERegressor(base.Regressor):
 
     def _learn(self, X: FloatArray, Y: FloatArray) -> mm.Scores:
         """Learn screened rows: through the warm-up while it lasts, then by steps."""
+        self._encoder.notice_unplaced(X, Y)
         if self._state is None and self.warmup == 0:
             self._start(
                 mm.random_start(
@@ -551,7 +589,7 @@ class MoERegressor(base.Regressor):
                 return mm.Scores(losses, np.zeros((len(X), self._encoder.n_outputs))), np.empty((len(X), 0))
             state = self._warm_up.recursive
         # Predicting never raises on range: what is too large for the powers to hold counts as the largest that is not.
-        W, R = self._encoder.design(np.clip(X, -self._encoder.limit, self._encoder.limit))
+        W, R = self._encoder.design(self._encoder.bounded(X))
         if self._state is None:
             W = R
         scaler = self._encoder.scaler
@@ -567,7 +605,15 @@ class MoERegressor(base.Regressor):
         )
 
     def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
-        encoder = Encoder(n_outputs=1, degree=self.degree, gate_degree=self.gate_degree, range_factor=self.range_factor)
+        encoder = Encoder(
+            n_outputs=1,
+            degree=self.degree,
+            gate_degree=self.gate_degree,
+            range_factor=self.range_factor,
+            categorical=self.categorical,
+            timestamps=self.timestamps,
+            max_levels=self.max_levels,
+        )
         encoder.set_columns(columns)
         return encoder
 
@@ -606,20 +652,20 @@ class MoERegressor(base.Regressor):
         self._state = state
         self._residual = mm.new_residual(state)
 
-    def _take(self, rows: FloatArray, targets: FloatArray, unseen: list[Any]) -> None:
+    def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""
-        n_old = len(self._encoder.columns)
-        self._encoder.take(rows, targets, unseen)
-        if unseen:
-            self._widen(n_old)
+        layout = self._encoder.layout
+        self._encoder.take(rows, targets, news)
+        if news:
+            self._widen(layout)
 
-    def _widen(self, n_old: int) -> None:
-        """Follow the encoder after columns were appended behind the first `n_old`."""
+    def _widen(self, layout: Layout) -> None:
+        """Follow the encoder after it grew from this layout."""
         encoder = self._encoder
-        gate_at = encoder.feature_positions(self.gate_degree, n_old)
-        expert_at = encoder.feature_positions(self.degree, n_old)
+        gate_at = encoder.moved(layout, self.gate_degree)
+        expert_at = encoder.moved(layout, self.degree)
         if self._warm_up is not None:
-            self._warm_up.widen(len(encoder.columns), expert_at, encoder.expert_width)
+            self._warm_up.widen(len(encoder.fields), expert_at, encoder.expert_width)
         if self._state is not None:
             self._start(widen(self._state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
 
@@ -631,7 +677,7 @@ class MoERegressor(base.Regressor):
         width = np.shape(X)[1]
         if feature_names is not None:
             names = list(feature_names)
-        elif self._encoder.columns and len(self._encoder.columns) == width:
+        elif self._encoder.fields and len(self._encoder.fields) == width:
             names = self._default_names(width)
         else:
             names = [f"x{j}" for j in range(width)]
@@ -651,7 +697,24 @@ class MoERegressor(base.Regressor):
     def _default_names(self, width: int) -> list[Any]:
         """x0, x1, … where the model knows them; else the model's own columns, in their order."""
         names: list[Any] = [f"x{j}" for j in range(width)]
-        return names if set(names) == set(self._encoder.columns) else self.feature_names
+        return names if set(names) == set(self._encoder.fields) else self.fields
+
+    def _raw(self, rows: FloatArray, names: Sequence[Any]) -> FloatArray:
+        """Rows in the model's own order, with categories as codes."""
+        encoder = self._encoder
+        rows = _reordered(rows, names, encoder.fields)
+        for name, column in self._levels_of(rows, encoder.fields, names).items():
+            field = encoder.fields.index(name)
+            rows[:, field] = encoder.codes(field, column)
+        return rows
+
+    def _levels_of(self, rows: FloatArray, fields: Sequence[Any], names: Sequence[Any]) -> dict[Any, list[str]]:
+        """The levels that an array of numbers holds under `names`, by field in the order of `fields`."""
+        return {
+            name: [level(value, name) for value in rows[:, j].tolist()]
+            for j, name in enumerate(fields)
+            if name in self._encoder.categorical and name in names
+        }
 
 
 def load(path: str | os.PathLike[str]) -> MoERegressor:
@@ -675,6 +738,10 @@ def _is_whole(value: object, least: int) -> bool:
 
 def _is_amount(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(0.0 <= value < math.inf)
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(name, str | int) for name in value)
 
 
 def _finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
