@@ -13,15 +13,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
-from streammoe.kernels.features import CATEGORICAL, NUMERIC, TIMESTAMP, expand_rows, screen_rows
+from streammoe.kernels.features import (
+    CATEGORICAL,
+    EARLIEST,
+    LATEST,
+    NUMERIC,
+    TIMESTAMP,
+    expand_rows,
+    screen_rows,
+)
 from streammoe.kernels.linalg import VANISHED
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
 """Beyond this a square no longer fits beside others in a Gram matrix."""
-EARLIEST, LATEST = -62_135_596_800.0, 253_402_300_800.0
-"""Seconds since 1970-01-01 UTC at which the years 1 to 9999, those of a `datetime`, begin and end."""
 UNPLACED = -1.0
 """The code of a level that is no column."""
 CYCLES = ("day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
@@ -311,7 +317,8 @@ class Encoder:
 
     def codes(self, field: int, texts: Sequence[str | None]) -> FloatArray:
         """(n,) codes of the levels of the field at this index: −1 for a level that is no column, NaN for ``None``."""
-        known: dict[str | None, float] = {**self.levels[self.fields[field]], None: math.nan}
+        known: dict[str | None, float] = {None: math.nan}
+        known.update(self.levels[self.fields[field]])
         get = known.get
         return np.array([get(text, UNPLACED) for text in texts], dtype=np.float64)
 
@@ -369,9 +376,8 @@ class Encoder:
         """
         largest = np.concatenate([self.largest, np.zeros(len(news.fields))])
         target_largest = self.target_largest.copy()
-        kinds = [*self.kinds, *map(self._kind, news.fields)] if news else self.kinds
-        verdicts = np.empty(len(rows), dtype=np.int64)
-        if self._screen(rows, targets, kinds, largest, target_largest, verdicts):
+        verdicts, refused = self._screen(rows, targets, self._kinds_with(news), largest, target_largest)
+        if refused:
             at = int(np.argmax(verdicts >= 0))
             error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), news)
             error.row = at
@@ -386,16 +392,14 @@ class Encoder:
 
     def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
         """−1 for each raw row that is in range, else the field at fault; accepted rows widen the ranges."""
-        verdicts = np.empty(len(X), dtype=np.int64)
-        self._screen(X, Y, self.kinds, self.largest, self.target_largest, verdicts)
-        return verdicts
+        return self._screen(X, Y, self._plan.kinds, self.largest, self.target_largest)[0]
 
     def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int, news: News = NO_NEWS) -> InvalidEvent:
         """The error for a raw row that `screen` refused."""
         names = [*self.fields, *news.fields, *["target"] * len(target)]
         largest = np.concatenate([self.largest, np.zeros(len(news.fields)), self.target_largest])
         name, value, seen = names[verdict], float(np.concatenate([row, target])[verdict]), float(largest[verdict])
-        if verdict < len(row) and self._kind_at(verdict, news) == TIMESTAMP:
+        if verdict < len(row) and self._kinds_with(news)[verdict] == TIMESTAMP:
             rule = "a time is in seconds since 1970-01-01 UTC, in the years 1 to 9999; divide milliseconds by 1000"
             return InvalidEvent(f"{name!s}: {value:g} is out of range: {rule}", reason="out_of_range", feature=name)
         rule = (
@@ -500,24 +504,24 @@ class Encoder:
     def _kind(self, name: Any) -> int:
         return CATEGORICAL if name in self.categorical else TIMESTAMP if name in self.timestamps else NUMERIC
 
-    def _kind_at(self, field: int, news: News) -> int:
-        known = len(self.fields)
-        return self.kinds[field] if field < known else self._kind(news.fields[field - known])
+    def _kinds_with(self, news: News) -> IntArray:
+        """(F + new fields,)."""
+        if not news.fields:
+            return self._plan.kinds
+        return np.array([*self.kinds, *map(self._kind, news.fields)], dtype=np.int64)
 
     def _screen(
         self,
         X: FloatArray,
         Y: FloatArray,
-        kinds: list[int],
+        kinds: IntArray,
         largest: FloatArray,
         target_largest: FloatArray,
-        verdicts: IntArray,
-    ) -> int:
-        plan = self._plan if kinds is self.kinds else _plan(kinds, [], self.limit)
-        factor, limit = self.range_factor, self.limit
-        return screen_rows(
-            X, Y, plan.kinds, plan.lowest, plan.highest, largest, target_largest, factor, limit, verdicts
-        )
+    ) -> tuple[IntArray, int]:
+        """A verdict for each row, and how many are refused; the ranges given are widened."""
+        verdicts = np.empty(len(X), dtype=np.int64)
+        refused = screen_rows(X, Y, kinds, largest, target_largest, self.range_factor, self.limit, verdicts)
+        return verdicts, refused
 
     def _expand(self, X: FloatArray, degree: int, width: int) -> FloatArray:
         plan, scaler = self._plan, self.scaler
@@ -571,10 +575,12 @@ KIND_NAMES = {NUMERIC: "numeric", CATEGORICAL: "categorical", TIMESTAMP: "timest
 
 
 class _Plan(NamedTuple):
-    """Fields and levels as the kernels want them; shapes at `expand_rows` and `screen_rows`."""
+    """Fields and levels as the kernels want them; shapes of the others at `expand_rows`."""
 
     kinds: IntArray
+    """(F,)."""
     lowest: FloatArray
+    """(F,) and `highest` (F,): what a prediction takes a value for that is out of all range."""
     highest: FloatArray
     numeric: IntArray
     coded: IntArray
@@ -583,7 +589,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(kinds: Sequence[int], entries: Sequence[tuple[int, str | None]], limit: float) -> _Plan:
-    """The plan of fields of these kinds; without entries it is good for screening only."""
+    """The plan of fields of these kinds, which come with their levels in the order of `entries`."""
     bounds = {NUMERIC: (-limit, limit), CATEGORICAL: (-math.inf, math.inf), TIMESTAMP: (EARLIEST, LATEST)}
     numeric, timed = [], []
     placed: dict[int, list[int]] = {}

@@ -14,12 +14,37 @@ WEEK = 7.0 * DAY
 YEAR = 365.2425 * DAY
 MONDAY = 3.0 * DAY
 """1970-01-01 was a Thursday: so long after the week had begun."""
+EARLIEST, LATEST = -62_135_596_800.0, 253_402_300_800.0
+"""Seconds since 1970-01-01 UTC at which the years 1 to 9999, those of a `datetime`, begin and end."""
 
 
 @inline
 def _turn(seconds: float, period: float) -> float:
     """How far into its period a time is, as an angle."""
     return 2.0 * math.pi * ((seconds % period) / period)
+
+
+@inline
+def _expand_number(
+    x: float,
+    i: int,
+    c: int,
+    r: int,
+    N: int,
+    fill: FloatArray,
+    center: FloatArray,
+    scale: FloatArray,
+    degree: int,
+    out: FloatArray,
+) -> None:
+    """Write the powers of one number, the r-th of N, whose column is c."""
+    value = fill[c] if math.isnan(x) else x
+    z = (value - center[c]) / scale[c]
+    out[i, 1 + c] = z
+    power = z
+    for d in range(degree - 1):
+        power *= z
+        out[i, 1 + len(fill) + d * N + r] = power
 
 
 @jit
@@ -55,15 +80,13 @@ def expand_rows(
     N, C, L = len(numeric), len(fill), places.shape[1]
     for i in range(X.shape[0]):
         out[i, 0] = 1.0
+        if N == C:  # all numeric, and so in order: worth a loop that looks nothing up
+            for c in range(C):
+                _expand_number(X[i, c], i, c, c, N, fill, center, scale, degree, out)
+            continue
         for r in range(N):
-            j, c = numeric[r, 0], numeric[r, 1]
-            value = fill[c] if math.isnan(X[i, j]) else X[i, j]
-            z = (value - center[c]) / scale[c]
-            out[i, 1 + c] = z
-            power = z
-            for d in range(degree - 1):
-                power *= z
-                out[i, 1 + C + d * N + r] = power
+            c = numeric[r, 1]
+            _expand_number(X[i, numeric[r, 0]], i, c, r, N, fill, center, scale, degree, out)
         for k in range(len(coded)):
             code = X[i, coded[k]]
             # Compared as floats: what is NaN or too large has no integer.
@@ -89,8 +112,6 @@ def screen_rows(
     X: FloatArray,
     Y: FloatArray,
     kinds: IntArray,
-    lowest: FloatArray,
-    highest: FloatArray,
     largest: FloatArray,
     target_largest: FloatArray,
     factor: float,
@@ -99,11 +120,10 @@ def screen_rows(
 ) -> int:
     """Find values out of range, row by row, and let accepted rows widen the range; return how many rows are refused.
 
-    A value is out of range outside [`lowest`, `highest`] of its field, (F,) each, and a target when |v| > `limit`. In
-    a row that has a target, a number and the target are out of range also when `factor` > 0 and
-    |v| > factor · max(1, largest |v| accepted so far in its field). `verdicts` gets −1, or the field at fault,
-    outputs counted after the F fields. NaN in X is a missing value; a row whose Y is NaN has no target and widens
-    nothing.
+    A number or target is out of range when |v| > `limit`, or, in a row that has a target, when `factor` > 0 and
+    |v| > factor · max(1, largest |v| accepted so far in its field); a timestamp outside the years 1 to 9999; a code
+    never is. `kinds` (F,) says which field is what. `verdicts` gets −1, or the field at fault, outputs counted after
+    the F fields. NaN in X is a missing value; a row whose Y is NaN has no target and widens nothing.
     """
     F, Q = X.shape[1], Y.shape[1]
     refused = 0
@@ -113,11 +133,11 @@ def screen_rows(
         verdicts[i] = -1
         for j in range(F):
             value = X[i, j]
-            if (
-                value > highest[j]
-                or value < lowest[j]
-                or (ruled and kinds[j] == NUMERIC and abs(value) > factor * max(1.0, largest[j]))
-            ):
+            if kinds[j] == NUMERIC:
+                refuses = abs(value) > limit or (ruled and abs(value) > factor * max(1.0, largest[j]))
+            else:
+                refuses = kinds[j] == TIMESTAMP and (value < EARLIEST or value > LATEST)
+            if refuses:
                 verdicts[i] = j
                 break
         if verdicts[i] < 0 and learns:
