@@ -120,8 +120,8 @@ class MoERegressor(base.Regressor):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
-        categorical: Sequence[Any] = (),
-        timestamps: Sequence[Any] = (),
+        categorical: Sequence[Any] | None = None,
+        timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
     ) -> None:
         self.n_experts = n_experts
@@ -137,8 +137,9 @@ class MoERegressor(base.Regressor):
         self.seed = seed
         self.standardize = standardize
         self.range_factor = range_factor
-        self.categorical = categorical
-        self.timestamps = timestamps
+        # River's clone looks at the first entry of any tuple.
+        self.categorical = None if categorical == () else categorical
+        self.timestamps = None if timestamps == () else timestamps
         self.max_levels = max_levels
         self._check_arguments()
         self._schedule = DEFAULT_SCHEDULE if schedule is None else schedule
@@ -177,7 +178,7 @@ class MoERegressor(base.Regressor):
             for name in ("categorical", "timestamps")
         ]
         named = _are_names(self.categorical) and _are_names(self.timestamps)
-        both = [name for name in self.categorical if name in self.timestamps] if named else []
+        both = [name for name in self.categorical or () if name in (self.timestamps or ())] if named else []
         rules += [
             (
                 self.schedule is None or isinstance(self.schedule, Schedule),
@@ -524,7 +525,7 @@ class MoERegressor(base.Regressor):
         if arguments["schedule"] is not None:
             arguments["schedule"] = schedules.from_settings(arguments["schedule"])
         # JSON knows no tuples; checkpoints of earlier versions have none of these.
-        arguments |= {name: tuple(arguments.get(name, ())) for name in ("categorical", "timestamps")}
+        arguments |= {name: tuple(arguments.get(name) or ()) for name in ("categorical", "timestamps")}
         model = cls(**arguments)
         model._encoder.restore(arrays)
         if "warmup.X" in arrays:
@@ -610,8 +611,8 @@ class MoERegressor(base.Regressor):
             degree=self.degree,
             gate_degree=self.gate_degree,
             range_factor=self.range_factor,
-            categorical=self.categorical,
-            timestamps=self.timestamps,
+            categorical=self.categorical or (),
+            timestamps=self.timestamps or (),
             max_levels=self.max_levels,
         )
         encoder.set_columns(columns)
@@ -741,7 +742,7 @@ def _is_amount(value: object) -> bool:
 
 
 def _are_names(value: object) -> bool:
-    return isinstance(value, tuple | list) and all(isinstance(name, str | int) for name in value)
+    return value is None or (isinstance(value, tuple | list) and all(isinstance(name, str | int) for name in value))
 
 
 def _finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:

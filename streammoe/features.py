@@ -256,7 +256,7 @@ class Encoder:
             else:
                 self._append([(timestamps.get(name, name), None)])
             at = max(at + 1, len(self.feature_names))
-        if self.feature_names != wanted:
+        if self.feature_names != wanted or len(set(wanted)) < len(wanted):
             msg = (
                 f"feature_names: got {wanted!r}; with these categorical and timestamp fields they would be "
                 f"{self.feature_names!r}; name each once, a level as field=level, a timestamp by all of its six columns"
@@ -621,8 +621,9 @@ def _plan(kinds: Sequence[int], entries: Sequence[tuple[int, str | None]], limit
 
 
 def _since_1970(moment: datetime) -> float:
-    aware = moment if moment.utcoffset() is not None else moment.replace(tzinfo=UTC)
-    return (aware - EPOCH).total_seconds()
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - EPOCH).total_seconds()
 
 
 def _from_text(text: str, name: object) -> float:
