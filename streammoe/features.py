@@ -185,6 +185,8 @@ class Encoder:
         self.categorical = frozenset(categorical)
         self.timestamps = frozenset(timestamps)
         self.max_levels = max_levels
+        self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
+        """Largest absolute value of a number that the highest power still lets through."""
         self.fields: list[Any] = []
         self.kinds: list[int] = []
         self.levels: dict[Any, dict[str, int]] = {}
@@ -225,11 +227,6 @@ class Encoder:
     def expert_width(self) -> int:
         """Length of a row of expert features, padding included."""
         return padded(self.n_expert_features)
-
-    @property
-    def limit(self) -> float:
-        """Largest absolute value that the highest power still lets through."""
-        return float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(self.degree, self.gate_degree, 1))))
 
     # -- Fields and levels -----------------------------------------------------------------------------------------
 
