@@ -409,8 +409,8 @@ class Encoder:
 
     def bounded(self, X: FloatArray) -> FloatArray:
         """Raw rows with what is out of all range at its end, for predictions, which never raise on range."""
-        bounds = self._plan
-        return np.clip(X, bounds.lowest, bounds.highest)
+        bounded: FloatArray = np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)
+        return bounded
 
     def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
         """Count the rows to be learned whose level found no place in a full field, and say so once for each field."""
