@@ -11,7 +11,7 @@ import numpy as np
 from streammoe.errors import InvalidEvent, StreammoeError
 from streammoe.estimators import MoERegressor
 from streammoe.ports import Batch, DeadLetter
-from streammoe.runtime.decoders import decoder, to_row
+from streammoe.runtime.decoders import Wanted, decoder, to_row
 from streammoe.runtime.scores import PrequentialScores
 from streammoe.types import BoolArray
 
@@ -58,7 +58,7 @@ class Pipeline:
             return _refused_whole(batch)
         letters, rest = ([], batch) if self.model.feature_names else self._find_columns(batch)
         self._notice_unknown(rest)
-        decoded = decoder(batch.format).decode(rest, self.model.feature_names, self.schema.targets)
+        decoded = decoder(batch.format).decode(rest, Wanted(tuple(self.model.feature_names), self.schema.targets))
         outcome = self.model.learn_rows(decoded.X, decoded.Y)
         if not self.model.is_finite():
             message = (
@@ -116,7 +116,7 @@ class Pipeline:
             return [], batch
         decode = decoder(batch.format)
         # A header without the target is an error; it must come before the header shapes the model.
-        decode.decode(batch.tail(len(batch)), (), self.schema.targets)
+        decode.decode(batch.tail(len(batch)), Wanted((), self.schema.targets))
         others = {*self.schema.targets, *self.schema.ignore}
         letters = []
         for i in range(len(batch)):
@@ -124,9 +124,9 @@ class Pipeline:
             try:
                 values = decode.names(batch, i)
                 columns = sorted(name for name in values if name not in others)
-                row, target = to_row(values, columns, self.schema.targets, text=batch.columns is not None)
+                row = to_row(values, Wanted(tuple(columns), self.schema.targets), text=batch.columns is not None)
                 stage = "validate"
-                self.model.introduce(columns, np.array([row]), np.array([target]))
+                self.model.introduce(columns, np.array([row.x]), np.array([row.y]))
             except InvalidEvent as error:
                 letters.append(_letter(batch, i, stage, error.reason, str(error)))
             else:

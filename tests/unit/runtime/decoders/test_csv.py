@@ -5,7 +5,7 @@ import pytest
 
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import decoder
+from streammoe.runtime.decoders import Wanted, decoder
 
 
 def batch_of(*records, columns=("a", "b", "y")):
@@ -13,8 +13,8 @@ def batch_of(*records, columns=("a", "b", "y")):
     return Batch(b"".join(records), ends, "csv", columns, "events.csv", lambda i: {"offset": i}, {})
 
 
-def decode(*records, columns=("a", "b"), targets=("y",), header=("a", "b", "y")):
-    return decoder("csv").decode(batch_of(*records, columns=header), columns, targets)
+def decode(*records, columns=("a", "b"), targets=("y",), header=("a", "b", "y"), ignore=None, **wanted):
+    return decoder("csv").decode(batch_of(*records, columns=header), Wanted(columns, targets, **wanted), ignore)
 
 
 def reasons(*records, **names):
@@ -47,7 +47,8 @@ def test_other_columns_may_hold_anything():
     [
         (b"abc", "wrong_type"),
         (b" ", "wrong_type"),
-        (b"true", "wrong_type"),
+        (b"yes", "wrong_type"),
+        (b" true", "wrong_type"),
         (b"0x10", "wrong_type"),
         (b"1_0", "wrong_type"),
         (b"nan", "not_finite"),

@@ -5,7 +5,7 @@ import pytest
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import decoder
+from streammoe.runtime.decoders import Wanted, decoder
 
 
 def batch_of(*records):
@@ -13,8 +13,8 @@ def batch_of(*records):
     return Batch(b"".join(records), ends, "jsonl", None, "events.jsonl", lambda i: {"offset": i}, {})
 
 
-def decode(*records, columns=("a", "b"), targets=("y",)):
-    return decoder("jsonl").decode(batch_of(*records), columns, targets)
+def decode(*records, columns=("a", "b"), targets=("y",), ignore=None, **wanted):
+    return decoder("jsonl").decode(batch_of(*records), Wanted(columns, targets, **wanted), ignore)
 
 
 def reasons(*records):

@@ -3,17 +3,17 @@ import math
 import pytest
 
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.runtime.decoders import decoder, to_row
+from streammoe.runtime.decoders import Wanted, decoder, to_row
 
 
 def test_values_come_in_the_order_of_the_names():
-    x, y = to_row({"b": 2, "a": True, "y": 0.5, "z": "ignored"}, ["a", "b"], ["y"])
-    assert (x, y) == ([1.0, 2.0], [0.5])
+    row = to_row({"b": 2, "a": True, "y": 0.5, "z": "ignored"}, Wanted(("a", "b"), ("y",)))
+    assert (row.x, row.y, row.label, row.weight) == ([1.0, 2.0], [0.5], None, 1.0)
 
 
 def test_absent_and_none_are_missing():
-    x, y = to_row({"a": None}, ["a", "b"], ["y"])
-    assert all(map(math.isnan, x + y))
+    row = to_row({"a": None}, Wanted(("a", "b"), ("y",)))
+    assert all(map(math.isnan, row.x + row.y))
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,27 @@ def test_absent_and_none_are_missing():
 )
 def test_other_values_are_refused_by_name(value, reason):
     with pytest.raises(InvalidEvent) as caught:
-        to_row({"a": 1, "y": value}, ["a"], ["y"])
+        to_row({"a": 1, "y": value}, Wanted(("a",), ("y",)))
     assert (caught.value.reason, caught.value.feature) == (reason, "y")
     assert "field 'y' is" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("cell", "value"),
-    [("1", 1), ("\t-1.5e3 ", -1500), (".5", 0.5), ("1.", 1), ("+1E-2", 0.01), ("1e-999", 0), ("007", 7)],
+    [
+        ("1", 1),
+        ("\t-1.5e3 ", -1500),
+        (".5", 0.5),
+        ("1.", 1),
+        ("+1E-2", 0.01),
+        ("1e-999", 0),
+        ("007", 7),
+        ("True", 1),
+        ("fALSE", 0),
+    ],
 )
 def test_text_formats_write_numbers_as_text(cell, value):
-    assert to_row({"a": cell}, ["a"], [], text=True) == ([value], [])
+    assert to_row({"a": cell}, Wanted(("a",)), text=True).x == [value]
 
 
 def test_an_unknown_format_names_the_known_ones():
@@ -53,4 +63,4 @@ def test_an_unknown_format_names_the_known_ones():
 
 def test_a_number_of_many_digits_takes_no_longer_than_its_length():
     with pytest.raises(InvalidEvent, match="must be a number"):
-        to_row({"a": "1" * 1_000_000 + ".x"}, ["a"], [], text=True)
+        to_row({"a": "1" * 1_000_000 + ".x"}, Wanted(("a",)), text=True)
