@@ -14,7 +14,7 @@ from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
 from streammoe.runtime.decoders import Decoded, Sheet, Values, Wanted, growing_runs, require_targets
 from streammoe.runtime.decoders.values import DAY, SECOND_PARTS, Kind, Unreadable, label
-from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 
 class ArrowDecoder:
@@ -53,7 +53,8 @@ class ArrowDecoder:
 def texts_of(column: Any) -> tuple[list[str | None], BoolArray]:
     """A column's values as `label` writes them, and which ones it refuses."""
     if not types.is_dictionary(column.type):
-        column = _encodable(column).dictionary_encode()
+        # Arrow makes no dictionaries of half floats.
+        column = (column.cast(pa.float32()) if types.is_float16(column.type) else column).dictionary_encode()
     n = len(column.dictionary)
     levels = np.full(n + 1, None, np.object_)
     refused = np.zeros(n + 1, np.bool_)
@@ -67,7 +68,11 @@ def texts_of(column: Any) -> tuple[list[str | None], BoolArray]:
 
 
 def _columns(batch: Batch) -> dict[str, Any]:
-    return dict(zip(batch.table.schema.names, batch.table.columns, strict=True))
+    return {
+        # Arrow cannot do much with views.
+        name: column.cast(pa.large_string()) if types.is_string_view(column.type) else column
+        for name, column in zip(batch.table.schema.names, batch.table.columns, strict=True)
+    }
 
 
 def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
@@ -94,8 +99,7 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
             doubtful |= _valid(column)
     odd = np.flatnonzero(doubtful)
     if odd.size:
-        taken = pa.array(odd)
-        wanted = {slot.name: _plain(columns[slot.name].take(taken)) for slot in sheet.slots if slot.name in columns}
+        wanted = {slot.name: _some(columns[slot.name], odd) for slot in sheet.slots if slot.name in columns}
         for at, i in enumerate((start + odd).tolist()):
             try:
                 sheet.put(i, {name: values[at] for name, values in wanted.items()}, text=False)
@@ -143,7 +147,7 @@ def _valid(column: Any) -> BoolArray:
 def _plain(column: Any) -> list[object]:
     """The values as the exact path knows them, whatever their type."""
     holds = column.type
-    if types.is_dictionary(holds):
+    if types.is_dictionary(holds) and _is_readable(holds):
         return _plain(column.dictionary_decode())
     if types.is_timestamp(holds) or types.is_date(holds):
         # Not as Python's own times, which know neither nanoseconds nor every time zone.
@@ -156,30 +160,36 @@ def _plain(column: Any) -> list[object]:
         except UnicodeDecodeError:  # a file may claim what it likes
             raw = column.cast(pa.large_binary() if types.is_large_string(holds) else pa.binary()).to_pylist()
             return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
-    if _is_scalar(holds) or types.is_null(holds):
+    if _is_readable(holds):
         return list(column.to_pylist())
-    return [Unreadable(f"a value of type {holds}") if valid else None for valid in _valid(column)]
+    return [_unreadable(column) if valid else None for valid in _valid(column)]
 
 
-def _is_text(type: Any) -> bool:
-    return bool(types.is_string(type) or types.is_large_string(type) or types.is_string_view(type))
+def _some(column: Any, rows: IntArray) -> list[object]:
+    """The same of some rows only."""
+    if _is_readable(column.type):
+        return _plain(column.take(pa.array(rows)))
+    return [_unreadable(column) if valid else None for valid in _valid(column)[rows]]
 
 
-def _is_scalar(type: Any) -> bool:
+def _unreadable(column: Any) -> Unreadable:
+    return Unreadable(f"a value of type {column.type}")
+
+
+def _is_text(holds: Any) -> bool:
+    return bool(types.is_string(holds) or types.is_large_string(holds))
+
+
+def _is_scalar(holds: Any) -> bool:
     """Whether values of this type have a text of their own."""
-    if types.is_dictionary(type):
-        return _is_scalar(type.value_type)
-    return bool(
-        _is_text(type)
-        or types.is_boolean(type)
-        or types.is_integer(type)
-        or types.is_floating(type)
-        or types.is_decimal(type)
-    )
+    if types.is_dictionary(holds):
+        return _is_scalar(holds.value_type)
+    is_number = types.is_integer(holds) or types.is_floating(holds) or types.is_decimal(holds)
+    return bool(is_number or _is_text(holds) or types.is_boolean(holds))
 
 
-def _encodable(column: Any) -> Any:
-    """The same values, of a type that Arrow makes dictionaries of."""
-    if types.is_string_view(column.type):
-        return column.cast(pa.large_string())
-    return column.cast(pa.float32()) if types.is_float16(column.type) else column
+def _is_readable(holds: Any) -> bool:
+    """Whether some kind of slot can take values of this type."""
+    if types.is_dictionary(holds):
+        return _is_readable(holds.value_type)
+    return bool(_is_scalar(holds) or types.is_timestamp(holds) or types.is_date(holds) or types.is_null(holds))
