@@ -111,7 +111,7 @@ def open_daemon(
         counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
         features = settings.schema.features
         schema = Schema(
-            targets=(settings.schema.target,),
+            targets=settings.schema.targets,
             features=None if features == "*" else tuple(features),
             ignore=tuple(settings.schema.ignore),
         )
@@ -147,7 +147,9 @@ def open_daemon(
 
 
 def _model(settings: Settings) -> MoERegressor:
-    arguments = {name: getattr(settings.model, name) for name in type(settings.model).model_fields if name != "kind"}
+    of_other_kinds = {"kind", "classes", "max_classes", "max_levels"}
+    names = type(settings.model).model_fields.keys() - of_other_kinds
+    arguments = {name: getattr(settings.model, name) for name in names}
     if arguments["averaging"] == "none":
         arguments["averaging"] = None
     return MoERegressor(**arguments)
@@ -159,13 +161,11 @@ def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
     if kept is None:
         message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
         raise CheckpointError(message)
-    # A setting that the checkpoint does not know came with a later version; it was what its default is.
-    defaults = {"model": settings.model, "schema": settings.schema}
+    defaults = settings_module.learning_defaults()
     differences = []
     for section, values in now.items():
-        fields = type(defaults[section]).model_fields
         for name, value in cast("Mapping[str, object]", values).items():
-            was = kept[section].get(name, fields[name].default)
+            was = kept[section].get(name, defaults[section].get(name))
             if was != value and (section, name) not in MAY_CHANGE:
                 differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
     if differences:

@@ -47,7 +47,7 @@ def run(*flags, **options):
 
 def test_every_setting_of_the_model_is_an_argument_of_the_estimator():
     arguments = inspect.signature(MoERegressor).parameters
-    assert set(Model.model_fields) - {"kind"} == set(arguments)
+    assert set(Model.model_fields) - {"kind", "classes", "max_classes", "max_levels"} == set(arguments)
 
 
 def test_settings_reach_the_model(here):
