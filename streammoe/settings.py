@@ -119,7 +119,7 @@ class Schema(Section):
     @classmethod
     def _open(cls, late_columns: bool, info: ValidationInfo) -> bool:
         if late_columns and info.data.get("features", "*") != "*":
-            raise ValueError('must be false where schema.features is a list; with "*" columns may come late')
+            raise ValueError("must be false where schema.features is a list, which says all of them")
         return late_columns
 
 

@@ -293,7 +293,7 @@ class TestProblems:
                 'target = "y"\nfeatures = ["x"]\ncategorical = ["c"]\nlate_columns = true',
                 [
                     "schema.categorical: must name features only; schema.features does not list c",
-                    'schema.late_columns: must be false where schema.features is a list; with "*" columns may come late',
+                    "schema.late_columns: must be false where schema.features is a list, which says all of them",
                 ],
             ),
         ],
@@ -339,7 +339,10 @@ class TestProblems:
         [
             (
                 ["kind=file"],
-                'predictions.path: must be set where predictions.kind = "file", got nothing (from flag predictions.kind)',
+                (
+                    'predictions.path: must be set where predictions.kind = "file", '
+                    "got nothing (from flag predictions.kind)"
+                ),
             ),
             (
                 ["kind=file", "path=out.txt"],
