@@ -225,10 +225,9 @@ class Sheet:
         """
         held: Values = {}
         for name in sorted(values):
-            value = values[name]
-            if value is not None and not (text and value == ""):
-                READERS[self.wanted.kind(name)](name, value, text)
-                held[name] = value
+            taken = READERS[self.wanted.kind(name)](name, values[name], text)
+            if taken is not None and taken == taken:  # noqa: PLR0124 - NaN, that is, missing, differs from itself
+                held[name] = values[name]
         return held
 
     def first_new(self, start: int, holds: BoolArray, read: Callable[[int], Values], *, text: bool) -> bool:
@@ -247,8 +246,9 @@ class Sheet:
                 except InvalidEvent as error:
                     self.reject(i, error)
                 else:
-                    self.new = (i, values)
-                    return True
+                    if values:
+                        self.new = (i, values)
+                        return True
         return False
 
     new: tuple[int, Values] | None = None

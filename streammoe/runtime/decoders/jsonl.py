@@ -65,7 +65,7 @@ class JsonlDecoder:
                         sheet.new = (i, held)
                         break
                     if not new.keys() <= nulls and len(nulls) < _MOST_NULLS:
-                        nulls |= new.keys()
+                        nulls = nulls.union(new)
                         read = _reader(sheet.slots, known, nulls)
             except InvalidEvent as error:
                 sheet.reject(i, error)
