@@ -105,9 +105,9 @@ def exactly(batch, wanted=NUMBERS, ignore=None):
     P, Q = len(wanted.fields), len(wanted.targets)
     return Decoded(
         np.array(rows, np.int64),
-        np.array([event.x for event in events]).reshape(-1, P),
+        np.array([event.x for event in events]).reshape(len(events), P),
         {j: [event.texts[j] for event in events] for j in range(P) if wanted.fields[j] in wanted.categorical},
-        np.array([event.y for event in events]).reshape(-1, Q),
+        np.array([event.y for event in events]).reshape(len(events), Q),
         None if wanted.label is None else [event.label for event in events],
         np.array([event.weight for event in events]),
         rejected,
@@ -191,6 +191,7 @@ def test_csv_blocks_of_every_kind_decode_like_their_records(rows, late):
     assert_same(decoder("csv").decode(batch, EVERY_KIND, ignore), exactly(batch, EVERY_KIND, ignore))
 
 
+json_words = words | st.integers() | finite | st.booleans()
 any_json = json_values | words | times | st.sampled_from([-0.0, 1e300, 2**70, 10**300, "\ud800"])
 
 
@@ -254,6 +255,31 @@ def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late):
 
 def arrow_batch(table):
     return Batch(b"", np.empty(0, np.int64), "arrow", None, "here", lambda i: {"row": i}, {}, table=table)
+
+
+layouts = st.sampled_from(
+    ["2024-05-01", "2024-05-01T12:30", "2024-05-01 12:30:05.25+01:00", "2024-05-01t00:00:59,123456789Z"]
+)
+
+
+@settings(deadline=None)
+@given(st.data(), layouts, st.integers(1, 5))
+def test_times_of_one_layout_decode_like_single_ones(data, layout, n):
+    """The way of columns, for which only the digits may differ."""
+    digits = st.sampled_from("0123") if data.draw(st.booleans()) else st.sampled_from("0123456789a-")
+    texts = []
+    for _ in range(n):
+        at = data.draw(st.sets(st.integers(0, len(layout) - 1), max_size=3))
+        texts.append("".join(data.draw(digits) if i in at and c.isdigit() else c for i, c in enumerate(layout)))
+    texts = [text if data.draw(st.integers(0, 4)) else None for text in texts]
+    wanted = Wanted(("t",), timestamps=frozenset("t"))
+    quoted = ["" if text is None else f'"{text}"' for text in texts]
+    for batch in (
+        batch_of([f"{text}\n".encode() for text in quoted], "csv", ("t",)),
+        batch_of([f'{{"t":{text or "null"}}}\n'.encode() for text in quoted], "jsonl"),
+        arrow_batch(pa.record_batch({"t": pa.array(["x", *texts], pa.string()).slice(1)})),
+    ):
+        assert_same(decoder(batch.format).decode(batch, wanted), exactly(batch, wanted))
 
 
 @settings(deadline=None)

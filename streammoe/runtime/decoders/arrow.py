@@ -13,7 +13,7 @@ from pyarrow import types
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
 from streammoe.runtime.decoders import Decoded, Sheet, Values, Wanted, growing_runs, require_targets
-from streammoe.runtime.decoders.values import DAY, SECOND_PARTS, Kind, Unreadable, label
+from streammoe.runtime.decoders.values import DAY, SECOND_PARTS, TIME, Kind, Unreadable, label
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 
@@ -67,6 +67,56 @@ def texts_of(column: Any) -> tuple[list[str | None], BoolArray]:
     return levels[codes].tolist(), refused[codes]
 
 
+def times_of(column: Any) -> FloatArray | None:
+    """A column of texts as `seconds` reads them, where all are times of one layout; else ``None``.
+
+    That is, they differ in digits only.
+    """
+    seconds = np.full(len(column), math.nan)
+    there = _valid(column)
+    column = column.drop_null().cast(pa.large_string())
+    n = len(column)
+    if not n:
+        return seconds
+    _, ends, block = column.buffers()
+    ends = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
+    layout = np.frombuffer(block, np.uint8)[ends[0] : ends[1]]
+    found = TIME.fullmatch(layout.tobytes().decode(errors="replace"))
+    if found is None or (np.diff(ends) != len(layout)).any():
+        return None
+    octets = np.frombuffer(block, np.uint8)[ends[0] : ends[-1]].reshape(n, len(layout))
+    digits = octets - np.uint8(ord("0"))  # what comes before the digits wraps around
+    varies = digits[0] <= 9
+    if (octets[:, ~varies] != layout[~varies]).any() or (digits[:, varies] > 9).any():
+        return None
+
+    def part(group: int) -> IntArray:
+        number = np.zeros(n, np.int64)
+        for at in range(*found.span(group)):  # of a part that is not there, none
+            number = 10 * number + digits[:, at]
+        return number
+
+    year, month, day, hour, minute, second, fraction = map(part, range(1, 8))
+    hours, minutes = part(9), part(10)
+    months = 12 * (year - 1970) + month - 1
+    first, after = (
+        ticks.view("datetime64[M]").astype("datetime64[D]").astype(np.int64) for ticks in (months, months + 1)
+    )
+    for value, least, most in (
+        (year, 1, 9999),
+        (month, 1, 12),
+        (day, 1, after - first),
+        *((hour, 0, 23), (minute, 0, 59), (second, 0, 59), (hours, 0, 23), (minutes, 0, 59)),
+    ):
+        if ((value < least) | (value > most)).any():
+            return None
+    offset = (hours * 3600 + minutes * 60) * (-1 if found[8] == "-" else 1)
+    whole = (first + day - 1) * DAY + hour * 3600 + minute * 60 + second - offset
+    begin, end = found.span(7)
+    seconds[there] = whole.astype(np.float64) + fraction * 10 ** (9 - (end - begin)) / 1e9
+    return seconds
+
+
 def _columns(batch: Batch) -> dict[str, Any]:
     return {
         # Arrow cannot do much with views.
@@ -89,7 +139,11 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
             sheet.texts[j][start : start + n], refused = texts_of(column)
             doubtful |= refused
         elif kind == "time" and _is_text(column.type):
-            times.append((j, column))
+            seconds = times_of(column)
+            if seconds is None:
+                times.append((j, column))
+            else:
+                sheet.numbers[start : start + n, j] = seconds
         elif (values := _floats(column, kind)) is not None:
             sheet.numbers[start : start + n, j] = values
             finite = np.isfinite(values)

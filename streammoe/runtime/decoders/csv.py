@@ -23,7 +23,7 @@ from streammoe.runtime.decoders import (
     require_targets,
     text_of,
 )
-from streammoe.runtime.decoders.arrow import texts_of
+from streammoe.runtime.decoders.arrow import texts_of, times_of
 from streammoe.runtime.decoders.values import BOOLEANS
 from streammoe.types import AnyArray, IntArray
 
@@ -128,7 +128,11 @@ class CsvDecoder:
                     return False
                 sheet.texts[j][start:stop] = texts
             elif kind == "time" and name in where:
-                sheet.put_column(j, range(start, stop), table[where[name]].to_numpy().tolist(), text=True)
+                seconds = times_of(table[where[name]].combine_chunks())
+                if seconds is None:
+                    sheet.put_column(j, range(start, stop), table[where[name]].to_numpy().tolist(), text=True)
+                else:
+                    sheet.numbers[start:stop, j] = seconds
         sheet.judge(start, stop)
         holds = np.zeros(stop - start, np.bool_)
         for name in new:

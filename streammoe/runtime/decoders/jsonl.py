@@ -12,11 +12,14 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
 from streammoe.runtime.decoders import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, text_of
+from streammoe.runtime.decoders.arrow import times_of
 from streammoe.runtime.decoders.values import LONGEST_TEXT, Kind, TooLarge
+from streammoe.types import FloatArray
 
 _DEPTH = 100  # a fixed limit, well below the interpreter's: what is refused must not depend on the caller's stack
 _BETWEEN_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^"\[\]{}]+', re.DOTALL)
@@ -80,11 +83,20 @@ def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> No
         sheet.numbers[at] = np.array(rows, np.float64).reshape(len(rows), len(sheet.slots))
     else:
         for j, (slot, column) in enumerate(zip(sheet.slots, zip(*rows, strict=True), strict=False)):
+            seconds = _times(column) if slot.kind == "time" else None
             if slot.kind == "number":
                 sheet.numbers[at, j] = np.array(column, np.float64)
+            elif seconds is not None:
+                sheet.numbers[at, j] = seconds
             else:
                 sheet.put_column(j, records, column, text=False)
     sheet.judge(0, len(sheet.numbers))
+
+
+def _times(column: Sequence[Any]) -> FloatArray | None:
+    if any(value is not None and value.__class__ is not str for value in column):
+        return None
+    return times_of(pa.array(column, pa.string()))
 
 
 def _integer(literal: str) -> object:

@@ -98,7 +98,7 @@ def seconds(name: str, value: object, text: bool) -> float:
         _refuse(name, value, "time", "wrong_type")
     if text and (not value or _NUMBER.fullmatch(value)):
         return number(name, value, text)
-    found = _TIME.fullmatch(value.strip(" \t") if text else value)
+    found = TIME.fullmatch(value.strip(" \t") if text else value)
     if found is None:
         _refuse(name, value, "time", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
@@ -162,12 +162,13 @@ _NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0
 _NOT_FINITE = re.compile(r"\s*[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\s*", re.IGNORECASE)
 BOOLEANS = {"true": 1.0, "false": 0.0}
 """In lower case; text formats write them so."""
-_TIME = re.compile(
+TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
     r"(?:[Tt ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?"
     r" ?(?:[Zz]|([+-])([01]\d|2[0-3])(?::?([0-5]\d))?)?)?",
     re.ASCII,
 )
+"""Groups: year, month, day, hour, minute, second, fraction; sign, hours, minutes of the offset from UTC."""
 _EPOCH = date(1970, 1, 1).toordinal()
 
 _RULES = {

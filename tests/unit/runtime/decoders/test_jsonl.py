@@ -188,7 +188,7 @@ def test_a_refused_record_brings_no_field():
     assert decode(*records, ignore=(), categorical=frozenset({"late"})).first_new == (1, {"late": "abc"})
 
 
-def test_ever_other_fields_that_are_null_are_no_columns():
+def test_always_other_fields_that_are_null_are_no_columns():
     decoded = decode(*(b'{"a":%d,"n%d":null}\n' % (i, i) for i in range(200)), ignore=())
     assert decoded.X[:, 0].tolist() == list(range(200))
     assert decoded.first_new is None
