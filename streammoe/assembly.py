@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points, version
@@ -58,6 +59,16 @@ def load_settings(
     """
     sources: dict[str, type[BaseModel]] = {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
     return settings_module.load(path, sources=sources, environment=environment, overrides=overrides)
+
+
+def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[str] = ()) -> Settings:
+    """The same of tables that are in no file; messages call them `name`.
+
+    Raises:
+        ConfigError: with every problem at once.
+    """
+    sources: dict[str, type[BaseModel]] = {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
+    return settings_module.from_tables(tables, name, sources=sources, overrides=overrides)
 
 
 def compile_kernels(settings: Settings | None = None) -> None:
@@ -150,7 +161,12 @@ def open_daemon(
             ),
             metrics=metrics,
             policy=CheckpointPolicy(settings.checkpoint.every_events, settings.checkpoint.every_seconds),
-            description={"version": version("streammoe"), "settings": settings.learning_settings()},
+            description={
+                "version": version("streammoe"),
+                "settings": settings.learning_settings(),
+                "run": metadata.get("run") or uuid.uuid4().hex,
+                "replayed": metadata.get("replayed", {}),
+            },
             position=position,
             outcomes=counters["outcomes"],
             reasons=counters["reasons"],
@@ -238,6 +254,15 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     model = model_of(found, settings.checkpoint.dir)
     model.set_range_factor(settings.model.range_factor)
     return model
+
+
+def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
+    """Model and scores of a checkpoint, without a source.
+
+    Raises:
+        CheckpointError: the settings describe another model.
+    """
+    return Pipeline(_resumed(settings, found), schema_of(settings), _scores(settings, found))
 
 
 def describe_checkpoint(place: str | Path) -> dict[str, Any]:

@@ -134,6 +134,14 @@ class DeadLetter(NamedTuple):
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes
+    format: str | None = None
+    """Name of the decoder that reads `record`; ``None`` if that is not a whole record."""
+    columns: tuple[str, ...] | None = None
+    """Column names, for formats whose records do not name their own values."""
+    run: str | None = None
+    """Which model the record was refused by: the same over restarts, another one after a fresh start."""
+    after: int | None = None
+    """How many events that one had dealt with before the record's batch. A checkpoint that counts more holds it."""
 
 
 class DeadLetterSink(Protocol):

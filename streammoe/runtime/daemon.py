@@ -181,7 +181,8 @@ class Daemon:
         was_warming_up = self.model.is_warming_up
         processed = self._pipeline.process(batch)
         if processed.letters:
-            self._dead_letters.write(processed.letters)
+            run, after = self._description.get("run"), sum(self._outcomes.values())
+            self._dead_letters.write([letter._replace(run=run, after=after) for letter in processed.letters])
             self._report_new_reasons(processed.letters)
         try:
             self._guard.judge(processed.bad)
