@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points, version
@@ -33,6 +32,9 @@ LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
 MAY_CHANGE = {("model", "range_factor")}
 """Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
+
+RUNS_KEPT = 1_000
+"""Earlier runs that a checkpoint names; dead letters of those before can no longer be replayed."""
 
 
 class Running(NamedTuple):
@@ -164,7 +166,7 @@ def open_daemon(
             description={
                 "version": version("streammoe"),
                 "settings": settings.learning_settings(),
-                "run": metadata.get("run") or uuid.uuid4().hex,
+                "runs": _latest_runs(metadata),
                 "replayed": metadata.get("replayed", {}),
             },
             position=position,
@@ -184,6 +186,11 @@ def open_daemon(
             # Last of all: a start that fails must leave everything as it was.
             store.set_aside()
         yield Running(daemon, url, model.n)
+
+
+def _latest_runs(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Of the runs that led to a checkpoint the latest: how many events each had dealt with at its last one."""
+    return dict(sorted(metadata.get("runs", {}).items(), key=lambda run: cast("int", run[1]))[-RUNS_KEPT:])
 
 
 def schema_of(settings: Settings) -> Schema:

@@ -196,6 +196,61 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
                 click.echo(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
 
 
+@main.command("dead-letters", short_help="Count, show or replay refused records.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Show the first N letters.")
+@click.option("--reason", metavar="REASON", help="Only letters with this reason.")
+@click.option(
+    "--replay",
+    "config",
+    type=click.Path(path_type=Path),
+    metavar="CONFIG",
+    help="Learn the records that pass now, with the model of this configuration, and take them out of the file.",
+)
+@click.option("--dry-run", is_flag=True, help="With --replay: say what would pass, and change nothing.")
+@setting_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def dead_letters(
+    file: Path,
+    show: int,
+    reason: str | None,
+    config: Path | None,
+    dry_run: bool,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Count the records that a daemon refused, show them, or learn them after a fix.
+
+    A replay needs the daemon to be stopped. It learns each record exactly once, as a new event, into a new checkpoint;
+    letters whose records are still refused stay in the file.
+
+    \b
+    Example:
+      streammoe dead-letters state/dead-letters.jsonl --show 5 --reason out_of_range
+      streammoe dead-letters state/dead-letters.jsonl --replay config.toml --set model.range_factor=1e9 --dry-run
+    """
+    set_up_logging(log_level, log_format)
+    if config is None and (dry_run or overrides):
+        raise click.UsageError("--dry-run and --set need --replay CONFIG")
+    if config is not None and show:
+        raise click.UsageError("--show and --replay do not go together; show the letters first")
+    with exit_codes():
+        from streammoe import replay
+
+        if config is None:
+            found = replay.look_into(file, show=show, reason=reason)
+            click.echo(replay.contents_json(file, found) if as_json else replay.contents_text(found))
+        else:
+            from streammoe.assembly import load_settings
+
+            settings = load_settings(config, overrides=overrides)
+            done = replay.replay(file, settings, reason=reason, dry_run=dry_run)
+            click.echo(json.dumps(done._asdict()) if as_json else replay.replayed_text(done, dry_run=dry_run))
+
+
 @main.command(short_help="Stream a real data set through the daemon.")
 @click.option(
     "--dir",

@@ -139,9 +139,9 @@ class DeadLetter(NamedTuple):
     columns: tuple[str, ...] | None = None
     """Column names, for formats whose records do not name their own values."""
     run: str | None = None
-    """Which model the record was refused by: the same over restarts, another one after a fresh start."""
-    after: int | None = None
-    """How many events that one had dealt with before the record's batch. A checkpoint that counts more holds it."""
+    """Which run of the daemon refused it, from one start to the next."""
+    events: int | None = None
+    """How many events had been dealt with once the record's batch was; restarts go on counting."""
 
 
 class DeadLetterSink(Protocol):

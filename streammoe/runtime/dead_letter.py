@@ -94,7 +94,7 @@ _OPTIONAL: dict[str, type | tuple[type, ...]] = {
     "format": (str, type(None)),
     "columns": (list, type(None)),
     "run": (str, type(None)),
-    "after": (int, type(None)),
+    "events": (int, type(None)),
 }
 
 
@@ -104,7 +104,7 @@ def read_letter(line: bytes) -> DeadLetter | None:
         entry = json.loads(line)
         record = entry["record"].encode() if "record" in entry else base64.b64decode(entry["record_base64"])
         place, stage, reason, detail = (entry[name] for name in ("place", "stage", "reason", "detail"))
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     later = {name: entry.get(name) for name in _OPTIONAL}
     texts = (stage, reason, detail, *(later["columns"] or ()))
@@ -112,8 +112,9 @@ def read_letter(line: bytes) -> DeadLetter | None:
         return None
     if not all(isinstance(value, _OPTIONAL[name]) for name, value in later.items()):
         return None
-    columns = later.pop("columns")
-    return DeadLetter(place, stage, reason, detail, record, columns=None if columns is None else tuple(columns), **later)
+    if later["columns"] is not None:
+        later["columns"] = tuple(later["columns"])
+    return DeadLetter(place, stage, reason, detail, record, **later)
 
 
 class BadRecordGuard:
