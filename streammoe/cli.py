@@ -196,6 +196,90 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
                 click.echo(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
 
 
+@main.command(short_help="Score a model on a file, beside others.")
+@click.argument("file")
+@click.option("--target", "targets", metavar="COLUMN", multiple=True, required=True, help="May be repeated.")
+@click.option("--classify", is_flag=True, help="The target is a label.")
+@click.option("--format", "form", metavar="FORMAT", help="Of the records, such as csv; else by the file's extension.")
+@click.option("--features", metavar="A,B,…", help="Learn from these columns only.")
+@click.option("--ignore", metavar="A,B,…", help="Columns that are not learned from.")
+@click.option("--categorical", metavar="A,B,…", help="Columns that hold categories.")
+@click.option("--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that hold times.")
+@click.option("--weight", metavar="COLUMN", help="How much each event counts.")
+@click.option("--n-experts", type=int, metavar="K")
+@click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see.")
+@click.option("--gate-degree", type=int, metavar="N", help="The same for the gate.")
+@click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start.")
+@click.option("--schedule", metavar="KIND:NUMBER", help="Step sizes: power:0.6 converges, constant:0.05 follows drift.")
+@click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper.")
+@click.option("--averaging", metavar="NAME", help="What serves predictions: polyak, decay or none.")
+@click.option("--seed", type=int, metavar="N")
+@setting_options
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="river:NAME",
+    help="A learner of River, behind its StandardScaler, on the same events; may be repeated.",
+)
+@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Draw scores and shares over time.")
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="OUT.html", help="Write it all as one page.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def evaluate(
+    file: str,
+    targets: tuple[str, ...],
+    classify: bool,
+    form: str | None,
+    schedule: str | None,
+    overrides: tuple[str, ...],
+    against: tuple[str, ...],
+    plot: Path | None,
+    page: Path | None,
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+    **given: Any,
+) -> None:
+    """Predict and learn each event of a file, or of stdin (-), and print how well that went.
+
+    No configuration is needed, and nothing is written but what --plot and --html name. The settings are those of
+    [model] and [schema]; --set reaches all of them, such as --set model.range_factor=1e9.
+
+    \b
+    Example:
+      streammoe evaluate rides.csv --target minutes --ignore id --against river:LinearRegression
+      streammoe evaluate iris.csv --target species --classify --n-experts 2 --warmup 100 --html report.html
+    """
+    set_up_logging(log_level, log_format)
+    with exit_codes():
+        from streammoe.assembly import settings_from
+        from streammoe.evaluation import report
+        from streammoe.evaluation.options import check_overrides, tables_from
+        from streammoe.evaluation.run import evaluate as run_evaluation
+        from streammoe.runtime.signals import StopFlag
+
+        check_overrides(overrides)
+        tables = tables_from(file, targets, classify=classify, format=form, schedule=schedule, given=given)
+        if against:
+            tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
+        settings = settings_from(tables, "the command line", overrides=overrides)
+        report.check_outputs(plot, page)
+        with StopFlag() as stop, progress_bar("evaluating") as follow:
+            found = run_evaluation(
+                settings,
+                against,
+                source_name="stdin" if file == "-" else file,
+                shares=plot is not None or page is not None,
+                on_batch=follow,
+                stop=stop,
+            )
+        if plot is not None:
+            report.write_plot(found, plot)
+        if page is not None:
+            report.write_page(found, page)
+        click.echo(report.to_json(found) if as_json else report.table(found))
+
+
 @main.command("dead-letters", short_help="Count, show or replay refused records.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Show the first N letters.")

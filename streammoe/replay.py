@@ -20,7 +20,7 @@ from streammoe.assembly import compile_kernels, resumed_pipeline
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
 from streammoe.ports import Batch, DeadLetter
-from streammoe.runtime.dead_letter import read_letter
+from streammoe.runtime.dead_letter import printable, read_letter
 from streammoe.runtime.pipeline import Pipeline, Processed
 from streammoe.settings import Settings
 
@@ -370,15 +370,6 @@ def describe(letter: DeadLetter) -> str:
             f"  {printable(record)}{more}",
         ]
     )
-
-
-def printable(text: str) -> str:
-    r"""Text whose control characters and the like are escaped.
-
-    >>> printable("a\x1b[2J\tb ü")
-    'a\\x1b[2J\\tb ü'
-    """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _key(letter: DeadLetter) -> str:
