@@ -340,27 +340,30 @@ def dead_letters(
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
-    default=Path("demo-state"),
-    show_default=True,
+    show_default="demo-state; with --classify demo-state/classes",
     help="Where data, configuration, checkpoint and dead letters go.",
 )
 @click.option("--port", type=int, default=9464, show_default=True, help="Port of the metrics; 0 takes any free one.")
+@click.option("--classify", is_flag=True, help="Learn classes instead of numbers.")
 @click.option("--stay", is_flag=True, help="Keep the metrics up after the last event, until Ctrl-C.")
 @logged
-def demo(folder: Path, port: int, stay: bool, log_level: str, log_format: str) -> None:
+def demo(folder: Path | None, port: int, classify: bool, stay: bool, log_level: str, log_format: str) -> None:
     """Stream a real data set through the whole daemon and compare it with plain baselines.
 
     \b
     Example:
       streammoe demo --stay
+      streammoe demo --classify
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
         from streammoe.demo import run_demo
 
+        if folder is None:
+            folder = Path("demo-state", "classes") if classify else Path("demo-state")
         with ExitStack() as bar:
             follow = bar.enter_context(progress_bar("streaming"))
-            with run_demo(folder, port=port, on_batch=follow) as report:
+            with run_demo(folder, port=port, on_batch=follow, classify=classify) as report:
                 bar.close()
                 click.echo("\n".join([report.table, "", *report.places]))
                 if stay:

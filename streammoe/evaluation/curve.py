@@ -49,8 +49,10 @@ class Curve:
         means: FloatArray = self._sums[first:].sum(axis=0) / rows if rows else np.full(self.width, np.nan)
         return means
 
-    def windows(self, first: int = 0, points: int = 200) -> tuple[FloatArray, FloatArray]:
+    def windows(self, first: int = 0, points: int = 60) -> tuple[FloatArray, FloatArray]:
         """Means over so many windows of equal length: where each ends, (m,), and the means, (m, width).
+
+        What is left at the end belongs to the last window if it is less than half of one.
 
         Args:
             first: row to begin with, to within a bin.
@@ -62,6 +64,8 @@ class Curve:
         starts = np.arange(skip, bins, together)
         if not len(starts):
             return np.empty(0), np.empty((0, self.width))
+        if len(starts) > 1 and 2 * (bins - starts[-1]) < together:
+            starts = starts[:-1]
         edges = np.minimum(np.append(starts, bins) * self.per_bin, self.count)
         sums = np.add.reduceat(self._sums[:bins], starts, axis=0)
         return edges[1:].astype(np.float64), sums / np.diff(edges)[:, None]

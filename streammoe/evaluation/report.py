@@ -134,7 +134,7 @@ def figure(found: Evaluation) -> Figure:
 def _draw_scores(axes: Any, found: Evaluation) -> None:
     tops, length = [], 0
     for name, curve in found.curves.items():
-        ends, means = curve.windows(points=60)
+        ends, means = curve.windows()
         if not len(ends):
             continue
         length = max(length, int(ends[0]))
@@ -158,22 +158,22 @@ def _draw_scores(axes: Any, found: Evaluation) -> None:
 
 def _draw_shares(axes: Any, found: Evaluation) -> None:
     assert found.shares is not None  # noqa: S101 - for the type checker; the caller has looked
-    ends, means = found.shares.windows(found.warm_up, points=150)
+    ends, means = found.shares.windows(found.warm_up)
     K = found.shares.width
-    order = np.argsort(-means.mean(axis=0), kind="stable")
-    rows = [means[:, k] for k in order[:MOST_SHARES]]
-    labels = [f"expert {k + 1}" for k in order[:MOST_SHARES]]
-    if K > MOST_SHARES:
-        rows.append(means[:, order[MOST_SHARES:]].sum(axis=1))
+    # From where sharing begins, at the level of its first window.
+    ends, means = np.append(found.warm_up, ends), np.concatenate([means[:1], means])
+    busiest = np.argsort(-means.mean(axis=0), kind="stable")
+    shown, others = sorted(busiest[:MOST_SHARES]), busiest[MOST_SHARES:]
+    rows = [means[:, k] for k in shown]
+    labels = [f"expert {k + 1}" for k in shown]
+    if len(others):
+        rows.append(means[:, others].sum(axis=1))
         labels.append(f"{K - MOST_SHARES} others")
     axes.stackplot(ends, 100.0 * np.array(rows), labels=labels, alpha=0.85)
     if found.warm_up:
-        axes.axvspan(0, found.warm_up, color="0.9")
-        axes.annotate(
-            f"warm-up: {found.warm_up:,} events", (found.warm_up, 50), xytext=(6, 0), textcoords="offset points"
-        )
+        axes.axvspan(0, found.warm_up, color="0.9", label="warm-up")
     axes.set_ylim(0, 100)
-    axes.set_xlim(left=0, right=float(ends[-1]) if len(ends) else None)
+    axes.set_xlim(0, float(ends[-1]))
     axes.set_ylabel("share of each expert (%)")
     axes.set_title("What the gate hands to each expert")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small", frameon=False)
