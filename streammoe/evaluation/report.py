@@ -109,7 +109,7 @@ def write_plot(found: Evaluation, path: Path) -> None:
 def write_page(found: Evaluation, path: Path) -> None:
     """Write one HTML file that holds everything and loads nothing."""
     picture = io.StringIO()
-    figure(found).savefig(picture, format="svg")
+    figure(found).savefig(picture, format="svg", metadata={"Date": None})
     svg = picture.getvalue()
     svg = svg[svg.index("<svg") :]
     with _writing("--html", path):
@@ -225,7 +225,7 @@ def _heading(found: Evaluation) -> list[str]:
 
 
 def _notes(found: Evaluation) -> list[str]:
-    speed = "events/s: ours from the file's bytes to the model, peers from ready dicts, both without each other"
+    speed = "events/s: ours from the bytes of the records on, the others from ready dicts"
     lines = [speed]
     if found.model.is_warming_up:
         lines += ["the warm-up has not ended, so one expert did all the predicting; see --warmup"]

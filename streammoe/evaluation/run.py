@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import compile_kernels, connectors, model_from, schema_of
-from streammoe.errors import ConfigError, SourceError
+from streammoe.errors import SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.curve import Curve
 from streammoe.evaluation.peers import Event, Peer, baseline, peer
@@ -94,14 +94,11 @@ def evaluate(
         stop: asked after each batch whether to end.
 
     Raises:
-        ConfigError: there is no such peer or source.
+        ConfigError: there is no such peer.
         SourceError: reading failed, or no event could be learned.
     """
     run = _Run(settings, against, source_name, shares=shares)
-    kinds = connectors()
-    if settings.source.kind not in kinds:  # type: ignore[attr-defined]
-        raise ConfigError(f"source.kind: no connector for {settings.source.kind!r} is installed")  # type: ignore[attr-defined]
-    source = kinds[settings.source.kind](settings.source)  # type: ignore[attr-defined]
+    source = connectors()[settings.source.kind](settings.source)  # type: ignore[attr-defined]
     try:
         source.seek(None)
         compile_kernels(settings)
