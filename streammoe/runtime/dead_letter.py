@@ -90,31 +90,28 @@ class DeadLetterFile:
             return stream.read(1) == b"\n"
 
 
-_OPTIONAL: dict[str, type | tuple[type, ...]] = {
-    "format": (str, type(None)),
-    "columns": (list, type(None)),
-    "run": (str, type(None)),
-    "events": (int, type(None)),
-}
+_REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detail": str}
+_OPTIONAL: dict[str, type] = {"format": str, "columns": list, "run": str, "events": int}
 
 
 def read_letter(line: bytes) -> DeadLetter | None:
     """A line of a `DeadLetterFile`, or ``None`` if it is none: half a line, or something else altogether."""
     try:
         entry = json.loads(line)
-        record = entry["record"].encode() if "record" in entry else base64.b64decode(entry["record_base64"])
-        place, stage, reason, detail = (entry[name] for name in ("place", "stage", "reason", "detail"))
+        record = (
+            entry["record"].encode() if "record" in entry else base64.b64decode(entry["record_base64"], validate=True)
+        )
+        values = {name: entry[name] for name in _REQUIRED}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    later = {name: entry.get(name) for name in _OPTIONAL}
-    texts = (stage, reason, detail, *(later["columns"] or ()))
-    if not isinstance(place, dict) or not all(isinstance(text, str) for text in texts):
+    values |= {name: entry[name] for name in _OPTIONAL if entry.get(name) is not None}
+    if not all(isinstance(value, (_REQUIRED | _OPTIONAL)[name]) for name, value in values.items()):
         return None
-    if not all(isinstance(value, _OPTIONAL[name]) for name, value in later.items()):
-        return None
-    if later["columns"] is not None:
-        later["columns"] = tuple(later["columns"])
-    return DeadLetter(place, stage, reason, detail, record, **later)
+    if "columns" in values:
+        values["columns"] = tuple(values["columns"])
+        if not all(isinstance(column, str) for column in values["columns"]):
+            return None
+    return DeadLetter(record=record, **values)
 
 
 def printable(text: str) -> str:
