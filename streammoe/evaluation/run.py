@@ -166,7 +166,9 @@ class _Run:
 
     def _events(self, batch: Batch, bad: BoolArray) -> list[Event]:
         """What our model has learned of a batch."""
-        fields, schema = tuple(self.pipeline.model.fields), self.schema
+        # What was refused for its features is in `bad` whatever is decoded here.
+        looks = any(each.looks for each in self.peers)
+        fields, schema = tuple(self.pipeline.model.fields) if looks else (), self.schema
         classify = self.found.classify
         wanted = Wanted(
             fields,

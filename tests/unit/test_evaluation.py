@@ -450,6 +450,8 @@ def test_outputs_are_checked_before_a_long_run(tmp_path):
     assert len(told.value.problems) == 2
     with pytest.raises(ConfigError, match="must end in one of"):
         report.check_outputs(tmp_path / "x.gif", None)
+    with pytest.raises(ConfigError, match="must end in one of"):
+        report.check_outputs(None, tmp_path / "data.csv")
     report.check_outputs(tmp_path / "x.png", tmp_path / "x.html")
 
 
