@@ -418,6 +418,18 @@ def test_the_picture_has_titles_units_and_every_learner(rows):
         assert np.mean(line.get_ydata() ** 2) == pytest.approx(curve.mean()[0], rel=0.05)
 
 
+def test_shares_are_of_the_events_that_are_learned(rows):
+    for row in rows[::10]:
+        row["y"] = row["z"] = None
+    write("d.jsonl", rows)
+    for classify in (False, True):
+        found = evaluate(
+            settings(target=("z",) if classify else ("y",), classify=classify), source_name="d.jsonl", shares=True
+        )
+        assert found.shares.count == found.outcomes["learned"] == N - N // 10
+        assert found.warm_up == 200
+
+
 @pytest.mark.parametrize("given", [{"n_experts": 1}, {"warmup": 5000}, {"n_experts": 13, "warmup": 600}])
 def test_pictures_without_shares_and_with_many(rows, given):
     write("d.jsonl", rows)
