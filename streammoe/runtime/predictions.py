@@ -177,7 +177,7 @@ def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArr
         high[active] = np.where(below, high[active], x)
         good = np.abs(excess) < 0.5 * moved[active] * density
         proposed = x - np.divide(excess, density, out=np.zeros_like(x), where=good)
-        good &= (low[active] < proposed) & (proposed < high[active])
+        good &= (low[active] <= proposed) & (proposed <= high[active])
         found[active] = np.where(good, proposed, 0.5 * (low[active] + high[active]))
         moved[active] = np.abs(found[active] - x)
         active = active[moved[active] > tolerances[active]]
