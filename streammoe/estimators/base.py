@@ -343,7 +343,7 @@ class MixtureOfExperts(base.Estimator):
                     self._admit(targets, start)
                     target, _, _ = self._read_targets(targets[row], 1)
                     scores = self._learn_coded(X[row], _sliced(levels, row), target, counts[row], traced=traced)
-                    outcome = _used(target, scores)
+                    outcome = _met(target, scores)
                 else:
                     error = self._encoder.out_of_range(X[start], target[0], verdict)
                     outcome = self._none_used(target, {0: error})
@@ -438,10 +438,11 @@ class MixtureOfExperts(base.Estimator):
             self._take(X, Y, News(tuple(names), arrivals[0][1] if arrivals else ()))
         except InvalidEvent as error:
             return self._none_used(Y, {0: error})
-        if novel[0]:
-            self._admit(targets, 0)
-            Y, _, _ = self._read_targets(targets, 1)
-        return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
+        if not novel[0]:
+            return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
+        self._admit(targets, 0)
+        Y, _, _ = self._read_targets(targets, 1)
+        return _met(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
 
     # -- Looking inside --------------------------------------------------------------------------------------------
 
@@ -900,6 +901,12 @@ def _sliced(texts: Mapping[Any, Sequence[str | None]], piece: slice) -> dict[Any
 
 def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
     return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
+
+
+def _met(Y: FloatArray, scores: mm.Scores) -> Outcome:
+    """The outcome of an event whose label was not known when it was predicted, so that it had no probability."""
+    scores.predictions[0, int(Y[0, 0])] = 0.0
+    return _used(Y, scores)
 
 
 def names_from(array: AnyArray) -> list[Any]:
