@@ -11,12 +11,14 @@ from streammoe.errors import (
     StreammoeError,
     TooManyBadRecords,
 )
-from streammoe.estimators import MoERegressor, load
+from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 
 __all__ = [
     "CheckpointError",
     "ConfigError",
     "InvalidEvent",
+    "MoEClassifier",
+    "MoEMultiTargetRegressor",
     "MoERegressor",
     "SourceError",
     "StreammoeError",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.state import MMState
+from streammoe.engine.state import state_at
 from streammoe.errors import ConfigError
-from streammoe.experts.gaussian import LearningOptions, residual_size, state_at, unit_prior
-from streammoe.kernels.gaussian import learn_rows, score_rows
+from streammoe.experts import Family
+from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
-BOUNDS = ("tight", "paper")
+BOUNDS = ("tight", "adaptive", "paper")
 AVERAGING = {None: 0, "polyak": 1, "decay": 3}
 
 
@@ -23,42 +24,78 @@ class Scores(NamedTuple):
     losses: FloatArray
     """(n,) −log s(y|x); NaN where there is no target."""
     predictions: FloatArray
-    """(n, Q) the regression function."""
+    """(n, Q) the regression function, or (n, M) class probabilities."""
+    trace: Trace
+    """What each expert said, if asked for."""
 
 
-def curvature(bound: str, n_experts: int) -> tuple[float, float]:
-    """(a, b) with A⁻¹ d = a (d + b Σd), for the bound A on the curvature of log-sum-exp with K−1 free logits.
+def joined(runs: Sequence[Scores]) -> Scores:
+    """The scores of consecutive rows, in one; classes that a run did not know yet have probability 0 there."""
+    return Scores(
+        np.concatenate([run.losses for run in runs]),
+        _stacked([run.predictions for run in runs]),
+        Trace(*(_stacked([run.trace[i] for run in runs]) for i in range(len(Trace._fields)))),
+    )
 
-    ``tight`` is Böhning's bound with the full class count, ``paper`` is [MM] Prop. 5; they agree for two experts.
 
-    >>> curvature("tight", 2), curvature("paper", 4)[1]
+def _stacked(arrays: Sequence[FloatArray]) -> FloatArray:
+    """Arrays of n_i rows below each other, those with smaller rows padded with zeros."""
+    shape = np.max([array.shape[1:] for array in arrays], axis=0)
+    whole = np.zeros((sum(map(len, arrays)), *shape))
+    start = 0
+    for array in arrays:
+        whole[(slice(start, start + len(array)), *(slice(size) for size in array.shape[1:]))] = array
+        start += len(array)
+    return whole
+
+
+def no_trace() -> Trace:
+    """Nobody asks."""
+    return Trace(np.empty((0, 0)), np.empty((0, 0, 0)), np.empty((0, 0, 0)))
+
+
+def curvature(bound: str, free: int) -> tuple[float, float]:
+    """(a, b) with A⁻¹ d = a (d + b Σd), for the bound A on the curvature of log-sum-exp with so many free logits.
+
+    ``tight`` is Böhning's bound with the full class count, ``paper`` is [MM] Prop. 5; they agree for one free logit.
+    ``adaptive`` is the tight one times a weight that each event brings.
+
+    >>> curvature("tight", 1), curvature("paper", 3)[1]
     ((2.0, 1.0), 0.6666666666666666)
     """
-    free = n_experts - 1
-    if bound == "tight" or free < 1:
-        return 2.0, 1.0
-    if bound == "paper":
+    if bound not in BOUNDS:
+        rule = f"bound: {bound!r} is not known; choose one of {', '.join(BOUNDS)}"
+        raise ConfigError(rule)
+    if bound == "paper" and free >= 1:
         return 4.0 / 3.0, 2.0 / free
-    rule = f"bound: {bound!r} is not known; choose one of {', '.join(BOUNDS)}"
-    raise ConfigError(rule)
+    return 2.0, 1.0
 
 
 def learning_options(
-    *, bound: str, n_experts: int, prior_strength: float, averaging: str | None, schedule: Schedule
+    *,
+    bound: str,
+    n_experts: int,
+    n_rows: int,
+    prior_strength: float,
+    averaging: str | None,
+    schedule: Schedule,
 ) -> LearningOptions:
-    """The hyper-parameters of a step in the form that kernels take."""
+    """The hyper-parameters of a step in the form that kernels take; `n_rows`: of coefficients of each expert."""
     if averaging not in AVERAGING:
         rule = f"averaging: {averaging!r} is not known; choose one of 'polyak', 'decay', None"
         raise ConfigError(rule)
     return LearningOptions(
         prior_strength=float(prior_strength),
-        curvature=curvature(bound, n_experts),
+        curvature=curvature(bound, n_experts - 1),
+        expert_curvature=curvature(bound, n_rows),
+        adaptive=bound == "adaptive",
         averaging=AVERAGING[averaging],
         forgetting=schedule.forgets,
     )
 
 
 def random_start(
+    family: Family,
     *,
     n_experts: int,
     p_w: int,
@@ -71,18 +108,20 @@ def random_start(
     """A state without warm-up: the prior's statistics, with random coefficients so that experts can part.
 
     Args:
+        family: of the experts.
         n_features: how many of the p_v expert features are more than padding; all unless told.
     """
     rng = np.random.default_rng(seed)
-    prior = unit_prior(prior_strength, p_w, p_v, n_outputs)
-    experts = np.zeros((n_experts, n_outputs, p_v))
+    prior = family.unit_prior(prior_strength, p_w, p_v, n_outputs)
+    n_rows = family.n_rows(n_outputs)
+    experts = np.zeros((n_experts, n_rows, p_v))
     if n_experts > 1:
         used = p_v if n_features is None else n_features
-        experts[:, :, :used] = rng.normal(size=(n_experts, n_outputs, used))
+        experts[:, :, :used] = rng.normal(size=(n_experts, n_rows, used))
     return state_at(
         gate=np.zeros((n_experts - 1, p_w)),
         experts=experts,
-        variances=np.ones((n_experts, n_outputs)),
+        variances=family.variances_of(prior.variances, n_experts),
         masses=np.full(n_experts, 1.0 / n_experts),
         gate_gram=np.eye(p_w),
         expert_grams=np.stack([np.eye(p_v) / n_experts] * n_experts),
@@ -92,12 +131,15 @@ def random_start(
     )
 
 
-def new_residual(state: MMState) -> FloatArray:
+def new_residual(family: Family, state: MMState, n_outputs: int) -> FloatArray:
     """The running means behind `convergence_residual`, empty."""
-    return np.zeros(residual_size(state))
+    K, _, p_v = state.experts.shape
+    p_w = state.gate_gram.shape[0]
+    return np.zeros(p_w * p_w + (K - 1) * p_w + K * family.residual_size(n_outputs, p_v) + 2)
 
 
 def learn(
+    family: Family,
     state: MMState,
     residual: FloatArray,
     options: LearningOptions,
@@ -105,34 +147,52 @@ def learn(
     W: FloatArray,
     R: FloatArray,
     Y: FloatArray,
+    *,
+    weights: FloatArray | None = None,
+    n_outputs: int,
+    traced: bool = False,
 ) -> Scores:
     """Predict, score and learn rows in order, changing `state` and `residual` in place.
 
     Args:
         W: (n, p_w) gate features.
         R: (n, p_v) expert features.
-        Y: (n, Q) targets; a row of NaN is predicted and not learned.
+        Y: (n, Q) targets, or (n, 1) class indexes; a row of NaN is predicted and not learned.
+        weights: (n,) above 0; 1 for all without it.
+        n_outputs: Q, or the number of classes.
+        traced: whether to keep what each expert said.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
     gammas = schedule.steps(int(state.n[0]) + 1, n_learned)
+    counts = np.ones(len(W)) if weights is None else weights
     losses = np.empty(len(W))
-    predictions = np.empty((len(W), Y.shape[1]))
-    learn_rows(state, residual, options, gammas, W, R, Y, losses, predictions)
-    return Scores(losses, predictions)
+    predictions = np.empty((len(W), n_outputs))
+    trace = _trace(state, len(W), n_outputs) if traced else no_trace()
+    family.learn_rows(state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
+    return Scores(losses, predictions, trace)
 
 
-def score(state: MMState, W: FloatArray, R: FloatArray, Y: FloatArray | None = None) -> tuple[Scores, FloatArray]:
+def score(
+    family: Family,
+    state: MMState,
+    W: FloatArray,
+    R: FloatArray,
+    Y: FloatArray | None = None,
+    *,
+    n_outputs: int,
+    traced: bool = False,
+) -> tuple[Scores, FloatArray]:
     """Score rows with the served parameters, changing nothing.
 
     Returns:
         The scores and, (n, K), the responsibilities, or the gate's shares where there is no target.
     """
-    K, Q = state.variances.shape
-    targets = np.full((len(W), Q), np.nan) if Y is None else Y
+    targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
     losses = np.empty(len(W))
-    predictions = np.empty((len(W), Q))
-    responsibilities = np.empty((len(W), K))
-    score_rows(
+    predictions = np.empty((len(W), n_outputs))
+    responsibilities = np.empty((len(W), len(state.experts)))
+    trace = _trace(state, len(W), n_outputs) if traced else no_trace()
+    family.score_rows(
         state.average_gate,
         state.average_experts,
         state.average_variances,
@@ -142,8 +202,14 @@ def score(state: MMState, W: FloatArray, R: FloatArray, Y: FloatArray | None = N
         losses,
         predictions,
         responsibilities,
+        trace,
     )
-    return Scores(losses, predictions), responsibilities
+    return Scores(losses, predictions, trace), responsibilities
+
+
+def _trace(state: MMState, n: int, n_outputs: int) -> Trace:
+    K = len(state.experts)
+    return Trace(np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty((n, K, state.variances.shape[1])))
 
 
 def convergence_residual(residual: FloatArray) -> float:

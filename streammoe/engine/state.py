@@ -1,14 +1,60 @@
-"""What can be done with any state, whatever its family: copies, arrays by name, more columns."""
+"""What can be done with any state, whatever its family: begin, copies, arrays by name, more columns, more classes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from streammoe.experts.gaussian import GaussianState
-from streammoe.types import AnyArray, IntArray
+from streammoe.kernels.linalg import invert_spd
+from streammoe.kernels.state import MMState, Prior
+from streammoe.types import AnyArray, FloatArray, IntArray
 
-MMState = GaussianState
-"""The state of the incremental stochastic MM scheme."""
+__all__ = ["MMState", "copy_state", "is_finite", "state_arrays", "state_at", "state_from_arrays", "widen", "with_class"]
+
+
+def state_at(
+    *,
+    gate: FloatArray,
+    experts: FloatArray,
+    variances: FloatArray,
+    masses: FloatArray,
+    gate_gram: FloatArray,
+    expert_grams: FloatArray,
+    prior: Prior,
+    n: int,
+    prior_weight: float,
+    decay: float = 1.0,
+) -> MMState:
+    """A state that goes on from exactly these parameters and statistics; the average begins with them.
+
+    Gram matrices are the true ones: E[w wᵀ] and E[τ_k r rᵀ], with the adaptive bound's weights.
+    """
+    p_v = expert_grams.shape[1]
+    gate_inverse = np.empty_like(gate_gram)
+    invert_spd(gate_gram, gate_inverse, np.empty_like(gate_gram))
+    expert_inverses = np.empty_like(expert_grams)
+    for gram, inverse in zip(expert_grams, expert_inverses, strict=True):
+        invert_spd(gram, inverse, np.empty((p_v, p_v)))
+    return MMState(
+        n=np.array([n], dtype=np.int64),
+        n_average=np.array([1 if n else 0], dtype=np.int64),
+        decay=np.array([decay]),
+        prior_weight=np.array([prior_weight]),
+        gate=gate.copy(),
+        gate_gram=gate_gram / decay,
+        gate_inverse=gate_inverse * decay,
+        experts=experts.copy(),
+        variances=variances.copy(),
+        masses=masses.copy(),
+        expert_grams=expert_grams / decay,
+        expert_inverses=expert_inverses * decay,
+        average_gate=gate.copy(),
+        average_experts=experts.copy(),
+        average_variances=variances.copy(),
+        prior_gate_gram=prior.gate_gram.copy(),
+        prior_expert_gram=prior.expert_gram.copy(),
+        prior_experts=prior.experts.copy(),
+        prior_variances=prior.variances.copy(),
+    )
 
 
 def copy_state(state: MMState) -> MMState:
@@ -76,4 +122,23 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         prior_gate_gram=ones_at(state.prior_gate_gram, gate_at, p_w),
         prior_expert_gram=ones_at(state.prior_expert_gram, expert_at, p_v),
         prior_experts=vectors(state.prior_experts, expert_at, p_v),
+    )
+
+
+def with_class(state: MMState, rng: np.random.Generator, n_features: int) -> MMState:
+    """The state of a classifier that has met one more class: rare so far, so its odds begin at 1 to n + 1.
+
+    The slopes of the first `n_features`, which are more than padding, are random, and the smaller the more is known
+    already: experts that know nothing yet can part.
+    """
+    rarity = 1.0 / (1.0 + float(state.n[0]))
+    K, _, p = state.experts.shape
+    fresh = np.zeros((K, 1, p))
+    if K > 1:
+        fresh[:, 0, :n_features] = rarity * rng.normal(size=(K, n_features))
+    fresh[:, :, 0] += np.log(rarity)
+    return state._replace(
+        experts=np.concatenate([state.experts, fresh], axis=1),
+        average_experts=np.concatenate([state.average_experts, fresh], axis=1),
+        prior_experts=np.concatenate([state.prior_experts, np.zeros((1, p))]),
     )

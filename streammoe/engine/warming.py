@@ -5,42 +5,67 @@ from __future__ import annotations
 import numpy as np
 
 from streammoe.engine.mm import Scores, learn, learning_options, new_residual, random_start
-from streammoe.engine.state import MMState, state_arrays, state_from_arrays, widen
-from streammoe.schedules import Power
+from streammoe.engine.state import MMState, state_arrays, state_from_arrays, widen, with_class
+from streammoe.experts import Family
 from streammoe.types import AnyArray, FloatArray, IntArray
 
-RUNNING_MEAN = Power(alpha=1.0)
-OPTIONS = learning_options(bound="tight", n_experts=1, prior_strength=1.0, averaging=None, schedule=RUNNING_MEAN)
+PRIOR_STRENGTH = 1.0
 
 
 class WarmUp:
-    """Rows kept for the batch fit, in raw numbers (NaN = missing), and recursive least squares over them."""
+    """Rows kept for the batch fit, in raw numbers (NaN = missing), and a recursive fit of one expert to them."""
 
-    def __init__(self, n_outputs: int, p_v: int) -> None:
+    def __init__(self, family: Family, n_outputs: int, p_v: int) -> None:
+        self.family = family
+        self.n_outputs = n_outputs
         self.X = np.empty((0, 0))
-        self.Y = np.empty((0, n_outputs))
+        self.Y = np.empty((0, family.n_targets(n_outputs)))
+        self.weights = np.empty(0)
         self.count = 0
         self.recursive: MMState = random_start(
-            n_experts=1, p_w=p_v, p_v=p_v, n_outputs=n_outputs, prior_strength=OPTIONS.prior_strength, seed=0
+            family, n_experts=1, p_w=p_v, p_v=p_v, n_outputs=n_outputs, prior_strength=PRIOR_STRENGTH, seed=0
         )
 
-    def learn(self, X: FloatArray, R: FloatArray, Y: FloatArray) -> Scores:
+    def learn(self, X: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> Scores:
         """Keep rows that have a target, and predict, score and learn all of them with one expert.
 
         Args:
             X: (n, P) raw rows; R: (n, p_v) their features; Y: (n, Q) targets, NaN where there is none.
+            weights: (n,).
+            traced: whether to keep what the expert said.
         """
         kept = ~np.isnan(Y[:, 0])
         n_kept = int(kept.sum())
         self._reserve(self.count + n_kept, X.shape[1])
-        self.X[self.count : self.count + n_kept] = X[kept]
-        self.Y[self.count : self.count + n_kept] = Y[kept]
+        new = slice(self.count, self.count + n_kept)
+        self.X[new], self.Y[new], self.weights[new] = X[kept], Y[kept], weights[kept]
         self.count += n_kept
-        return learn(self.recursive, new_residual(self.recursive), OPTIONS, RUNNING_MEAN, R, R, Y)
+        family = self.family
+        options = learning_options(
+            bound="tight",
+            n_experts=1,
+            n_rows=family.n_rows(self.n_outputs),
+            prior_strength=PRIOR_STRENGTH,
+            averaging=family.warmup_averaging,
+            schedule=family.warmup_schedule,
+        )
+        return learn(
+            family,
+            self.recursive,
+            new_residual(family, self.recursive, self.n_outputs),
+            options._replace(adaptive=not family.is_metric),
+            family.warmup_schedule,
+            R,
+            R,
+            Y,
+            weights=weights,
+            n_outputs=self.n_outputs,
+            traced=traced,
+        )
 
-    def rows(self) -> tuple[FloatArray, FloatArray]:
-        """The buffered X and Y."""
-        return self.X[: self.count], self.Y[: self.count]
+    def rows(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The buffered X, Y and weights."""
+        return self.X[: self.count], self.Y[: self.count], self.weights[: self.count]
 
     def widen(self, n_columns: int, at: IntArray, p_v: int) -> None:
         """Make room for columns that appeared late; they are missing in what is buffered."""
@@ -48,18 +73,27 @@ class WarmUp:
         self.X = np.concatenate([self.X, missing], axis=1)
         self.recursive = widen(self.recursive, at, p_v, at, p_v)
 
+    def add_class(self, rng: np.random.Generator, n_features: int) -> None:
+        """Make room for a class that has just been met."""
+        self.n_outputs += 1
+        if self.n_outputs > 1:  # the first one is the reference
+            self.recursive = with_class(self.recursive, rng, n_features)
+
     def arrays(self) -> dict[str, AnyArray]:
         """All that shapes what comes next, by name."""
-        X, Y = self.rows()
-        return {"warmup.X": X, "warmup.Y": Y, **state_arrays(self.recursive, "warmup.recursive")}
+        X, Y, weights = self.rows()
+        kept = {"warmup.X": X, "warmup.Y": Y, "warmup.weights": weights}
+        return {**kept, **state_arrays(self.recursive, "warmup.recursive")}
 
     @classmethod
-    def from_arrays(cls, arrays: dict[str, AnyArray]) -> WarmUp:
+    def from_arrays(cls, family: Family, n_outputs: int, arrays: dict[str, AnyArray]) -> WarmUp:
         """The inverse of `arrays`."""
-        warm_up = cls(arrays["warmup.Y"].shape[1], 1)
+        warm_up = cls(family, n_outputs, 1)
         warm_up.X = np.ascontiguousarray(arrays["warmup.X"])
         warm_up.Y = np.ascontiguousarray(arrays["warmup.Y"])
         warm_up.count = len(warm_up.Y)
+        # Checkpoints of version 0.1 know no weights.
+        warm_up.weights = np.ascontiguousarray(arrays.get("warmup.weights", np.ones(warm_up.count)))
         warm_up.recursive = state_from_arrays(arrays, "warmup.recursive")
         return warm_up
 
@@ -69,6 +103,8 @@ class WarmUp:
         capacity = max(rows, 2 * len(self.X), 64)
         X = np.full((capacity, columns), np.nan)
         Y = np.empty((capacity, self.Y.shape[1]))
+        weights = np.ones(capacity)
         X[: self.count, : self.X.shape[1]] = self.X[: self.count]
         Y[: self.count] = self.Y[: self.count]
-        self.X, self.Y = X, Y
+        weights[: self.count] = self.weights[: self.count]
+        self.X, self.Y, self.weights = X, Y, weights

@@ -1,1 +1,24 @@
-"""Families of experts, one file each: the state of a mixture of them, and how one begins."""
+"""Families of experts, one a file: each module here that defines a `FAMILY` is found by itself."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+
+from streammoe.experts.contract import Family, Parameters
+
+__all__ = ["Family", "Parameters", "families"]
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every family by its name.
+
+    >>> sorted(families())
+    ['categorical', 'gaussian', 'gaussian_full']
+    """
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
+    return {family.name: family for family in found}

@@ -4,67 +4,83 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.kernels.gaussian import VARIANCE_FLOOR, GaussianState, LearningOptions, Prior
-from streammoe.kernels.linalg import invert_spd
+from streammoe.experts.contract import Family, Parameters
+from streammoe.kernels import gaussian
+from streammoe.kernels.batch import collect_gram, fit_linear, fit_variances
+from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
-__all__ = ["GaussianState", "LearningOptions", "Prior", "residual_size", "state_at", "unit_prior"]
+
+class Gaussian(Family):
+    """Linear regressions whose outputs are independent given the expert."""
+
+    name = "gaussian"
+    learn_rows = staticmethod(gaussian.learn_rows)
+    score_rows = staticmethod(gaussian.score_rows)
+    warmup_schedule = Power(alpha=1.0)
+    warmup_averaging = None
+    events_per_parameter = 12
+
+    def n_rows(self, n_outputs: int) -> int:
+        return n_outputs
+
+    def variances_of(self, variances: FloatArray, n_experts: int) -> FloatArray:
+        return np.repeat(variances[None], n_experts, axis=0)
+
+    def fit_experts(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        rounds: int,
+    ) -> None:
+        fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, tau, R, Y)
+        fit_variances(
+            theta.experts,
+            theta.variances,
+            prior.strength,
+            prior.expert_gram,
+            prior.experts,
+            prior.variances,
+            prior.variance_floor,
+            tau,
+            R,
+            Y,
+        )
+
+    def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
+        share = prior.strength / len(theta.experts)
+        squares = ((theta.experts - prior.experts) ** 2 * prior.expert_gram).sum(axis=2) + prior.variances
+        return float(-0.5 * share * np.sum(np.log(theta.variances) + squares / theta.variances))
+
+    def settle(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+    ) -> FloatArray:
+        self.fit_experts(theta, prior, options, tau, R, Y, 1)
+        return expert_grams(prior, tau, R)
+
+    def residual_size(self, n_outputs: int, p_v: int) -> int:
+        return p_v * p_v + n_outputs * p_v + n_outputs + 1
 
 
-def unit_prior(strength: float, p_w: int, p_v: int, n_outputs: int) -> Prior:
-    """The prior of a model that has seen nothing: Λ = I, Υ_0 = 0, σ²_0 = 1."""
-    return Prior(strength, np.ones(p_w), np.ones(p_v), np.zeros((n_outputs, p_v)), np.ones(n_outputs), VARIANCE_FLOOR)
-
-
-def state_at(
-    *,
-    gate: FloatArray,
-    experts: FloatArray,
-    variances: FloatArray,
-    masses: FloatArray,
-    gate_gram: FloatArray,
-    expert_grams: FloatArray,
-    prior: Prior,
-    n: int,
-    prior_weight: float,
-    decay: float = 1.0,
-) -> GaussianState:
-    """A state that goes on from exactly these parameters and statistics; the average begins with them.
-
-    Gram matrices are the true ones: E[w wᵀ] and E[τ_k r rᵀ].
-    """
-    K, _, p_v = experts.shape
-    gate_inverse = np.empty_like(gate_gram)
-    invert_spd(gate_gram, gate_inverse, np.empty_like(gate_gram))
-    expert_inverses = np.empty_like(expert_grams)
+def expert_grams(prior: Prior, weights: FloatArray, R: FloatArray) -> FloatArray:
+    """E[weight · r rᵀ] of each expert with the prior's share; `weights` (n, K)."""
+    n, K = weights.shape
+    grams = np.empty((K, R.shape[1], R.shape[1]))
     for k in range(K):
-        invert_spd(expert_grams[k], expert_inverses[k], np.empty((p_v, p_v)))
-    return GaussianState(
-        n=np.array([n], dtype=np.int64),
-        n_average=np.array([1 if n else 0], dtype=np.int64),
-        decay=np.array([decay]),
-        prior_weight=np.array([prior_weight]),
-        gate=gate.copy(),
-        gate_gram=gate_gram / decay,
-        gate_inverse=gate_inverse * decay,
-        experts=experts.copy(),
-        variances=variances.copy(),
-        masses=masses.copy(),
-        expert_grams=expert_grams / decay,
-        expert_inverses=expert_inverses * decay,
-        average_gate=gate.copy(),
-        average_experts=experts.copy(),
-        average_variances=variances.copy(),
-        prior_gate_gram=prior.gate_gram.copy(),
-        prior_expert_gram=prior.expert_gram.copy(),
-        prior_experts=prior.experts.copy(),
-        prior_variances=prior.variances.copy(),
-    )
+        share = np.ascontiguousarray(weights[:, k])
+        collect_gram(R, share, prior.strength / K, prior.expert_gram, n + prior.strength, grams[k])
+    return grams
 
 
-def residual_size(state: GaussianState) -> int:
-    """Length of the array that follows the convergence residual of this state."""
-    K, Q, p_v = state.experts.shape
-    p_w = state.gate_gram.shape[0]
-    size: int = p_w * p_w + (K - 1) * p_w + K * (p_v * p_v + Q * p_v + Q + 1) + 2
-    return size
+FAMILY = Gaussian()

@@ -1,131 +1,134 @@
-"""Batch fits of Gaussian experts on a buffer of events: EM ([MD] Algorithm 1) with a prior, and K-means for its start.
+"""Batch fits on a buffer of events: weighted least squares, weighted softmax regression, and K-means for a start.
 
 Compiled and single-threaded rather than left to a BLAS: the same buffer then gives the same fit bit for bit, so that a
 stopped and restarted warm-up ends where an uninterrupted one does.
+
+Shapes: n rows, K experts, N rows of coefficients, p features. `tau` (n, K) holds responsibilities times the weight of
+each event.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from streammoe.kernels.compile import jit
-from streammoe.kernels.gate import bound_mix, softmax
-from streammoe.kernels.gaussian import Prior, evaluate
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
+from streammoe.kernels.softmax import adaptive_weight, bound_mix, softmax
 from streammoe.types import FloatArray
 
 NEWTON_LIMIT = 300
-"""Free gate parameters up to which the gate is fitted by Newton steps; beyond, by majorization steps."""
+"""Free parameters up to which a softmax regression is fitted by Newton steps; beyond, by majorization steps."""
 
 
 @jit
-def run_em(
-    gate: FloatArray,
+def fit_linear(
     experts: FloatArray,
-    variances: FloatArray,
-    prior: Prior,
-    curvature: tuple[float, float],
-    W: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_experts: FloatArray,
+    tau: FloatArray,
     R: FloatArray,
     Y: FloatArray,
-    rounds: int,
-    tolerance: float,
-) -> float:
-    """EM rounds in place until the penalised log-likelihood of an event gains less than `tolerance`; return it."""
-    n = W.shape[0]
-    K, Q = variances.shape
-    tau = np.empty((n, K))
-    shares = np.empty(K)
-    means = np.empty((K, Q))
-    best: float = -np.inf
-    for _ in range(rounds):
-        total: float = log_prior(gate, experts, variances, prior, curvature)
-        for i in range(n):
-            total -= evaluate(gate, experts, variances, W[i], R[i], Y[i], shares, means, tau[i])
-        total /= n
-        if not total - best > tolerance:
-            return max(total, best)
-        best = total
-        fit_experts(experts, variances, prior, tau, R, Y)
-        if K > 1:
-            fit_gate(gate, prior, curvature, tau, W, 2)
-    return best
-
-
-@jit
-def log_prior(
-    gate: FloatArray, experts: FloatArray, variances: FloatArray, prior: Prior, curvature: tuple[float, float]
-) -> float:
-    """Log density of the prior's pseudo-events, up to a constant; what EM with this prior climbs besides the data."""
-    K, Q = variances.shape
-    share = prior.strength / K
-    total = -0.5 * prior.strength * bent_square(gate, prior.gate_gram, curvature)
-    for k in range(K):
-        for q in range(Q):
-            square = prior.variances[q]
-            for j in range(experts.shape[2]):
-                apart = experts[k, q, j] - prior.experts[q, j]
-                square += prior.expert_gram[j] * apart * apart
-            total -= 0.5 * share * (math.log(variances[k, q]) + square / variances[k, q])
-    return total
-
-
-@jit
-def bent_square(gate: FloatArray, gram: FloatArray, curvature: tuple[float, float]) -> float:
-    """ω (A ⊗ Λ) ω for a diagonal Λ; A d = (d − c Σd) / a is the inverse of A⁻¹ d = a (d + b Σd)."""
-    free = gate.shape[0]
-    mix = bound_mix(curvature, free)
-    total = 0.0
-    for j in range(gram.shape[0]):
-        column = 0.0
-        square = 0.0
-        for k in range(free):
-            column += gate[k, j]
-            square += gate[k, j] * gate[k, j]
-        total += gram[j] * (square - mix * column * column) / curvature[0]
-    return total
-
-
-@jit
-def fit_experts(
-    experts: FloatArray, variances: FloatArray, prior: Prior, tau: FloatArray, R: FloatArray, Y: FloatArray
 ) -> None:
-    """Weighted least squares of each expert under responsibilities `tau`, in place."""
+    """Weighted least squares of each expert, (K, Q, p), in place; the prior is worth `prior_strength` / K rows."""
     K, Q, p = experts.shape
-    share = prior.strength / K
+    share = prior_strength / K
     gram = np.empty((p, p))
     inverse = np.empty((p, p))
     scratch = np.empty((p, p))
     pull = np.empty(p)
     for k in range(K):
-        mass = share
         gram[:, :] = 0.0
         for j in range(p):
-            gram[j, j] = share * prior.expert_gram[j]
+            gram[j, j] = share * prior_gram[j]
         for i in range(R.shape[0]):
             add_outer(gram, R[i], tau[i, k])
-            mass += tau[i, k]
         invert_spd(gram, inverse, scratch)
         for q in range(Q):
             theta = experts[k, q]
             # Correcting the old coefficients keeps the rounding of an ill-conditioned inverse out of what fits already.
             for j in range(p):
-                pull[j] = share * prior.expert_gram[j] * (prior.experts[q, j] - theta[j])
+                pull[j] = share * prior_gram[j] * (prior_experts[q, j] - theta[j])
             for i in range(R.shape[0]):
                 weight = tau[i, k] * error_of(theta, R[i], Y[i, q])
                 for j in range(p):
                     pull[j] += weight * R[i, j]
             add_product(inverse, pull, theta)
-            total = share * prior.variances[q]
+
+
+@jit
+def fit_variances(
+    experts: FloatArray,
+    variances: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_experts: FloatArray,
+    prior_variances: FloatArray,
+    variance_floor: float,
+    tau: FloatArray,
+    R: FloatArray,
+    Y: FloatArray,
+) -> None:
+    """What the experts leave unexplained of each output, (K, Q), under responsibilities `tau`."""
+    K, Q, p = experts.shape
+    share = prior_strength / K
+    for k in range(K):
+        mass = share
+        for i in range(R.shape[0]):
+            mass += tau[i, k]
+        for q in range(Q):
+            theta = experts[k, q]
+            total = share * prior_variances[q]
             for j in range(p):
-                apart = theta[j] - prior.experts[q, j]
-                total += share * prior.expert_gram[j] * apart * apart
+                apart = theta[j] - prior_experts[q, j]
+                total += share * prior_gram[j] * apart * apart
             for i in range(R.shape[0]):
                 error = error_of(theta, R[i], Y[i, q])
                 total += tau[i, k] * error * error
-            variances[k, q] = max(total / mass, prior.variance_floor * prior.variances[q])
+            variances[k, q] = max(total / mass, variance_floor * prior_variances[q])
+
+
+@jit
+def fit_covariances(
+    experts: FloatArray,
+    covariances: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_experts: FloatArray,
+    prior_variances: FloatArray,
+    variance_floor: float,
+    tau: FloatArray,
+    R: FloatArray,
+    Y: FloatArray,
+) -> None:
+    """What the experts leave unexplained, (K, Q, Q), under responsibilities `tau`."""
+    K, Q, p = experts.shape
+    share = prior_strength / K
+    errors = np.empty(Q)
+    for k in range(K):
+        mass = share
+        for q in range(Q):
+            for c in range(Q):
+                total = share * prior_variances[q] if c == q else 0.0
+                for j in range(p):
+                    total += (
+                        share
+                        * prior_gram[j]
+                        * (experts[k, q, j] - prior_experts[q, j])
+                        * (experts[k, c, j] - prior_experts[c, j])
+                    )
+                covariances[k, q, c] = total
+        for i in range(R.shape[0]):
+            mass += tau[i, k]
+            for q in range(Q):
+                errors[q] = error_of(experts[k, q], R[i], Y[i, q])
+            for q in range(Q):
+                for c in range(Q):
+                    covariances[k, q, c] += tau[i, k] * errors[q] * errors[c]
+        for q in range(Q):
+            for c in range(Q):
+                covariances[k, q, c] /= mass
+            covariances[k, q, q] = max(covariances[k, q, q], variance_floor * prior_variances[q])
 
 
 @jit
@@ -138,30 +141,79 @@ def error_of(theta: FloatArray, r: FloatArray, y: float) -> float:
 
 
 @jit
-def gate_objective(
-    gate: FloatArray, prior: Prior, curvature: tuple[float, float], tau: FloatArray, W: FloatArray
+def bent_square(
+    coefficients: FloatArray, target: FloatArray, gram: FloatArray, curvature: tuple[float, float]
 ) -> float:
-    """Σ_i Σ_k τ_ik log g_k(x_i) with the gate's prior."""
-    K = gate.shape[0] + 1
-    logits = np.empty(K)
-    total = -0.5 * prior.strength * bent_square(gate, prior.gate_gram, curvature)
-    for i in range(W.shape[0]):
-        weight = tau[i, K - 1]
-        for k in range(K - 1):
-            logits[k] = -error_of(gate[k], W[i], 0.0)
-            total += tau[i, k] * logits[k]
-            weight += tau[i, k]
-        logits[K - 1] = 0.0
+    """(C − C_0) (A ⊗ Λ) (C − C_0) for a diagonal Λ; A d = (d − c Σd) / a is the inverse of A⁻¹ d = a (d + b Σd)."""
+    free = coefficients.shape[0]
+    mix = bound_mix(curvature, free)
+    total = 0.0
+    for j in range(gram.shape[0]):
+        column = 0.0
+        square = 0.0
+        for k in range(free):
+            apart = coefficients[k, j] - target[k, j]
+            column += apart
+            square += apart * apart
+        total += gram[j] * (square - mix * column * column) / curvature[0]
+    return total
+
+
+@jit
+def softmax_objective(
+    coefficients: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    targets: FloatArray,
+    X: FloatArray,
+    reference: int,
+) -> float:
+    """Σ_i Σ_k targets_ik log softmax_k(C x_i), with the prior; the reference logit stands at index `reference`."""
+    free = coefficients.shape[0]
+    logits = np.empty(free + 1)
+    total = -0.5 * prior_strength * bent_square(coefficients, prior_target, prior_gram, curvature)
+    for i in range(X.shape[0]):
+        weight = targets[i, reference]
+        for k in range(free):
+            at = k if k < reference else k + 1
+            logits[at] = -error_of(coefficients[k], X[i], 0.0)
+            total += targets[i, at] * logits[at]
+            weight += targets[i, at]
+        logits[reference] = 0.0
         total -= weight * softmax(logits)
     return total
 
 
 @jit
-def fit_gate(
-    gate: FloatArray, prior: Prior, curvature: tuple[float, float], tau: FloatArray, W: FloatArray, rounds: int
+def fit_softmax(
+    coefficients: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    targets: FloatArray,
+    X: FloatArray,
+    reference: int,
+    rounds: int,
 ) -> None:
-    """Raise the gate's part of the likelihood under responsibilities `tau`, in place, by a few safe steps."""
-    free, p = gate.shape
+    """Raise the likelihood of soft targets by a few safe steps, in place: the gate, or one categorical expert.
+
+    Args:
+        coefficients: (N, p).
+        prior_strength: pseudo-events of the prior, whose curvature is A ⊗ Λ around `prior_target`.
+        prior_gram: (p,) Λ.
+        prior_target: (N, p).
+        curvature: (a, b) with A⁻¹ d = a (d + b Σd).
+        targets: (n, N+1), non-negative; a row's sum is its weight.
+        X: (n, p).
+        reference: which of the N+1 has logit 0.
+        rounds: most steps taken.
+    """
+    free, p = coefficients.shape
+    if free == 0:
+        return
     size = free * p
     newton = size <= NEWTON_LIMIT
     dimension = size if newton else p
@@ -173,40 +225,45 @@ def fit_gate(
     trial = np.empty((free, p))
     shares = np.empty(free + 1)
     mix = bound_mix(curvature, free)
-    old = gate_objective(gate, prior, curvature, tau, W)
+    old = softmax_objective(coefficients, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
     for _ in range(rounds):
         hessian[:, :] = 0.0
         for j in range(p):
             column = 0.0
             for k in range(free):
-                column += gate[k, j]
-            weight = prior.strength * prior.gate_gram[j]
+                column += coefficients[k, j] - prior_target[k, j]
+            weight = prior_strength * prior_gram[j]
             for k in range(free):
-                gradient[k, j] = -weight * (gate[k, j] - mix * column) / curvature[0]
+                apart = coefficients[k, j] - prior_target[k, j]
+                gradient[k, j] = -weight * (apart - mix * column) / curvature[0]
                 if newton:
                     for m in range(free):
                         hessian[k * p + j, m * p + j] = weight * ((k == m) - mix) / curvature[0]
             if not newton:
                 hessian[j, j] = weight
-        for i in range(W.shape[0]):
-            w = W[i]
+        for i in range(X.shape[0]):
+            x = X[i]
+            weight = targets[i, reference]
             for k in range(free):
-                shares[k] = -error_of(gate[k], w, 0.0)
+                at = k if k < reference else k + 1
+                weight += targets[i, at]
+                shares[k] = -error_of(coefficients[k], x, 0.0)
             shares[free] = 0.0
             softmax(shares)
             for k in range(free):
-                push = tau[i, k] - shares[k]
+                at = k if k < reference else k + 1
+                push = targets[i, at] - weight * shares[k]
                 for j in range(p):
-                    gradient[k, j] += push * w[j]
+                    gradient[k, j] += push * x[j]
                 if newton:
                     for m in range(k + 1):
-                        bend = shares[k] * ((k == m) - shares[m])
+                        bend = weight * shares[k] * ((k == m) - shares[m])
                         for j in range(p):
-                            scaled = bend * w[j]
+                            scaled = bend * x[j]
                             for c in range(p):
-                                hessian[k * p + j, m * p + c] += scaled * w[c]
+                                hessian[k * p + j, m * p + c] += scaled * x[c]
             if not newton:
-                add_outer(hessian, w, 1.0)
+                add_outer(hessian, x, weight)
         invert_spd(hessian, inverse, scratch)
         move[:, :] = 0.0
         if newton:
@@ -224,8 +281,8 @@ def fit_gate(
         for _half in range(12):
             for k in range(free):
                 for j in range(p):
-                    trial[k, j] = gate[k, j] + step * move[k, j]
-            new = gate_objective(trial, prior, curvature, tau, W)
+                    trial[k, j] = coefficients[k, j] + step * move[k, j]
+            new = softmax_objective(trial, prior_strength, prior_gram, prior_target, curvature, targets, X, reference)
             if new >= old:
                 break
             step *= 0.5
@@ -233,8 +290,80 @@ def fit_gate(
             return
         for k in range(free):
             for j in range(p):
-                gate[k, j] = trial[k, j]
+                coefficients[k, j] = trial[k, j]
         old = new
+
+
+@jit
+def collect_gram(
+    X: FloatArray, weights: FloatArray, prior_weight: float, prior_gram: FloatArray, total: float, gram: FloatArray
+) -> None:
+    """Write (Σ_i weights_i x_i x_iᵀ + prior_weight · Λ) / total to `gram`, (p, p)."""
+    gram[:, :] = 0.0
+    for j in range(gram.shape[0]):
+        gram[j, j] = prior_weight * prior_gram[j] / total
+    for i in range(X.shape[0]):
+        add_outer(gram, X[i], weights[i] / total)
+
+
+@jit
+def majorize_softmax(
+    coefficients: FloatArray,
+    gram: FloatArray,
+    prior_weight: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    pushes: FloatArray,
+    X: FloatArray,
+    total: float,
+) -> None:
+    """C ← C − [A⁻¹ E(push xᵀ) + (prior_weight/total)(C − C_0) Λ] R⁻¹, in place: θ̄ of averaged statistics.
+
+    Args:
+        gram: (p, p) R, as `collect_gram` writes it.
+        pushes: (n, N) weighted probabilities less targets.
+    """
+    free, p = coefficients.shape
+    if free == 0:
+        return
+    inverse = np.empty((p, p))
+    invert_spd(gram, inverse, np.empty((p, p)))
+    gradient = np.zeros((free, p))
+    move = np.zeros((free, p))
+    for i in range(X.shape[0]):
+        for k in range(free):
+            push = pushes[i, k] / total
+            for j in range(p):
+                gradient[k, j] += push * X[i, j]
+    for j in range(p):
+        column = 0.0
+        for k in range(free):
+            column += gradient[k, j]
+        for k in range(free):
+            gradient[k, j] = curvature[0] * (gradient[k, j] + curvature[1] * column)
+            gradient[k, j] += prior_weight / total * (coefficients[k, j] - prior_target[k, j]) * prior_gram[j]
+    for k in range(free):
+        add_product(inverse, gradient[k], move[k])
+        for j in range(p):
+            coefficients[k, j] -= move[k, j]
+
+
+@jit
+def softmax_rows(coefficients: FloatArray, X: FloatArray, reference: int, out: FloatArray) -> None:
+    """Write the probabilities of each row, (n, N+1); the reference logit stands at index `reference`."""
+    for i in range(X.shape[0]):
+        for k in range(coefficients.shape[0]):
+            out[i, k if k < reference else k + 1] = -error_of(coefficients[k], X[i], 0.0)
+        out[i, reference] = 0.0
+        softmax(out[i])
+
+
+@jit
+def adaptive_weights(probabilities: FloatArray, out: FloatArray) -> None:
+    """Write `adaptive_weight` of each row of (n, N+1) probabilities to `out`, (n,)."""
+    for i in range(probabilities.shape[0]):
+        out[i] = adaptive_weight(probabilities[i])
 
 
 @jit
@@ -305,69 +434,3 @@ def squared_distance(a: FloatArray, b: FloatArray) -> float:
     for j in range(a.shape[0]):
         total += (a[j] - b[j]) * (a[j] - b[j])
     return total
-
-
-@jit
-def collect_statistics(
-    gate: FloatArray,
-    experts: FloatArray,
-    variances: FloatArray,
-    prior: Prior,
-    curvature: tuple[float, float],
-    W: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    masses: FloatArray,
-    gate_gram: FloatArray,
-    expert_grams: FloatArray,
-) -> None:
-    """Form s_0, the average of S̄ over the rows at these parameters, and move them to θ̄(s_0), all in place.
-
-    The prior counts as `prior.strength` more rows. Gram matrices and masses are written as averages.
-    """
-    n = W.shape[0]
-    K, Q = variances.shape
-    p_w = W.shape[1]
-    tau = np.empty((n, K))
-    shares = np.empty((n, K))
-    means = np.empty((K, Q))
-    total = n + prior.strength
-    gate_gram[:, :] = 0.0
-    for j in range(p_w):
-        gate_gram[j, j] = prior.strength * prior.gate_gram[j] / total
-    for i in range(n):
-        evaluate(gate, experts, variances, W[i], R[i], Y[i], shares[i], means, tau[i])
-        add_outer(gate_gram, W[i], 1.0 / total)
-    fit_experts(experts, variances, prior, tau, R, Y)
-    for k in range(K):
-        expert_grams[k, :, :] = 0.0
-        for j in range(R.shape[1]):
-            expert_grams[k, j, j] = prior.strength / K * prior.expert_gram[j] / total
-        masses[k] = prior.strength / K / total
-        for i in range(n):
-            add_outer(expert_grams[k], R[i], tau[i, k] / total)
-            masses[k] += tau[i, k] / total
-    if K == 1:
-        return
-    inverse = np.empty((p_w, p_w))
-    scratch = np.empty((p_w, p_w))
-    invert_spd(gate_gram, inverse, scratch)
-    # ω ← ω − A⁻¹ [E(g − τ) wᵀ] G⁻¹ − (s/total) ω Λ G⁻¹: one majorization step, the prior pulling towards 0.
-    gradient = np.zeros((K - 1, p_w))
-    move = np.zeros((K - 1, p_w))
-    for i in range(n):
-        for k in range(K - 1):
-            push = (shares[i, k] - tau[i, k]) / total
-            for j in range(p_w):
-                gradient[k, j] += push * W[i, j]
-    for j in range(p_w):
-        column = 0.0
-        for k in range(K - 1):
-            column += gradient[k, j]
-        for k in range(K - 1):
-            gradient[k, j] = curvature[0] * (gradient[k, j] + curvature[1] * column)
-            gradient[k, j] += prior.strength / total * gate[k, j] * prior.gate_gram[j]
-    for k in range(K - 1):
-        add_product(inverse, gradient[k], move[k])
-        for j in range(p_w):
-            gate[k, j] -= move[k, j]

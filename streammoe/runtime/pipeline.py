@@ -65,13 +65,11 @@ class Pipeline:
                 f"{batch.origin}: the model is not finite after a batch from here; this is a bug, please report it"
             )
             raise StreammoeError(message)
-        used = outcome.verdicts < 0
-        learned = used & ~np.isnan(decoded.Y[:, 0])
-        self.scores.update(outcome.losses[learned], outcome.predictions[learned], decoded.Y[learned])
+        learned = outcome.learned
+        self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
 
         refused = {i: _letter(rest, i, "decode", reason, detail) for i, reason, detail in decoded.rejected}
-        for at in np.flatnonzero(~used):
-            error = self.model.out_of_range(decoded.X[at], decoded.Y[at], int(outcome.verdicts[at]))
+        for at, error in outcome.refused.items():
             i = int(decoded.rows[at])
             refused[i] = _letter(rest, i, "validate", error.reason, str(error))
         bad = np.zeros(len(batch), dtype=np.bool_)
@@ -81,7 +79,7 @@ class Pipeline:
         letters += [refused[i] for i in sorted(refused)]
         outcomes = Counter(
             learned=int(learned.sum()),
-            predicted_only=int((used & ~learned).sum()),
+            predicted_only=len(decoded.rows) - len(outcome.refused) - int(learned.sum()),
             rejected=len(letters),
             skipped=batch.skipped,
         )

@@ -1,0 +1,45 @@
+"""River models: regression with one output or several, and classification."""
+
+from __future__ import annotations
+
+import os
+
+from streammoe.errors import CheckpointError
+from streammoe.estimators.base import MixtureOfExperts, Outcome
+from streammoe.estimators.classifier import MoEClassifier
+from streammoe.estimators.multitarget import MoEMultiTargetRegressor
+from streammoe.estimators.regressor import MoERegressor
+from streammoe.persistence import Checkpoint, read_checkpoint
+
+__all__ = [
+    "MixtureOfExperts",
+    "MoEClassifier",
+    "MoEMultiTargetRegressor",
+    "MoERegressor",
+    "Outcome",
+    "load",
+    "model_of",
+]
+
+
+def load(path: str | os.PathLike[str]) -> MixtureOfExperts:
+    """Read a model from a file that `save` wrote, or the newest sound one in a daemon's checkpoint folder.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it needs a newer version.
+    """
+    return model_of(read_checkpoint(path), path)
+
+
+def model_of(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> MixtureOfExperts:
+    """The model that a checkpoint holds; `path` says where it came from.
+
+    Raises:
+        CheckpointError: it needs a newer version.
+    """
+    description = checkpoint.metadata["model"]
+    kinds = {kind.__name__: kind for kind in (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)}
+    if description["kind"] not in kinds:
+        msg = f"{path}: holds a {description['kind']!r}, which this version does not know; upgrade streammoe"
+        raise CheckpointError(msg)
+    return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)

@@ -1,0 +1,759 @@
+"""What all estimators share: each holds one state and passes events to the engine. No mathematics here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from river import base
+
+from streammoe import schedules
+from streammoe.engine import mm, warmup
+from streammoe.engine.state import MMState, is_finite, state_arrays, state_at, state_from_arrays, widen
+from streammoe.engine.warming import WarmUp
+from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
+from streammoe.estimators.arguments import (
+    event_weight,
+    event_weights,
+    finite_array,
+    is_amount,
+    is_whole,
+    reordered,
+    shaped,
+)
+from streammoe.experts import Family
+from streammoe.features import Encoder, Scaler
+from streammoe.kernels.state import LearningOptions, Trace
+from streammoe.persistence import durable, encode, state_digest
+from streammoe.schedules import Schedule
+from streammoe.types import AnyArray, BoolArray, FloatArray
+
+LOGGER = logging.getLogger("streammoe.estimators")
+
+
+class Outcome(NamedTuple):
+    """What became of rows given to `learn_rows`."""
+
+    refused: dict[int, InvalidEvent]
+    """Why a row was refused, by its index; it left no trace."""
+    learned: BoolArray
+    """(n,) which rows were learned: neither refused nor without target."""
+    targets: FloatArray
+    """(n, Q) targets, or (n, 1) class indexes; NaN where there is none."""
+    losses: FloatArray
+    """(n,) −log s(y|x) before learning, in the target's own units; NaN where refused or without target."""
+    predictions: FloatArray
+    """(n, Q) predicted before learning, or (n, M) class probabilities; NaN where refused."""
+    trace: Trace
+    """What each expert said about the rows that were not refused, in order; empty unless asked for."""
+
+
+class MixtureOfExperts(base.Estimator):
+    """One state, its warm-up and its encoder; the estimators add what their targets look like."""
+
+    n_experts: int
+    degree: int
+    gate_degree: int
+    schedule: Schedule | None
+    bound: str
+    prior_strength: float
+    warmup: int | None
+    warmup_restarts: int
+    averaging: str | None
+    seed: int
+    standardize: bool
+    range_factor: float
+
+    default_schedule: ClassVar[Schedule] = schedules.power(0.6)
+
+    def __init__(self, **arguments: Any) -> None:
+        # River clones by the signatures of the estimators, which therefore spell out every argument.
+        for name, value in arguments.items():
+            setattr(self, name, value)
+        problems = [problem for holds, problem in self._rules() if not holds]
+        if problems:
+            raise ConfigError(*problems)
+        self._schedule = self.default_schedule if self.schedule is None else self.schedule
+        self._encoder = self._new_encoder()
+        self._state: MMState | None = None
+        self._warm_up: WarmUp | None = None
+        self._residual = np.zeros(0)
+        self._options = self._new_options()
+
+    # -- What an estimator adds ------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def _family(self) -> Family:
+        """Of the experts."""
+
+    @property
+    @abstractmethod
+    def _n_outputs(self) -> int:
+        """Q, or the number of classes met."""
+
+    @abstractmethod
+    def _array_targets(self, y: AnyArray, n: int) -> Any:
+        """Targets of n rows as users give them, checked, in the form that `_read_targets` takes."""
+
+    @abstractmethod
+    def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
+        """Targets of n rows as numbers; which rows hold a label that is new; and why some are refused."""
+
+    def _admit(self, targets: Any, at: int) -> float:
+        """Make room for the new label of row `at` and return its index."""
+        raise NotImplementedError
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        """Rules for the arguments: whether each holds, and what to say if it does not."""
+        whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
+        return [
+            *(
+                (
+                    is_whole(getattr(self, name), least),
+                    f"{name}: got {getattr(self, name)!r}; it must be a whole number ≥ {least}",
+                )
+                for name, least in whole.items()
+                if not (name == "warmup" and self.warmup is None)
+            ),
+            *(
+                (is_amount(getattr(self, name)), f"{name}: got {getattr(self, name)!r}; it must be a finite number ≥ 0")
+                for name in ("prior_strength", "range_factor")
+            ),
+            (
+                self.schedule is None or isinstance(self.schedule, Schedule),
+                f"schedule: got {self.schedule!r}; make one with streammoe.schedules.power or .constant",
+            ),
+            (
+                not (self.warmup == 0 and self.standardize),
+                "standardize: needs a warm-up to take means and scales from; set warmup above 0",
+            ),
+            (
+                not (self.warmup == 0 and self.prior_strength == 0.0),
+                "prior_strength: 0 needs a warm-up or given Gram matrices to start from; set warmup or a prior above 0",
+            ),
+            (
+                self.averaging in mm.AVERAGING,
+                f"averaging: {self.averaging!r} is not known; choose one of 'polyak', 'decay', None",
+            ),
+            (self.bound in mm.BOUNDS, f"bound: {self.bound!r} is not known; choose one of {', '.join(mm.BOUNDS)}"),
+        ]
+
+    # -- The array path --------------------------------------------------------------------------------------------
+
+    def learn_array(
+        self,
+        X: AnyArray,
+        y: AnyArray,
+        *,
+        weights: AnyArray | None = None,
+        feature_names: Sequence[Any] | None = None,
+    ) -> FloatArray:
+        """Learn rows in order; equals a loop over `learn_one`, bit for bit, wherever the array is cut.
+
+        Args:
+            X: (n, P) finite numbers.
+            y: (n,) or (n, Q) finite numbers, or (n,) labels.
+            weights: (n,) how much each event counts, in [0, 1e6]; 1 without it. One of 0 is not learned.
+            feature_names: names of the columns; without them x0, x1, …
+
+        Returns:
+            (n,) prequential log-losses −log s(y|x) in the target's own units: each row is predicted, then learned.
+
+        Raises:
+            InvalidEvent: a row that would poison the model; its index is in ``row`` and nothing was learned.
+        """
+        rows, names = self._rows(X, feature_names)
+        counts = event_weights(weights, len(rows))
+        given = self._array_targets(y, len(rows))
+        targets, novel, refused = self._read_targets(given, len(rows))
+        if refused:
+            row, error = min(refused.items())
+            raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
+        if not len(rows):
+            return np.empty(0)
+        known = set(self._encoder.columns)
+        unseen = sorted((name for name in names if name not in known), key=str)
+        rows = reordered(rows, names, [*self._encoder.columns, *unseen])
+        targets[counts == 0.0] = np.nan
+        try:
+            self._check_labels(given, novel & (counts > 0.0))
+            self._take(rows, targets, unseen)
+        except InvalidEvent as error:
+            raise InvalidEvent(
+                f"row {error.row}: {error}", reason=error.reason, feature=error.feature, row=error.row
+            ) from None
+        losses = np.empty(len(rows))
+        start = 0
+        while start < len(rows):
+            # A new label makes the state grow at its own event, as it does in a loop over `learn_one`.
+            ahead = np.flatnonzero(novel[start:] & (counts[start:] > 0.0))
+            stop = start + int(ahead[0]) if ahead.size else len(rows)
+            losses[start:stop] = self._learn(rows[start:stop], targets[start:stop], counts[start:stop]).losses
+            start = stop
+            if ahead.size:
+                self._admit(given, stop)
+                rest, novel[stop:], _ = self._read_targets(given[stop:], len(rows) - stop)
+                targets[stop:] = np.where(counts[stop:, None] == 0.0, np.nan, rest)
+        return losses
+
+    def _check_labels(self, targets: Any, novel: BoolArray) -> None:
+        """Raise `InvalidEvent` with its ``row`` if not every new label can be taken in."""
+
+    def log_likelihood_array(
+        self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
+    ) -> FloatArray:
+        """Log s(y|x) of each row, shape (n,), in the target's own units; learns nothing."""
+        rows, names = self._rows(X, feature_names)
+        targets, novel, refused = self._read_targets(self._array_targets(y, len(rows)), len(rows))
+        if refused:
+            raise refused[min(refused)]
+        targets[novel] = np.nan
+        scores, _ = self._score(reordered(rows, names, self._encoder.columns), targets)
+        # A class that the model has never met has no probability.
+        return np.where(novel, -np.inf, -scores.losses)
+
+    def _predict_rows(self, X: AnyArray, feature_names: Sequence[Any] | None) -> FloatArray:
+        """Predictions for rows of X (n, P), (n, Q) or (n, M); learns nothing."""
+        rows, names = self._rows(X, feature_names)
+        scores, _ = self._score(reordered(rows, names, self._encoder.columns), None)
+        return scores.predictions
+
+    def learn_rows(
+        self, X: FloatArray, targets: Any, weights: FloatArray | None = None, *, traced: bool = False
+    ) -> Outcome:
+        """Learn rows in the model's own column order, refusing those that are no good and going on.
+
+        Args:
+            X: (n, P) in the order of `feature_names`; NaN is a missing value, infinities are out of range.
+            targets: (n, Q), NaN for an event without target, or (n,) labels and None; such an event is predicted and
+                not learned.
+            weights: (n,) in [0, 1e6]; an event of weight 0 is not learned.
+            traced: whether to keep what each expert said.
+        """
+        if X.shape[1] != len(self._encoder.columns):
+            msg = f"X: got {X.shape[1]} columns; the model has {len(self._encoder.columns)}"
+            raise InvalidEvent(msg, reason="wrong_shape")
+        counts = np.ones(len(X)) if weights is None else weights
+        pieces: list[tuple[int, Outcome]] = []
+        start = 0
+        while start < len(X) or not pieces:
+            Y, novel, refused = self._read_targets(targets[start:], len(X) - start)
+            Y[counts[start:] == 0.0] = np.nan
+            ahead = np.flatnonzero(novel & (counts[start:] > 0.0))
+            stop = int(ahead[0]) if ahead.size else len(Y)
+            piece = slice(start, start + stop)
+            refused = {at: error for at, error in refused.items() if at < stop}
+            pieces.append((start, self._learn_piece(X[piece], Y[:stop], counts[piece], refused, traced=traced)))
+            start += stop
+            if ahead.size:
+                row = slice(start, start + 1)
+                target = np.zeros((1, Y.shape[1]))
+                if self._encoder.screen(X[row], target)[0] < 0:
+                    self._admit(targets, start)
+                    target, _, _ = self._read_targets(targets[row], 1)
+                    outcome = self._used(target, self._learn(X[row], target, counts[row], traced=traced))
+                else:
+                    outcome = self._learn_piece(X[row], target, counts[row], {}, traced=traced)
+                pieces.append((start, outcome))
+                start += 1
+        return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+
+    def _learn_piece(
+        self, X: FloatArray, Y: FloatArray, weights: FloatArray, refused: dict[int, InvalidEvent], *, traced: bool
+    ) -> Outcome:
+        """Rows whose labels are all known; `refused` holds those that are not to be looked at."""
+        if not len(X):
+            empty = np.empty((0, self._n_outputs))
+            return Outcome({}, np.zeros(0, np.bool_), Y, np.empty(0), empty, mm.no_trace())
+        asked = np.ones(len(X), np.bool_)
+        asked[list(refused)] = False
+        verdicts = np.full(len(X), -1, dtype=np.int64)
+        verdicts[asked] = self._encoder.screen(X, Y) if asked.all() else self._encoder.screen(X[asked], Y[asked])
+        used = asked & (verdicts < 0)
+        if used.all():
+            return self._used(Y, self._learn(X, Y, weights, traced=traced))
+        for at in np.flatnonzero(verdicts >= 0):
+            refused[int(at)] = self._encoder.out_of_range(X[at], Y[at], int(verdicts[at]))
+        scores = self._learn(X[used], Y[used], weights[used], traced=traced)
+        losses = np.full(len(X), np.nan)
+        predictions = np.full((len(X), scores.predictions.shape[1]), np.nan)
+        losses[used], predictions[used] = scores.losses, scores.predictions
+        return Outcome(refused, used & ~np.isnan(Y[:, 0]), Y, losses, predictions, scores.trace)
+
+    @staticmethod
+    def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
+        return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
+
+    def set_columns(self, names: Sequence[Any]) -> None:
+        """Fix the columns of a model that has none yet, in this order."""
+        if self._encoder.columns:
+            raise ConfigError(f"set_columns: the model has columns already: {self._encoder.columns!r}")
+        self._encoder.set_columns(names)
+
+    def introduce(self, names: Sequence[Any], row: FloatArray, target: FloatArray) -> None:
+        """Fix the columns to those of the first event, (1, P) and (1, Q), unless it is no good; learn nothing.
+
+        Raises:
+            InvalidEvent: there is no column, or a value is out of range; nothing was changed.
+        """
+        if not names:
+            raise InvalidEvent("the record has no feature beside its target", reason="no_features")
+        trial = self._new_encoder(names)
+        trial.take(row, target, [])
+        self.set_columns(names)
+
+    # -- Looking inside --------------------------------------------------------------------------------------------
+
+    def gate_one(self, x: Mapping[Any, Any]) -> FloatArray:
+        """(K,) the gate's shares g_k(x); NaN during warm-up, when there is no mixture yet."""
+        _, shares = self._score(self._encoder.row(x), None)
+        return self._of_mixture(shares)
+
+    def _responsibilities(self, x: Mapping[Any, Any], target: FloatArray) -> FloatArray:
+        """(K,) τ_k of an event ([MM] eq. 15); NaN during warm-up."""
+        _, tau = self._score(self._encoder.row(x), target)
+        return self._of_mixture(tau)
+
+    def _of_mixture(self, values: FloatArray) -> FloatArray:
+        return np.full(self.n_experts, np.nan) if self._state is None else values[0]
+
+    @property
+    def n(self) -> int:
+        """Events learned, those in the warm-up buffer included."""
+        if self._state is not None:
+            return int(self._state.n[0])
+        return 0 if self._warm_up is None else self._warm_up.count
+
+    @property
+    def feature_names(self) -> list[Any]:
+        """Names of the columns, in the order of the parameters."""
+        return list(self._encoder.columns)
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether events still go to the warm-up buffer."""
+        return self._state is None
+
+    @property
+    def step_size(self) -> float:
+        """γ of the next event."""
+        return self._schedule(self.n + 1)
+
+    @property
+    def masses(self) -> FloatArray:
+        """(K,) share of each expert, m_k / Σ m; NaN during warm-up."""
+        if self._state is None:
+            return np.full(self.n_experts, np.nan)
+        shares: FloatArray = self._state.masses / self._state.masses.sum()
+        return shares
+
+    @property
+    def convergence_residual(self) -> float:
+        """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point; NaN during warm-up."""
+        return mm.convergence_residual(self._residual) if len(self._residual) else float("nan")
+
+    def is_finite(self) -> bool:
+        """Whether every number in the state is finite; anything else is a bug."""
+        if self._state is not None:
+            return is_finite(self._state)
+        return self._warm_up is None or is_finite(self._warm_up.recursive)
+
+    def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
+        """Copies of the parameters and statistics, in the model's own (standardised) coordinates.
+
+        Args:
+            averaged: the parameters that serve predictions instead of the raw iterate.
+
+        Returns:
+            ``gate`` (K−1, p_w); ``experts`` (K, Q, p_v), or (K, M−1, p_v) for a classifier, whose first class is the
+            reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
+            (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``; ``decay`` (Π(1−γ) since the last refresh),
+            ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are standardised.
+            Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
+
+        Raises:
+            ConfigError: the warm-up is not over, so there is no mixture yet.
+        """
+        state = self._state
+        if state is None:
+            msg = f"parameters: the warm-up is not over ({self.n} events so far); learn more events first"
+            raise ConfigError(msg)
+        decay = float(state.decay[0])
+        p_w, p_v = self._encoder.n_gate_features, self._encoder.n_expert_features
+        found: dict[str, Any] = {
+            "gate": (state.average_gate if averaged else state.gate)[:, :p_w].copy(),
+            "experts": (state.average_experts if averaged else state.experts)[:, :, :p_v].copy(),
+            "masses": state.masses.copy(),
+            "gate_gram": decay * state.gate_gram[:p_w, :p_w],
+            "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
+            "n": int(state.n[0]),
+            "decay": decay,
+            "prior_weight": float(state.prior_weight[0]),
+            "prior": {
+                "gate_gram": state.prior_gate_gram[:p_w].copy(),
+                "expert_gram": state.prior_expert_gram[:p_v].copy(),
+                "experts": state.prior_experts[:, :p_v].copy(),
+            },
+        }
+        if self._family.n_variances(self._n_outputs):
+            found["variances"] = (state.average_variances if averaged else state.variances).copy()
+            found["prior"]["variances"] = state.prior_variances.copy()
+        if self.standardize:
+            found["scale"] = {name: array.copy() for name, array in self._encoder.scaler._asdict().items()}
+        return found
+
+    def _continue_from(
+        self,
+        parameters: Mapping[str, Any],
+        feature_names: Sequence[Any],
+        average: Mapping[str, AnyArray] | None,
+        n_average: int | None,
+    ) -> None:
+        """Go on from these statistics; the model knows its outputs already."""
+        encoder, family, Q = self._encoder, self._family, self._n_outputs
+        encoder.set_columns(feature_names)
+        K, N, p_w, p_v = self.n_experts, family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
+        wide_w, wide_v = encoder.gate_width, encoder.expert_width
+        n_variances = family.n_variances(Q)
+        variances = family.variances_of(np.ones(n_variances), K)
+        # Each entry has the first shape; the state wants it padded with zeros to the second.
+        shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+            "gate": ((K - 1, p_w), (K - 1, wide_w)),
+            "experts": ((K, N, p_v), (K, N, wide_v)),
+            "variances": (variances.shape, variances.shape),
+            "masses": ((K,), (K,)),
+            "gate_gram": ((p_w, p_w), (wide_w, wide_w)),
+            "expert_grams": ((K, p_v, p_v), (K, wide_v, wide_v)),
+        }
+        if not n_variances:
+            parameters = {**parameters, "variances": variances}
+        arrays = {name: shaped(parameters, name, *shape) for name, shape in shapes.items()}
+        diagonal = arrays["variances"] if variances.ndim == 2 else np.einsum("kqq->kq", arrays["variances"])
+        if not (diagonal > 0.0).all() or not (arrays["masses"] > 0.0).all():
+            raise ConfigError("parameters: 'variances' and 'masses' must be above 0")
+        n = int(parameters["n"])
+        prior = family.unit_prior(self.prior_strength, wide_w, wide_v, Q)
+        if "prior" in parameters:
+            given = {"variances": np.ones(n_variances), **parameters["prior"]}
+            prior = prior._replace(
+                gate_gram=shaped(given, "gate_gram", (p_w,), (wide_w,)),
+                expert_gram=shaped(given, "expert_gram", (p_v,), (wide_v,)),
+                experts=shaped(given, "experts", (N, p_v), (N, wide_v)),
+                variances=shaped(given, "variances", (n_variances,), (n_variances,)),
+            )
+        if "scale" in parameters:
+            encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
+        state = state_at(
+            **arrays,
+            prior=prior,
+            n=n,
+            prior_weight=float(parameters.get("prior_weight", prior.strength / max(prior.strength + n, 1.0))),
+            decay=float(parameters.get("decay", 1.0)),
+        )
+        if average is not None:
+            served = average if n_variances else {**average, "variances": variances}
+            state = state._replace(
+                n_average=np.array([n if n_average is None else n_average], dtype=np.int64),
+                average_gate=shaped(served, "gate", *shapes["gate"]),
+                average_experts=shaped(served, "experts", *shapes["experts"]),
+                average_variances=shaped(served, "variances", *shapes["variances"]),
+            )
+        self._start(state)
+
+    # -- Keeping it ------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, durably; `streammoe.load` reads it and goes on bit for bit."""
+        durable.replace(Path(path), encode(self.arrays(), self.describe()))
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """All arrays of a checkpoint: what shapes what comes next, and ``diagnostics.*``."""
+        return {**self._shaping_arrays(), "diagnostics.residual": self._residual}
+
+    def describe(self) -> dict[str, Any]:
+        """The JSON part of a checkpoint: which model this is."""
+        arguments = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        return {
+            "model": {"kind": type(self).__name__, "arguments": arguments},
+            "n": self.n,
+            "state_digest": self.state_digest(),
+        }
+
+    def state_digest(self) -> str:
+        """sha256 over everything that shapes what comes next; equal digests mean equal futures."""
+        return state_digest(self._shaping_arrays())
+
+    @classmethod
+    def from_checkpoint(cls, arrays: dict[str, AnyArray], description: Mapping[str, Any]) -> Self:
+        """The inverse of `arrays` and `describe`."""
+        arguments: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in description["arguments"].items()
+        }
+        if arguments["schedule"] is not None:
+            arguments["schedule"] = schedules.from_settings(arguments["schedule"])
+        model = cls(**arguments)
+        model._restore_outputs(arrays)
+        model._encoder = model._new_encoder(names_from(arrays["encoder.columns"]))
+        model._encoder.scaler = Scaler(*(arrays[f"encoder.{name}"] for name in Scaler._fields))
+        model._encoder.largest = arrays["encoder.largest"]
+        model._encoder.target_largest = arrays["encoder.target_largest"]
+        if "warmup.X" in arrays:
+            model._warm_up = WarmUp.from_arrays(model._family, model._n_outputs, arrays)
+        if "state.n" in arrays:
+            model._state = state_from_arrays(arrays, "state")
+        model._options = model._new_options()
+        model._residual = arrays["diagnostics.residual"]
+        return model
+
+    def _output_arrays(self) -> dict[str, AnyArray]:
+        """What is known of the outputs, by name, for a checkpoint."""
+        return {}
+
+    def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
+        """The inverse of `_output_arrays`."""
+
+    def _shaping_arrays(self) -> dict[str, AnyArray]:
+        encoder = self._encoder
+        arrays: dict[str, AnyArray] = {
+            "encoder.columns": names_array(encoder.columns, "feature names"),
+            "encoder.largest": encoder.largest,
+            "encoder.target_largest": encoder.target_largest,
+            **{f"encoder.{name}": array for name, array in encoder.scaler._asdict().items()},
+            **self._output_arrays(),
+        }
+        if self._warm_up is not None:
+            arrays |= self._warm_up.arrays()
+        if self._state is not None:
+            arrays |= state_arrays(self._state, "state")
+        return arrays
+
+    # -- Events to the engine --------------------------------------------------------------------------------------
+
+    def _learn_event(self, x: Mapping[Any, Any], target: FloatArray, w: float, new_label: Any = None) -> None:
+        """Learn one event; `new_label` is one that the model has yet to make room for."""
+        weight = event_weight(w)
+        unseen = self._encoder.unseen(x)
+        row = self._encoder.row(x, unseen)
+        if weight == 0.0:
+            return
+        try:
+            self._take(row, target, unseen)
+        except InvalidEvent as error:
+            error.row = None  # an event by itself has no index
+            raise
+        if new_label is not None:
+            target = np.array([[self._admit([new_label], 0)]])
+        self._learn(row, target, np.array([weight]))
+
+    def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
+        """Learn screened rows: through the warm-up while it lasts, then by steps."""
+        if self._state is None and self.warmup == 0 and self._n_outputs:
+            self._start(
+                mm.random_start(
+                    self._family,
+                    n_experts=self.n_experts,
+                    p_w=self._encoder.gate_width,
+                    p_v=self._encoder.expert_width,
+                    n_outputs=self._n_outputs,
+                    prior_strength=self.prior_strength,
+                    seed=self.seed,
+                    n_features=self._encoder.n_expert_features,
+                )
+            )
+        if self._state is not None:
+            return self._step(X, Y, weights, traced=traced)
+        if self._warm_up is None:
+            if not self._n_outputs:
+                # No label has been met, so there is nothing to learn and nothing to say.
+                nothing = np.full(len(X), np.nan)
+                return mm.Scores(nothing, np.empty((len(X), 0)), mm.no_trace())
+            self._warm_up = WarmUp(self._family, self._n_outputs, self._encoder.expert_width)
+        room = self._warm_up_size() - self._warm_up.count
+        targets = np.cumsum(~np.isnan(Y[:, 0]))
+        cut = int(np.searchsorted(targets, room)) + 1
+        _, R = self._encoder.design(X[:cut])
+        first = self._warm_up.learn(X[:cut], R, Y[:cut], weights[:cut], traced=traced)
+        if len(targets) == 0 or targets[-1] < room:
+            return first
+        self._end_warm_up(self._warm_up)
+        rest = self._step(X[cut:], Y[cut:], weights[cut:], traced=traced)
+        return mm.joined([first, rest])
+
+    def _step(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+        assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
+        scaler = self._encoder.scaler
+        W, R = self._encoder.design(X)
+        scores = mm.learn(
+            self._family,
+            self._state,
+            self._residual,
+            self._options,
+            self._schedule,
+            W,
+            R,
+            (Y - scaler.target_center) / scaler.target_scale,
+            weights=weights,
+            n_outputs=self._n_outputs,
+            traced=traced,
+        )
+        return self._in_own_units(scores)
+
+    def _score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mm.Scores, FloatArray]:
+        state = self._state
+        if state is None:
+            if self._warm_up is None:
+                losses = np.full(len(X), np.nan)
+                empty = np.zeros((len(X), self._n_outputs))
+                return mm.Scores(losses, empty, mm.no_trace()), np.empty((len(X), 0))
+            state = self._warm_up.recursive
+        # Predicting never raises on range: what is too large for the powers to hold counts as the largest that is not.
+        W, R = self._encoder.design(np.clip(X, -self._encoder.limit, self._encoder.limit))
+        if self._state is None:
+            W = R
+        scaler = self._encoder.scaler
+        targets = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
+        scores, responsibilities = mm.score(
+            self._family, state, W, R, targets, n_outputs=self._n_outputs, traced=traced
+        )
+        return self._in_own_units(scores), responsibilities
+
+    def _in_own_units(self, scores: mm.Scores) -> mm.Scores:
+        scaler = self._encoder.scaler
+        center, scale = scaler.target_center, scaler.target_scale
+        trace = scores.trace
+        if len(trace.shares):
+            trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
+        return mm.Scores(scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace)
+
+    def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
+        encoder = Encoder(
+            n_outputs=self._family.n_targets(self._n_outputs),
+            degree=self.degree,
+            gate_degree=self.gate_degree,
+            range_factor=self.range_factor,
+        )
+        encoder.set_columns(columns)
+        return encoder
+
+    def _new_options(self) -> LearningOptions:
+        return mm.learning_options(
+            bound=self.bound,
+            n_experts=self.n_experts,
+            n_rows=self._family.n_rows(self._n_outputs),
+            prior_strength=self.prior_strength,
+            averaging=self.averaging,
+            schedule=self._schedule,
+        )
+
+    def _warm_up_size(self) -> int:
+        if self.warmup is not None:
+            return self.warmup
+        encoder = self._encoder
+        n_rows = self._family.n_rows(self._n_outputs)
+        shape = warmup.Shape(self.n_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
+        return warmup.default_size(self._family, shape)
+
+    def _end_warm_up(self, warm_up: WarmUp) -> None:
+        X, Y, weights = warm_up.rows()
+        LOGGER.info(
+            "warm-up: fitting %d experts with %d features to %d events",
+            self.n_experts,
+            self._encoder.n_expert_features,
+            len(X),
+        )
+        # Class indexes are not for scaling.
+        self._encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
+        scaler = self._encoder.scaler
+        W, R = self._encoder.design(X)
+        state = warmup.fit(
+            self._family,
+            warmup.Buffer(W, R, (Y - scaler.target_center) / scaler.target_scale, np.ascontiguousarray(weights)),
+            n_experts=self.n_experts,
+            n_outputs=self._n_outputs,
+            restarts=self.warmup_restarts,
+            seed=self.seed,
+            options=self._options,
+        )
+        self._warm_up = None
+        self._start(state)
+
+    def _start(self, state: MMState) -> None:
+        self._state = state
+        self._residual = mm.new_residual(self._family, state, self._n_outputs)
+
+    def _take(self, rows: FloatArray, targets: FloatArray, unseen: list[Any]) -> None:
+        """Let rows into the ranges, and the columns that they bring into the state."""
+        n_old = len(self._encoder.columns)
+        self._encoder.take(rows, targets, unseen)
+        if unseen:
+            self._widen(n_old)
+
+    def _widen(self, n_old: int) -> None:
+        """Follow the encoder after columns were appended behind the first `n_old`."""
+        encoder = self._encoder
+        gate_at = encoder.feature_positions(self.gate_degree, n_old)
+        expert_at = encoder.feature_positions(self.degree, n_old)
+        if self._warm_up is not None:
+            self._warm_up.widen(len(encoder.columns), expert_at, encoder.expert_width)
+        if self._state is not None:
+            self._start(widen(self._state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
+
+    def _rows(self, X: AnyArray, feature_names: Sequence[Any] | None) -> tuple[FloatArray, list[Any]]:
+        """X as finite floats, and the names of its columns."""
+        if np.ndim(X) != 2:
+            msg = f"X: got {np.ndim(X)} dimension(s); it must be (n, P), one row for each event"
+            raise InvalidEvent(msg, reason="wrong_shape")
+        width = np.shape(X)[1]
+        if feature_names is not None:
+            names = list(feature_names)
+        elif self._encoder.columns and len(self._encoder.columns) == width:
+            names = self._default_names(width)
+        else:
+            names = [f"x{j}" for j in range(width)]
+        if len(names) != width or len(set(names)) != width:
+            msg = f"feature_names: got {len(set(names))} different names for {width} columns; give each column one"
+            raise InvalidEvent(msg, reason="wrong_shape")
+        return finite_array(X, "X", names), names
+
+    def _default_names(self, width: int) -> list[Any]:
+        """x0, x1, … where the model knows them; else the model's own columns, in their order."""
+        names: list[Any] = [f"x{j}" for j in range(width)]
+        return names if set(names) == set(self._encoder.columns) else self.feature_names
+
+
+def names_from(array: AnyArray) -> list[Any]:
+    """The inverse of `names_array`."""
+    names: list[Any] = json.loads(array.tobytes())
+    return names
+
+
+def names_array(names: Sequence[Any], what: str) -> AnyArray:
+    """Names as JSON in an array of bytes.
+
+    Raises:
+        CheckpointError: one of them is no plain value.
+    """
+    if not all(isinstance(name, str | int | float | bool) for name in names):
+        msg = f"{what} must be strings or numbers to be saved, got {names!r}; rename them"
+        raise CheckpointError(msg)
+    return np.frombuffer(json.dumps(list(names)).encode(), dtype=np.uint8)
+
+
+def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
+    """The outcome of consecutive runs of rows, each with the index of its first row."""
+    outcomes = [outcome for _, outcome in pieces]
+    scores = mm.joined([mm.Scores(*outcome[3:]) for outcome in outcomes])
+    return Outcome(
+        {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()},
+        np.concatenate([outcome.learned for outcome in outcomes]),
+        np.concatenate([outcome.targets for outcome in outcomes]),
+        *scores,
+    )

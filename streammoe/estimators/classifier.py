@@ -1,0 +1,383 @@
+"""Classification: any number of classes, known ahead or met on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+
+import numpy as np
+from river import base
+
+from streammoe import schedules
+from streammoe.engine.state import with_class
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.estimators.arguments import is_whole
+from streammoe.estimators.base import MixtureOfExperts, names_array, names_from
+from streammoe.estimators.frames import columns_of, frame_like, learn_frame, series_like
+from streammoe.experts import Family, families
+from streammoe.schedules import Schedule
+from streammoe.types import AnyArray, BoolArray, FloatArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Label: TypeAlias = str | int | bool
+
+
+class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
+    """Mixture of multinomial logistic experts with a learned softmax gate, trained one event at a time.
+
+    Learns P(y = m | x) as Σ_k g_k(x) softmax_m(C_k φ(x)) by incremental stochastic majorization-minimization. A bounded
+    warm-up buffer is fitted in batch from several starts first; one recursive expert predicts meanwhile. Labels are
+    strings, booleans or numbers; without `classes` they are added as they appear.
+
+    Parameters
+    ----------
+    n_experts
+        Number of experts K ≥ 1; 1 is recursive multinomial logistic regression.
+    classes
+        All labels, known ahead: another one is then an error. ``None`` takes in labels as they appear.
+    max_classes
+        Most labels taken in; further ones are errors.
+    degree
+        Highest power of each input that experts see.
+    gate_degree
+        The same for the gate.
+    schedule
+        Step sizes γ_n, from `streammoe.schedules`; ``None`` is ``power(0.5)``. ``constant(gamma)`` tracks drift.
+    bound
+        Curvature bound of gate and experts: ``"adaptive"``, ``"tight"`` or the papers' own ``"paper"``.
+    prior_strength
+        Pseudo-events that the prior is worth among those that a step size spans; 0 is the papers' plain algorithm.
+    warmup
+        Events buffered for the batch start; ``None`` grows with the number of parameters (at least 400), 0 starts at
+        once from random experts.
+    warmup_restarts
+        Starts of each family that the batch fit tries.
+    averaging
+        What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
+        more), or ``None`` (the raw iterate).
+    seed
+        Of every random choice; equal seeds and events give equal models, bit for bit.
+    standardize
+        Centre and scale inputs by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
+    range_factor
+        Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
+
+    Examples:
+    --------
+    >>> from river import datasets, metrics, preprocessing
+    >>> from streammoe import MoEClassifier
+    >>> model = preprocessing.StandardScaler() | MoEClassifier(n_experts=2, warmup=300)
+    >>> metric = metrics.Accuracy()
+    >>> for x, y in datasets.Phishing():
+    ...     metric.update(y, model.predict_one(x))
+    ...     model.learn_one(x, y)
+    >>> metric.get() > 0.88
+    True
+
+    References:
+    ----------
+    Tran, Nguyen, Fort et al., "Revisiting Incremental Stochastic Majorization-Minimization Algorithms with
+    Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 3.
+    """
+
+    default_schedule: ClassVar[Schedule] = schedules.power(0.5)
+
+    def __init__(
+        self,
+        n_experts: int = 4,
+        *,
+        degree: int = 1,
+        gate_degree: int = 1,
+        classes: tuple[Any, ...] | None = None,
+        max_classes: int = 100,
+        schedule: Schedule | None = None,
+        bound: str = "adaptive",
+        prior_strength: float = 0.1,
+        warmup: int | None = None,
+        warmup_restarts: int = 5,
+        averaging: str | None = "polyak",
+        seed: int = 0,
+        standardize: bool = False,
+        range_factor: float = 1e6,
+    ) -> None:
+        self._labels: list[Label] = []
+        self._index: dict[Label, int] = {}
+        super().__init__(
+            n_experts=n_experts,
+            degree=degree,
+            gate_degree=gate_degree,
+            classes=classes,
+            max_classes=max_classes,
+            schedule=schedule,
+            bound=bound,
+            prior_strength=prior_strength,
+            warmup=warmup,
+            warmup_restarts=warmup_restarts,
+            averaging=averaging,
+            seed=seed,
+            standardize=standardize,
+            range_factor=range_factor,
+        )
+        for label in self.classes or ():
+            self._add(label)
+        self._options = self._new_options()
+
+    classes: tuple[Label, ...] | None
+    max_classes: int
+
+    @classmethod
+    def _unit_test_params(cls) -> Any:
+        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1}
+        yield {"n_experts": 3, "warmup": 0}
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        fixed: Any = self.classes
+        return [
+            *super()._rules(),
+            (
+                is_whole(self.max_classes, 1),
+                f"max_classes: got {self.max_classes!r}; it must be a whole number ≥ 1",
+            ),
+            (
+                fixed is None
+                or (
+                    isinstance(fixed, tuple)
+                    and len(fixed) > 1
+                    and all(map(_is_label, fixed))
+                    and len(set(fixed)) == len(fixed)
+                ),
+                f"classes: got {fixed!r}; it must be a tuple of two or more different strings, numbers or booleans",
+            ),
+        ]
+
+    @property
+    def _multiclass(self) -> bool:
+        return True
+
+    @property
+    def _family(self) -> Family:
+        return families()["categorical"]
+
+    @property
+    def _n_outputs(self) -> int:
+        return len(self._labels)
+
+    @property
+    def class_labels(self) -> list[Label]:
+        """The labels met so far, or all that were given, in the order of the parameters."""
+        return list(self._labels)
+
+    # -- River's contract ------------------------------------------------------------------------------------------
+
+    def learn_one(self, x: Mapping[Any, Any], y: Label, w: float = 1.0) -> None:
+        """Learn one event that counts `w` times.
+
+        Raises:
+            InvalidEvent: a value that would poison the model, or a label that cannot be taken in; nothing was changed.
+        """
+        label = _plain(y)
+        index = self._index.get(label)
+        if index is None:
+            self._refuse_unless_room(label)
+            self._learn_event(x, np.zeros((1, 1)), w, new_label=label)
+        else:
+            self._learn_event(x, np.array([[float(index)]]), w)
+
+    def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Label, float]:
+        """The probability of each label at `x`; empty before a label is known."""
+        scores, _ = self._score(self._encoder.row(x), None)
+        return dict(zip(self._labels, self._or_even(scores.predictions)[0].tolist(), strict=True))
+
+    def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> Label | None:
+        """The likeliest label at `x`; None before a label is known."""
+        probabilities = self.predict_proba_one(x)
+        return max(probabilities, key=probabilities.__getitem__) if probabilities else None
+
+    def responsibilities_one(self, x: Mapping[Any, Any], y: Label) -> FloatArray:
+        """(K,) how much each expert answers for an event, τ_k ([MM] eq. 15); NaN during warm-up.
+
+        Raises:
+            InvalidEvent: the label is not known.
+        """
+        label = _plain(y)
+        if label not in self._index:
+            msg = f"target: the label {label!r} is not known; the model knows {self._labels!r}"
+            raise InvalidEvent(msg, reason="unknown_class", feature="target")
+        return self._responsibilities(x, np.array([[float(self._index[label])]]))
+
+    # -- Many at once ----------------------------------------------------------------------------------------------
+
+    def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
+        """The probability of each of `class_labels` at each row of X (n, P), shape (n, M); learns nothing."""
+        return self._or_even(self._predict_rows(X, feature_names))
+
+    def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> AnyArray:
+        """The likeliest label at each row of X (n, P), shape (n,), None before a label is known; learns nothing."""
+        return self._likeliest(self.predict_proba_array(X, feature_names=feature_names))
+
+    def learn_many(self, X: pd.DataFrame, y: pd.Series, w: AnyArray | None = None) -> None:
+        """Learn the rows of a frame in order; equals a loop over `learn_one`, bit for bit.
+
+        Raises:
+            InvalidEvent: a row that would poison the model; its index is in ``row``.
+        """
+        learn_frame(self, X, y, w)
+
+    def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
+        """The probability of each label at each row of a frame, one column for each, under the frame's index."""
+        return frame_like(X, self._or_even(self._predict_rows(*columns_of(X))), self._labels)
+
+    def predict_many(self, X: pd.DataFrame) -> pd.Series:
+        """The likeliest label at each row of a frame, under the frame's index."""
+        return series_like(X, self._likeliest(self._or_even(self._predict_rows(*columns_of(X)))))
+
+    def _or_even(self, probabilities: FloatArray) -> FloatArray:
+        """Before anything was learned, every label that was given is as likely."""
+        if self._state is None and self._warm_up is None and self._labels:
+            return np.full((len(probabilities), len(self._labels)), 1.0 / len(self._labels))
+        return probabilities
+
+    def _likeliest(self, probabilities: FloatArray) -> AnyArray:
+        labels = np.empty(len(self._labels) + 1, dtype=object)
+        labels[:-1] = self._labels
+        if not self._labels:
+            return np.full(len(probabilities), None, dtype=object)
+        found: AnyArray = labels[probabilities.argmax(axis=1)]
+        kind = {type(label) for label in self._labels}
+        return found.astype(kind.pop()) if len(kind) == 1 and not kind & {str} else found
+
+    # -- Labels ----------------------------------------------------------------------------------------------------
+
+    def _array_targets(self, y: AnyArray, n: int) -> list[Label]:
+        found = np.asarray(y)
+        if found.shape != (n,):
+            msg = f"y: got shape {found.shape} for {n} rows; it must hold one label for each row of X"
+            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
+        labels: list[Label] = found.tolist()
+        return labels
+
+    def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
+        Y = np.zeros((n, 1))
+        novel = np.zeros(n, np.bool_)
+        refused: dict[int, InvalidEvent] = {}
+        index = self._index
+        for at, label in enumerate(targets):
+            if label is None:
+                Y[at, 0] = np.nan
+                continue
+            try:
+                Y[at, 0] = index[label]
+            except (KeyError, TypeError):  # TypeError: not hashable, so no label
+                try:
+                    self._refuse_unless_room(_plain(label))
+                except InvalidEvent as error:
+                    Y[at, 0] = np.nan
+                    refused[at] = error
+                else:
+                    novel[at] = True
+        return Y, novel, refused
+
+    def _check_labels(self, targets: Any, novel: BoolArray) -> None:
+        new: set[Label] = set()
+        for at in np.flatnonzero(novel):
+            new.add(targets[at])
+            if len(self._labels) + len(new) > self.max_classes:
+                error = self._no_room(targets[at])
+                error.row = int(at)
+                raise error
+
+    def _refuse_unless_room(self, label: Label) -> None:
+        if self.classes is not None:
+            msg = f"target: the label {label!r} is not among the classes {self.classes!r}; mend the record or classes"
+            raise InvalidEvent(msg, reason="unknown_class", feature="target")
+        if len(self._labels) >= self.max_classes:
+            raise self._no_room(label)
+
+    def _no_room(self, label: Label) -> InvalidEvent:
+        msg = (
+            f"target: the label {label!r} is new, and max_classes = {self.max_classes} labels are known already; raise "
+            "max_classes, or check that the target really is a class"
+        )
+        return InvalidEvent(msg, reason="unknown_class", feature="target")
+
+    def _add(self, label: Label) -> int:
+        index = len(self._labels)
+        self._labels.append(label)
+        self._index[label] = index
+        return index
+
+    def _admit(self, targets: Any, at: int) -> float:
+        index = self._add(_plain(targets[at]))
+        n_features = self._encoder.n_expert_features
+        rng = np.random.default_rng((self.seed, index))
+        if self._warm_up is not None:
+            self._warm_up.add_class(rng, n_features)
+        if self._state is not None:
+            self._start(with_class(self._state, rng, n_features))
+        self._options = self._new_options()
+        return float(index)
+
+    # -- Keeping it, and going on from given statistics ------------------------------------------------------------
+
+    def _output_arrays(self) -> dict[str, AnyArray]:
+        return {"encoder.classes": names_array(self._labels, "labels")}
+
+    def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
+        self._labels = names_from(arrays["encoder.classes"])
+        self._index = {label: index for index, label in enumerate(self._labels)}
+
+    @classmethod
+    def from_parameters(
+        cls,
+        parameters: Mapping[str, Any],
+        *,
+        feature_names: Sequence[Any],
+        classes: Sequence[Label] | None = None,
+        average: Mapping[str, AnyArray] | None = None,
+        n_average: int | None = None,
+        **arguments: Any,
+    ) -> Self:
+        """A model that goes on from exactly these statistics, without warm-up.
+
+        Args:
+            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be
+                left out.
+            feature_names: names of the columns, in the order of the parameters.
+            classes: labels in the order of the parameters, the reference first; 0, 1, … without it.
+            average: ``gate`` and ``experts`` that serve; without it the average begins anew.
+            n_average: iterates in `average`.
+            **arguments: of the constructor; `n_experts` follows from the parameters.
+
+        Raises:
+            ConfigError: an entry is missing or has a shape that does not fit the others.
+        """
+        n_classes = np.shape(parameters["experts"])[1] + 1
+        labels = tuple(range(n_classes)) if classes is None else tuple(classes)
+        if len(labels) != n_classes:
+            raise ConfigError(f"classes: got {len(labels)} labels for parameters of {n_classes} classes")
+        model = cls(**{"n_experts": len(parameters["experts"]), "classes": labels, **arguments})
+        model._continue_from(parameters, feature_names, average, n_average)
+        return model
+
+
+def _plain(label: Any) -> Label:
+    """A label as a plain Python value.
+
+    Raises:
+        InvalidEvent: it is no label.
+    """
+    if isinstance(label, np.generic):
+        label = label.item()
+    if not _is_label(label):
+        problem = "is NaN" if isinstance(label, float) else f"is a {type(label).__name__}"
+        msg = f"target: {str(label)[:80]!r} {problem}; a label must be a string, a finite number or a boolean"
+        raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")
+    plain: Label = label
+    return plain
+
+
+def _is_label(label: Any) -> bool:
+    return isinstance(label, str | int) or (isinstance(label, float) and math.isfinite(label))

@@ -1,0 +1,64 @@
+"""Gaussian experts with a full covariance between their outputs: y | x, k ~ N(Υ_k φ_v(x), Σ_k)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streammoe.experts.contract import Parameters
+from streammoe.experts.gaussian import Gaussian
+from streammoe.kernels import gaussian_full
+from streammoe.kernels.batch import fit_covariances, fit_linear
+from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.types import FloatArray
+
+
+class GaussianFull(Gaussian):
+    """Linear regressions whose errors may be correlated."""
+
+    name = "gaussian_full"
+    learn_rows = staticmethod(gaussian_full.learn_rows)
+    score_rows = staticmethod(gaussian_full.score_rows)
+
+    def variances_of(self, variances: FloatArray, n_experts: int) -> FloatArray:
+        return np.repeat(np.diag(variances)[None], n_experts, axis=0)
+
+    def fit_experts(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        rounds: int,
+    ) -> None:
+        fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, tau, R, Y)
+        fit_covariances(
+            theta.experts,
+            theta.variances,
+            prior.strength,
+            prior.expert_gram,
+            prior.experts,
+            prior.variances,
+            prior.variance_floor,
+            tau,
+            R,
+            Y,
+        )
+
+    def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
+        share = prior.strength / len(theta.experts)
+        apart = theta.experts - prior.experts
+        scatter = np.einsum("kqj,j,kcj->kqc", apart, prior.expert_gram, apart) + np.diag(prior.variances)
+        # A singular Σ has no density worth the name; the kernels' floor on pivots, in units of each variance.
+        ridge = 1e-14 * np.einsum("kqq->kq", theta.variances)[:, :, None] * np.eye(len(prior.variances))
+        covariances = theta.variances + ridge
+        _, log_determinants = np.linalg.slogdet(covariances)
+        traces = np.einsum("kqq->k", np.linalg.solve(covariances, scatter))
+        return float(-0.5 * share * np.sum(log_determinants + traces))
+
+    def residual_size(self, n_outputs: int, p_v: int) -> int:
+        return p_v * p_v + n_outputs * p_v + n_outputs * n_outputs + 1
+
+
+FAMILY = GaussianFull()

@@ -1,0 +1,129 @@
+"""What a step of any family does besides its experts' own update: the gate, the prior, the average."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.linalg import add_outer, add_product, invert_spd
+from streammoe.kernels.softmax import adaptive_weight, step_softmax
+from streammoe.kernels.state import LearningOptions, MMState
+from streammoe.types import FloatArray
+
+REFRESH_BELOW = 0.5
+"""A refresh is due when Π(1−γ) since the last one falls below this; a function of the event count alone."""
+RESIDUAL_EVERY = 64
+"""Every so many events enter the convergence residual: it costs as much as an update, and a sample is as good."""
+
+
+@inline
+def mix(shares: FloatArray, means: FloatArray, out: FloatArray) -> None:
+    """Write Σ_k g_k(x) means_k, the regression function ([MM] eq. 14) or the class probabilities, to `out`."""
+    for q in range(out.shape[0]):
+        total = 0.0
+        for k in range(shares.shape[0]):
+            total += shares[k] * means[k, q]
+        out[q] = total
+
+
+@inline
+def step_gate(
+    state: MMState,
+    options: LearningOptions,
+    amount: float,
+    shares: FloatArray,
+    tau: FloatArray,
+    push: FloatArray,
+    w: FloatArray,
+    gain: FloatArray,
+) -> None:
+    """The gate's part of one event; `amount` is γ times its weight, over the new decay. `push`, `gain`: scratch."""
+    K = shares.shape[0]
+    if K == 1:
+        add_outer(state.gate_gram, w, amount)
+        return
+    weight = amount
+    if options.adaptive:
+        weight *= adaptive_weight(shares)
+    for k in range(K - 1):
+        push[k] = shares[k] - tau[k]
+    step_softmax(state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, options.curvature)
+
+
+@jit
+def refresh_gate(state: MMState, missing: float) -> None:
+    """Rebuild the gate's inverse from its Gram matrix, after adding `missing` of the prior's statistics.
+
+    Solving again moves the parameters by −missing · ω Λ G⁺⁻¹.
+    """
+    decay = state.decay[0]
+    p = state.gate_gram.shape[0]
+    for i in range(p):
+        for j in range(p):
+            state.gate_gram[i, j] *= decay
+        state.gate_gram[i, i] += missing * state.prior_gate_gram[i]
+    if state.gate.shape[0] == 0:
+        return
+    invert_spd(state.gate_gram, state.gate_inverse, np.empty((p, p)))
+    pull = np.empty(p)
+    for k in range(state.gate.shape[0]):
+        for j in range(p):
+            pull[j] = -missing * state.prior_gate_gram[j] * state.gate[k, j]
+        add_product(state.gate_inverse, pull, state.gate[k])
+
+
+@jit
+def refresh_expert(state: MMState, k: int, share: float) -> None:
+    """Rebuild an expert's inverse from its Gram matrix, after adding `share` of the prior's statistics.
+
+    Solving again moves each row of coefficients by share · (Υ_0 − Υ) Λ R⁺⁻¹, whatever the curvature: it cancels.
+    """
+    decay = state.decay[0]
+    gram = state.expert_grams[k]
+    p = gram.shape[0]
+    for i in range(p):
+        for j in range(p):
+            gram[i, j] *= decay
+        gram[i, i] += share * state.prior_expert_gram[i]
+    invert_spd(gram, state.expert_inverses[k], np.empty((p, p)))
+    if share <= 0.0:
+        return
+    pull = np.empty(p)
+    for q in range(state.experts.shape[1]):
+        theta = state.experts[k, q]
+        for j in range(p):
+            pull[j] = share * state.prior_expert_gram[j] * (state.prior_experts[q, j] - theta[j])
+        add_product(state.expert_inverses[k], pull, theta)
+
+
+@inline
+def average_weight(state: MMState, options: LearningOptions, gamma: float) -> float:
+    """How far the served parameters move towards the raw iterate of this event ([MM] §5.2.1)."""
+    if options.averaging == 0:
+        return 1.0
+    state.n_average[0] += 1
+    weight: float = options.averaging / (state.n_average[0] + options.averaging - 1.0)
+    if options.forgetting:
+        weight = max(weight, gamma)
+    return weight
+
+
+@inline
+def blend(average: FloatArray, raw: FloatArray, weight: float) -> None:
+    """Move the rows of `average` towards `raw`, both (m, p)."""
+    if weight >= 1.0:
+        # θ̄ + 1 · (θ − θ̄) is not θ in floating point.
+        for k in range(raw.shape[0]):
+            for j in range(raw.shape[1]):
+                average[k, j] = raw[k, j]
+        return
+    for k in range(raw.shape[0]):
+        for j in range(raw.shape[1]):
+            average[k, j] += weight * (raw[k, j] - average[k, j])
+
+
+@inline
+def blend_all(average: FloatArray, raw: FloatArray, weight: float) -> None:
+    """The same for (K, m, p)."""
+    for k in range(raw.shape[0]):
+        blend(average[k], raw[k], weight)

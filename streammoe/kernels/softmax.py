@@ -1,0 +1,148 @@
+"""Softmax regression by majorization: the gate, and categorical experts, are the same filter.
+
+Shapes: N free logits, p features; coefficients (N, p). The reference class has logit 0: for the gate the last expert,
+for categorical experts the first class.
+"""
+
+from __future__ import annotations
+
+import math
+
+from streammoe.kernels.compile import inline
+from streammoe.kernels.linalg import add_outer, symmetric_product
+from streammoe.types import FloatArray
+
+
+@inline
+def softmax(values: FloatArray) -> float:
+    """Replace logits by their softmax, in place, and return log Σ exp of them."""
+    largest: float = values[0]
+    for k in range(1, values.shape[0]):
+        largest = max(largest, values[k])
+    total = 0.0
+    for k in range(values.shape[0]):
+        values[k] = math.exp(values[k] - largest)
+        total += values[k]
+    inverse = 1.0 / total
+    for k in range(values.shape[0]):
+        values[k] *= inverse
+    return largest + math.log(total)
+
+
+@inline
+def bound_mix(curvature: tuple[float, float], free: int) -> float:
+    """The c of A d = (d − c Σd) / a, the inverse of A⁻¹ d = a (d + b Σd) over `free` logits."""
+    return curvature[1] / (1.0 + curvature[1] * free)
+
+
+@inline
+def adaptive_weight(probabilities: FloatArray) -> float:
+    """How much of the constant bound suffices here: a = 2 tanh(ξ/2)/ξ, ξ the log-odds of the largest probability.
+
+    1 where the largest is below ½. For two classes this is Jaakkola and Jordan's bound; for more see
+    docs/algorithm.md, "Adaptive curvature".
+    """
+    largest: float = probabilities[0]
+    rest = 0.0
+    for k in range(1, probabilities.shape[0]):
+        if probabilities[k] > largest:
+            rest += largest
+            largest = probabilities[k]
+        else:
+            rest += probabilities[k]
+    apart = largest - rest
+    if apart <= 0.0:
+        return 1.0
+    if apart < 1e-4:  # the quotient below becomes 0/0
+        return 1.0 - apart * apart / 3.0
+    return 2.0 * apart / math.log(largest / max(rest, 1e-300))
+
+
+@inline
+def step_softmax(
+    coefficients: FloatArray,
+    gram: FloatArray,
+    inverse: FloatArray,
+    x: FloatArray,
+    push: FloatArray,
+    gain: FloatArray,
+    weight: float,
+    size: float,
+    curvature: tuple[float, float],
+) -> None:
+    """C ← C − size · A⁻¹ push (R⁺⁻¹ x)ᵀ, where R⁺ = R + weight · x xᵀ is updated first; all in stored units.
+
+    Args:
+        coefficients: (N, p), changed in place; so are `gram` and `inverse`, (p, p).
+        x: (p,).
+        push: (N,) or longer; probabilities less targets.
+        gain: (p,) scratch.
+        weight: of this event in the Gram matrix.
+        size: of the step.
+        curvature: (a, b) with A⁻¹ d = a (d + b Σd).
+    """
+    free = coefficients.shape[0]
+    quadratic = symmetric_product(inverse, x, gain)
+    shrink = 1.0 / (1.0 + weight * quadratic)
+    add_outer(inverse, gain, -weight * shrink)
+    add_outer(gram, x, weight)
+    total = 0.0
+    for k in range(free):
+        total += push[k]
+    for k in range(free):
+        step = size * shrink * curvature[0] * (push[k] + curvature[1] * total)
+        for j in range(x.shape[0]):
+            coefficients[k, j] -= step * gain[j]
+
+
+@inline
+def residual_of_softmax(
+    coefficients: FloatArray,
+    gram: FloatArray,
+    decay: float,
+    x: FloatArray,
+    push: FloatArray,
+    weight: float,
+    curvature: tuple[float, float],
+    linear: FloatArray,
+    residual: FloatArray,
+    at: int,
+    share: float,
+) -> tuple[int, float]:
+    """Take S̄ − s of one Gram matrix and its linear part into running means; see `MMState` for the shapes.
+
+    Args:
+        push: (N,) or longer; τ-weighted probabilities less targets.
+        weight: of x xᵀ in this event's statistic.
+        linear: (N, p) or larger, scratch.
+        residual: running means, written from index `at` on.
+        share: weight of this event in the running means.
+
+    Returns:
+        Where the next block begins, and ‖S̄ − s‖² of this one.
+    """
+    free, p = coefficients.shape
+    mix = bound_mix(curvature, free)
+    square = 0.0
+    for k in range(free):
+        for i in range(p):
+            linear[k, i] = 0.0
+    for i in range(p):
+        for j in range(p):
+            entry = weight * x[i] * x[j] - decay * gram[i, j]
+            for k in range(free):
+                linear[k, i] += entry * coefficients[k, j]
+            residual[at] += share * (entry - residual[at])
+            square += entry * entry
+            at += 1
+    for i in range(p):
+        total = 0.0
+        for k in range(free):
+            total += linear[k, i]
+        for k in range(free):
+            bent = (linear[k, i] - mix * total) / curvature[0]
+            entry = push[k] * x[i] - bent
+            residual[at] += share * (entry - residual[at])
+            square += entry * entry
+            at += 1
+    return at, square
