@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,7 +103,7 @@ class FamilyContract(ABC):
 
     def n_outputs(self, y: AnyArray) -> int:
         """Q, or the number of classes."""
-        return self.numbers(y).shape[1]
+        return int(self.numbers(y).shape[1])
 
     def predict(self, model: Any, X: FloatArray) -> FloatArray:
         """What the estimator says of rows, as numbers."""
@@ -224,9 +224,9 @@ class FamilyContract(ABC):
             self.predict(model, X * 1e3)
             model.log_likelihood_array(X, y)
             if not model.is_warming_up:
-                for array in model.parameters().values():
-                    if isinstance(array, np.ndarray):
-                        array += 1.0
+                for value in model.parameters().values():
+                    if isinstance(value, np.ndarray):
+                        value[...] = 7.0
             assert model.state_digest() == before
 
     def test_a_saved_model_goes_on_bit_for_bit(self) -> None:
@@ -285,7 +285,7 @@ class FamilyContract(ABC):
                 *((rows, targets, _with(ones, row, bad)) for bad in (math.nan, math.inf, -1.0)),
             ]
             for bad_rows, bad_targets, weights in cases:
-                refused = _refusal(lambda a=bad_rows, b=bad_targets, c=weights: model.learn_array(a, b, weights=c))
+                refused = _refusal(model, bad_rows, bad_targets, weights)
                 assert refused is not None, (bad_rows[row], bad_targets[row], weights[row])
                 assert refused.row == row
                 assert model.state_digest() == before
@@ -383,33 +383,36 @@ def _permuted(parameters: Mapping[str, Any], order: AnyArray) -> dict[str, Any]:
 
 def _merged(states: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, FloatArray]:
     """θ̄ of the weighted mean of statistics; the linear ones are parameters times Gram matrices, in every family."""
-
-    def mean(values: Iterator[FloatArray]) -> FloatArray:
-        return np.asarray(sum(share * value for share, value in zip(shares, values, strict=True)))
-
-    gate_gram = mean(state["gate_gram"] for state in states)
-    grams = mean(state["expert_grams"] for state in states)
-    masses = mean(state["masses"] for state in states)
-    gate = np.linalg.solve(gate_gram, mean(state["gate"] @ state["gate_gram"] for state in states).T).T
-    linear = mean(state["experts"] @ state["expert_grams"] for state in states)
-    experts = np.linalg.solve(grams, linear.transpose(0, 2, 1)).transpose(0, 2, 1)
-    merged = {"gate": gate, "gate_gram": gate_gram, "experts": experts, "expert_grams": grams, "masses": masses}
-    variances = states[0]["variances"]
-    if variances.size:
-        # E[τ y yᵀ] = m Σ + Υ R Υᵀ, of which families with a diagonal covariance keep the diagonal.
-        each = masses.reshape(-1, *(1,) * (variances.ndim - 1))
-
-        def explained(experts: FloatArray, grams: FloatArray) -> FloatArray:
-            matrices = experts @ grams @ experts.transpose(0, 2, 1)
-            return matrices if variances.ndim == 3 else np.diagonal(matrices, axis1=1, axis2=2)
-
-        squares = mean(
-            state["masses"].reshape(each.shape) * state["variances"]
-            + explained(state["experts"], state["expert_grams"])
-            for state in states
-        )
-        merged["variances"] = (squares - explained(experts, grams)) / each
+    first, second = (_statistics(state) for state in states)
+    mean = {name: shares[0] * first[name] + shares[1] * second[name] for name in first}
+    gate = np.linalg.solve(mean["gate_gram"], mean.pop("gate_linear").T).T
+    linear = mean.pop("expert_linear").transpose(0, 2, 1)
+    experts = np.linalg.solve(mean["expert_grams"], linear).transpose(0, 2, 1)
+    merged = {**mean, "gate": np.asarray(gate), "experts": np.asarray(experts)}
+    if "squares" in merged:
+        variances = merged.pop("squares") - _explained(experts, mean["expert_grams"])
+        variances /= mean["masses"][:, None, None]
+        full = np.ndim(states[0]["variances"]) == 3
+        merged["variances"] = variances if full else np.diagonal(variances, axis1=1, axis2=2)
     return merged
+
+
+def _statistics(state: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """The statistics for which a state's parameters are the minimum, up to constant factors."""
+    found = {name: state[name] for name in ("gate_gram", "expert_grams", "masses")}
+    found["gate_linear"] = state["gate"] @ state["gate_gram"]
+    found["expert_linear"] = state["experts"] @ state["expert_grams"]
+    variances = state["variances"]
+    if variances.size:
+        matrices = variances if variances.ndim == 3 else variances[:, :, None] * np.eye(variances.shape[1])
+        found["squares"] = state["masses"][:, None, None] * matrices
+        found["squares"] += _explained(state["experts"], state["expert_grams"])
+    return found
+
+
+def _explained(experts: FloatArray, grams: FloatArray) -> FloatArray:
+    """(K, Q, Q) Υ R Υᵀ, what the experts explain of E[τ y yᵀ]."""
+    return np.asarray(experts @ grams @ experts.transpose(0, 2, 1))
 
 
 def _agree(found: Mapping[str, Any], expected: Mapping[str, Any], where: str, *, tolerance: float = TOLERANCE) -> None:
@@ -430,10 +433,10 @@ def _with(values: FloatArray, at: Any, value: float) -> FloatArray:
     return changed
 
 
-def _refusal(learn: Callable[[], object]) -> InvalidEvent | None:
-    """What was raised."""
+def _refusal(model: Any, X: FloatArray, y: AnyArray, weights: FloatArray) -> InvalidEvent | None:
+    """What learning these events raised."""
     try:
-        learn()
+        model.learn_array(X, y, weights=weights)
     except InvalidEvent as error:
         return error
     return None
