@@ -1,19 +1,40 @@
-"""Events (dicts) to arrays: column order, types and ranges, missing values, standardisation, polynomial powers."""
+"""Events (dicts) to arrays: order, types and ranges, levels, times, missing values, standardisation, powers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import logging
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.errors import InvalidEvent
-from streammoe.kernels.features import expand_rows, screen_rows
+from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
+from streammoe.kernels.features import (
+    CATEGORICAL,
+    EARLIEST,
+    LATEST,
+    NUMERIC,
+    TIMESTAMP,
+    expand_rows,
+    screen_rows,
+)
 from streammoe.kernels.linalg import VANISHED
-from streammoe.types import FloatArray, IntArray
+from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
+LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
 """Beyond this a square no longer fits beside others in a Gram matrix."""
+UNPLACED = -1.0
+"""The code of a level that is no column."""
+CYCLES = ("day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
+"""What a timestamp's columns are called behind its name."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNORECASE)
+"""What `datetime.fromisoformat` is asked to read; by itself it takes any letter between date and time."""
 LANES = 4
 """Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
 
@@ -31,9 +52,9 @@ class Scaler(NamedTuple):
     """Frozen at the end of warm-up, and part of the state. Identity until then."""
 
     fill: FloatArray
-    """(P,) what a missing value becomes: the column's mean, 0 before it is known."""
+    """(C,) what a missing number becomes: the column's mean, 0 before it is known."""
     center: FloatArray
-    """(P,) and `scale` (P,): inputs enter as (x − center)/scale."""
+    """(C,) and `scale` (C,): inputs enter as (x − center)/scale; 0 and 1 where the column is not a numeric field."""
     scale: FloatArray
     target_center: FloatArray
     """(Q,) and `target_scale` (Q,): the same for the outputs."""
@@ -43,6 +64,28 @@ class Scaler(NamedTuple):
 def identity_scaler(n_columns: int, n_outputs: int) -> Scaler:
     """Nothing is moved or scaled; missing values are 0."""
     return Scaler(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns), np.zeros(n_outputs), np.ones(n_outputs))
+
+
+class News(NamedTuple):
+    """What an event brings that an encoder does not hold yet; false when that is nothing."""
+
+    fields: tuple[Any, ...] = ()
+    """Names of new fields, ordered by name."""
+    levels: tuple[tuple[Any, str], ...] = ()
+    """(field, text) of new levels, in the order of the fields."""
+
+    def __bool__(self) -> bool:
+        return bool(self.fields or self.levels)
+
+
+NO_NEWS = News()
+
+
+class Layout(NamedTuple):
+    """How many columns there were: enough to say where their features stand later, see `Encoder.moved`."""
+
+    columns: int
+    numeric: int
 
 
 def number(value: object, name: object) -> float:
@@ -57,36 +100,123 @@ def number(value: object, name: object) -> float:
         problem, reason = "is not a finite number", "not_finite"
     else:
         problem, reason = f"is a {type(value).__name__}, not a number", "wrong_type"
-    msg = f"{name!s}: {str(value)[:80]!r} {problem}; leave the key out where a value is missing"
-    raise InvalidEvent(msg, reason=reason, feature=name)
+    raise _refusal(name, value, f"{problem}; leave the key out where a value is missing", reason)
+
+
+def level(value: object, name: object) -> str:
+    """The text of a category, the same whether it came as text, as a truth value or as a number.
+
+    Raises:
+        InvalidEvent: the value is something else, or not finite.
+
+    >>> level("red", "color"), level(True, "color"), level(7, "color"), level(7.0, "color"), level(0.5, "color")
+    ('red', 'true', '7', '7', '0.5')
+    """
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, int | float | np.integer | np.floating):
+        found = number(value, name)
+        if isinstance(value, int | np.integer):
+            return str(int(value))
+        return str(int(found)) if found.is_integer() else repr(found)
+    problem = f"is a {type(value).__name__}, not a category; give text, a truth value or a number"
+    raise _refusal(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")
+
+
+def seconds(value: object, name: object) -> float:
+    """A time as seconds since 1970-01-01 UTC: from such a number, a datetime, a date, or ISO 8601 text.
+
+    What says nothing of a time zone is UTC. A number may lie outside the years 1 to 9999; learning refuses it.
+
+    Raises:
+        InvalidEvent: the value is something else, or not finite.
+
+    >>> seconds("1970-01-02T01:00:00+01:00", "t"), seconds(date(1970, 1, 3), "t"), seconds(0.5, "t")
+    (86400.0, 172800.0, 0.5)
+    """
+    if isinstance(value, str):
+        return _from_text(str(value), name)
+    if isinstance(value, datetime):
+        # `number` is for pandas' NaT, which is a datetime and comes out as NaN.
+        return number(_since_1970(value), name)
+    if isinstance(value, date):
+        return _since_1970(datetime(value.year, value.month, value.day, tzinfo=UTC))
+    if isinstance(value, bool | np.bool_) or not isinstance(value, float | int | np.floating | np.integer):
+        raise _not_a_time(name, value, f"is a {type(value).__name__}")
+    return number(value, name)
 
 
 class Encoder:
-    """Turns events into rows of numbers and rows of numbers into features, and remembers what that takes.
+    """Turns events into raw rows and raw rows into features, and remembers what that takes.
 
-    Columns are ordered by name within the event that first shows them; later ones are appended.
+    A *field* is a key of events: numeric, categorical or a timestamp. A raw row (F,) has one number for each: the
+    value; the code 0, 1, … of the level, −1 for one that is no column; seconds since 1970-01-01 UTC; NaN where missing.
+    A *column* is a feature of degree 1: a numeric field, a level of a categorical one, or one of six cyclic parts of a
+    timestamp. Fields are ordered by name within the event that first shows them; later ones are appended, and so are
+    the columns of levels that come later. Raw rows stay what they are when that happens.
+
+    Args:
+        n_outputs: Q.
+        degree: highest power of the numeric fields that experts see.
+        gate_degree: the same for the gate.
+        range_factor: of the rule for numeric fields and targets; 0 turns it off.
+        categorical: names of the fields that hold categories.
+        timestamps: names of the fields that hold times.
+        max_levels: most levels of a field that become columns.
     """
 
-    def __init__(self, *, n_outputs: int, degree: int, gate_degree: int, range_factor: float) -> None:
+    def __init__(
+        self,
+        *,
+        n_outputs: int,
+        degree: int,
+        gate_degree: int,
+        range_factor: float,
+        categorical: Sequence[Any] = (),
+        timestamps: Sequence[Any] = (),
+        max_levels: int = 64,
+    ) -> None:
         self.n_outputs = n_outputs
         self.degree = degree
         self.gate_degree = gate_degree
         self.range_factor = range_factor
-        self.columns: list[Any] = []
+        self.categorical = frozenset(categorical)
+        self.timestamps = frozenset(timestamps)
+        self.max_levels = max_levels
+        self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
+        """Largest absolute value of a number that the highest power still lets through."""
+        self.fields: list[Any] = []
+        self.kinds: list[int] = []
+        self.levels: dict[Any, dict[str, int]] = {}
+        """Codes of the levels of each categorical field."""
+        self.feature_names: list[Any] = []
+        """Names of the columns: ``x`` of a numeric field, ``color=red``, ``t:day_sin``, …"""
+        self.unplaced: dict[Any, int] = {}
+        """Events learned, by field, whose level is none of its `max_levels`; not kept in checkpoints."""
         self.scaler = identity_scaler(0, n_outputs)
         self.largest = np.zeros(0)
         self.target_largest = np.zeros(n_outputs)
         self._index: dict[Any, int] = {}
+        self._entries: list[tuple[int, str | None]] = []
+        """Fields, with ``None``, and levels in the order in which they came; columns follow from it."""
+        self._plan = _plan([], [], self.limit)
+
+    @property
+    def layout(self) -> Layout:
+        """The columns as they are now."""
+        return Layout(len(self.feature_names), len(self._plan.numeric))
 
     @property
     def n_gate_features(self) -> int:
         """p_w."""
-        return 1 + self.gate_degree * len(self.columns)
+        return self._n_features(self.gate_degree)
 
     @property
     def n_expert_features(self) -> int:
         """p_v."""
-        return 1 + self.degree * len(self.columns)
+        return self._n_features(self.degree)
 
     @property
     def gate_width(self) -> int:
@@ -98,69 +228,177 @@ class Encoder:
         """Length of a row of expert features, padding included."""
         return padded(self.n_expert_features)
 
-    @property
-    def limit(self) -> float:
-        """Largest absolute value that the highest power still lets through."""
-        return float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(self.degree, self.gate_degree, 1))))
+    # -- Fields and levels -----------------------------------------------------------------------------------------
 
     def set_columns(self, names: Iterable[Any]) -> None:
-        """Fix the columns of an encoder that has none, in this order."""
-        self._append(list(names))
+        """Fix the fields of an encoder that has none, in this order; categorical ones have no levels yet."""
+        self._append([(name, None) for name in names])
 
-    def unseen(self, event: Mapping[Any, object]) -> list[Any]:
-        """Names in `event` that are no column yet, ordered by name."""
-        return sorted((name for name in event if name not in self._index), key=str)
+    def set_features(self, names: Iterable[Any]) -> None:
+        """Fix fields and levels of an encoder that has none, so that these are its `feature_names`.
 
-    def row(self, event: Mapping[Any, object], unseen: Iterable[Any] = ()) -> FloatArray:
-        """One event as a row (1, P), or (1, P + unseen); NaN where a column is absent, other names are ignored."""
-        extra = {name: len(self.columns) + j for j, name in enumerate(unseen)}
-        row = [np.nan] * (len(self.columns) + len(extra))
-        for name, value in event.items():
-            j = self._index.get(name)
-            if j is None:
-                j = extra.get(name)
-            if j is None:
-                continue
-            # The first test settles nearly every value; `number` would cost most of the time of a prediction.
-            row[j] = value if type(value) is float and value - value == 0.0 else number(value, name)
-        return np.array([row])
+        Raises:
+            ConfigError: a timestamp lacks one of its six columns, or a name stands twice.
+        """
+        wanted = list(names)
+        categorical = {f"{field}=": field for field in self.categorical}
+        timestamps = {f"{field}:{CYCLES[0]}": field for field in self.timestamps}
+        at = 0
+        while at < len(wanted):
+            name = wanted[at]
+            # Of two fields "a" and "a=b" the longer one is meant by "a=b=c".
+            prefix = max((p for p in categorical if isinstance(name, str) and name.startswith(p)), key=len, default="")
+            if prefix:
+                self._append([(categorical[prefix], name[len(prefix) :])])
+            else:
+                self._append([(timestamps.get(name, name), None)])
+            at = max(at + 1, len(self.feature_names))
+        if self.feature_names != wanted or len(set(wanted)) < len(wanted):
+            msg = (
+                f"feature_names: got {wanted!r}; with these categorical and timestamp fields they would be "
+                f"{self.feature_names!r}; name each once, a level as field=level, a timestamp by all of its six columns"
+            )
+            raise ConfigError(msg)
 
-    def take(self, rows: FloatArray, targets: FloatArray, unseen: list[Any]) -> None:
-        """Take rows, and the new columns they end in, into the ranges: all of them or none.
+    def news(self, event: Mapping[Any, object]) -> News:
+        """Fields and levels of `event` that are not held yet and would be after learning it.
+
+        Raises:
+            InvalidEvent: the value of a categorical field is no category.
+        """
+        index = self._index
+        unseen = [name for name in event if name not in index]
+        if not unseen and not self.levels:
+            return NO_NEWS
+        unseen.sort(key=str)
+        levels = []
+        for name in (*self.levels, *(name for name in unseen if name in self.categorical)):
+            if name in event:
+                text, known = level(event[name], name), self.levels.get(name, {})
+                if text not in known and len(known) < self.max_levels:
+                    levels.append((name, text))
+        return News(tuple(unseen), tuple(levels))
+
+    def arrivals(
+        self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray | None = None
+    ) -> list[tuple[int, tuple[tuple[Any, str], ...]]]:
+        """Rows that bring new levels, and which, in order: where an array has to be cut to equal a loop over events.
 
         Args:
-            rows: (n, P + unseen).
+            texts: (n,) levels of each categorical field, in the order of the fields; ``None`` is missing.
+            learned: (n,) which rows are learned; others bring nothing. Without it all are.
+        """
+        found: dict[int, list[tuple[Any, str]]] = {}
+        for name, column in texts.items():
+            known: set[str | None] = {None, *self.levels.get(name, ())}
+            for i, text in enumerate(column):
+                if text in known or text is None or len(known) > self.max_levels:
+                    continue
+                if learned is None or learned[i]:
+                    known.add(text)
+                    found.setdefault(i, []).append((name, text))
+        return [(i, tuple(levels)) for i, levels in sorted(found.items())]
+
+    def append_levels(self, levels: Iterable[tuple[Any, str]]) -> None:
+        """Give new levels, (field, text), of fields that are held a column each, in this order.
+
+        Raises:
+            ValueError: a field is not categorical or has `max_levels` levels, or it has this level; nothing is changed.
+        """
+        new = list(levels)
+        for at, (name, text) in enumerate(new):
+            before = [*self.levels.get(name, ()), *(other for field, other in new[:at] if field == name)]
+            if name not in self.levels or text in before or len(before) >= self.max_levels:
+                raise ValueError(f"{name!s}: cannot take level {text!r} beside {before!r}; take what `arrivals` gives")
+        self._append(new)
+
+    def codes(self, field: int, texts: Sequence[str | None]) -> FloatArray:
+        """(n,) codes of the levels of the field at this index: −1 for a level that is no column, NaN for ``None``."""
+        known: dict[str | None, float] = {None: math.nan}
+        known.update(self.levels[self.fields[field]])
+        get = known.get
+        return np.array([get(text, UNPLACED) for text in texts], dtype=np.float64)
+
+    def moved(self, layout: Layout, degree: int) -> IntArray:
+        """Where the features of degree up to `degree` stand now that stood in order when the `layout` was this one."""
+        first = 1 + len(self.feature_names)
+        N = len(self._plan.numeric)
+        powers = [first + d * N + r for d in range(degree - 1) for r in range(layout.numeric)]
+        return np.array([*range(1 + layout.columns), *powers], dtype=np.int64)
+
+    # -- Events to raw rows ----------------------------------------------------------------------------------------
+
+    def row(self, event: Mapping[Any, object], news: News = NO_NEWS) -> FloatArray:
+        """One event as a raw row (1, F), or (1, F + new fields) with the codes that new levels will get.
+
+        Other names are ignored, other levels are −1.
+
+        Raises:
+            InvalidEvent: a value is of the wrong type or not finite.
+        """
+        index, kinds = self._index, self.kinds
+        codes: dict[tuple[Any, str], float] = {}
+        if news:
+            index = {**index, **{name: len(index) + j for j, name in enumerate(news.fields)}}
+            kinds = [*kinds, *map(self._kind, news.fields)]
+            for name, text in news.levels:
+                codes[name, text] = len(self.levels.get(name, ())) + sum(field == name for field, _ in codes)
+        row = [np.nan] * len(kinds)
+        for name, value in event.items():
+            j = index.get(name)
+            if j is None:
+                continue
+            kind = kinds[j]
+            if kind == NUMERIC:
+                # The first test settles nearly every value; `number` would cost most of the time of a prediction.
+                row[j] = value if type(value) is float and value - value == 0.0 else number(value, name)
+            elif kind == CATEGORICAL:
+                text = level(value, name)
+                code = self.levels[name].get(text) if name in self.levels else None
+                row[j] = codes.get((name, text), UNPLACED) if code is None else code
+            else:
+                row[j] = seconds(value, name)
+        return np.array([row])
+
+    def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
+        """Take rows into the ranges, and what they bring into fields and levels: all of them or none.
+
+        Args:
+            rows: (n, F + new fields).
             targets: (n, Q).
-            unseen: names of the new columns.
+            news: the new fields, and levels.
 
         Raises:
             InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
         """
-        largest = np.concatenate([self.largest, np.zeros(len(unseen))])
+        largest = np.concatenate([self.largest, np.zeros(len(news.fields))])
         target_largest = self.target_largest.copy()
-        verdicts = np.empty(len(rows), dtype=np.int64)
-        if screen_rows(rows, targets, largest, target_largest, self.range_factor, self.limit, verdicts):
+        verdicts, refused = self._screen(rows, targets, self._kinds_with(news), largest, target_largest)
+        if refused:
             at = int(np.argmax(verdicts >= 0))
-            error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), unseen)
+            error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), news)
             error.row = at
             raise error
-        self._append(unseen)
+        if news:
+            held: list[tuple[Any, str | None]] = [entry for entry in news.levels if entry[0] in self._index]
+            for field in news.fields:
+                held += [(field, None), *((name, text) for name, text in news.levels if name == field)]
+            self._append(held)
         self.largest = largest
         self.target_largest = target_largest
 
     def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
-        """−1 for each row that is in range, else the column at fault; accepted rows widen the ranges."""
-        verdicts = np.empty(len(X), dtype=np.int64)
-        screen_rows(X, Y, self.largest, self.target_largest, self.range_factor, self.limit, verdicts)
-        return verdicts
+        """−1 for each raw row that is in range, else the field at fault; accepted rows widen the ranges."""
+        return self._screen(X, Y, self._plan.kinds, self.largest, self.target_largest)[0]
 
-    def out_of_range(
-        self, row: FloatArray, target: FloatArray, verdict: int, unseen: list[Any] | None = None
-    ) -> InvalidEvent:
-        """The error for a row that `screen` refused."""
-        names = [*self.columns, *(unseen or []), *["target"] * len(target)]
-        largest = np.concatenate([self.largest, np.zeros(len(unseen or [])), self.target_largest])
+    def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int, news: News = NO_NEWS) -> InvalidEvent:
+        """The error for a raw row that `screen` refused."""
+        names = [*self.fields, *news.fields, *["target"] * len(target)]
+        largest = np.concatenate([self.largest, np.zeros(len(news.fields)), self.target_largest])
         name, value, seen = names[verdict], float(np.concatenate([row, target])[verdict]), float(largest[verdict])
+        if verdict < len(row) and self._kinds_with(news)[verdict] == TIMESTAMP:
+            rule = "a time is in seconds since 1970-01-01 UTC, in the years 1 to 9999; divide milliseconds by 1000"
+            return InvalidEvent(f"{name!s}: {value:g} is out of range: {rule}", reason="out_of_range", feature=name)
         rule = (
             f"the limit is {self.limit:g}"
             if abs(value) > self.limit
@@ -169,53 +407,252 @@ class Encoder:
         msg = f"{name!s}: {value:g} is out of range: {rule}; rescale it or raise range_factor (0 turns the rule off)"
         return InvalidEvent(msg, reason="out_of_range", feature=name)
 
+    def bounded(self, X: FloatArray) -> FloatArray:
+        """Raw rows with what is out of all range at its end, for predictions, which never raise on range."""
+        bounded: FloatArray = np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)
+        return bounded
+
+    def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
+        """Count the rows to be learned whose level found no place in a full field, and say so once for each field."""
+        for name, codes in self.levels.items():
+            if len(codes) < self.max_levels:
+                continue
+            count = int(((X[:, self._index[name]] == UNPLACED) & ~np.isnan(Y[:, 0])).sum())
+            if count and name not in self.unplaced:
+                LOGGER.warning(
+                    "%s: has %d levels, as many as max_levels allows; events with others are learned without theirs",
+                    name,
+                    len(codes),
+                )
+            if count:
+                self.unplaced[name] = self.unplaced.get(name, 0) + count
+
+    # -- Raw rows to features --------------------------------------------------------------------------------------
+
     def design(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Gate features W and expert features R of rows X (n, P), each padded with zeros to its width."""
-        scaler = self.scaler
-        R = np.zeros((len(X), self.expert_width))
-        expand_rows(X, scaler.fill, scaler.center, scaler.scale, self.degree, R)
+        """Gate features W and expert features R of raw rows X (n, F), each padded with zeros to its width."""
+        R = self._expand(X, self.degree, self.expert_width)
         if self.gate_degree == self.degree:
             return R, R
-        W = np.zeros((len(X), self.gate_width))
-        expand_rows(X, scaler.fill, scaler.center, scaler.scale, self.gate_degree, W)
-        return W, R
+        return self._expand(X, self.gate_degree, self.gate_width), R
 
     def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
-        """Freeze means, and with `standardize` the scales, as they are in the warm-up buffer."""
-        present = ~np.isnan(X)
+        """Freeze means, and with `standardize` the scales, of the numeric fields as they are in the warm-up buffer."""
+        fields, columns = self._plan.numeric.T
+        values = np.take(X, fields, axis=1)
+        present = ~np.isnan(values)
         counts = np.maximum(present.sum(axis=0), 1)
-        means = np.where(present, X, 0.0).sum(axis=0) / counts
-        scaler = identity_scaler(X.shape[1], Y.shape[1])._replace(fill=means)
+        means = np.where(present, values, 0.0).sum(axis=0) / counts
+        scaler = identity_scaler(len(self.feature_names), Y.shape[1])
+        scaler.fill[columns] = means
         if standardize:
-            deviations = np.sqrt(np.where(present, (X - means) ** 2, 0.0).sum(axis=0) / counts)
-            target_deviations = Y.std(axis=0)
-            scaler = scaler._replace(
-                center=means.copy(),
-                scale=_usable(deviations, means),
-                target_center=Y.mean(axis=0),
-                target_scale=_usable(target_deviations, Y.mean(axis=0)),
-            )
+            deviations = np.sqrt(np.where(present, (values - means) ** 2, 0.0).sum(axis=0) / counts)
+            scaler.center[columns] = means
+            scaler.scale[columns] = _usable(deviations, means)
+            target_means = Y.mean(axis=0)
+            scaler = scaler._replace(target_center=target_means, target_scale=_usable(Y.std(axis=0), target_means))
         self.scaler = scaler
 
-    def feature_positions(self, degree: int, n_old: int) -> IntArray:
-        """Where the features of the first `n_old` columns stand now that more columns have been appended."""
-        P = len(self.columns)
-        powers = [1 + d * P + j for d in range(degree) for j in range(n_old)]
-        return np.array([0, *powers], dtype=np.int64)
+    # -- Keeping it ------------------------------------------------------------------------------------------------
 
-    def _append(self, names: list[Any]) -> None:
-        if not names:
+    def arrays(self) -> dict[str, AnyArray]:
+        """All that shapes what comes next, by name; names and levels are JSON.
+
+        Raises:
+            CheckpointError: a field's name is neither text nor an integer.
+        """
+        if not all(isinstance(name, str | int) for name in self.fields):
+            msg = f"feature names must be strings or integers to be saved, got {self.fields!r}; rename them"
+            raise CheckpointError(msg)
+        arrays = {
+            "encoder.columns": _as_json(self.fields),
+            "encoder.largest": self.largest,
+            "encoder.target_largest": self.target_largest,
+            **{f"encoder.{name}": array for name, array in self.scaler._asdict().items()},
+        }
+        if any(kind != NUMERIC for kind in self.kinds):
+            arrays["encoder.kinds"] = _as_json([KIND_NAMES[kind] for kind in self.kinds])
+            arrays["encoder.plan"] = _as_json(self._entries)
+        return arrays
+
+    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Become, from nothing, the encoder that `arrays` describes; without kinds all fields are numeric.
+
+        Raises:
+            CheckpointError: a field is of another kind there than `categorical` and `timestamps` make it here.
+        """
+        names = _from_json(arrays["encoder.columns"])
+        kinds = _from_json(arrays["encoder.kinds"]) if "encoder.kinds" in arrays else ["numeric"] * len(names)
+        for name, kind in zip(names, kinds, strict=True):
+            if KIND_NAMES[self._kind(name)] != kind:
+                msg = f"{name!s}: is {kind} in the checkpoint and {KIND_NAMES[self._kind(name)]} here; make them agree"
+                raise CheckpointError(msg)
+        entries = _from_json(arrays["encoder.plan"]) if "encoder.plan" in arrays else enumerate([None] * len(names))
+        self._append([(names[j], text) for j, text in entries])
+        self.scaler = Scaler(*(arrays[f"encoder.{name}"] for name in Scaler._fields))
+        self.largest = arrays["encoder.largest"]
+        self.target_largest = arrays["encoder.target_largest"]
+
+    # -- Inside ----------------------------------------------------------------------------------------------------
+
+    def _n_features(self, degree: int) -> int:
+        return 1 + len(self.feature_names) + (degree - 1) * len(self._plan.numeric)
+
+    def _kind(self, name: Any) -> int:
+        return CATEGORICAL if name in self.categorical else TIMESTAMP if name in self.timestamps else NUMERIC
+
+    def _kinds_with(self, news: News) -> IntArray:
+        """(F + new fields,)."""
+        if not news.fields:
+            return self._plan.kinds
+        return np.array([*self.kinds, *map(self._kind, news.fields)], dtype=np.int64)
+
+    def _screen(
+        self,
+        X: FloatArray,
+        Y: FloatArray,
+        kinds: IntArray,
+        largest: FloatArray,
+        target_largest: FloatArray,
+    ) -> tuple[IntArray, int]:
+        """A verdict for each row, and how many are refused; the ranges given are widened."""
+        verdicts = np.empty(len(X), dtype=np.int64)
+        refused = screen_rows(X, Y, kinds, largest, target_largest, self.range_factor, self.limit, verdicts)
+        return verdicts, refused
+
+    def _expand(self, X: FloatArray, degree: int, width: int) -> FloatArray:
+        plan, scaler = self._plan, self.scaler
+        out = np.zeros((len(X), width))
+        expand_rows(
+            X,
+            plan.numeric,
+            plan.coded,
+            plan.places,
+            plan.timed,
+            scaler.fill,
+            scaler.center,
+            scaler.scale,
+            degree,
+            out,
+        )
+        return out
+
+    def _append(self, entries: Sequence[tuple[Any, str | None]]) -> None:
+        """Append fields, (name, None), and levels, (name, text), in this order."""
+        if not entries:
             return
-        for name in names:
-            self._index[name] = len(self.columns)
-            self.columns.append(name)
-        more = len(names)
-        self.largest = np.concatenate([self.largest, np.zeros(len(self.columns) - len(self.largest))])
+        for name, text in entries:
+            j = self._index.get(name)
+            if j is None:
+                j = self._index[name] = len(self.fields)
+                self.fields.append(name)
+                self.kinds.append(self._kind(name))
+                self._entries.append((j, None))
+                if self.kinds[j] == CATEGORICAL:
+                    self.levels[name] = {}
+                elif self.kinds[j] == TIMESTAMP:
+                    self.feature_names += [f"{name!s}:{part}" for part in CYCLES]
+                else:
+                    self.feature_names.append(name)
+            if text is not None:
+                self.levels[name][text] = len(self.levels[name])
+                self._entries.append((j, text))
+                self.feature_names.append(f"{name!s}={text}")
+        self._plan = _plan(self.kinds, self._entries, self.limit)
+        self.largest = np.concatenate([self.largest, np.zeros(len(self.fields) - len(self.largest))])
+        more = len(self.feature_names) - len(self.scaler.fill)
         self.scaler = self.scaler._replace(
             fill=np.concatenate([self.scaler.fill, np.zeros(more)]),
             center=np.concatenate([self.scaler.center, np.zeros(more)]),
             scale=np.concatenate([self.scaler.scale, np.ones(more)]),
         )
+
+
+KIND_NAMES = {NUMERIC: "numeric", CATEGORICAL: "categorical", TIMESTAMP: "timestamp"}
+
+
+class _Plan(NamedTuple):
+    """Fields and levels as the kernels want them; shapes of the others at `expand_rows`."""
+
+    kinds: IntArray
+    """(F,)."""
+    lowest: FloatArray
+    """(F,) and `highest` (F,): what a prediction takes a value for that is out of all range."""
+    highest: FloatArray
+    numeric: IntArray
+    coded: IntArray
+    places: IntArray
+    timed: IntArray
+
+
+def _plan(kinds: Sequence[int], entries: Sequence[tuple[int, str | None]], limit: float) -> _Plan:
+    """The plan of fields of these kinds, which come with their levels in the order of `entries`."""
+    bounds = {NUMERIC: (-limit, limit), CATEGORICAL: (-math.inf, math.inf), TIMESTAMP: (EARLIEST, LATEST)}
+    numeric, timed = [], []
+    placed: dict[int, list[int]] = {}
+    column = 0
+    for j, text in entries:
+        if text is not None:
+            placed[j].append(column)
+            column += 1
+        elif kinds[j] == CATEGORICAL:
+            placed[j] = []
+        elif kinds[j] == TIMESTAMP:
+            timed.append((j, column))
+            column += len(CYCLES)
+        else:
+            numeric.append((j, column))
+            column += 1
+    places = np.full((len(placed), max(map(len, placed.values()), default=0)), -1, dtype=np.int64)
+    for k, columns in enumerate(placed.values()):
+        places[k, : len(columns)] = columns
+    return _Plan(
+        kinds=np.array(kinds, dtype=np.int64),
+        lowest=np.array([bounds[kind][0] for kind in kinds], dtype=np.float64),
+        highest=np.array([bounds[kind][1] for kind in kinds], dtype=np.float64),
+        numeric=np.array(numeric, dtype=np.int64).reshape(-1, 2),
+        coded=np.array(list(placed), dtype=np.int64),
+        places=places,
+        timed=np.array(timed, dtype=np.int64).reshape(-1, 2),
+    )
+
+
+def _since_1970(moment: datetime) -> float:
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - EPOCH).total_seconds()
+
+
+def _from_text(text: str, name: object) -> float:
+    # Digits alone may be a date without dashes or seconds in quotes: nobody can tell.
+    if not ISO_8601.fullmatch(text):
+        raise _not_a_time(name, text, "is not ISO 8601 text")
+    try:
+        return _since_1970(datetime.fromisoformat(text.upper()))
+    except ValueError as error:
+        raise _not_a_time(name, text, f"is no time ({error})") from None
+
+
+def _not_a_time(name: object, value: object, problem: str) -> InvalidEvent:
+    advice = "give seconds since 1970-01-01 UTC as a number, a datetime, or text such as 2026-01-31T12:00:00Z"
+    return _refusal(name, value, f"{problem}; {advice}", "wrong_type")
+
+
+def _refusal(name: object, value: object, problem: str, reason: str) -> InvalidEvent:
+    try:
+        shown = repr(str(value)[:80])
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        shown = "a whole number of thousands of digits"
+    return InvalidEvent(f"{name!s}: {shown} {problem}", reason=reason, feature=name)
+
+
+def _as_json(values: Sequence[Any]) -> AnyArray:
+    return np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)
+
+
+def _from_json(array: AnyArray) -> list[Any]:
+    found: list[Any] = json.loads(array.tobytes())
+    return found
 
 
 def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:

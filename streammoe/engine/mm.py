@@ -31,6 +31,8 @@ class Scores(NamedTuple):
 
 def joined(runs: Sequence[Scores]) -> Scores:
     """The scores of consecutive rows, in one; classes that a run did not know yet have probability 0 there."""
+    if len(runs) == 1:
+        return runs[0]
     return Scores(
         np.concatenate([run.losses for run in runs]),
         _stacked([run.predictions for run in runs]),

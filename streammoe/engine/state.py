@@ -81,8 +81,8 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
     """The state of a model with more features: old ones move to `gate_at` and `expert_at`, new ones have the prior's.
 
     Rows may end in padding; only as many features as have a place are taken over. A new feature has been 0 in every
-    event so far. Its coefficients are 0 and it is uncorrelated; its own entry in each Gram matrix is the prior's, or
-    that of one event where there is no prior.
+    event so far. Its coefficients are 0 and it is uncorrelated, and averages begin anew; its own entry in each Gram
+    matrix is the prior's, or that of one event where there is no prior.
     """
     K = len(state.experts)
     decay = float(state.decay[0])
@@ -108,7 +108,7 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
 
     gram = weight / decay
     share = gram / K
-    return state._replace(
+    widened = state._replace(
         gate=vectors(state.gate, gate_at, p_w),
         gate_gram=matrix(state.gate_gram, gate_at, new_gate, p_w, gram),
         gate_inverse=matrix(state.gate_inverse, gate_at, new_gate, p_w, 1.0 / gram),
@@ -117,11 +117,20 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         expert_inverses=np.stack(
             [matrix(old, expert_at, new_expert, p_v, 1.0 / share) for old in state.expert_inverses]
         ),
-        average_gate=vectors(state.average_gate, gate_at, p_w),
-        average_experts=vectors(state.average_experts, expert_at, p_v),
         prior_gate_gram=ones_at(state.prior_gate_gram, gate_at, p_w),
         prior_expert_gram=ones_at(state.prior_expert_gram, expert_at, p_v),
         prior_experts=vectors(state.prior_experts, expert_at, p_v),
+    )
+    return restart_average(widened)
+
+
+def restart_average(state: MMState) -> MMState:
+    """The state whose average begins anew: what it held of new coordinates is not what it would have been."""
+    return state._replace(
+        n_average=np.minimum(state.n, 1),
+        average_gate=state.gate.copy(),
+        average_experts=state.experts.copy(),
+        average_variances=state.variances.copy(),
     )
 
 
@@ -137,8 +146,8 @@ def with_class(state: MMState, rng: np.random.Generator, n_features: int) -> MMS
     if K > 1:
         fresh[:, 0, :n_features] = rarity * rng.normal(size=(K, n_features))
     fresh[:, :, 0] += np.log(rarity)
-    return state._replace(
+    grown = state._replace(
         experts=np.concatenate([state.experts, fresh], axis=1),
-        average_experts=np.concatenate([state.average_experts, fresh], axis=1),
         prior_experts=np.concatenate([state.prior_experts, np.zeros((1, p))]),
     )
+    return restart_average(grown)

@@ -57,6 +57,11 @@ def is_amount(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(0.0 <= value < math.inf)
 
 
+def are_names(value: object) -> bool:
+    """Whether it is a list of names of features, or None."""
+    return value is None or (isinstance(value, tuple | list) and all(isinstance(name, str | int) for name in value))
+
+
 def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
     """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
     found = np.asarray(values)

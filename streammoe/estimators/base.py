@@ -20,6 +20,7 @@ from streammoe.engine.state import MMState, is_finite, state_arrays, state_at, s
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.estimators.arguments import (
+    are_names,
     event_weight,
     event_weights,
     finite_array,
@@ -29,7 +30,7 @@ from streammoe.estimators.arguments import (
     shaped,
 )
 from streammoe.experts import Family
-from streammoe.features import Encoder, Scaler
+from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level
 from streammoe.kernels.state import LearningOptions, Trace
 from streammoe.persistence import durable, encode, state_digest
 from streammoe.schedules import Schedule
@@ -70,13 +71,17 @@ class MixtureOfExperts(base.Estimator):
     seed: int
     standardize: bool
     range_factor: float
+    categorical: Sequence[Any] | None
+    timestamps: Sequence[Any] | None
+    max_levels: int
 
     default_schedule: ClassVar[Schedule] = schedules.power(0.6)
 
     def __init__(self, **arguments: Any) -> None:
         # River clones by the signatures of the estimators, which therefore spell out every argument.
         for name, value in arguments.items():
-            setattr(self, name, value)
+            # River's clone looks at the first entry of any tuple.
+            setattr(self, name, None if value == () else value)
         problems = [problem for holds, problem in self._rules() if not holds]
         if problems:
             raise ConfigError(*problems)
@@ -114,7 +119,18 @@ class MixtureOfExperts(base.Estimator):
     def _rules(self) -> list[tuple[bool, str]]:
         """Rules for the arguments: whether each holds, and what to say if it does not."""
         whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
+        whole["max_levels"] = 1
+        named = are_names(self.categorical) and are_names(self.timestamps)
+        both = [name for name in self.categorical or () if name in (self.timestamps or ())] if named else []
         return [
+            *(
+                (
+                    are_names(getattr(self, name)),
+                    f"{name}: got {getattr(self, name)!r}; it must be a tuple of feature names",
+                )
+                for name in ("categorical", "timestamps")
+            ),
+            (not both, f"timestamps: {both!r} stands in categorical too; a feature can be one of them"),
             *(
                 (
                     is_whole(getattr(self, name), least),
@@ -171,6 +187,17 @@ class MixtureOfExperts(base.Estimator):
             InvalidEvent: a row that would poison the model; its index is in ``row`` and nothing was learned.
         """
         rows, names = self._rows(X, feature_names)
+        return self._learn_table(rows, names, {}, y, weights)
+
+    def _learn_table(
+        self,
+        rows: FloatArray,
+        names: Sequence[Any],
+        texts: Mapping[Any, Sequence[str | None]],
+        y: AnyArray,
+        weights: AnyArray | None,
+    ) -> FloatArray:
+        """Learn rows whose columns have these names; `texts` has the levels of those that are not numbers."""
         counts = event_weights(weights, len(rows))
         given = self._array_targets(y, len(rows))
         targets, novel, refused = self._read_targets(given, len(rows))
@@ -179,13 +206,20 @@ class MixtureOfExperts(base.Estimator):
             raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
         if not len(rows):
             return np.empty(0)
-        known = set(self._encoder.columns)
+        encoder = self._encoder
+        known = set(encoder.fields)
         unseen = sorted((name for name in names if name not in known), key=str)
-        rows = reordered(rows, names, [*self._encoder.columns, *unseen])
+        fields = [*encoder.fields, *unseen]
+        rows = reordered(rows, names, fields)
+        texts = {**self._levels_of(rows, [name for name in fields if name not in texts], fields, names), **texts}
+        texts = {name: texts[name] for name in fields if name in texts}
         targets[counts == 0.0] = np.nan
+        novel &= counts > 0.0
+        # The first event brings its levels together with its fields.
+        arrivals = encoder.arrivals({name: column[:1] for name, column in texts.items()}, counts[:1] > 0.0)
         try:
-            self._check_labels(given, novel & (counts > 0.0))
-            self._take(rows, targets, unseen)
+            self._check_labels(given, novel)
+            self._take(rows, targets, News(tuple(unseen), arrivals[0][1] if arrivals else ()))
         except InvalidEvent as error:
             raise InvalidEvent(
                 f"row {error.row}: {error}", reason=error.reason, feature=error.feature, row=error.row
@@ -194,15 +228,47 @@ class MixtureOfExperts(base.Estimator):
         start = 0
         while start < len(rows):
             # A new label makes the state grow at its own event, as it does in a loop over `learn_one`.
-            ahead = np.flatnonzero(novel[start:] & (counts[start:] > 0.0))
+            ahead = np.flatnonzero(novel[start:])
             stop = start + int(ahead[0]) if ahead.size else len(rows)
-            losses[start:stop] = self._learn(rows[start:stop], targets[start:stop], counts[start:stop]).losses
+            piece = slice(start, stop)
+            losses[piece] = self._learn_coded(rows[piece], _sliced(texts, piece), targets[piece], counts[piece]).losses
             start = stop
             if ahead.size:
                 self._admit(given, stop)
-                rest, novel[stop:], _ = self._read_targets(given[stop:], len(rows) - stop)
+                rest, later, _ = self._read_targets(given[stop:], len(rows) - stop)
+                novel[stop:] = later & (counts[stop:] > 0.0)
                 targets[stop:] = np.where(counts[stop:, None] == 0.0, np.nan, rest)
         return losses
+
+    def _learn_coded(
+        self,
+        X: FloatArray,
+        texts: Mapping[Any, Sequence[str | None]],
+        Y: FloatArray,
+        weights: FloatArray,
+        *,
+        traced: bool = False,
+    ) -> mm.Scores:
+        """Learn screened rows; a new level gets its column at its own event, as in a loop over `learn_one`."""
+        if not texts:
+            return self._learn(X, Y, weights, traced=traced)
+        encoder = self._encoder
+        X = X.copy()
+        cuts = [(0, ()), *encoder.arrivals(texts, ~np.isnan(Y[:, 0]))]
+        runs = []
+        for at, (start, levels) in enumerate(cuts):
+            piece = slice(start, cuts[at + 1][0] if at + 1 < len(cuts) else len(X))
+            layout = encoder.layout
+            encoder.append_levels(levels)
+            if levels:
+                self._widen(layout)
+            if piece.start == piece.stop:
+                continue
+            for name, column in texts.items():
+                field = encoder.fields.index(name)
+                X[piece, field] = encoder.codes(field, column[piece])
+            runs.append(self._learn(X[piece], Y[piece], weights[piece], traced=traced))
+        return mm.joined(runs)
 
     def _check_labels(self, targets: Any, novel: BoolArray) -> None:
         """Raise `InvalidEvent` with its ``row`` if not every new label can be taken in."""
@@ -216,31 +282,45 @@ class MixtureOfExperts(base.Estimator):
         if refused:
             raise refused[min(refused)]
         targets[novel] = np.nan
-        scores, _ = self._score(reordered(rows, names, self._encoder.columns), targets)
+        scores, _ = self._score(self._raw(rows, names, {}), targets)
         # A class that the model has never met has no probability.
         return np.where(novel, -np.inf, -scores.losses)
 
     def _predict_rows(self, X: AnyArray, feature_names: Sequence[Any] | None) -> FloatArray:
         """Predictions for rows of X (n, P), (n, Q) or (n, M); learns nothing."""
         rows, names = self._rows(X, feature_names)
-        scores, _ = self._score(reordered(rows, names, self._encoder.columns), None)
+        return self._predict_table(rows, names, {})
+
+    def _predict_table(
+        self, rows: FloatArray, names: Sequence[Any], texts: Mapping[Any, Sequence[str | None]]
+    ) -> FloatArray:
+        """Predictions for rows whose columns have these names; `texts` as in `_learn_table`."""
+        scores, _ = self._score(self._raw(rows, names, texts), None)
         return scores.predictions
 
     def learn_rows(
-        self, X: FloatArray, targets: Any, weights: FloatArray | None = None, *, traced: bool = False
+        self,
+        X: FloatArray,
+        targets: Any,
+        weights: FloatArray | None = None,
+        *,
+        texts: Mapping[Any, Sequence[str | None]] | None = None,
+        traced: bool = False,
     ) -> Outcome:
-        """Learn rows in the model's own column order, refusing those that are no good and going on.
+        """Learn rows in the model's own field order, refusing those that are no good and going on.
 
         Args:
-            X: (n, P) in the order of `feature_names`; NaN is a missing value, infinities are out of range.
+            X: (n, F) in the order of `fields`; NaN is a missing value, infinities are out of range.
             targets: (n, Q), NaN for an event without target, or (n,) labels and None; such an event is predicted and
                 not learned.
             weights: (n,) in [0, 1e6]; an event of weight 0 is not learned.
+            texts: (n,) levels of each categorical field by its name, None where missing; X holds nothing of them.
             traced: whether to keep what each expert said.
         """
-        if X.shape[1] != len(self._encoder.columns):
-            msg = f"X: got {X.shape[1]} columns; the model has {len(self._encoder.columns)}"
+        if X.shape[1] != len(self._encoder.fields):
+            msg = f"X: got {X.shape[1]} columns; the model has {len(self._encoder.fields)} fields"
             raise InvalidEvent(msg, reason="wrong_shape")
+        levels = texts or {}
         counts = np.ones(len(X)) if weights is None else weights
         pieces: list[tuple[int, Outcome]] = []
         start = 0
@@ -249,53 +329,66 @@ class MixtureOfExperts(base.Estimator):
             Y[counts[start:] == 0.0] = np.nan
             ahead = np.flatnonzero(novel & (counts[start:] > 0.0))
             stop = int(ahead[0]) if ahead.size else len(Y)
-            piece = slice(start, start + stop)
             refused = {at: error for at, error in refused.items() if at < stop}
-            pieces.append((start, self._learn_piece(X[piece], Y[:stop], counts[piece], refused, traced=traced)))
+            piece = slice(start, start + stop)
+            events = (X[piece], _sliced(levels, piece), Y[:stop], counts[piece])
+            pieces.append((start, self._learn_screened(*events, refused, traced=traced)))
             start += stop
             if ahead.size:
+                # A label is only taken in with an event that is.
                 row = slice(start, start + 1)
                 target = np.zeros((1, Y.shape[1]))
-                if self._encoder.screen(X[row], target)[0] < 0:
+                verdict = int(self._encoder.screen(X[row], target)[0])
+                if verdict < 0:
                     self._admit(targets, start)
                     target, _, _ = self._read_targets(targets[row], 1)
-                    outcome = self._used(target, self._learn(X[row], target, counts[row], traced=traced))
+                    scores = self._learn_coded(X[row], _sliced(levels, row), target, counts[row], traced=traced)
+                    outcome = _used(target, scores)
                 else:
-                    outcome = self._learn_piece(X[row], target, counts[row], {}, traced=traced)
+                    error = self._encoder.out_of_range(X[start], target[0], verdict)
+                    outcome = self._none_used(target, {0: error})
                 pieces.append((start, outcome))
                 start += 1
         return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
 
-    def _learn_piece(
-        self, X: FloatArray, Y: FloatArray, weights: FloatArray, refused: dict[int, InvalidEvent], *, traced: bool
+    def _learn_screened(
+        self,
+        X: FloatArray,
+        texts: Mapping[Any, Sequence[str | None]],
+        Y: FloatArray,
+        weights: FloatArray,
+        refused: dict[int, InvalidEvent],
+        *,
+        traced: bool,
     ) -> Outcome:
         """Rows whose labels are all known; `refused` holds those that are not to be looked at."""
-        if not len(X):
-            empty = np.empty((0, self._n_outputs))
-            return Outcome({}, np.zeros(0, np.bool_), Y, np.empty(0), empty, mm.no_trace())
         asked = np.ones(len(X), np.bool_)
         asked[list(refused)] = False
         verdicts = np.full(len(X), -1, dtype=np.int64)
         verdicts[asked] = self._encoder.screen(X, Y) if asked.all() else self._encoder.screen(X[asked], Y[asked])
         used = asked & (verdicts < 0)
-        if used.all():
-            return self._used(Y, self._learn(X, Y, weights, traced=traced))
         for at in np.flatnonzero(verdicts >= 0):
             refused[int(at)] = self._encoder.out_of_range(X[at], Y[at], int(verdicts[at]))
-        scores = self._learn(X[used], Y[used], weights[used], traced=traced)
+        if not used.any():
+            return self._none_used(Y, refused)
+        if used.all():
+            return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
+        kept = {name: [text for text, use in zip(column, used, strict=True) if use] for name, column in texts.items()}
+        scores = self._learn_coded(X[used], kept, Y[used], weights[used], traced=traced)
         losses = np.full(len(X), np.nan)
         predictions = np.full((len(X), scores.predictions.shape[1]), np.nan)
         losses[used], predictions[used] = scores.losses, scores.predictions
         return Outcome(refused, used & ~np.isnan(Y[:, 0]), Y, losses, predictions, scores.trace)
 
-    @staticmethod
-    def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
-        return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
+    def _none_used(self, Y: FloatArray, refused: dict[int, InvalidEvent]) -> Outcome:
+        n = len(Y)
+        nothing = np.full((n, self._n_outputs), np.nan)
+        return Outcome(refused, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, mm.no_trace())
 
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""
-        if self._encoder.columns:
-            raise ConfigError(f"set_columns: the model has columns already: {self._encoder.columns!r}")
+        if self._encoder.fields:
+            raise ConfigError(f"set_columns: the model has columns already: {self._encoder.fields!r}")
         self._encoder.set_columns(names)
 
     def introduce(self, names: Sequence[Any], row: FloatArray, target: FloatArray) -> None:
@@ -307,7 +400,7 @@ class MixtureOfExperts(base.Estimator):
         if not names:
             raise InvalidEvent("the record has no feature beside its target", reason="no_features")
         trial = self._new_encoder(names)
-        trial.take(row, target, [])
+        trial.take(row, target)
         self.set_columns(names)
 
     # -- Looking inside --------------------------------------------------------------------------------------------
@@ -334,8 +427,13 @@ class MixtureOfExperts(base.Estimator):
 
     @property
     def feature_names(self) -> list[Any]:
-        """Names of the columns, in the order of the parameters."""
-        return list(self._encoder.columns)
+        """Names of the columns, in the order of the parameters: a number's own, ``color=red``, ``t:day_sin``."""
+        return list(self._encoder.feature_names)
+
+    @property
+    def fields(self) -> list[Any]:
+        """Names of what events hold, in the order of raw rows; without categories and times, `feature_names`."""
+        return list(self._encoder.fields)
 
     @property
     def is_warming_up(self) -> bool:
@@ -419,7 +517,7 @@ class MixtureOfExperts(base.Estimator):
     ) -> None:
         """Go on from these statistics; the model knows its outputs already."""
         encoder, family, Q = self._encoder, self._family, self._n_outputs
-        encoder.set_columns(feature_names)
+        encoder.set_features(feature_names)
         K, N, p_w, p_v = self.n_experts, family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
         wide_w, wide_v = encoder.gate_width, encoder.expert_width
         n_variances = family.n_variances(Q)
@@ -501,10 +599,8 @@ class MixtureOfExperts(base.Estimator):
             arguments["schedule"] = schedules.from_settings(arguments["schedule"])
         model = cls(**arguments)
         model._restore_outputs(arrays)
-        model._encoder = model._new_encoder(names_from(arrays["encoder.columns"]))
-        model._encoder.scaler = Scaler(*(arrays[f"encoder.{name}"] for name in Scaler._fields))
-        model._encoder.largest = arrays["encoder.largest"]
-        model._encoder.target_largest = arrays["encoder.target_largest"]
+        model._encoder = model._new_encoder()
+        model._encoder.restore(arrays)
         if "warmup.X" in arrays:
             model._warm_up = WarmUp.from_arrays(model._family, model._n_outputs, arrays)
         if "state.n" in arrays:
@@ -521,14 +617,7 @@ class MixtureOfExperts(base.Estimator):
         """The inverse of `_output_arrays`."""
 
     def _shaping_arrays(self) -> dict[str, AnyArray]:
-        encoder = self._encoder
-        arrays: dict[str, AnyArray] = {
-            "encoder.columns": names_array(encoder.columns, "feature names"),
-            "encoder.largest": encoder.largest,
-            "encoder.target_largest": encoder.target_largest,
-            **{f"encoder.{name}": array for name, array in encoder.scaler._asdict().items()},
-            **self._output_arrays(),
-        }
+        arrays = {**self._encoder.arrays(), **self._output_arrays()}
         if self._warm_up is not None:
             arrays |= self._warm_up.arrays()
         if self._state is not None:
@@ -540,12 +629,12 @@ class MixtureOfExperts(base.Estimator):
     def _learn_event(self, x: Mapping[Any, Any], target: FloatArray, w: float, new_label: Any = None) -> None:
         """Learn one event; `new_label` is one that the model has yet to make room for."""
         weight = event_weight(w)
-        unseen = self._encoder.unseen(x)
-        row = self._encoder.row(x, unseen)
+        news = self._encoder.news(x)
+        row = self._encoder.row(x, news)
         if weight == 0.0:
             return
         try:
-            self._take(row, target, unseen)
+            self._take(row, target, news)
         except InvalidEvent as error:
             error.row = None  # an event by itself has no index
             raise
@@ -555,6 +644,7 @@ class MixtureOfExperts(base.Estimator):
 
     def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
         """Learn screened rows: through the warm-up while it lasts, then by steps."""
+        self._encoder.notice_unplaced(X, Y)
         if self._state is None and self.warmup == 0 and self._n_outputs:
             self._start(
                 mm.random_start(
@@ -615,7 +705,7 @@ class MixtureOfExperts(base.Estimator):
                 return mm.Scores(losses, empty, mm.no_trace()), np.empty((len(X), 0))
             state = self._warm_up.recursive
         # Predicting never raises on range: what is too large for the powers to hold counts as the largest that is not.
-        W, R = self._encoder.design(np.clip(X, -self._encoder.limit, self._encoder.limit))
+        W, R = self._encoder.design(self._encoder.bounded(X))
         if self._state is None:
             W = R
         scaler = self._encoder.scaler
@@ -639,6 +729,9 @@ class MixtureOfExperts(base.Estimator):
             degree=self.degree,
             gate_degree=self.gate_degree,
             range_factor=self.range_factor,
+            categorical=self.categorical or (),
+            timestamps=self.timestamps or (),
+            max_levels=self.max_levels,
         )
         encoder.set_columns(columns)
         return encoder
@@ -689,20 +782,20 @@ class MixtureOfExperts(base.Estimator):
         self._state = state
         self._residual = mm.new_residual(self._family, state, self._n_outputs)
 
-    def _take(self, rows: FloatArray, targets: FloatArray, unseen: list[Any]) -> None:
+    def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""
-        n_old = len(self._encoder.columns)
-        self._encoder.take(rows, targets, unseen)
-        if unseen:
-            self._widen(n_old)
+        layout = self._encoder.layout
+        self._encoder.take(rows, targets, news)
+        if news:
+            self._widen(layout)
 
-    def _widen(self, n_old: int) -> None:
-        """Follow the encoder after columns were appended behind the first `n_old`."""
+    def _widen(self, layout: Layout) -> None:
+        """Follow the encoder after it grew from this layout."""
         encoder = self._encoder
-        gate_at = encoder.feature_positions(self.gate_degree, n_old)
-        expert_at = encoder.feature_positions(self.degree, n_old)
+        gate_at = encoder.moved(layout, self.gate_degree)
+        expert_at = encoder.moved(layout, self.degree)
         if self._warm_up is not None:
-            self._warm_up.widen(len(encoder.columns), expert_at, encoder.expert_width)
+            self._warm_up.widen(len(encoder.fields), expert_at, encoder.expert_width)
         if self._state is not None:
             self._start(widen(self._state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
 
@@ -714,7 +807,7 @@ class MixtureOfExperts(base.Estimator):
         width = np.shape(X)[1]
         if feature_names is not None:
             names = list(feature_names)
-        elif self._encoder.columns and len(self._encoder.columns) == width:
+        elif self._encoder.fields and len(self._encoder.fields) == width:
             names = self._default_names(width)
         else:
             names = [f"x{j}" for j in range(width)]
@@ -726,7 +819,37 @@ class MixtureOfExperts(base.Estimator):
     def _default_names(self, width: int) -> list[Any]:
         """x0, x1, … where the model knows them; else the model's own columns, in their order."""
         names: list[Any] = [f"x{j}" for j in range(width)]
-        return names if set(names) == set(self._encoder.columns) else self.feature_names
+        return names if set(names) == set(self._encoder.fields) else self.fields
+
+    def _raw(self, rows: FloatArray, names: Sequence[Any], texts: Mapping[Any, Sequence[str | None]]) -> FloatArray:
+        """Rows in the model's own order, with categories as codes."""
+        encoder = self._encoder
+        rows = reordered(rows, names, encoder.fields)
+        numbers = [name for name in encoder.fields if name not in texts]
+        for name, column in {**self._levels_of(rows, numbers, encoder.fields, names), **texts}.items():
+            if name in encoder.levels:
+                field = encoder.fields.index(name)
+                rows[:, field] = encoder.codes(field, column)
+        return rows
+
+    def _levels_of(
+        self, rows: FloatArray, wanted: Sequence[Any], fields: Sequence[Any], names: Sequence[Any]
+    ) -> dict[Any, list[str]]:
+        """The levels that an array of numbers holds under `names`; its columns are `fields`."""
+        at = {name: j for j, name in enumerate(fields)}
+        return {
+            name: [level(value, name) for value in rows[:, at[name]].tolist()]
+            for name in wanted
+            if name in self._encoder.categorical and name in names
+        }
+
+
+def _sliced(texts: Mapping[Any, Sequence[str | None]], piece: slice) -> dict[Any, Sequence[str | None]]:
+    return {name: column[piece] for name, column in texts.items()}
+
+
+def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
+    return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
 
 
 def names_from(array: AnyArray) -> list[Any]:

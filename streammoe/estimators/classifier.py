@@ -14,7 +14,7 @@ from streammoe.engine.state import with_class
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.arguments import is_whole
 from streammoe.estimators.base import MixtureOfExperts, names_array, names_from
-from streammoe.estimators.frames import columns_of, frame_like, learn_frame, series_like
+from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import Family, families
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -64,6 +64,13 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Centre and scale inputs by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
     range_factor
         Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
+    categorical
+        Names of the features that are categories: text, truth values or numbers. Each level is a column of 0 and 1.
+    timestamps
+        Names of the features that are times: seconds since 1970-01-01 UTC, datetimes, or ISO 8601 text. Each becomes
+        sin and cos of the time of day, of the week and of the year.
+    max_levels
+        Most levels of one category that get a column; events with others are learned without theirs.
 
     Examples:
     --------
@@ -102,6 +109,9 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
+        categorical: Sequence[Any] | None = None,
+        timestamps: Sequence[Any] | None = None,
+        max_levels: int = 64,
     ) -> None:
         self._labels: list[Label] = []
         self._index: dict[Label, int] = {}
@@ -120,6 +130,9 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
+            categorical=categorical,
+            timestamps=timestamps,
+            max_levels=max_levels,
         )
         for label in self.classes or ():
             self._add(label)
@@ -224,15 +237,15 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        learn_frame(self, X, y, w)
+        self._learn_table(*table_of(self, X), y.to_numpy(), None if w is None else np.asarray(w))
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """The probability of each label at each row of a frame, one column for each, under the frame's index."""
-        return frame_like(X, self._or_even(self._predict_rows(*columns_of(X))), self._labels)
+        return frame_like(X, self._or_even(self._predict_table(*table_of(self, X))), self._labels)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The likeliest label at each row of a frame, under the frame's index."""
-        return series_like(X, self._likeliest(self._or_even(self._predict_rows(*columns_of(X)))))
+        return series_like(X, self._likeliest(self._or_even(self._predict_table(*table_of(self, X)))))
 
     def _or_even(self, probabilities: FloatArray) -> FloatArray:
         """Before anything was learned, every label that was given is as likely."""

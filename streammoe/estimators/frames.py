@@ -8,48 +8,47 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from streammoe.errors import InvalidEvent
+from streammoe.features import level, seconds
 from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Learner(Protocol):
-    """What `learn_frame` needs of an estimator."""
+class Kinds(Protocol):
+    """Which features are more than numbers."""
 
-    def learn_array(
-        self,
-        X: AnyArray,
-        y: AnyArray,
-        *,
-        weights: AnyArray | None = None,
-        feature_names: Sequence[Any] | None = None,
-    ) -> FloatArray:
-        """Learn rows in order."""
-        ...
+    categorical: Sequence[Any] | None
+    timestamps: Sequence[Any] | None
 
 
-def learn_frame(model: Learner, X: pd.DataFrame, y: Any, w: AnyArray | None) -> None:
-    """Learn the rows of a frame.
+def table_of(kinds: Kinds, X: pd.DataFrame) -> tuple[FloatArray, list[Any], dict[Any, list[str]]]:
+    """A frame as rows of numbers, the names of its columns, and the levels of those that are categories.
 
     Raises:
-        InvalidEvent: a row is no good, or a value is missing: leave its column out, or fill it.
+        InvalidEvent: a column or a value is of the wrong type, or a number is missing or not finite.
     """
-    rows, names = columns_of(X)
-    model.learn_array(rows, y.to_numpy(), weights=None if w is None else np.asarray(w), feature_names=names)
-
-
-def columns_of(X: pd.DataFrame) -> tuple[AnyArray, list[Any]]:
-    """The rows of a frame as numbers, and the names of its columns.
-
-    Raises:
-        InvalidEvent: a column holds something else.
-    """
-    for name, kind in X.dtypes.items():
-        if not isinstance(kind, np.dtype) or kind.kind not in "fiub":
+    names = list(X.columns)
+    rows = np.zeros((len(X), len(names)))
+    texts: dict[Any, list[str]] = {}
+    for j, name in enumerate(names):
+        column = X[name]
+        kind = column.dtype
+        if name in (kinds.categorical or ()):
+            texts[name] = [level(value, name) for value in column.tolist()]
+        elif name in (kinds.timestamps or ()):
+            rows[:, j] = [seconds(value, name) for value in column.tolist()]
+        elif isinstance(kind, np.dtype) and kind.kind in "fiub":
+            rows[:, j] = column.to_numpy(dtype=np.float64)
+        else:
             msg = f"X: the column {name!r} is of type {kind}; it must hold numbers: convert it, or leave it out"
             raise InvalidEvent(msg, reason="wrong_type", feature=name)
-    return X.to_numpy(dtype=np.float64), list(X.columns)
+    bad = np.argwhere(~np.isfinite(rows))
+    if bad.size:
+        row, j = map(int, bad[0])
+        msg = f"row {row}: {names[j]!s} is {rows[row, j]}, not a finite number; drop or fill the row"
+        raise InvalidEvent(msg, reason="not_finite", feature=names[j], row=row)
+    return rows, names, texts
 
 
 def series_like(X: pd.DataFrame, values: AnyArray) -> pd.Series:

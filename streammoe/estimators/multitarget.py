@@ -12,7 +12,7 @@ from streammoe.distributions import MultivariateGaussianMixture
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.arguments import finite_array
 from streammoe.estimators.base import MixtureOfExperts, names_array, names_from
-from streammoe.estimators.frames import columns_of, frame_like, learn_frame
+from streammoe.estimators.frames import frame_like, table_of
 from streammoe.experts import Family, families
 from streammoe.features import number
 from streammoe.schedules import Schedule
@@ -62,6 +62,13 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         Centre and scale inputs and targets by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
     range_factor
         Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
+    categorical
+        Names of the features that are categories: text, truth values or numbers. Each level is a column of 0 and 1.
+    timestamps
+        Names of the features that are times: seconds since 1970-01-01 UTC, datetimes, or ISO 8601 text. Each becomes
+        sin and cos of the time of day, of the week and of the year.
+    max_levels
+        Most levels of one category that get a column; events with others are learned without theirs.
 
     Examples:
     --------
@@ -96,6 +103,9 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
+        categorical: Sequence[Any] | None = None,
+        timestamps: Sequence[Any] | None = None,
+        max_levels: int = 64,
     ) -> None:
         self._targets: list[Any] = []
         super().__init__(
@@ -112,6 +122,9 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
+            categorical=categorical,
+            timestamps=timestamps,
+            max_levels=max_levels,
         )
 
     covariance: str
@@ -145,7 +158,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"set_targets: got {list(names)!r}; name at least one output, and each once")
         self._targets = list(names)
-        self._encoder = self._new_encoder(self._encoder.columns)
+        self._encoder = self._new_encoder(self._encoder.fields)
         self._options = self._new_options()
 
     def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
@@ -218,11 +231,11 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        learn_frame(self, X, y, w)
+        self._learn_table(*table_of(self, X), y.to_numpy(), None if w is None else np.asarray(w))
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """The regression function at each row of a frame, one column for each output, under the frame's index."""
-        return frame_like(X, self._predict_rows(*columns_of(X)), self._targets)
+        return frame_like(X, self._predict_table(*table_of(self, X)), self._targets)
 
     def _target_row(self, y: Mapping[Any, float]) -> FloatArray:
         names = self._targets or sorted(y, key=str)

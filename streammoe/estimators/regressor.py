@@ -12,7 +12,7 @@ from streammoe.distributions import GaussianMixture
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.arguments import finite_array
 from streammoe.estimators.base import MixtureOfExperts
-from streammoe.estimators.frames import columns_of, learn_frame, series_like
+from streammoe.estimators.frames import series_like, table_of
 from streammoe.experts import Family, families
 from streammoe.features import number
 from streammoe.schedules import Schedule
@@ -61,6 +61,13 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Centre and scale inputs and target by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
     range_factor
         Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
+    categorical
+        Names of the features that are categories: text, truth values or numbers. Each level is a column of 0 and 1.
+    timestamps
+        Names of the features that are times: seconds since 1970-01-01 UTC, datetimes, or ISO 8601 text. Each becomes
+        sin and cos of the time of day, of the week and of the year.
+    max_levels
+        Most levels of one category that get a column; events with others are learned without theirs.
 
     Examples:
     --------
@@ -96,6 +103,9 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
+        categorical: Sequence[Any] | None = None,
+        timestamps: Sequence[Any] | None = None,
+        max_levels: int = 64,
     ) -> None:
         super().__init__(
             n_experts=n_experts,
@@ -111,6 +121,9 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
+            categorical=categorical,
+            timestamps=timestamps,
+            max_levels=max_levels,
         )
 
     covariance: str
@@ -174,11 +187,11 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        learn_frame(self, X, y, w)
+        self._learn_table(*table_of(self, X), y.to_numpy(), None if w is None else np.asarray(w))
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The regression function at each row of a frame, under the frame's index."""
-        return series_like(X, self._predict_rows(*columns_of(X))[:, 0])
+        return series_like(X, self._predict_table(*table_of(self, X))[:, 0])
 
     def _array_targets(self, y: AnyArray, n: int) -> FloatArray:
         found = finite_array(y, "target")

@@ -1,37 +1,117 @@
-"""Rows of numbers to rows of features, and the guard that keeps poison out."""
+"""Rows of raw fields to rows of features, and the guard that keeps poison out."""
 
 from __future__ import annotations
 
 import math
 
-from streammoe.kernels.compile import jit
+from streammoe.kernels.compile import inline, jit
 from streammoe.types import FloatArray, IntArray
+
+NUMERIC, CATEGORICAL, TIMESTAMP = 0, 1, 2
+"""Kinds of fields: a number; the code of a level; seconds since 1970-01-01 UTC."""
+DAY = 86_400.0
+WEEK = 7.0 * DAY
+YEAR = 365.2425 * DAY
+MONDAY = 3.0 * DAY
+"""1970-01-01 was a Thursday: so long after the week had begun."""
+EARLIEST, LATEST = -62_135_596_800.0, 253_402_300_800.0
+"""Seconds since 1970-01-01 UTC at which the years 1 to 9999, those of a `datetime`, begin and end."""
+
+
+@inline
+def _turn(seconds: float, period: float) -> float:
+    """How far into its period a time is, as an angle."""
+    return 2.0 * math.pi * ((seconds % period) / period)
+
+
+@inline
+def _expand_number(
+    x: float,
+    i: int,
+    c: int,
+    r: int,
+    N: int,
+    fill: FloatArray,
+    center: FloatArray,
+    scale: FloatArray,
+    degree: int,
+    out: FloatArray,
+) -> None:
+    """Write the powers of one number, the r-th of N, whose column is c."""
+    value = fill[c] if math.isnan(x) else x
+    z = (value - center[c]) / scale[c]
+    out[i, 1 + c] = z
+    power = z
+    for d in range(degree - 1):
+        power *= z
+        out[i, 1 + len(fill) + d * N + r] = power
 
 
 @jit
 def expand_rows(
-    X: FloatArray, fill: FloatArray, center: FloatArray, scale: FloatArray, degree: int, out: FloatArray
+    X: FloatArray,
+    numeric: IntArray,
+    coded: IntArray,
+    places: IntArray,
+    timed: IntArray,
+    fill: FloatArray,
+    center: FloatArray,
+    scale: FloatArray,
+    degree: int,
+    out: FloatArray,
 ) -> None:
-    """Write φ(x) = (1, z, z², …, z^degree) with z = (x − center)/scale ([MM] §4.1.1); NaN takes the column's `fill`.
+    """Write φ(x): 1, the columns of degree 1 in order, and the powers 2 … degree of the numeric ones.
 
-    Shapes: X (n, P); fill, center, scale (P,); out (n, 1 + degree · P), all of degree 1 before all of degree 2.
+    A numeric field x is one column z = (x − center)/scale ([MM] §4.1.1); NaN takes the column's `fill`. A categorical
+    field is one column for each level, 1 for the event's own and else 0. A timestamp t is six: sin and cos of its place
+    in the day, the week from Monday on, and the year of 365.2425 days from 1970-01-01 on. A missing category or
+    timestamp, and a code without a column, are all zeros.
+
+    Args:
+        X: (n, F) raw fields.
+        numeric: (N, 2) field and column of each numeric field.
+        coded: (K,) the categorical fields.
+        places: (K, L) column of each of their codes, −1 for a code that has none.
+        timed: (T, 2) field and first column of each timestamp.
+        fill: (C,) and `center` and `scale`: of each column.
+        degree: highest power.
+        out: (n, 1 + C + (degree − 1) · N), zeros; all of degree 2 before all of degree 3.
     """
-    P = X.shape[1]
+    N, C, L = len(numeric), len(fill), places.shape[1]
     for i in range(X.shape[0]):
         out[i, 0] = 1.0
-        for j in range(P):
-            value = fill[j] if math.isnan(X[i, j]) else X[i, j]
-            z = (value - center[j]) / scale[j]
-            power = 1.0
-            for d in range(degree):
-                power *= z
-                out[i, 1 + d * P + j] = power
+        if N == C:  # all numeric, and so in order: worth a loop that looks nothing up
+            for c in range(C):
+                _expand_number(X[i, c], i, c, c, N, fill, center, scale, degree, out)
+            continue
+        for r in range(N):
+            c = numeric[r, 1]
+            _expand_number(X[i, numeric[r, 0]], i, c, r, N, fill, center, scale, degree, out)
+        for k in range(len(coded)):
+            code = X[i, coded[k]]
+            # Compared as floats: what is NaN or too large has no integer.
+            if 0.0 <= code < L:
+                c = places[k, int(code)]
+                if c >= 0:
+                    out[i, 1 + c] = 1.0
+        for k in range(len(timed)):
+            seconds, c = X[i, timed[k, 0]], timed[k, 1]
+            if math.isnan(seconds):
+                continue
+            day, week, year = _turn(seconds, DAY), _turn(seconds + MONDAY, WEEK), _turn(seconds, YEAR)
+            out[i, 1 + c] = math.sin(day)
+            out[i, 2 + c] = math.cos(day)
+            out[i, 3 + c] = math.sin(week)
+            out[i, 4 + c] = math.cos(week)
+            out[i, 5 + c] = math.sin(year)
+            out[i, 6 + c] = math.cos(year)
 
 
 @jit
 def screen_rows(
     X: FloatArray,
     Y: FloatArray,
+    kinds: IntArray,
     largest: FloatArray,
     target_largest: FloatArray,
     factor: float,
@@ -40,32 +120,38 @@ def screen_rows(
 ) -> int:
     """Find values out of range, row by row, and let accepted rows widen the range; return how many rows are refused.
 
-    A value is out of range when |v| > `limit`, or, in a row that has a target, when `factor` > 0 and
-    |v| > factor · max(1, largest |v| accepted so far in its column). `verdicts` gets −1, or the column at fault,
-    outputs counted after the P features. NaN in X is a missing value; a row whose Y is NaN has no target and widens
-    nothing.
+    A number or target is out of range when |v| > `limit`, or, in a row that has a target, when `factor` > 0 and
+    |v| > factor · max(1, largest |v| accepted so far in its field); a timestamp outside the years 1 to 9999; a code
+    never is. `kinds` (F,) says which field is what. `verdicts` gets −1, or the field at fault, outputs counted after
+    the F fields. NaN in X is a missing value; a row whose Y is NaN has no target and widens nothing.
     """
-    P, Q = X.shape[1], Y.shape[1]
+    F, Q = X.shape[1], Y.shape[1]
     refused = 0
     for i in range(X.shape[0]):
         learns = not math.isnan(Y[i, 0])
+        ruled = learns and factor > 0.0
         verdicts[i] = -1
-        for j in range(P):
-            size = abs(X[i, j])
-            if size > limit or (learns and factor > 0.0 and size > factor * max(1.0, largest[j])):
+        for j in range(F):
+            value = X[i, j]
+            if kinds[j] == NUMERIC:
+                refuses = abs(value) > limit or (ruled and abs(value) > factor * max(1.0, largest[j]))
+            else:
+                refuses = kinds[j] == TIMESTAMP and (value < EARLIEST or value > LATEST)
+            if refuses:
                 verdicts[i] = j
                 break
         if verdicts[i] < 0 and learns:
             for q in range(Q):
                 size = abs(Y[i, q])
-                if size > limit or (factor > 0.0 and size > factor * max(1.0, target_largest[q])):
-                    verdicts[i] = P + q
+                if size > limit or (ruled and size > factor * max(1.0, target_largest[q])):
+                    verdicts[i] = F + q
                     break
         if verdicts[i] >= 0:
             refused += 1
         elif learns:
-            for j in range(P):
-                largest[j] = max(largest[j], abs(X[i, j]))
+            for j in range(F):
+                if kinds[j] == NUMERIC:
+                    largest[j] = max(largest[j], abs(X[i, j]))
             for q in range(Q):
                 target_largest[q] = max(target_largest[q], abs(Y[i, q]))
     return refused

@@ -47,7 +47,8 @@ def run(*flags, **options):
 
 def test_every_setting_of_the_model_is_an_argument_of_the_estimator():
     arguments = inspect.signature(MoERegressor).parameters
-    assert set(Model.model_fields) - {"kind"} == set(arguments)
+    # Which fields are categories and times is no setting of the daemon's yet: its decoders give numbers only.
+    assert set(Model.model_fields) - {"kind"} == set(arguments) - {"categorical", "timestamps", "max_levels"}
 
 
 def test_settings_reach_the_model(here):

@@ -1,29 +1,42 @@
+import math
+from datetime import UTC, date, datetime, timedelta, timezone
+
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from streammoe.errors import InvalidEvent
-from streammoe.features import Encoder, number
+from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
+from streammoe.features import CYCLES, NO_NEWS, Encoder, News, level, number, seconds
 
 
-def encoder(columns=(), *, degree=1, gate_degree=1, range_factor=1e6):
-    made = Encoder(n_outputs=1, degree=degree, gate_degree=gate_degree, range_factor=range_factor)
+def encoder(columns=(), *, degree=1, gate_degree=1, range_factor=1e6, **kinds):
+    made = Encoder(n_outputs=1, degree=degree, gate_degree=gate_degree, range_factor=range_factor, **kinds)
     made.set_columns(columns)
     return made
 
 
 def take(into, event, target=0.0):
     """What learning does with an event before it reaches the kernels."""
-    unseen = into.unseen(event)
-    row = into.row(event, unseen)
-    into.take(row, np.array([[target]]), unseen)
+    news = into.news(event)
+    row = into.row(event, news)
+    into.take(row, np.array([[target]]), news)
     return row[0]
 
 
 def features(of, rows):
     """Gate and expert features as lists, without the zeros that rows are padded with."""
-    widths = (1 + of.gate_degree * len(of.columns), 1 + of.degree * len(of.columns))
     found = of.design(np.asarray(rows, dtype=float))
-    return tuple(block[:, :width].tolist() for block, width in zip(found, widths, strict=True))
+    return tuple(
+        block[:, :width].tolist()
+        for block, width in zip(found, (of.n_gate_features, of.n_expert_features), strict=True)
+    )
+
+
+def frozen(of):
+    """All that a checkpoint would hold, in bits."""
+    return {name: (array.dtype, array.shape, array.tobytes()) for name, array in of.arrays().items()}
 
 
 class TestNumber:
@@ -43,6 +56,7 @@ class TestNumber:
             (-np.inf, "not_finite"),
             (np.float64("nan"), "not_finite"),
             (10**400, "not_finite"),
+            pytest.param(10**5000, "not_finite", id="too-long-to-print"),
             (None, "wrong_type"),
             ("1.0", "wrong_type"),
             (1j, "wrong_type"),
@@ -67,18 +81,18 @@ class TestColumns:
         made = encoder()
         take(made, {"b": 1, "a": 2})
         take(made, {"z": 1, "b": 3, "c": 4, "A": 5})
-        assert made.columns == ["a", "b", "A", "c", "z"]
+        assert made.fields == ["a", "b", "A", "c", "z"]
         assert made.row({"z": 9, "a": 1}).tolist()[0][:2] == [1, pytest.approx(np.nan, nan_ok=True)]
 
     def test_names_of_different_types_can_stand_side_by_side(self):
         made = encoder()
         take(made, {10: 1.0, "x": 2.0, 9: 3.0})
-        assert made.columns == [10, 9, "x"]
+        assert made.fields == [10, 9, "x"]
 
     def test_unknown_names_do_not_enter_a_row_unless_asked(self):
         made = encoder(["a"])
         assert made.row({"a": 1, "new": 2}).tolist() == [[1.0]]
-        assert made.row({"a": 1, "new": 2}, ["new"]).tolist() == [[1.0, 2.0]]
+        assert made.row({"a": 1, "new": 2}, News(("new",))).tolist() == [[1.0, 2.0]]
 
     def test_unknown_names_are_not_even_looked_at(self):
         assert encoder(["a"]).row({"a": 1, "comment": "fine"}).tolist() == [[1.0]]
@@ -87,7 +101,7 @@ class TestColumns:
         made = encoder(["a"])
         with pytest.raises(InvalidEvent):
             take(made, {"a": 1.0, "b": 1e60})
-        assert made.columns == ["a"]
+        assert made.fields == ["a"]
         assert made.largest.tolist() == [0.0]
 
 
@@ -202,5 +216,451 @@ class TestDesign:
 
     @pytest.mark.parametrize(("degree", "expected"), [(1, [0, 1, 2]), (2, [0, 1, 2, 4, 5])])
     def test_where_old_features_stand_after_a_column_came(self, degree, expected):
-        made = encoder(["a", "b", "late"], degree=degree)
-        assert made.feature_positions(degree, 2).tolist() == expected
+        made = encoder(["a", "b"], degree=degree)
+        before = made.layout
+        take(made, {"late": 1.0})
+        assert made.moved(before, degree).tolist() == expected
+
+    def test_powers_are_those_of_numbers_alone_behind_all_columns_of_degree_1(self):
+        made = encoder(["c", "x", "t", "y"], degree=3, categorical=("c",), timestamps=("t",))
+        made.append_levels([("c", "red"), ("c", "blue")])
+        _, R = features(made, [[1.0, 2.0, np.nan, 3.0]])
+        assert made.feature_names == ["x", *(f"t:{part}" for part in CYCLES), "y", "c=red", "c=blue"]
+        assert R == [[1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 1, 4, 9, 8, 27]]
+        assert made.n_expert_features == 15
+        assert made.n_gate_features == 11
+
+
+class TestLevel:
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            ("red", "red"),
+            ("", ""),
+            (np.str_("red"), "red"),
+            (True, "true"),
+            (np.False_, "false"),
+            (7, "7"),
+            (np.int8(-7), "-7"),
+            (7.0, "7"),
+            (-0.0, "0"),
+            (1e22, "10000000000000000000000"),
+            (0.1, "0.1"),
+            (np.float32(0.5), "0.5"),
+            (10**30, "1" + "0" * 30),
+        ],
+    )
+    def test_is_the_same_text_in_every_format(self, value, expected):
+        found = level(value, "c")
+        assert found == expected
+        assert type(found) is str
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            (None, "wrong_type"),
+            (b"red", "wrong_type"),
+            (["red"], "wrong_type"),
+            ({}, "wrong_type"),
+            (1j, "wrong_type"),
+            (math.nan, "not_finite"),
+            (np.float32("inf"), "not_finite"),
+            pytest.param(10**5000, "not_finite", id="too-long-to-print"),
+        ],
+    )
+    def test_all_else_is_refused_by_name(self, value, reason):
+        with pytest.raises(InvalidEvent, match="color 7") as refused:
+            level(value, "color 7")
+        assert refused.value.reason == reason
+        assert refused.value.feature == "color 7"
+
+
+class TestSeconds:
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            (0, 0.0),
+            (1.5, 1.5),
+            (np.int64(86_400), 86_400.0),
+            (1e300, 1e300),
+            (datetime(2026, 1, 31, 12, tzinfo=UTC), 1_769_860_800.0),
+            (datetime(2026, 1, 31, 12), 1_769_860_800.0),  # noqa: DTZ001 - what says nothing is UTC
+            (datetime(2026, 1, 31, 14, tzinfo=timezone(timedelta(hours=2))), 1_769_860_800.0),
+            (pd.Timestamp("2026-01-31 12:00"), 1_769_860_800.0),
+            (date(2026, 1, 31), 1_769_817_600.0),
+            ("2026-01-31T12:00:00Z", 1_769_860_800.0),
+            ("2026-01-31t12:00:00z", 1_769_860_800.0),
+            ("2026-01-31 12:00", 1_769_860_800.0),
+            ("2026-01-31T14:00:00+02:00", 1_769_860_800.0),
+            ("20260131T120000Z", 1_769_860_800.0),
+            ("2026-01-31", 1_769_817_600.0),
+            ("2026-01-31T12:00:00.25Z", 1_769_860_800.25),
+            ("1969-12-31T23:59:59.5", -0.5),
+            ("0001-01-01", -62_135_596_800.0),
+            (datetime.max.replace(tzinfo=UTC), 253_402_300_800.0),
+        ],
+    )
+    def test_are_since_1970_utc(self, value, expected):
+        found = seconds(value, "t")
+        assert found == expected
+        assert type(found) is float
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            (None, "wrong_type"),
+            (True, "wrong_type"),
+            (np.True_, "wrong_type"),
+            ([2026], "wrong_type"),
+            (b"2026-01-31", "wrong_type"),
+            ("", "wrong_type"),
+            ("yesterday", "wrong_type"),
+            ("1769860800", "wrong_type"),
+            ("20260131", "wrong_type"),
+            ("20260131.05", "wrong_type"),
+            ("2026-02-30", "wrong_type"),
+            ("2026-01-31T25:00", "wrong_type"),
+            ("0000-01-01", "wrong_type"),
+            ("٢٠٢٦-01-31", "wrong_type"),
+            (math.nan, "not_finite"),
+            (-math.inf, "not_finite"),
+            (10**400, "not_finite"),
+            (pd.NaT, "not_finite"),
+        ],
+    )
+    def test_all_else_is_refused_by_name(self, value, reason):
+        with pytest.raises(InvalidEvent, match="seen at") as refused:
+            seconds(value, "seen at")
+        assert refused.value.reason == reason
+        assert refused.value.feature == "seen at"
+
+    def test_a_refusal_says_what_to_give(self):
+        with pytest.raises(InvalidEvent, match=r"t: '31\.01\.2026' .*seconds since 1970.*2026-01-31T12:00:00Z"):
+            seconds("31.01.2026", "t")
+
+
+class TestLevels:
+    def test_become_columns_as_they_are_learned(self):
+        made = encoder(categorical=("c",))
+        assert take(made, {"x": 5.0, "c": "red"}).tolist() == [0.0, 5.0]
+        assert take(made, {"c": "blue", "x": 6.0, "y": 1.0}).tolist() == [1.0, 6.0, 1.0]
+        assert made.feature_names == ["c=red", "x", "c=blue", "y"]
+        assert made.fields == ["c", "x", "y"]
+
+    def test_news_are_fields_by_name_and_levels_in_the_order_of_the_fields(self):
+        made = encoder(["d", "c"], categorical=("c", "d", "b"))
+        event = {"z": 1.0, "c": 1, "b": True, "d": "p", "a": 2.0}
+        assert made.news(event) == News(("a", "b", "z"), (("d", "p"), ("c", "1"), ("b", "true")))
+        take(made, event)
+        assert made.feature_names == ["d=p", "c=1", "a", "b=true", "z"]
+        assert not made.news(event)
+        assert made.news(event) is not None
+
+    def test_one_that_is_not_held_is_minus_one_and_no_column(self):
+        made = encoder(["c", "x"], categorical=("c",))
+        take(made, {"c": "red", "x": 1.0})
+        row = made.row({"c": "blue", "x": 2.0})
+        assert row.tolist() == [[-1.0, 2.0]]
+        assert features(made, row)[1] == [[1, 2, 0]]
+        assert features(made, [[np.nan, 2.0]])[1] == [[1, 2, 0]]
+
+    @pytest.mark.parametrize("code", [-1.0, 2.0, 1e300, np.inf, -np.inf, np.nan])
+    def test_a_code_without_a_column_is_all_zeros(self, code):
+        made = encoder(["c"], categorical=("c",))
+        made.append_levels([("c", "red"), ("c", "blue")])
+        assert features(made, [[code]])[1] == [[1, 0, 0]]
+
+    def test_a_missing_category_is_all_zeros_after_the_warm_up_too(self):
+        made = encoder(["c", "x"], categorical=("c",))
+        made.append_levels([("c", "red")])
+        rows = np.array([[0.0, 1.0], [0.0, 3.0]])
+        made.fit_scaler(rows, np.zeros((2, 1)), standardize=True)
+        assert features(made, [[np.nan, np.nan], [0.0, 3.0]])[1] == [[1, 0, 0], [1, 1, 1]]
+
+    def test_beyond_max_levels_none_is_added_which_is_said_once(self, caplog):
+        made = encoder(["c"], categorical=("c",), max_levels=2)
+        for text in "abcda":
+            row = take(made, {"c": text})
+            made.notice_unplaced(row[None], np.zeros((1, 1)))
+        assert made.levels == {"c": {"a": 0, "b": 1}}
+        assert made.unplaced == {"c": 2}
+        (record,) = caplog.records
+        assert "c: has 2 levels" in record.message
+        assert "max_levels" in record.message
+
+    def test_what_is_only_predicted_is_not_counted(self):
+        made = encoder(["c"], categorical=("c",), max_levels=1)
+        made.append_levels([("c", "a")])
+        made.notice_unplaced(np.array([[-1.0], [0.0]]), np.array([[np.nan], [1.0]]))
+        assert made.unplaced == {}
+
+    def test_a_refused_event_adds_none(self):
+        made = encoder(["c", "x"], categorical=("c",))
+        take(made, {"c": "red", "x": 1.0})
+        before = frozen(made)
+        for event in ({"c": "blue", "x": 1e60}, {"c": "blue", "new": 1e60}, {"c": "blue", "x": math.nan}, {"c": []}):
+            with pytest.raises(InvalidEvent):
+                take(made, event)
+            assert frozen(made) == before
+
+    def test_codes_of_texts(self):
+        made = encoder(["x", "c"], categorical=("c",))
+        made.append_levels([("c", "red"), ("c", "blue")])
+        found = made.codes(1, ["blue", "green", None, "red"])
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found, [1.0, -1.0, np.nan, 0.0])
+        assert made.codes(1, []).shape == (0,)
+
+    def test_arrivals_say_where_an_array_has_to_be_cut(self):
+        made = encoder(["c", "d"], categorical=("c", "d"), max_levels=3)
+        made.append_levels([("c", "a")])
+        texts = {"c": ["a", None, "b", "z", "c", "e"], "d": ["p", "p", "q", "p", None, "r"]}
+        learned = np.array([True, True, True, False, True, True])
+        assert made.arrivals(texts, learned) == [
+            (0, (("d", "p"),)),
+            (2, (("c", "b"), ("d", "q"))),
+            (4, (("c", "c"),)),
+            (5, (("d", "r"),)),
+        ]
+        assert made.arrivals({"c": ["z"]}) == [(0, (("c", "z"),))]
+
+    @pytest.mark.parametrize("levels", [[("c", "a")], [("x", "a")], [("c", "b"), ("c", "b")], [("c", "b"), ("c", "d")]])
+    def test_none_is_appended_twice_or_beyond_the_most(self, levels):
+        made = encoder(["c", "x"], categorical=("c",), max_levels=2)
+        made.append_levels([("c", "a")])
+        before = frozen(made)
+        with pytest.raises(ValueError, match=f"{levels[-1][0]}: cannot take level"):
+            made.append_levels(levels)
+        assert frozen(made) == before
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("text", "day", "week"),
+        [
+            ("2026-01-05T00:00", 0.0, 0.0),  # a Monday
+            ("2026-01-05T06:00", 0.25, 0.25 / 7),
+            ("2026-01-08T12:00", 0.5, 3.5 / 7),
+            ("1965-01-03T18:00", 0.75, 6.75 / 7),
+        ],
+    )
+    def test_are_their_places_in_day_and_week(self, text, day, week):
+        made = encoder(timestamps=("t",))
+        ((_, *found),) = features(made, [take(made, {"t": text})])[1]
+        expected = [f(2 * math.pi * at) for at in (day, week) for f in (math.sin, math.cos)]
+        assert found[:4] == pytest.approx(expected, abs=1e-12)
+
+    def test_the_year_begins_as_1970_did_and_has_365_2425_days(self):
+        made = encoder(["t"], timestamps=("t",))
+        year = 365.2425 * 86_400.0
+        found = features(made, [[0.0], [year / 4], [-30.5 * year]])[1]
+        assert np.array(found)[:, 5:] == pytest.approx(np.array([[0, 1], [1, 0], [0, -1]]), abs=1e-9)
+
+    def test_range_factor_is_not_for_them_and_the_years_1_to_9999_are(self):
+        made = encoder(["t", "x"], timestamps=("t",), range_factor=2.0)
+        X = np.array([[1.7e9, 1.0], [1.7e12, 1.0], [-6.3e10, 1.0], [np.inf, 1.0], [0.0, 3.0], [np.nan, 1.0]])
+        assert made.screen(X, np.zeros((6, 1))).tolist() == [-1, 0, 0, 0, 1, -1]
+        assert made.largest.tolist() == [0.0, 1.0]
+        with pytest.raises(InvalidEvent, match=r"t: 1\.7e\+12 is out of range: .*milliseconds") as refused:
+            take(made, {"t": 1_700_000_000_000})
+        assert (refused.value.reason, refused.value.feature) == ("out_of_range", "t")
+
+    def test_of_a_new_field_are_held_to_it_too(self):
+        made = encoder(["x"], timestamps=("t",))
+        before = frozen(made)
+        with pytest.raises(InvalidEvent, match="milliseconds"):
+            take(made, {"x": 1.0, "t": 1e300})
+        assert frozen(made) == before
+
+    def test_predictions_take_what_is_beyond_as_the_end_and_leave_codes_alone(self):
+        made = encoder(["c", "t", "x"], degree=150, categorical=("c",), timestamps=("t",))
+        found = made.bounded(np.array([[63.0, 1.7e9, 1e300], [-1.0, 1e300, np.nan], [np.nan, -1e300, -1e300]]))
+        np.testing.assert_array_equal(
+            found,
+            [[63.0, 1.7e9, made.limit], [-1.0, 253_402_300_800.0, np.nan], [np.nan, -62_135_596_800.0, -made.limit]],
+        )
+
+    def test_neither_times_nor_levels_are_scaled(self):
+        made = encoder(["t", "x", "c"], timestamps=("t",), categorical=("c",))
+        made.append_levels([("c", "a")])
+        X = np.array([[1e9, 1.0, 0.0], [2e9, 5.0, 0.0], [np.nan, np.nan, -1.0]])
+        raw = made.design(X)[1].copy()
+        made.fit_scaler(X, np.array([[1.0], [2.0], [3.0]]), standardize=True)
+        assert made.scaler.center.tolist() == [0, 0, 0, 0, 0, 0, 3, 0]
+        assert made.scaler.fill.tolist() == [0, 0, 0, 0, 0, 0, 3, 0]
+        assert made.scaler.scale.tolist() == [1, 1, 1, 1, 1, 1, 2, 1]
+        scaled = made.design(X)[1]
+        others = [0, 1, 2, 3, 4, 5, 6, 8]
+        assert scaled[:, others].tobytes() == raw[:, others].tobytes()
+        assert scaled[:, 7].tolist() == [-1, 1, 0]
+
+
+class TestNames:
+    def test_derived_ones_are_texts_and_numbers_keep_theirs(self):
+        made = encoder([3, 1, 2], categorical=(1,), timestamps=(2,))
+        made.append_levels([(1, "a=b")])
+        assert made.feature_names == [3, *(f"2:{part}" for part in CYCLES), "1=a=b"]
+
+    @pytest.mark.parametrize("order", ["cxt", "txc", "xtc"])
+    def test_features_are_found_again_by_their_names(self, order):
+        made = encoder(categorical=("c", "c=d"), timestamps=("t",))
+        for name in order:
+            take(made, {name: 1.0})
+        take(made, {"c=d": "e=f", "late": 3.0, "c": "g"})
+        again = encoder(categorical=("c", "c=d"), timestamps=("t",))
+        again.set_features(made.feature_names)
+        assert again.feature_names == made.feature_names
+        assert again.levels == made.levels
+
+    @pytest.mark.parametrize("names", [["x", "x"], ["t:day_sin", "x"], ["c=a", "c=a"], ["t:day_sin"]])
+    def test_names_that_are_no_layout_are_refused(self, names):
+        made = encoder(categorical=("c",), timestamps=("t",))
+        with pytest.raises(ConfigError, match="feature_names"):
+            made.set_features(names)
+
+
+class TestKeeping:
+    def test_with_numbers_alone_the_arrays_are_those_of_the_first_version(self):
+        made = encoder(["a", 1])
+        names = ["columns", "largest", "target_largest", "fill", "center", "scale", "target_center", "target_scale"]
+        assert list(made.arrays()) == [f"encoder.{name}" for name in names]
+        assert made.arrays()["encoder.columns"].tobytes() == b'["a", 1]'
+
+    def test_restored_it_goes_on_bit_for_bit(self):
+        kinds = {"categorical": ("c", "empty"), "timestamps": ("t",), "degree": 2}
+        made = encoder(["empty"], **kinds)
+        take(made, {"x": 2.0, "c": "\ud800", "t": "2026-01-01"}, target=3.0)
+        take(made, {"c": "ü", "x": 4.0})
+        made.fit_scaler(np.array([[np.nan, 0, 0, 2.0], [np.nan, 1, 0, 4.0]]), np.ones((2, 1)), standardize=True)
+        again = encoder(**kinds)
+        again.restore({name: array.copy() for name, array in made.arrays().items()})
+        for one in (made, again):
+            take(one, {"c": 3, "late": 1.0, "empty": False})
+        assert frozen(again) == frozen(made)
+        assert (again.fields, again.kinds, again.levels) == (made.fields, made.kinds, made.levels)
+        assert again.feature_names == made.feature_names
+        row = made.row({"c": 3, "late": 1.0, "t": 5, "x": 1})
+        assert again.row({"c": 3, "late": 1.0, "t": 5, "x": 1}).tobytes() == row.tobytes()
+        assert again.design(row)[1].tobytes() == made.design(row)[1].tobytes()
+
+    def test_a_field_of_another_kind_is_refused(self):
+        kept = encoder(["a"]).arrays()
+        with pytest.raises(CheckpointError, match="a: is numeric in the checkpoint and timestamp here"):
+            encoder(timestamps=("a",)).restore(kept)
+
+
+# -- Laws --------------------------------------------------------------------------------------------------------------
+
+KINDS = {"categorical": ("c", "d"), "timestamps": ("s", "t"), "max_levels": 3}
+numbers = st.floats(-1e6, 1e6)
+categories = st.one_of(
+    st.sampled_from(["red", "blue", ""]), st.booleans(), st.integers(0, 3), st.sampled_from([0.0, 0.5])
+)
+times = st.one_of(
+    st.floats(-6e10, 2.5e11),
+    st.integers(-(10**9), 10**10),
+    st.datetimes(),
+    st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
+    st.dates(),
+)
+sound = st.fixed_dictionaries(
+    {}, optional={"a": numbers, "b": numbers, "z": numbers, "c": categories, "d": categories, "s": times, "t": times}
+)
+anything = st.one_of(
+    numbers,
+    categories,
+    times,
+    st.sampled_from([math.nan, math.inf, 1e60, None, b"", [], {}, 1j, 10**400, 10**5000, "2026-13-01", pd.NaT, 1e15]),
+)
+degrees = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+def made_of(events, degree, gate_degree):
+    made = encoder(degree=degree, gate_degree=gate_degree, **KINDS)
+    for event in events:
+        take(made, event)
+    return made
+
+
+def by_hand(of, event):
+    """The columns of degree 1 by name, as the definition reads."""
+    columns = {}
+    for name, value in event.items():
+        if name in KINDS["categorical"]:
+            columns[f"{name}={level(value, name)}"] = 1.0
+        elif name in KINDS["timestamps"]:
+            at = seconds(value, name)
+            for period, length, offset in (("day", 86_400, 0), ("week", 604_800, 259_200), ("year", 31_556_952, 0)):
+                turn = 2.0 * math.pi * (((at + offset) % length) / length)
+                columns[f"{name}:{period}_sin"], columns[f"{name}:{period}_cos"] = math.sin(turn), math.cos(turn)
+        else:
+            columns[name] = float(value)
+    return [columns.get(name, 0.0) for name in of.feature_names]
+
+
+@settings(max_examples=60, deadline=None)
+@given(events=st.lists(sound, min_size=1, max_size=12), degree=degrees, standardize=st.booleans(), data=st.data())
+def test_rows_one_by_one_are_rows_in_blocks_bit_for_bit(events, degree, standardize, data):
+    made = made_of(events, *degree)
+    X = np.concatenate([made.row(event) for event in events])
+    made.fit_scaler(X, np.zeros((len(X), 1)), standardize=standardize)
+    whole = made.design(X)
+    cut = data.draw(st.integers(0, len(X)))
+    for pieces in ([X[:cut], X[cut:]], [row[None] for row in X]):
+        blocks = [made.design(piece) for piece in pieces]
+        for at in range(2):
+            assert np.concatenate([block[at] for block in blocks]).tobytes() == whole[at].tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(events=st.lists(sound, min_size=1, max_size=8), degree=degrees)
+def test_features_are_what_their_names_say(events, degree):
+    made = made_of(events, *degree)
+    for event in events:
+        W, R = features(made, made.row(event))
+        assert R[0][: 1 + len(made.feature_names)] == pytest.approx([1.0, *by_hand(made, event)], rel=1e-12, abs=1e-12)
+        numeric = [event.get(name, 0.0) for name in made.fields if name in "abz"]
+        powers = [value**d for d in range(2, degree[0] + 1) for value in numeric]
+        assert R[0][1 + len(made.feature_names) :] == pytest.approx(powers)
+        assert W[0][: len(R[0])] == R[0][: len(W[0])]
+
+
+@settings(max_examples=80, deadline=None)
+@given(events=st.lists(sound, min_size=2, max_size=12), degree=degrees, data=st.data())
+def test_old_features_stand_where_moved_says(events, degree, data):
+    first = data.draw(st.integers(1, len(events) - 1))
+    made = made_of(events[:first], *degree)
+    layout, n_fields = made.layout, len(made.fields)
+    rows = np.concatenate([made.row(event) for event in events[:first]])
+    before = features(made, rows)
+    for event in events[first:]:
+        take(made, event)
+    missing = np.full((first, len(made.fields) - n_fields), np.nan)
+    after = features(made, np.concatenate([rows, missing], axis=1))
+    for at, power in enumerate((made.gate_degree, made.degree)):
+        places = made.moved(layout, power)
+        wide = np.array(after[at])
+        assert wide[:, places].tolist() == before[at]
+        assert (np.delete(wide, places, axis=1) == 0).all()
+        assert len(set(places.tolist())) == len(places) == len(before[at][0])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    events=st.lists(st.dictionaries(st.sampled_from("abcdst"), anything, min_size=1), max_size=10),
+    targets=st.lists(st.sampled_from([0.0, 1.0, 1e60]), min_size=10, max_size=10),
+)
+def test_an_event_is_taken_whole_or_leaves_no_trace(events, targets):
+    made, clean = made_of([], 2, 1), made_of([], 2, 1)
+    for event, target in zip(events, targets, strict=False):
+        before = frozen(made)
+        try:
+            row = take(made, event, target)
+        except InvalidEvent:
+            assert frozen(made) == before
+        else:
+            take(clean, event, target)
+            assert row.tobytes() == made.row(event).tobytes()
+            assert np.isfinite(made.design(row[None])[1]).all()
+            assert made.news(event) == NO_NEWS
+    assert frozen(made) == frozen(clean)
