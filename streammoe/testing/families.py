@@ -388,9 +388,9 @@ def _merged(states: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dic
     gate = np.linalg.solve(mean["gate_gram"], mean.pop("gate_linear").T).T
     linear = mean.pop("expert_linear").transpose(0, 2, 1)
     experts = np.linalg.solve(mean["expert_grams"], linear).transpose(0, 2, 1)
-    merged = {**mean, "gate": np.asarray(gate), "experts": np.asarray(experts)}
+    merged: dict[str, FloatArray] = {**mean, "gate": np.asarray(gate, float), "experts": np.asarray(experts, float)}
     if "squares" in merged:
-        variances = merged.pop("squares") - _explained(experts, mean["expert_grams"])
+        variances = merged.pop("squares") - _explained(merged["experts"], mean["expert_grams"])
         variances /= mean["masses"][:, None, None]
         full = np.ndim(states[0]["variances"]) == 3
         merged["variances"] = variances if full else np.diagonal(variances, axis1=1, axis2=2)
