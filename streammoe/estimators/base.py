@@ -81,7 +81,7 @@ class MixtureOfExperts(base.Estimator):
         # River clones by the signatures of the estimators, which therefore spell out every argument.
         for name, value in arguments.items():
             # River's clone looks at the first entry of any tuple.
-            setattr(self, name, None if value == () else value)
+            setattr(self, name, None if isinstance(value, tuple) and not value else value)
         problems = [problem for holds, problem in self._rules() if not holds]
         if problems:
             raise ConfigError(*problems)

@@ -71,7 +71,7 @@ class FamilyContract(ABC):
     bounds: ClassVar[Sequence[str]] = mm.BOUNDS
     """Curvature bounds that the estimator takes."""
     symmetric_bounds: ClassVar[Sequence[str]] = ("tight", "adaptive")
-    """Those that treat all logits alike, the reference included; the papers' own does not."""
+    """Those that treat all logits alike, the reference included; the papers' own does not, beyond three of them."""
 
     # --- hooks ------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Every family of experts keeps the promises that `streammoe.experts.Family` stands for."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,86 @@ class TestCategorical(FamilyContract):
 def test_every_family_is_held_to_the_contract():
     suites = [TestGaussian, TestGaussianFull, TestCategorical]
     assert {suite.family.name: suite.family for suite in suites} == families()
+
+
+class SloppyRegressor(MoERegressor):
+    """Its results depend on how it is fed, on what it refused, and on nothing that an event weighs."""
+
+    def learn_array(self, X, y, *, weights=None, feature_names=None):
+        if self._state is not None:
+            self._state.gate[0, 0] *= 1.0 + 1e-15
+        return super().learn_array(np.nan_to_num(X), y, feature_names=feature_names)
+
+    def predict_array(self, X, *, feature_names=None):
+        if self._state is not None:
+            self._state.n_average[0] += 1
+        return super().predict_array(X, feature_names=feature_names)
+
+
+class Sloppy(TestGaussian):
+    ticks = count()
+
+    def make_model(self, bound, seed, **arguments):
+        return SloppyRegressor(3, bound=bound, seed=seed + next(self.ticks), **arguments)
+
+
+class WithAnotherOracle(TestGaussian):
+    def make_oracle(self, parameters, bound, prior_strength):
+        return super().make_oracle(parameters, "paper" if bound == "tight" else "tight", prior_strength)
+
+    def learn_oracle(self, oracle, w, r, y, gamma, weight):
+        return super().learn_oracle(oracle, w, r, y, gamma, 1.0)
+
+
+class Overshooting(type(families()["gaussian"])):
+    def fit_experts(self, theta, prior, options, tau, R, Y, rounds):
+        before = theta.experts.copy()
+        super().fit_experts(theta, prior, options, tau, R, Y, rounds)
+        theta.experts[:] += 1.5 * (theta.experts - before)
+
+    def settle(self, theta, prior, options, tau, R, Y):
+        return super().settle(theta, prior, options, tau**1.01, R, Y) * (1.0 + 0.1 / len(Y))
+
+
+class WithAnotherFamily(TestGaussian):
+    family = Overshooting()
+
+
+class WithTheBoundThatPrefersAnExpert(TestGaussian):
+    symmetric_bounds = ("paper",)
+
+    def make_model(self, bound, seed, **arguments):
+        return MoERegressor(4, bound=bound, seed=seed, **arguments)
+
+
+class WithOneBoundOnly(TestGaussian):
+    def make_model(self, bound, seed, **arguments):
+        return super().make_model("tight", seed, **arguments)
+
+
+# `TestGaussian` is collected under its own name already.
+for suite in (Sloppy, WithAnotherOracle, WithAnotherFamily, WithTheBoundThatPrefersAnExpert, WithOneBoundOnly):
+    suite.__test__ = False
+
+
+@pytest.mark.parametrize(
+    ("suite", "promise"),
+    [
+        (Sloppy, "equal_seeds_and_events_give_equal_models"),
+        (Sloppy, "where_an_array_is_cut_leaves_no_trace"),
+        (Sloppy, "looking_changes_nothing"),
+        (Sloppy, "events_of_weight_0_leave_no_trace"),
+        (Sloppy, "weights_are_those_of_its_oracle"),
+        (Sloppy, "poison_is_refused_and_changes_nothing"),
+        (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_after_a_warm_up"),
+        (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_from_a_random_start"),
+        (WithAnotherOracle, "weights_are_those_of_its_oracle"),
+        (WithAnotherFamily, "rounds_over_a_buffer_never_lower_its_penalised_likelihood"),
+        (WithAnotherFamily, "the_statistics_of_two_buffers_merge_into_those_of_both"),
+        (WithTheBoundThatPrefersAnExpert, "experts_have_no_order"),
+        (WithOneBoundOnly, "the_suite_sees_bounds_that_differ"),
+    ],
+)
+def test_a_broken_promise_is_noticed(suite, promise):
+    with pytest.raises(AssertionError):
+        getattr(suite(), f"test_{promise}")()
