@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +16,15 @@ from pydantic import BaseModel
 
 from streammoe import settings as settings_module
 from streammoe.errors import CheckpointError
-from streammoe.estimators import MoERegressor
+from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import Source
 from streammoe.runtime.daemon import CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
 from streammoe.runtime.metrics import Metrics
-from streammoe.runtime.pipeline import Pipeline, Schema
-from streammoe.runtime.scores import PrequentialScores
+from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
+from streammoe.runtime.predictions import prediction_sink
+from streammoe.runtime.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.runtime.serving import MetricsServer
 from streammoe.settings import Settings
 
@@ -58,20 +60,42 @@ def load_settings(
     return settings_module.load(path, sources=sources, environment=environment, overrides=overrides)
 
 
-def compile_kernels() -> None:
-    """Run every kernel once, so that compilation (cached after the first time) never happens amid events."""
+def compile_kernels(settings: Settings | None = None) -> None:
+    """Run the kernels once, so that compilation (cached after the first time) never happens amid events.
+
+    Args:
+        settings: of the daemon whose family of experts is compiled; all of them without it.
+    """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(64, 2))
     y = np.where(X[:, 0] > 0.0, X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=64)
     told = logging.getLogger("streammoe.estimators")
-    was, told.disabled = told.disabled, True  # nobody wants to hear of this model
+    was, told.disabled = told.disabled, True  # nobody wants to hear of these models
+    arguments: dict[str, Any] = {"warmup": 48, "warmup_restarts": 2, "standardize": True}
+    kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
+        "regressor": (MoERegressor, {}, y),
+        "diagonal": (MoEMultiTargetRegressor, {"covariance": "diagonal"}, np.column_stack([y, X[:, 0]])),
+        "full": (MoEMultiTargetRegressor, {"covariance": "full"}, np.column_stack([y, X[:, 0]])),
+        "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
+    }
+    wanted = kinds if settings is None else [_kind(settings)]
     try:
-        for K in (1, 2):
-            model = MoERegressor(n_experts=K, warmup=48, warmup_restarts=2, standardize=True)
-            model.learn_array(X, y)
-            model.predict_array(X)
+        for kind in wanted:
+            estimator, more, target = kinds[kind]
+            for K in (1, 2):
+                model = estimator(n_experts=K, **arguments, **more)
+                model.learn_array(X, target)
+                model.log_likelihood_array(X, target)
     finally:
         told.disabled = was
+
+
+def _kind(settings: Settings) -> str:
+    """Which estimator the settings ask for: ``regressor``, ``classifier``, or the covariance of several outputs."""
+    model = settings.model
+    if model.kind == "regressor" and len(settings.schema.targets) > 1:
+        return model.covariance
+    return model.kind
 
 
 @contextmanager
@@ -98,7 +122,7 @@ def open_daemon(
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep)
         store.prepare()
         found = None if fresh else store.latest()
-        model = _model(settings) if found is None else _resumed(settings, found)
+        model = model_from(settings) if found is None else _resumed(settings, found)
         metrics = Metrics()
         dead_letters = DeadLetterFile(settings.dead_letters.path)
         stack.callback(dead_letters.close)
@@ -107,18 +131,18 @@ def open_daemon(
         metadata = found.metadata if found is not None else {}
         position = metadata.get("positions", [None])[0]
         source.seek(position)
-        compile_kernels()
+        compile_kernels(settings)
         counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
-        features = settings.schema.features
-        schema = Schema(
-            targets=(settings.schema.target,),
-            features=None if features == "*" else tuple(features),
-            ignore=tuple(settings.schema.ignore),
-        )
-        scores = PrequentialScores() if found is None else PrequentialScores.restore(metadata["scores"], found.arrays)
+        scores = _scores(settings, found)
+        writer = None
+        if settings.predictions.kind == "file":
+            path = cast("str", settings.predictions.path)
+            sink = prediction_sink(path, settings.predictions.file_format)
+            stack.callback(sink.close)
+            writer = PredictionWriter(sink, settings.predictions.interval, settings.predictions.gate)
         daemon = Daemon(
             source=source,
-            pipeline=Pipeline(model, schema, scores),
+            pipeline=Pipeline(model, schema_of(settings), scores, writer),
             store=store,
             dead_letters=dead_letters,
             guard=BadRecordGuard(
@@ -146,26 +170,63 @@ def open_daemon(
         yield Running(daemon, url, model.n)
 
 
-def _model(settings: Settings) -> MoERegressor:
-    arguments = {name: getattr(settings.model, name) for name in type(settings.model).model_fields if name != "kind"}
+def schema_of(settings: Settings) -> Schema:
+    """Which fields of a record mean what."""
+    schema = settings.schema
+    return Schema(
+        targets=schema.targets,
+        features=None if schema.features == "*" else tuple(schema.features),
+        ignore=schema.ignore,
+        weight=schema.weight,
+        categorical=frozenset(schema.categorical),
+        timestamps=frozenset(schema.timestamps),
+        late_columns=schema.late_columns,
+    )
+
+
+def _scores(settings: Settings, found: Checkpoint | None) -> Scores:
+    if settings.model.kind == "classifier":
+        if found is None:
+            return ClassificationScores()
+        return ClassificationScores.restore(found.metadata["scores"], found.arrays)
+    if found is None:
+        return PrequentialScores(len(settings.schema.targets))
+    return PrequentialScores.restore(found.metadata["scores"], found.arrays)
+
+
+def model_from(settings: Settings) -> MixtureOfExperts:
+    """A new model as the settings describe it."""
+    kind = _kind(settings)
+    estimator: type[MixtureOfExperts] = (
+        MoEClassifier if kind == "classifier" else MoERegressor if kind == "regressor" else MoEMultiTargetRegressor
+    )
+    schema = settings.schema
+    known = inspect.signature(estimator).parameters
+    given = {
+        **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},
+        "categorical": schema.categorical,
+        "timestamps": schema.timestamps,
+    }
+    arguments = {name: value for name, value in given.items() if name in known}
     if arguments["averaging"] == "none":
         arguments["averaging"] = None
-    return MoERegressor(**arguments)
+    model = estimator(**arguments)
+    if isinstance(model, MoEMultiTargetRegressor):
+        model.set_targets(schema.targets)
+    return model
 
 
-def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
+def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     """The model of a checkpoint, if the settings still describe it."""
     kept, now = found.metadata.get("settings"), settings.learning_settings()
     if kept is None:
         message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
         raise CheckpointError(message)
-    # A setting that the checkpoint does not know came with a later version; it was what its default is.
-    defaults = {"model": settings.model, "schema": settings.schema}
+    defaults = settings_module.learning_defaults()
     differences = []
     for section, values in now.items():
-        fields = type(defaults[section]).model_fields
         for name, value in cast("Mapping[str, object]", values).items():
-            was = kept[section].get(name, fields[name].default)
+            was = kept[section].get(name, defaults[section].get(name))
             if was != value and (section, name) not in MAY_CHANGE:
                 differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
     if differences:
@@ -174,9 +235,9 @@ def _resumed(settings: Settings, found: Checkpoint) -> MoERegressor:
             "Change them back, set checkpoint.dir to another folder, or begin anew with --fresh"
         )
         raise CheckpointError(message)
-    model = found.metadata["model"]
-    arguments = {**model["arguments"], "range_factor": settings.model.range_factor}
-    return MoERegressor.from_checkpoint(dict(found.arrays), {**model, "arguments": arguments})
+    model = model_of(found, settings.checkpoint.dir)
+    model.set_range_factor(settings.model.range_factor)
+    return model
 
 
 def describe_checkpoint(place: str | Path) -> dict[str, Any]:
@@ -187,7 +248,7 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
     """
     found = read_checkpoint(place)
     metadata = found.metadata
-    model = MoERegressor.from_checkpoint(dict(found.arrays), metadata["model"])
+    model = model_of(found, place)
     return {
         "path": str(place),
         "n": model.n,
@@ -198,6 +259,7 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
         "features": model.feature_names,
+        "outputs": model.output_names,
         "warming_up": model.is_warming_up,
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
     }

@@ -146,9 +146,9 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
             result = running.daemon.run(stop)
         if summary == "json":
-            click.echo(json.dumps(result._asdict()))
+            click.echo(json.dumps(result.flat()))
         else:
-            for name, value in result._asdict().items():
+            for name, value in result.flat().items():
                 click.echo(
                     f"{name:18} {'-' if value is None else f'{value:.6g}' if isinstance(value, float) else value}"
                 )

@@ -101,7 +101,7 @@ def run_demo(folder: Path, *, port: int, on_batch: ProgressListener) -> Iterator
     ):
         summary = running.daemon.run(stop)
         # The window of the scores is longer than this stream, so it holds every error.
-        squared_errors = running.daemon.scores.squared_error.window
+        squared_errors = running.daemon.scores.averages["squared_error"].window
         rows = [_row("streammoe, 2 experts", squared_errors, summary.events_per_second)]
         if not stop.requested:
             rows += [_baseline(name, model, events) for name, model in _baselines().items()]

@@ -7,11 +7,11 @@ read. Connectors know records and positions and nothing of events, features or m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from streammoe.types import IntArray
+from streammoe.types import FloatArray, IntArray
 
 Position = dict[str, Any]
 """Where reading goes on: JSON-able, opaque to everyone but the source that made it."""
@@ -55,7 +55,8 @@ class Batch:
     def record(self, i: int) -> bytes:
         """The i-th record without its line end; a row of a table as a JSON object."""
         if self.table is not None:
-            return json.dumps(self.table.slice(i, 1).to_pylist()[0], default=str, ensure_ascii=False).encode()
+            row = {name: _as_python(self.table[name][i]) for name in self.table.schema.names}
+            return json.dumps(row, default=str, ensure_ascii=False).encode(errors="replace")
         start = int(self.ends[i - 1]) if i else 0
         return self.block[start : int(self.ends[i])].rstrip(b"\r\n")
 
@@ -69,6 +70,15 @@ class Batch:
             return replace(self, table=self.table.slice(first), place=place)
         start = int(self.ends[first - 1]) if first else 0
         return replace(self, block=self.block[start:], ends=self.ends[first:] - start, place=place)
+
+
+def _as_python(scalar: Any) -> object:
+    """An Arrow value as Python's own; of what Python cannot hold, what can be said about it."""
+    try:
+        return scalar.as_py()
+    except (ValueError, LookupError):  # nanoseconds, a time zone that is not known here, text that is not UTF-8
+        ticks = getattr(scalar, "value", None)
+        return ticks if isinstance(ticks, int) else f"a value of type {scalar.type}"
 
 
 class Source(Protocol):
@@ -119,7 +129,8 @@ class DeadLetter(NamedTuple):
     stage: str
     """Where it was refused: ``decode``, ``validate`` or ``learn``."""
     reason: str
-    """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``."""
+    """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``,
+    ``partial_target``."""
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes
@@ -137,3 +148,49 @@ class DeadLetterSink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """What was predicted for n events in a row, each before it was learned.
+
+    Of a classifier the predictions and targets are labels, else numbers for each of the Q outputs.
+    """
+
+    places: Sequence[Place]
+    """Where each event came from: the key of its row."""
+    versions: IntArray
+    """(n,) events that the model had learned before it predicted; never falls, over restarts either."""
+    predictions: FloatArray | Sequence[str | None]
+    """(n, Q) numbers, or n labels; ``None`` before any is known."""
+    targets: FloatArray | Sequence[str | None]
+    """The same of what turned out; NaN or ``None`` where it is not known."""
+    outputs: tuple[str, ...]
+    """Names of the Q targets."""
+    classes: tuple[str, ...] = ()
+    """Names of the M classes."""
+    probabilities: FloatArray | None = None
+    """(n, M) of the classes."""
+    gate: FloatArray | None = None
+    """(n, K) share of each expert, or nothing if they are not wanted."""
+    intervals: FloatArray | None = None
+    """(n, Q, 2) ends of the predictive intervals, or nothing if they are not wanted."""
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+
+class PredictionSink(Protocol):
+    """Where predictions go. At least once: a restart may write rows again, with the same places and versions."""
+
+    def write(self, rows: Predictions) -> None:
+        """Take these rows, in order. May buffer."""
+        ...
+
+    def flush(self) -> None:
+        """Return only when everything written is durable; the daemon checkpoints after this."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections; what has not been flushed may be lost."""
+        ...

@@ -45,11 +45,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
-def _one_target(value: object) -> object:
+def _target(value: object) -> object:
+    """One column as its name, several as a tuple of names."""
     if isinstance(value, (list, tuple)):
-        if len(value) != 1:
-            raise ValueError(f"must be one column, several targets are not supported yet; {len(value)} are listed")
-        return value[0]
+        names = _columns(value)
+        if not names:
+            raise ValueError("must name a column, or several of them in a list")
+        return names[0] if len(names) == 1 else names
     return value
 
 
@@ -69,34 +71,101 @@ def _all_or_columns(value: object) -> object:
     return _columns(value)
 
 
+Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+
+
 class Schema(Section):
-    """Which columns are learned from."""
+    """Which columns are learned from, and what they hold."""
 
-    target: Annotated[Text, BeforeValidator(_one_target)]
+    target: Annotated[Text | tuple[str, ...], BeforeValidator(_target)]
+    """One column, or several outputs."""
     features: Annotated[Literal["*"] | tuple[str, ...], BeforeValidator(_all_or_columns)] = "*"
-    ignore: Annotated[tuple[str, ...], BeforeValidator(_columns)] = ()
+    ignore: Columns = ()
+    weight: Text | None = None
+    """The column that says how much an event counts; ``None`` lets all count alike."""
+    categorical: Columns = ()
+    timestamps: Columns = ()
+    late_columns: bool = False
 
-    @field_validator("features", "ignore")
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The target columns, one for each output."""
+        return (self.target,) if isinstance(self.target, str) else self.target
+
+    @field_validator("features", "ignore", "weight", "categorical", "timestamps")
     @classmethod
-    def _disjoint(cls, names: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
-        if names == "*":
-            return names
-        if info.data.get("target") in names:
-            raise ValueError(f"must not hold the target {info.data['target']!r}")
-        if both := [name for name in info.data.get("features", ()) if name in names]:
-            raise ValueError(f"must not hold what schema.features lists too ({', '.join(both)})")
-        return names
+    def _disjoint(cls, value: str | tuple[str, ...] | None, info: ValidationInfo) -> str | tuple[str, ...] | None:
+        """Let a column mean one thing only."""
+        if value == "*" or value is None:
+            return value
+        names = (value,) if isinstance(value, str) else value
+        target = info.data.get("target", ())
+        for name in (target,) if isinstance(target, str) else target:
+            if name in names:
+                raise ValueError(f"must not hold the target {name!r}")
+        for other in _MUST_NOT_HOLD[str(info.field_name)]:
+            taken = info.data.get(other) or ()
+            both = [name for name in ((taken,) if isinstance(taken, str) else taken) if name in names]
+            if both:
+                raise ValueError(f"must not hold what schema.{other} {_NAMES_TOO[other]} ({', '.join(both)})")
+        features = info.data.get("features", "*")
+        if info.field_name in {"categorical", "timestamps"} and features != "*":
+            others = [name for name in names if name not in features]
+            if others:
+                raise ValueError(f"must name features only; schema.features does not list {', '.join(others)}")
+        return value
+
+    @field_validator("late_columns")
+    @classmethod
+    def _open(cls, late_columns: bool, info: ValidationInfo) -> bool:
+        if late_columns and info.data.get("features", "*") != "*":
+            raise ValueError("must be false where schema.features is a list, which says all of them")
+        return late_columns
+
+
+_MUST_NOT_HOLD = {
+    "features": (),
+    "ignore": ("features",),
+    "weight": ("features", "ignore"),
+    "categorical": ("ignore", "weight"),
+    "timestamps": ("ignore", "weight", "categorical"),
+}
+"""Of each setting those that may not name the same column."""
+_NAMES_TOO = {"features": "lists too", "ignore": "lists too", "categorical": "lists too", "weight": "names"}
+
+DEFAULT_ALPHA = {"regressor": 0.6, "classifier": 0.5}
+DEFAULT_BOUND = {"regressor": "tight", "classifier": "adaptive"}
+
+
+def _kind(data: Mapping[str, Any]) -> str:
+    return str(data.get("kind", "regressor"))  # an invalid one has its own message
+
+
+def _labels(value: object) -> tuple[str, ...] | None:
+    """Labels as texts, in the way that they are read from records."""
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or not all(isinstance(label, str | int) and label != "" for label in value):
+        raise ValueError("must be a list of labels: texts, whole numbers or booleans")
+    labels = tuple(str(label).lower() if isinstance(label, bool) else str(label) for label in value)
+    if repeated := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ValueError(f"must name each label once, but repeats {', '.join(repeated)}")
+    if len(labels) < 2:
+        raise ValueError("must name at least two labels; left out, labels are taken as they come")
+    return labels
 
 
 class Model(Section):
     """What is learned and how; the names are those of the estimators' arguments."""
 
-    kind: Literal["regressor"] = "regressor"
+    kind: Literal["regressor", "classifier"] = "regressor"
     n_experts: int = Field(4, ge=1, le=1000)
     degree: int = Field(1, ge=1)
     gate_degree: int = Field(1, ge=1)
-    covariance: Literal["diagonal"] = "diagonal"
-    bound: Literal["tight", "paper"] = "tight"
+    covariance: Literal["diagonal", "full"] = "diagonal"
+    bound: Literal["tight", "adaptive", "paper"] = Field(
+        default_factory=lambda data: cast("Any", DEFAULT_BOUND[_kind(data)])
+    )
     prior_strength: float = Field(0.1, ge=0)
     seed: int = Field(0, ge=0)
     standardize: bool = True
@@ -105,8 +174,26 @@ class Model(Section):
     warmup: int | None = Field(None, ge=0)
     """Events in the warm-up buffer; ``None`` lets it grow with the number of parameters."""
     warmup_restarts: int = Field(5, ge=1)
-    schedule: SkipValidation[Schedule] = power()
+    classes: Annotated[tuple[str, ...] | None, BeforeValidator(_labels)] = None
+    """All labels of a classifier; ``None`` takes them as they come."""
+    max_classes: int = Field(100, ge=2)
+    max_levels: int = Field(64, ge=1)
+    schedule: SkipValidation[Schedule] = Field(default_factory=lambda data: power(DEFAULT_ALPHA[_kind(data)]))
     """Checked as a table of its own, whose names depend on its kind (`SCHEDULE_TABLES`)."""
+
+    @field_validator("covariance")
+    @classmethod
+    def _has_covariance(cls, covariance: str, info: ValidationInfo) -> str:
+        if covariance == "full" and info.data.get("kind") == "classifier":
+            raise ValueError("must be 'diagonal' where model.kind = 'classifier'; classes have no covariance")
+        return covariance
+
+    @field_validator("classes")
+    @classmethod
+    def _has_classes(cls, classes: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if classes is not None and info.data.get("kind") == "regressor":
+            raise ValueError("must be left out where model.kind = 'regressor'; set that to 'classifier'")
+        return classes
 
     @field_validator("warmup")
     @classmethod
@@ -141,10 +228,36 @@ class Metrics(Section):
     """0 takes any free port."""
 
 
-class Predictions(Section):
-    """Where predictions go."""
+PREDICTION_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+"""The format of predictions by the extension of their file."""
 
-    kind: Literal["none"] = "none"
+
+class Predictions(Section):
+    """Where predictions go, and what they hold."""
+
+    kind: Literal["none", "file"] = "none"
+    format: Literal["auto", "jsonl", "parquet"] = "auto"
+    path: Text | None = Field(None, validate_default=True)
+    """Required where ``kind = "file"``."""
+    interval: float = Field(0.9, ge=0, lt=1)
+    """Probability of the predictive interval; 0 leaves it out."""
+    gate: bool = True
+
+    @field_validator("path")
+    @classmethod
+    def _has_place(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if info.data.get("kind") == "file":
+            if path is None:
+                raise ValueError('must be set where predictions.kind = "file"')
+            if info.data.get("format") == "auto" and Path(path).suffix.lower() not in PREDICTION_FORMATS:
+                known = ", ".join(PREDICTION_FORMATS)
+                raise ValueError(f'must end in one of {known}, since predictions.format = "auto" goes by that')
+        return path
+
+    @property
+    def file_format(self) -> str:
+        """The format of the file, ``jsonl`` or ``parquet``."""
+        return PREDICTION_FORMATS[Path(self.path or "").suffix.lower()] if self.format == "auto" else self.format
 
 
 class DeadLetters(Section):
@@ -171,6 +284,17 @@ class Settings:
     def learning_settings(self) -> dict[str, object]:
         """What shapes the learned state, as plain JSON values, to compare with what a checkpoint was learned with."""
         return {"model": self.model.model_dump(mode="json"), "schema": self.schema.model_dump(mode="json")}
+
+
+def learning_defaults() -> dict[str, dict[str, object]]:
+    """Learning settings of a daemon that sets none of them, in the form of `Settings.learning_settings`.
+
+    A setting that a checkpoint does not know came with a later version, and was what its default is.
+    """
+    sections = {"model": Model(), "schema": Schema(target="y")}
+    known = {name: section.model_dump(mode="json") for name, section in sections.items()}
+    del known["schema"]["target"]
+    return known
 
 
 def _schedule_table(kind: str) -> type[Section]:
@@ -277,10 +401,20 @@ class _Reader:
         read = {"source": self._chosen(("source",), sources, tables.pop("source"))}
         model = tables["model"]
         if isinstance(model, dict) and "schedule" in model:
-            schedule = self._chosen(("model", "schedule"), SCHEDULE_TABLES, model.pop("schedule"), default="power")
+            table = model.pop("schedule")
+            alpha = DEFAULT_ALPHA.get(str(model.get("kind")))
+            if alpha is not None and isinstance(table, dict) and table.get("kind", "power") == "power":
+                table = {"alpha": alpha, **table}
+            schedule = self._chosen(("model", "schedule"), SCHEDULE_TABLES, table, default="power")
             if schedule is not None:
                 model["schedule"] = from_settings(schedule.model_dump())
         read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
+        schema = tables["schema"]
+        if isinstance(model, dict) and isinstance(schema, dict) and model.get("kind") == "classifier":
+            target = schema.get("target")
+            if isinstance(target, list) and len(target) > 1:
+                rule = "must be one column where model.kind = 'classifier'"
+                self.problems.append(self._broken(("schema", "target"), rule, target))
         if self.problems:
             raise ConfigError(*self.problems)
         return Settings(**cast("dict[str, Any]", read))
@@ -308,7 +442,8 @@ class _Reader:
             return model.model_validate(table, extra="forbid")
         except ValidationError as invalid:
             for error in invalid.errors(include_url=False):
-                self.problems.append(self._sentence(place, model, table, error))
+                if error["type"] != "default_factory_not_called":  # a default that waits for what is wrong elsewhere
+                    self.problems.append(self._sentence(place, model, table, error))
             return None
 
     def _sentence(self, section: Place, model: type[BaseModel], table: Mapping[str, Any], error: ErrorDetails) -> str:
@@ -368,6 +503,8 @@ _LONGEST_SHOWN = 60
 def _shown(value: object) -> str:
     """A value as its user may have written it, short, and without what may be secret inside a table."""
     match value:
+        case None:
+            return "nothing"
         case bool():
             return str(value).lower()
         case dict():

@@ -51,9 +51,14 @@ def _stacked(arrays: Sequence[FloatArray]) -> FloatArray:
     return whole
 
 
+def blank_trace(n: int) -> Trace:
+    """Of n rows that no expert has anything to say about."""
+    return Trace(np.empty((n, 0)), np.empty((n, 0, 0)), np.empty((n, 0, 0)))
+
+
 def no_trace() -> Trace:
     """Nobody asks."""
-    return Trace(np.empty((0, 0)), np.empty((0, 0, 0)), np.empty((0, 0, 0)))
+    return blank_trace(0)
 
 
 def curvature(bound: str, free: int) -> tuple[float, float]:

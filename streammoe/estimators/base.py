@@ -343,7 +343,7 @@ class MixtureOfExperts(base.Estimator):
                     self._admit(targets, start)
                     target, _, _ = self._read_targets(targets[row], 1)
                     scores = self._learn_coded(X[row], _sliced(levels, row), target, counts[row], traced=traced)
-                    outcome = _used(target, scores)
+                    outcome = _met(target, scores)
                 else:
                     error = self._encoder.out_of_range(X[start], target[0], verdict)
                     outcome = self._none_used(target, {0: error})
@@ -388,23 +388,64 @@ class MixtureOfExperts(base.Estimator):
         nothing = np.full((n, self._n_outputs), np.nan)
         return Outcome(refused, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, mm.no_trace())
 
+    def set_range_factor(self, range_factor: float) -> None:
+        """Judge from now on by another `range_factor`; it says nothing about what was learned."""
+        self.range_factor = self._encoder.range_factor = range_factor
+
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""
         if self._encoder.fields:
             raise ConfigError(f"set_columns: the model has columns already: {self._encoder.fields!r}")
         self._encoder.set_columns(names)
 
-    def introduce(self, names: Sequence[Any], row: FloatArray, target: FloatArray) -> None:
-        """Fix the columns to those of the first event, (1, P) and (1, Q), unless it is no good; learn nothing.
+    def introduce(self, names: Sequence[Any], row: FloatArray, targets: Any) -> None:
+        """Fix the fields to those of the first event, (1, F) with its target, unless it is no good; learn nothing.
 
         Raises:
-            InvalidEvent: there is no column, or a value is out of range; nothing was changed.
+            InvalidEvent: there is no field, a value is out of range, or the label is no good; nothing was changed.
         """
         if not names:
             raise InvalidEvent("the record has no feature beside its target", reason="no_features")
+        target, _, refused = self._read_targets(targets, 1)
+        if refused:
+            raise refused[0]
         trial = self._new_encoder(names)
         trial.take(row, target)
         self.set_columns(names)
+
+    def learn_wider(
+        self,
+        names: Sequence[Any],
+        X: FloatArray,
+        targets: Any,
+        weights: FloatArray,
+        *,
+        texts: Mapping[Any, Sequence[str | None]],
+        traced: bool = False,
+    ) -> Outcome:
+        """Learn one event that brings new fields; if it is not learned, they are not taken up.
+
+        Args:
+            names: of the new fields, in order.
+            X: (1, F + new).
+            targets, weights, texts, traced: as in `learn_rows`.
+        """
+        encoder = self._encoder
+        old = X[:, : len(encoder.fields)]
+        known = {name: column for name, column in texts.items() if name not in names}
+        Y, novel, refused = self._read_targets(targets, 1)
+        if refused or weights[0] == 0.0 or np.isnan(Y[0, 0]):
+            return self.learn_rows(old, targets, weights, texts=known, traced=traced)
+        arrivals = encoder.arrivals({name: texts[name] for name in (*encoder.fields, *names) if name in texts})
+        try:
+            self._take(X, Y, News(tuple(names), arrivals[0][1] if arrivals else ()))
+        except InvalidEvent as error:
+            return self._none_used(Y, {0: error})
+        if not novel[0]:
+            return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
+        self._admit(targets, 0)
+        Y, _, _ = self._read_targets(targets, 1)
+        return _met(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
 
     # -- Looking inside --------------------------------------------------------------------------------------------
 
@@ -437,6 +478,16 @@ class MixtureOfExperts(base.Estimator):
     def fields(self) -> list[Any]:
         """Names of what events hold, in the order of raw rows; without categories and times, `feature_names`."""
         return list(self._encoder.fields)
+
+    @property
+    def output_names(self) -> list[Any]:
+        """Names of the outputs where there may be several, or the labels met so far, in the order of the parameters."""
+        return []
+
+    @property
+    def n_expert_features(self) -> int:
+        """p_v: features that the experts see, intercept and powers included."""
+        return self._encoder.n_expert_features
 
     @property
     def is_warming_up(self) -> bool:
@@ -667,7 +718,7 @@ class MixtureOfExperts(base.Estimator):
             if not self._n_outputs:
                 # No label has been met, so there is nothing to learn and nothing to say.
                 nothing = np.full(len(X), np.nan)
-                return mm.Scores(nothing, np.empty((len(X), 0)), mm.no_trace())
+                return mm.Scores(nothing, np.empty((len(X), 0)), mm.blank_trace(len(X) if traced else 0))
             self._warm_up = WarmUp(self._family, self._n_outputs, self._encoder.expert_width)
         room = self._warm_up_size() - self._warm_up.count
         targets = np.cumsum(~np.isnan(Y[:, 0]))
@@ -857,6 +908,12 @@ def _sliced(texts: Mapping[Any, Sequence[str | None]], piece: slice) -> dict[Any
 
 def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
     return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
+
+
+def _met(Y: FloatArray, scores: mm.Scores) -> Outcome:
+    """The outcome of an event whose label was not known when it was predicted, so that it had no probability."""
+    scores.predictions[0, int(Y[0, 0])] = 0.0
+    return _used(Y, scores)
 
 
 def names_from(array: AnyArray) -> list[Any]:

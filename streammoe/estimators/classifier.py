@@ -179,6 +179,10 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         return len(self._labels)
 
     @property
+    def output_names(self) -> list[Any]:
+        return list(self._labels)
+
+    @property
     def class_labels(self) -> list[Label]:
         """The labels met so far, or all that were given, in the order of the parameters."""
         return list(self._labels)

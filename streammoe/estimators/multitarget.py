@@ -147,7 +147,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         return len(self._targets)
 
     @property
-    def target_names(self) -> list[Any]:
+    def output_names(self) -> list[Any]:
         """Names of the outputs, in the order of the parameters; empty before the first event."""
         return list(self._targets)
 

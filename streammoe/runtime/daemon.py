@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from streammoe.errors import SourceError, TooManyBadRecords
-from streammoe.estimators import MoERegressor
+from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import DeadLetter, DeadLetterSink, Position, Source
 from streammoe.runtime.dead_letter import BadRecordGuard
 from streammoe.runtime.metrics import OUTCOMES, Metrics
 from streammoe.runtime.pipeline import Pipeline
-from streammoe.runtime.scores import PrequentialScores
+from streammoe.runtime.scores import Scores
 from streammoe.runtime.signals import StopFlag
 
 LOGGER = logging.getLogger("streammoe.daemon")
@@ -43,12 +43,18 @@ class Summary(NamedTuple):
     skipped: int
     pending: int
     expired: int
-    rmse: float | None
-    log_loss: float | None
-    baseline_rmse: float | None
+    scores: dict[str, float | None]
+    """``rmse``, ``log_loss`` and ``baseline_rmse``, or ``accuracy``, ``log_loss`` and ``baseline_accuracy``."""
     events_per_second: float
     checkpoint: str
     state_digest: str
+
+    def flat(self) -> dict[str, Any]:
+        """All of it by name, the scores among the others."""
+        found = self._asdict()
+        at = list(found).index("scores")
+        items = list(found.items())
+        return dict([*items[:at], *self.scores.items(), *items[at + 1 :]])
 
 
 class Daemon:
@@ -96,12 +102,12 @@ class Daemon:
             metrics.count_rejected(reason, reasons[reason])
 
     @property
-    def model(self) -> MoERegressor:
+    def model(self) -> MixtureOfExperts:
         """The model as it is now."""
         return self._pipeline.model
 
     @property
-    def scores(self) -> PrequentialScores:
+    def scores(self) -> Scores:
         """The prequential scores as they are now."""
         return self._pipeline.scores
 
@@ -140,11 +146,14 @@ class Daemon:
     def checkpoint(self) -> None:
         """Make everything learned so far survive a crash.
 
-        1. Dead letters are flushed to disk. 2. State, positions and counters replace the checkpoint, durably.
-        3. The source is told, for the sake of lag tools. The order is the guarantee: nothing is ahead of the state.
+        1. Dead letters and predictions are flushed to disk. 2. State, positions and counters replace the checkpoint,
+        durably. 3. The source is told, for the sake of lag tools. The order is the guarantee: nothing is ahead of the
+        state.
         """
         started = time.monotonic()
         self._dead_letters.flush()
+        if self._pipeline.predictions is not None:
+            self._pipeline.predictions.sink.flush()
         path = self._store.save(
             {**self.model.arrays(), **self.scores.arrays(), "guard.latest": self._guard.latest},
             {
@@ -218,17 +227,13 @@ class Daemon:
             self._on_batch(progress)
 
     def _summary(self, seconds: float) -> Summary:
-        scores = self.scores
-        known = scores.log_loss.count > 0
         counts = {outcome: self._outcomes[outcome] for outcome in OUTCOMES}
         return Summary(
             events=sum(counts.values()),
             **counts,
             pending=0,
             expired=0,
-            rmse=scores.rmse()["running"] if known else None,
-            log_loss=scores.log_loss.means()["running"] if known else None,
-            baseline_rmse=scores.baseline_rmse()["running"] if known else None,
+            scores=self.scores.summary(),
             events_per_second=self._processed / max(seconds, 1e-9),
             checkpoint=self._path,
             state_digest=self.model.state_digest(),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from streammoe.estimators import MoERegressor
-from streammoe.runtime.scores import AVERAGES, PrequentialScores
+from streammoe.estimators import MixtureOfExperts
+from streammoe.runtime.scores import AVERAGES, ClassificationScores, PrequentialScores, Scores
 
 BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -35,6 +36,17 @@ CATALOGUE: dict[str, Metric] = {
         Gauge, "Root mean squared error, each event predicted before it is learned", ("average",)
     ),
     "streammoe_baseline_rmse": Metric(Gauge, "The same for predicting the mean of all targets so far", ("average",)),
+    "streammoe_output_rmse": Metric(
+        Gauge, "streammoe_prequential_rmse of each of several outputs", ("output", "average")
+    ),
+    "streammoe_prequential_accuracy": Metric(
+        Gauge, "Part of the events whose likeliest class was theirs, each predicted before it is learned", ("average",)
+    ),
+    "streammoe_baseline_accuracy": Metric(
+        Gauge, "The same for predicting the most frequent class so far", ("average",)
+    ),
+    "streammoe_model_features": Metric(Gauge, "Features that the experts see, intercept and powers included"),
+    "streammoe_model_classes": Metric(Gauge, "Classes that a classifier has met"),
     "streammoe_model_events": Metric(Gauge, "Events that the model has learned, warm-up included"),
     "streammoe_warming_up": Metric(Gauge, "1 while events go to the warm-up buffer, else 0"),
     "streammoe_step_size": Metric(Gauge, "Step size of the next event"),
@@ -85,13 +97,19 @@ class Metrics:
         self._histogram("streammoe_checkpoint_seconds").observe(seconds)
         self._checkpoint_at = time.monotonic()
 
-    def publish(self, model: MoERegressor, scores: PrequentialScores, progress: tuple[int, int] | None) -> None:
+    def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores as they are after a batch. What is not known yet has no sample or is NaN."""
-        rmse, baseline, log_loss = scores.rmse(), scores.baseline_rmse(), scores.log_loss.means()
-        for average in AVERAGES:
-            self._gauge("streammoe_prequential_log_loss", average).set(log_loss[average])
-            self._gauge("streammoe_prequential_rmse", average).set(rmse[average])
-            self._gauge("streammoe_baseline_rmse", average).set(baseline[average])
+        self._show("streammoe_prequential_log_loss", scores.log_loss.means())
+        if isinstance(scores, PrequentialScores):
+            self._show("streammoe_prequential_rmse", scores.rmse())
+            self._show("streammoe_baseline_rmse", scores.baseline_rmse())
+            for q, name in enumerate(model.output_names if scores.outputs > 1 else ()):
+                self._show("streammoe_output_rmse", scores.rmse(q), str(name))
+        if isinstance(scores, ClassificationScores):
+            self._show("streammoe_prequential_accuracy", scores.accuracy())
+            self._show("streammoe_baseline_accuracy", scores.baseline_accuracy())
+            self._gauge("streammoe_model_classes").set(len(model.output_names))
+        self._gauge("streammoe_model_features").set(model.n_expert_features)
         self._gauge("streammoe_model_events").set(model.n)
         self._gauge("streammoe_warming_up").set(model.is_warming_up)
         self._gauge("streammoe_step_size").set(model.step_size)
@@ -101,6 +119,10 @@ class Metrics:
         if progress is not None:
             done, total = progress
             self._gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+
+    def _show(self, name: str, means: Mapping[str, float], *labels: str) -> None:
+        for average in AVERAGES:
+            self._gauge(name, *labels, average).set(means[average])
 
     def _counter(self, name: str, *labels: str) -> Counter:
         metric = self._of[name].labels(*labels)

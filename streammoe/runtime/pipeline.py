@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streammoe.errors import InvalidEvent, StreammoeError
-from streammoe.estimators import MoERegressor
-from streammoe.ports import Batch, DeadLetter
-from streammoe.runtime.decoders import decoder, to_row
-from streammoe.runtime.scores import PrequentialScores
-from streammoe.types import BoolArray
+from streammoe.estimators import MixtureOfExperts, MoEClassifier, Outcome
+from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
+from streammoe.runtime.decoders import Decoded, Row, Values, Wanted, decoder, to_row
+from streammoe.runtime.predictions import mixture_intervals
+from streammoe.runtime.scores import Scores
+from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
 
@@ -22,9 +24,18 @@ class Schema(NamedTuple):
     """Which fields of a record mean what."""
 
     targets: tuple[str, ...]
-    features: tuple[str, ...] | None
-    """``None``: every field of the first good record that is neither a target nor ignored."""
+    features: tuple[str, ...] | None = None
+    """``None``: every field of the first good record that means nothing else."""
     ignore: tuple[str, ...] = ()
+    weight: str | None = None
+    categorical: frozenset[str] = frozenset()
+    timestamps: frozenset[str] = frozenset()
+    late_columns: bool = False
+
+    @property
+    def others(self) -> set[str]:
+        """Fields that are never features."""
+        return {*self.targets, *self.ignore, *((self.weight,) if self.weight else ())}
 
 
 class Processed(NamedTuple):
@@ -39,13 +50,25 @@ class Processed(NamedTuple):
     """(n,) which records were refused."""
 
 
+class PredictionWriter(NamedTuple):
+    """Where predictions go, and what they hold."""
+
+    sink: PredictionSink
+    interval: float
+    """Probability of the interval; 0 leaves it out."""
+    gate: bool
+
+
 class Pipeline:
     """Takes batches in order and teaches them to a model; owns nothing but the scores."""
 
-    def __init__(self, model: MoERegressor, schema: Schema, scores: PrequentialScores) -> None:
+    def __init__(
+        self, model: MixtureOfExperts, schema: Schema, scores: Scores, predictions: PredictionWriter | None = None
+    ) -> None:
         self.model = model
         self.schema = schema
         self.scores = scores
+        self.predictions = predictions
         self._unknown: set[str] = set()
 
     def process(self, batch: Batch) -> Processed:
@@ -56,91 +79,224 @@ class Pipeline:
         """
         if batch.too_long:
             return _refused_whole(batch)
-        letters, rest = ([], batch) if self.model.feature_names else self._find_columns(batch)
-        self._notice_unknown(rest)
-        decoded = decoder(batch.format).decode(rest, self.model.feature_names, self.schema.targets)
-        outcome = self.model.learn_rows(decoded.X, decoded.Y)
+        ledger = _Ledger(batch)
+        rest = batch if self.model.fields else self._find_columns(batch, ledger)
+        ignored = self.schema.others if self.schema.late_columns else None
+        while True:
+            decoded = decoder(batch.format).decode(rest, self._wanted(self.model.fields), ignored)
+            self._learn(rest, decoded, ledger)
+            if decoded.first_new is None:
+                break
+            at, values = decoded.first_new
+            self._learn_wider(rest, at, values, ledger)
+            rest = rest.tail(at + 1)
+        if ignored is None:
+            self._notice_unknown(batch)
         if not self.model.is_finite():
             message = (
                 f"{batch.origin}: the model is not finite after a batch from here; this is a bug, please report it"
             )
             raise StreammoeError(message)
+        return ledger.closed()
+
+    def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> None:
+        """Learn what was decoded of a batch that ends where the ledger's batch does."""
+        first = len(ledger.batch) - len(batch)
+        for i, reason, detail in decoded.rejected:
+            ledger.refuse(first + i, "decode", reason, detail)
+        if not len(decoded.rows):
+            return
+        fields = self.model.fields
+        before = self.model.n
+        outcome = self.model.learn_rows(
+            decoded.X,
+            decoded.Y if decoded.labels is None else decoded.labels,
+            decoded.weights,
+            texts={fields[j]: texts for j, texts in decoded.texts.items()},
+            traced=self.predictions is not None,
+        )
+        self._report(ledger, first + decoded.rows, outcome, before, decoded.labels)
+
+    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> None:
+        """Learn the i-th record, which holds values under new names."""
+        names = sorted(values)
+        fields = [*self.model.fields, *names]
+        decode = decoder(batch.format)
+        row = to_row(decode.names(batch, i), self._wanted(fields), text=_is_text(batch))
+        before = self.model.n
+        outcome = self.model.learn_wider(
+            names,
+            np.array([row.x]),
+            self._targets(row),
+            np.array([row.weight]),
+            texts={fields[j]: [text] for j, text in row.texts.items()},
+            traced=self.predictions is not None,
+        )
+        if outcome.learned[0]:
+            LOGGER.info("%s: %s joined the columns", batch.origin, ", ".join(map(repr, names)))
+        labels = [row.label] if self._is_classifier else None
+        at = len(ledger.batch) - len(batch) + i
+        self._report(ledger, np.array([at]), outcome, before, labels)
+
+    def _report(
+        self, ledger: _Ledger, rows: Any, outcome: Outcome, before: int, labels: Sequence[str | None] | None
+    ) -> None:
+        """Score events, write their predictions, and count them; `rows` are their places in the ledger's batch."""
         learned = outcome.learned
         self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
-
-        refused = {i: _letter(rest, i, "decode", reason, detail) for i, reason, detail in decoded.rejected}
         for at, error in outcome.refused.items():
-            i = int(decoded.rows[at])
-            refused[i] = _letter(rest, i, "validate", error.reason, str(error))
-        bad = np.zeros(len(batch), dtype=np.bool_)
-        bad[: len(letters)] = True
-        bad[len(letters) + np.array(sorted(refused), dtype=np.int64)] = True
-        # In the order of the records, wherever the stream was cut.
-        letters += [refused[i] for i in sorted(refused)]
-        outcomes = Counter(
-            learned=int(learned.sum()),
-            predicted_only=len(decoded.rows) - len(outcome.refused) - int(learned.sum()),
-            rejected=len(letters),
-            skipped=batch.skipped,
+            ledger.refuse(int(rows[at]), "validate", error.reason, str(error))
+        ledger.learned += int(learned.sum())
+        ledger.used += len(rows) - len(outcome.refused)
+        if self.predictions is not None and ledger.used:
+            used = np.ones(len(rows), np.bool_)
+            used[list(outcome.refused)] = False
+            versions = (before + np.cumsum(learned) - learned)[used]
+            places = [ledger.batch.place(int(i)) for i in rows[used]]
+            self.predictions.sink.write(self._predictions(places, versions, used, outcome, labels))
+
+    def _predictions(
+        self,
+        places: list[Place],
+        versions: Any,
+        used: BoolArray,
+        outcome: Outcome,
+        labels: Sequence[str | None] | None,
+    ) -> Predictions:
+        """Rows for the sink; those of `outcome` that were used."""
+        writer = self.predictions
+        assert writer is not None  # noqa: S101 - for the type checker; callers have looked
+        shares, means, variances = outcome.trace
+        shown: dict[str, Any] = {"gate": shares if writer.gate else None}
+        predictions = outcome.predictions[used]
+        if labels is not None:
+            assert isinstance(self.model, MoEClassifier)  # noqa: S101 - same
+            names = [str(label) for label in self.model.class_labels]
+            likeliest = [names[at] for at in predictions.argmax(axis=1)] if names else [None] * len(places)
+            known = predictions.sum(axis=1) > 0.0  # before a label was met, nothing was predicted
+            return Predictions(
+                places=places,
+                versions=versions,
+                predictions=[label if sure else None for label, sure in zip(likeliest, known, strict=True)],
+                targets=[label for label, use in zip(labels, used, strict=True) if use],
+                outputs=self.schema.targets,
+                classes=tuple(names),
+                probabilities=predictions,
+                **shown,
+            )
+        if writer.interval > 0.0:
+            # Experts that a row knew nothing of, in the batch that ended the warm-up, have neither share nor variance.
+            spread = np.where(variances > 0.0, variances, 1.0)
+            shown["intervals"] = mixture_intervals(shares, means, spread, writer.interval)
+        return Predictions(
+            places=places,
+            versions=versions,
+            predictions=predictions,
+            targets=outcome.targets[used],
+            outputs=self.schema.targets,
+            **shown,
         )
-        return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad)
+
+    # -- Fields ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_classifier(self) -> bool:
+        return isinstance(self.model, MoEClassifier)
+
+    def _wanted(self, fields: Sequence[str]) -> Wanted:
+        """What to take from records whose features are these."""
+        schema = self.schema
+        return Wanted(
+            tuple(fields),
+            () if self._is_classifier else schema.targets,
+            schema.targets[0] if self._is_classifier else None,
+            schema.weight,
+            schema.categorical,
+            schema.timestamps,
+        )
+
+    def _targets(self, row: Row) -> FloatArray | list[str | None]:
+        return [row.label] if self._is_classifier else np.array([row.y])
 
     def _notice_unknown(self, batch: Batch) -> None:
         """Say once for each field that it is ignored; one record of a batch is looked at, since all would cost much."""
-        if self.schema.features is not None or not len(batch):
+        if self.schema.features is not None:
             return
         try:
             fields = decoder(batch.format).names(batch, 0)
         except InvalidEvent:
-            return  # it is refused, with its reason, when the batch is decoded
-        known = {*self.model.feature_names, *self.schema.targets, *self.schema.ignore, *self._unknown}
-        unknown = sorted(fields.keys() - known)
-        if unknown:
+            return  # it was refused, with its reason
+        unknown = sorted(fields.keys() - {*self.model.fields, *self.schema.others, *self._unknown})
+        if unknown and self.model.fields:
             self._unknown.update(unknown)
             LOGGER.warning(
-                "%s: ignoring %s, which the first good record did not have; columns are fixed by that one",
+                "%s: ignoring %s, which the first good record did not have; schema.late_columns = true takes them up",
                 batch.origin,
                 ", ".join(map(repr, unknown)),
             )
 
-    def _find_columns(self, batch: Batch) -> tuple[list[DeadLetter], Batch]:
+    def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
         """Let the first good record say which columns there are.
 
-        Returns the dead letters for all records before it, which leave no trace in the model, and what is left of the
-        batch. Looking at one record at a time makes both the same wherever the stream was cut into batches.
+        All records before it are refused, and leave no trace in the model; returns what is left of the batch. Looking
+        at one record at a time makes both the same wherever the stream was cut.
         """
         if self.schema.features is not None:
             self.model.set_columns(sorted(self.schema.features))
-            return [], batch
+            return batch
         decode = decoder(batch.format)
         # A header without the target is an error; it must come before the header shapes the model.
-        decode.decode(batch.tail(len(batch)), (), self.schema.targets)
-        others = {*self.schema.targets, *self.schema.ignore}
-        letters = []
+        decode.decode(batch.tail(len(batch)), self._wanted(()))
         for i in range(len(batch)):
             stage = "decode"
             try:
                 values = decode.names(batch, i)
-                columns = sorted(name for name in values if name not in others)
-                row, target = to_row(values, columns, self.schema.targets, text=batch.columns is not None)
+                columns = sorted(values.keys() - self.schema.others)
+                row = to_row(values, self._wanted(columns), text=_is_text(batch))
                 stage = "validate"
-                self.model.introduce(columns, np.array([row]), np.array([target]))
+                self.model.introduce(columns, np.array([row.x]), self._targets(row))
             except InvalidEvent as error:
-                letters.append(_letter(batch, i, stage, error.reason, str(error)))
+                ledger.refuse(i, stage, error.reason, str(error))
             else:
-                return letters, batch.tail(i)
-        return letters, batch.tail(len(batch))
+                return batch.tail(i)
+        return batch.tail(len(batch))
+
+
+class _Ledger:
+    """What becomes of each record of a batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.learned = 0
+        self.used = 0
+        self._letters: dict[int, DeadLetter] = {}
+
+    def refuse(self, i: int, stage: str, reason: str, detail: str) -> None:
+        """The i-th record carries no event that can be learned."""
+        self._letters[i] = DeadLetter(self.batch.place(i), stage, reason, detail, self.batch.record(i))
+
+    def closed(self) -> Processed:
+        """The sums, and the letters in the order of the records, wherever the stream was cut."""
+        refused = sorted(self._letters)
+        letters = [self._letters[i] for i in refused]
+        bad = np.zeros(len(self.batch), dtype=np.bool_)
+        bad[refused] = True
+        outcomes = Counter(
+            learned=self.learned,
+            predicted_only=self.used - self.learned,
+            rejected=len(letters),
+            skipped=self.batch.skipped,
+        )
+        return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad)
 
 
 def _refused_whole(batch: Batch) -> Processed:
+    ledger = _Ledger(batch)
     detail = f"the record goes on beyond the {len(batch.block)} bytes of source.max_record_bytes; only these are kept"
-    return Processed(
-        Counter(learned=0, predicted_only=0, rejected=1, skipped=batch.skipped),
-        Counter(malformed=1),
-        [_letter(batch, 0, "decode", "malformed", detail)],
-        np.ones(1, dtype=np.bool_),
-    )
+    ledger.refuse(0, "decode", "malformed", detail)
+    return ledger.closed()
 
 
-def _letter(batch: Batch, i: int, stage: str, reason: str, detail: str) -> DeadLetter:
-    return DeadLetter(batch.place(i), stage, reason, detail, batch.record(i))
+def _is_text(batch: Batch) -> bool:
+    """Whether the format writes numbers as text."""
+    return batch.format == "csv"

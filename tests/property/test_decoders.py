@@ -1,21 +1,25 @@
 """Both paths of a decoder agree, and where a file was cut or resumed shows in nothing."""
 
 import json
+import math
 import tempfile
+from datetime import UTC
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import Decoded, decoder, to_row
+from streammoe.runtime.decoders import Decoded, Wanted, decoder, to_row
 from streammoe_connectors.file import FileSource
 
-COLUMNS, TARGETS, HEADER = ("a", "b"), ("y",), ("a", "t", "b", "y")
+HEADER = ("a", "t", "b", "y")
+NUMBERS = Wanted(("a", "b"), ("y",))
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 odd_numbers = st.sampled_from(
@@ -58,30 +62,66 @@ json_numbers = st.builds('{{"a": {}, "c": {}, "a":{}, "y":0}}'.format, numbers, 
 json_records = mutated((json_objects | json_numbers).map(lambda text: (text + "\n").encode()))
 
 
-def batch_of(records, format):
+EVERY_KIND = Wanted(
+    ("a", "c", "t"),
+    ("y", "z"),
+    label="l",
+    weight="w",
+    categorical=frozenset({"c", "late_c"}),
+    timestamps=frozenset({"t", "late_t"}),
+)
+KINDS_HEADER = ("a", "c", "t", "y", "z", "l", "w", "late", "late_c", "late_t", "ignored")
+IGNORED = frozenset({"ignored", "b", '"'})
+
+
+def batch_of(records, format, header=HEADER):
     ends = np.cumsum([len(record) for record in records], dtype=np.int64)
-    columns = HEADER if format == "csv" else None
+    columns = header if format == "csv" else None
     return Batch(b"".join(records), ends, format, columns, "here", lambda i: {"offset": i}, {})
 
 
-def exactly(batch):
+def exactly(batch, wanted=NUMBERS, ignore=None):
     """What the exact path makes of each record."""
-    rows, values, rejected = [], [], []
+    text = batch.format == "csv"
+    known = None if ignore is None else {slot.name for slot in wanted.slots} | ignore
+    decode, rows, events, rejected, first_new = decoder(batch.format), [], [], [], None
     for i in range(len(batch)):
         try:
-            x, y = to_row(decoder(batch.format).names(batch, i), COLUMNS, TARGETS, text=batch.format == "csv")
-            rows.append(i)
-            values.append(x + y)
+            values = decode.names(batch, i)
+            event = to_row(values, wanted, text=text)
+            new = {} if known is None else {name: value for name, value in values.items() if name not in known}
+            own = wanted._replace(fields=tuple(sorted(new)), targets=(), label=None, weight=None)
+            row = to_row(new, own, text=text)
+            missing = [row.texts[j] is None if j in row.texts else math.isnan(x) for j, x in enumerate(row.x)]
+            new = {name: new[name] for name, is_missing in zip(own.fields, missing, strict=True) if not is_missing}
         except InvalidEvent as error:
             rejected.append((i, error.reason, str(error)))
-    values = np.array(values).reshape(-1, 3)
-    return Decoded(np.array(rows, np.int64), values[:, :2], values[:, 2:], rejected)
+        else:
+            if new:
+                first_new = (i, new)
+                break
+            rows.append(i)
+            events.append(event)
+    P, Q = len(wanted.fields), len(wanted.targets)
+    return Decoded(
+        np.array(rows, np.int64),
+        np.array([event.x for event in events]).reshape(len(events), P),
+        {j: [event.texts[j] for event in events] for j in range(P) if wanted.fields[j] in wanted.categorical},
+        np.array([event.y for event in events]).reshape(len(events), Q),
+        None if wanted.label is None else [event.label for event in events],
+        np.array([event.weight for event in events]),
+        rejected,
+        first_new,
+    )
 
 
 def assert_same(one, other):
     assert one.rejected == other.rejected
     assert one.rows.tolist() == other.rows.tolist()
-    for a, b in ((one.X, other.X), (one.Y, other.Y)):
+    assert (one.texts, one.labels, repr(one.first_new)) == (other.texts, other.labels, repr(other.first_new))
+    for a, b in ((one.X, other.X), (one.Y, other.Y), (one.weights, other.weights)):
+        assert a.flags.c_contiguous
+        assert a.shape == b.shape
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(np.signbit(a) & ~np.isnan(a), np.signbit(b) & ~np.isnan(b))
 
@@ -90,14 +130,14 @@ def assert_same(one, other):
 @given(st.lists(csv_records, min_size=1, max_size=6))
 def test_csv_blocks_decode_like_their_records(records):
     batch = batch_of(records, "csv")
-    assert_same(decoder("csv").decode(batch, COLUMNS, TARGETS), exactly(batch))
+    assert_same(decoder("csv").decode(batch, NUMBERS), exactly(batch))
 
 
 @settings(deadline=None)
 @given(st.lists(json_records, min_size=1, max_size=6))
 def test_jsonl_blocks_decode_like_their_records(records):
     batch = batch_of(records, "jsonl")
-    assert_same(decoder("jsonl").decode(batch, COLUMNS, TARGETS), exactly(batch))
+    assert_same(decoder("jsonl").decode(batch, NUMBERS), exactly(batch))
 
 
 @settings(deadline=None)
@@ -106,7 +146,181 @@ def test_one_number_a_record_agrees_without_company(texts):
     for text in texts:
         for name, record in (("csv", f"{text},,,\n"), ("jsonl", f'{{"a":{text}}}\n')):
             batch = batch_of([record.encode()], name)
-            assert_same(decoder(name).decode(batch, COLUMNS, TARGETS), exactly(batch))
+            assert_same(decoder(name).decode(batch, NUMBERS), exactly(batch))
+
+
+# --- every kind of value --------------------------------------------------------------------------------------------
+
+times = st.one_of(
+    st.datetimes().map(str),
+    st.datetimes(timezones=st.just(UTC)).map(lambda time: time.isoformat().replace("+00:00", "Z")),
+    st.dates().map(str),
+    st.sampled_from(["2024-02-30", "2024-05-01T24:00", "2024-05-01 10:00+02", "2024-05-01t10:00:00,5Z", "20240501"]),
+)
+words = st.sampled_from(["", "a", "b", " a", "é", "1", "1.0", "01", "true", "True", "null", "x" * 256, "é" * 257, "\0"])
+booleans = st.sampled_from(["true", "FALSE", "True", "fALSE", " true", ""])
+
+
+@st.composite
+def kinds_rows(draw, numbers, words, times, none, odd):
+    """Rows under `KINDS_HEADER`, most of them sound."""
+    usual = {"c": words, "l": words, "late_c": words, "t": times, "late_t": times}
+    n = draw(st.integers(1, 6))
+    rows = []
+    late = draw(st.integers(0, 2 * n))
+    for i in range(n):
+        row = {}
+        for name in KINDS_HEADER:
+            strategy = usual.get(name, numbers)
+            if not draw(st.integers(0, 11)):
+                strategy = draw(st.sampled_from([numbers, words, times, none, odd]))
+            row[name] = draw(none if name.startswith("late") and i < late else strategy)
+        rows.append(row)
+    return rows
+
+
+plain_numbers = st.sampled_from(["1", "0.5", "-2", "3e2", "true", "FALSE"])
+
+
+@settings(deadline=None)
+@given(kinds_rows(plain_numbers | finite.map(repr), words, times, st.just(""), numbers), st.booleans())
+def test_csv_blocks_of_every_kind_decode_like_their_records(rows, late):
+    records = [(",".join(row[name] for name in KINDS_HEADER) + "\n").encode() for row in rows]
+    batch = batch_of(records, "csv", KINDS_HEADER)
+    ignore = IGNORED if late else None
+    assert_same(decoder("csv").decode(batch, EVERY_KIND, ignore), exactly(batch, EVERY_KIND, ignore))
+
+
+json_words = words | st.integers() | finite | st.booleans()
+any_json = json_values | words | times | st.sampled_from([-0.0, 1e300, 2**70, 10**300, "\ud800"])
+
+
+@settings(deadline=None)
+@given(
+    kinds_rows(
+        finite | st.integers(), words | st.integers() | finite | st.booleans(), times | finite, st.none(), any_json
+    ),
+    st.booleans(),
+    st.data(),
+)
+def test_jsonl_blocks_of_every_kind_decode_like_their_records(rows, late, data):
+    kept = [{name: row[name] for name in row if data.draw(st.integers(0, 5))} for row in rows]
+    batch = batch_of([(json.dumps(row) + "\n").encode() for row in kept], "jsonl")
+    ignore = IGNORED if late else None
+    assert_same(decoder("jsonl").decode(batch, EVERY_KIND, ignore), exactly(batch, EVERY_KIND, ignore))
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(0, 6), st.booleans())
+def test_arrow_tables_of_every_kind_decode_like_their_rows(data, n, late):
+    """Columns keep their type, so what varies is which type comes where another one belongs."""
+    integers = st.integers(-(2**63), 2**63 - 1)
+    columns = {
+        pa.float64(): st.floats(),
+        pa.float32(): st.floats(width=32),
+        pa.int64(): integers,
+        pa.uint64(): st.integers(0, 2**64 - 1),
+        pa.bool_(): st.booleans(),
+        pa.decimal128(38, 10): st.decimals(-(10**27), 10**27, places=10),
+        pa.string(): words | times,
+        pa.string_view(): words,
+        pa.large_string(): times,
+        pa.dictionary(pa.int8(), pa.string()): words,
+        pa.dictionary(pa.int32(), pa.int64()): integers,
+        pa.timestamp("ns", "Europe/Zurich"): integers,
+        pa.timestamp("us"): integers,
+        pa.timestamp("ms"): integers,
+        pa.timestamp("s"): integers,
+        pa.date32(): st.integers(-(10**6), 10**6),
+        pa.date64(): st.integers(-1000, 1000).map(lambda days: days * 86_400_000),
+        pa.null(): st.none(),
+        pa.list_(pa.int64()): st.lists(st.integers(0, 9)),
+        pa.duration("ns"): integers,
+        pa.binary(): st.binary(),
+    }
+    arrays = []
+    for name in KINDS_HEADER:
+        kind = data.draw(st.sampled_from([pa.float64(), *columns] if name in {"y", "z", "w", "a"} else [*columns]))
+        values = data.draw(st.lists(st.none() | columns[kind], min_size=n, max_size=n))
+        if name.startswith("late") and data.draw(st.booleans()):
+            values = [None] * n
+        if pa.types.is_dictionary(kind):
+            arrays.append(pa.array(values, kind.value_type).dictionary_encode().cast(kind))
+        else:
+            arrays.append(pa.array(values, kind))
+    batch = arrow_batch(pa.record_batch(arrays, KINDS_HEADER))
+    ignore = IGNORED if late else None
+    assert_same(decoder("arrow").decode(batch, EVERY_KIND, ignore), exactly(batch, EVERY_KIND, ignore))
+
+
+def arrow_batch(table):
+    return Batch(b"", np.empty(0, np.int64), "arrow", None, "here", lambda i: {"row": i}, {}, table=table)
+
+
+layouts = st.sampled_from(
+    ["2024-05-01", "2024-05-01T12:30", "2024-05-01 12:30:05.25+01:00", "2024-05-01t00:00:59,123456789Z"]
+)
+
+
+@settings(deadline=None)
+@given(st.data(), layouts, st.integers(1, 5))
+def test_times_of_one_layout_decode_like_single_ones(data, layout, n):
+    """The way of columns, for which only the digits may differ."""
+    digits = st.sampled_from("0123") if data.draw(st.booleans()) else st.sampled_from("0123456789a-")
+    texts = []
+    for _ in range(n):
+        at = data.draw(st.sets(st.integers(0, len(layout) - 1), max_size=3))
+        texts.append("".join(data.draw(digits) if i in at and c.isdigit() else c for i, c in enumerate(layout)))
+    texts = [text if data.draw(st.integers(0, 4)) else None for text in texts]
+    wanted = Wanted(("t",), timestamps=frozenset("t"))
+    quoted = ["" if text is None else f'"{text}"' for text in texts]
+    for batch in (
+        batch_of([f"{text}\n".encode() for text in quoted], "csv", ("t",)),
+        batch_of([f'{{"t":{text or "null"}}}\n'.encode() for text in quoted], "jsonl"),
+        arrow_batch(pa.record_batch({"t": pa.array(["x", *texts], pa.string()).slice(1)})),
+    ):
+        assert_same(decoder(batch.format).decode(batch, wanted), exactly(batch, wanted))
+
+
+@settings(deadline=None)
+@given(kinds_rows(finite, words, times, st.none(), st.just(0)))
+def test_all_formats_agree_on_the_same_events(rows):
+    def cell(value):
+        return "" if value is None else value if isinstance(value, str) else repr(value)
+
+    records = [(",".join(cell(row[name]) for name in KINDS_HEADER) + "\n").encode() for row in rows]
+    by_csv = decoder("csv").decode(batch_of(records, "csv", KINDS_HEADER), EVERY_KIND)
+    by_json = decoder("jsonl").decode(batch_of([json.dumps(row).encode() + b"\n" for row in rows], "jsonl"), EVERY_KIND)
+    # Numbers written as text are numbers in csv alone.
+    both = sorted(set(by_csv.rows.tolist()) & set(by_json.rows.tolist()))
+    for i in both:
+        if not any(isinstance(rows[i][name], str) for name in ("a", "y", "z", "w")):
+            one, other = by_csv.rows.tolist().index(i), by_json.rows.tolist().index(i)
+            np.testing.assert_array_equal(by_csv.X[one], by_json.X[other])
+            np.testing.assert_array_equal(by_csv.Y[one], by_json.Y[other])
+            if not isinstance(rows[i]["l"], float):
+                assert by_csv.labels[one] == by_json.labels[other]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(["1,2,", "1,,", "x,2,", "1,2,3", "1,2,x", "1,2,3,4", ",2,3"]), min_size=1, max_size=300)
+)
+def test_going_on_after_each_late_column_reads_every_record_once(cells):
+    """The way of a caller whose model grows."""
+    whole = batch_of([f"{cell}\n".encode() for cell in cells], "csv", ("a", "y", "late"))
+    wanted, rows, refused, offset = Wanted(("a",), ("y",)), [], [], 0
+    for _ in range(3):
+        decoded = decoder("csv").decode(whole.tail(offset), wanted, frozenset())
+        rows += (offset + decoded.rows).tolist()
+        refused += [offset + record.index for record in decoded.rejected]
+        if decoded.first_new is None:
+            break
+        i, values = decoded.first_new
+        offset += i
+        wanted = wanted._replace(fields=(*wanted.fields, *values))
+    assert sorted(rows + refused) == list(range(len(cells)))
+    assert refused == [i for i, cell in enumerate(cells) if cell in {"x,2,", "1,2,x", "1,2,3,4"}]
 
 
 # --- cutting --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from streammoe.errors import ConfigError
 from streammoe.schedules import Constant, Power
-from streammoe.settings import SCHEDULE_TABLES, Model, Settings, load
+from streammoe.settings import SCHEDULE_TABLES, Model, Settings, learning_defaults, load
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -65,7 +65,11 @@ class TestDefaults:
         sections = {name: hint for name, hint in Settings.__annotations__.items() if name != "source"}
         assert set(written) == set(sections)
         for name, table in written.items():
-            assert table == defaults(section_model(name)), name
+            found = dict(table)
+            if name == "model":  # what has a default for each kind is there as a comment, and tested below
+                found["schedule"] = {"alpha": 0.6, **found["schedule"]}
+                found["bound"] = "tight"
+            assert found == defaults(section_model(name)), name
 
         connector = pytest.importorskip("streammoe_connectors.file").FileSource
         assert source == defaults(connector.Settings) | {"kind": "file"}
@@ -73,13 +77,16 @@ class TestDefaults:
     def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:
         text = (CONFIG / "default.toml").read_text()
         opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-        assert count == 3
+        assert count == 8
+        opened = opened.replace('"regressor"', '"classifier"', 1)
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
         path = tmp_path / "opened.toml"
         path.write_text(re.sub(r"^(block_bytes|max_record_bytes).*\n", "", opened, flags=re.MULTILINE))
         settings = read(path)
-        assert (settings.schema.target, settings.model.warmup) == ("y", 400)
+        assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", 400)
+        assert (settings.model.bound, settings.model.classes) == ("tight", ("no", "yes"))
+        assert settings.predictions.path == "predictions.jsonl"
 
     def test_every_setting_of_the_default_file_has_a_comment(self) -> None:
         for line in (CONFIG / "default.toml").read_text().splitlines():
@@ -102,7 +109,11 @@ def section_model(name: str) -> type[BaseModel]:
 
 def defaults(model: type[BaseModel]) -> dict[str, Any]:
     """Defaults of a section as TOML would hold them; a required or empty (None) one cannot be there."""
-    known = {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
+    known = {
+        name: field.get_default(call_default_factory=True, validated_data={})
+        for name, field in model.model_fields.items()
+        if not field.is_required()
+    }
     plain = json.loads(model.model_construct(**known).model_dump_json())
     return {name: value for name, value in plain.items() if name in known and value is not None}
 
@@ -175,7 +186,10 @@ class TestProblems:
             ('model.degree = "1"', "model.degree: must be a valid integer, got '1' (from config.toml)"),
             ("model.seed = true", "model.seed: must be a valid integer, got true (from config.toml)"),
             ("model.prior_strength = inf", "model.prior_strength: must be a finite number, got inf (from config.toml)"),
-            ('model.bound = "loose"', "model.bound: must be 'tight' or 'paper', got 'loose' (from config.toml)"),
+            (
+                'model.bound = "loose"',
+                "model.bound: must be 'tight', 'adaptive' or 'paper', got 'loose' (from config.toml)",
+            ),
             ("metrics.port = -1", "metrics.port: must be greater than or equal to 0, got -1 (from config.toml)"),
             ("dead_letters.max_ratio = 0", "dead_letters.max_ratio: must be greater than 0, got 0 (from config.toml)"),
             (
@@ -218,13 +232,6 @@ class TestProblems:
     @pytest.mark.parametrize(
         ("schema", "sentence"),
         [
-            (
-                'target = ["y", "z"]',
-                (
-                    "schema.target: must be one column, several targets are not supported yet; 2 are listed, "
-                    "got a list (from config.toml)"
-                ),
-            ),
             ("", "schema.target: required, but not set; add it to [schema] in config.toml"),
             (
                 'target = "y"\nfeatures = ["x", "y"]',
@@ -251,6 +258,104 @@ class TestProblems:
     def test_schema_sentences(self, config: Path, schema: str, sentence: str) -> None:
         config.write_text(f'[source]\nkind = "file"\npath = "a.csv"\n[schema]\n{schema}\n')
         assert problems(config) == (sentence,)
+
+    @pytest.mark.parametrize(
+        ("lines", "parts"),
+        [
+            ("target = []", ["schema.target: must name a column, or several of them in a list"]),
+            ('target = ["y", "y"]', ["schema.target: must name each column once, but repeats y"]),
+            ('target = ["y", 1]', ["schema.target: must be a list of column names"]),
+            ('target = ["y", "z"]\nfeatures = ["x", "z"]', ["schema.features: must not hold the target 'z'"]),
+            ('target = "y"\nweight = "y"', ["schema.weight: must not hold the target 'y', got 'y'"]),
+            (
+                'target = "y"\nfeatures = ["x", "w"]\nweight = "w"\ncategorical = ["x", "y"]\ntimestamps = ["x"]',
+                [
+                    "schema.weight: must not hold what schema.features lists too (w)",
+                    "schema.categorical: must not hold the target 'y'",
+                ],
+            ),
+            (
+                'target = "y"\nignore = ["i"]\nweight = "i"\ncategorical = ["i", "a"]\ntimestamps = ["a"]',
+                [
+                    "schema.weight: must not hold what schema.ignore lists too (i)",
+                    "schema.categorical: must not hold what schema.ignore lists too (i)",
+                ],
+            ),
+            (
+                'target = "y"\nweight = "w"\ncategorical = ["a"]\ntimestamps = ["t", "a", "w"]',
+                ["schema.timestamps: must not hold what schema.weight names (w)"],
+            ),
+            (
+                'target = "y"\ncategorical = ["a"]\ntimestamps = ["t", "a"]',
+                ["schema.timestamps: must not hold what schema.categorical lists too (a)"],
+            ),
+            (
+                'target = "y"\nfeatures = ["x"]\ncategorical = ["c"]\nlate_columns = true',
+                [
+                    "schema.categorical: must name features only; schema.features does not list c",
+                    "schema.late_columns: must be false where schema.features is a list, which says all of them",
+                ],
+            ),
+        ],
+    )
+    def test_columns_mean_one_thing_only(self, config: Path, lines: str, parts: list[str]) -> None:
+        config.write_text(f'[source]\nkind = "file"\npath = "a.csv"\n[schema]\n{lines}\n')
+        found = problems(config)
+        assert len(found) == len(parts)
+        assert all(sentence.startswith(part) for sentence, part in zip(found, parts, strict=True)), found
+
+    def test_what_belongs_to_the_other_kind_of_model_is_told_at_once(self, config: Path) -> None:
+        config.write_text(MINIMAL + '[model]\nkind = "classifier"\ncovariance = "full"\nn_experts = 0\n')
+        assert problems(config, 'schema.target=["y", "z"]', "metrics.port=-1") == (
+            "model.n_experts: must be greater than or equal to 1, got 0 (from config.toml)",
+            (
+                "model.covariance: must be 'diagonal' where model.kind = 'classifier'; classes have no covariance, "
+                "got 'full' (from config.toml)"
+            ),
+            "metrics.port: must be greater than or equal to 0, got -1 (from flag metrics.port)",
+            "schema.target: must be one column where model.kind = 'classifier', got a list (from flag schema.target)",
+        )
+
+    @pytest.mark.parametrize(
+        ("classes", "sentence"),
+        [
+            ('["a", "a"]', "must name each label once, but repeats a"),
+            ('["1", 1]', "must name each label once, but repeats 1"),
+            ('["a"]', "must name at least two labels; left out, labels are taken as they come"),
+            ("[0.5, 1]", "must be a list of labels: texts, whole numbers or booleans"),
+            ('["", "a"]', "must be a list of labels: texts, whole numbers or booleans"),
+        ],
+    )
+    def test_classes_are_labels(self, config: Path, classes: str, sentence: str) -> None:
+        (found,) = problems(config, "model.kind=classifier", f"model.classes={classes}")
+        assert found == f"model.classes: {sentence}, got a list (from flag model.classes)"
+
+    def test_classes_are_for_classifiers(self, config: Path) -> None:
+        (found,) = problems(config, 'model.classes=["a", "b"]')
+        assert found.startswith("model.classes: must be left out where model.kind = 'regressor'")
+
+    @pytest.mark.parametrize(
+        ("flags", "sentence"),
+        [
+            (
+                ["kind=file"],
+                (
+                    'predictions.path: must be set where predictions.kind = "file", '
+                    "got nothing (from flag predictions.kind)"
+                ),
+            ),
+            (
+                ["kind=file", "path=out.txt"],
+                (
+                    'predictions.path: must end in one of .jsonl, .ndjson, .parquet, since predictions.format = "auto" '
+                    "goes by that, got 'out.txt' (from flag predictions.path)"
+                ),
+            ),
+            (["interval=1"], "predictions.interval: must be less than 1, got 1 (from flag predictions.interval)"),
+        ],
+    )
+    def test_prediction_sentences(self, config: Path, flags: list[str], sentence: str) -> None:
+        assert problems(config, *(f"predictions.{flag}" for flag in flags)) == (sentence,)
 
     @pytest.mark.parametrize(
         ("source", "sentence"),
@@ -327,6 +432,35 @@ class TestProblems:
         assert problems(config) == ("config.toml: is not UTF-8 text (byte 5); save it in that encoding",)
 
 
+class TestKinds:
+    def test_a_classifier_has_defaults_of_its_own(self, config: Path) -> None:
+        model = read(config, "model.kind=classifier").model
+        assert (model.schedule, model.bound) == (Power(0.5), "adaptive")
+        model = read(config, "model.kind=classifier", "model.schedule.offset=3").model
+        assert model.schedule == Power(0.5, offset=3.0)
+        model = read(config, "model.kind=classifier", "model.schedule.alpha=0.7", "model.bound=paper").model
+        assert (model.schedule, model.bound) == (Power(0.7), "paper")
+        model = read(config, "model.kind=classifier", "model.schedule={kind = 'constant', gamma = 0.1}").model
+        assert model.schedule == Constant(0.1)
+
+    def test_labels_are_texts_as_they_are_in_records(self, config: Path) -> None:
+        read_classes = read(config, "model.kind=classifier", 'model.classes=[true, 7, "x", "1.0"]').model.classes
+        assert read_classes == ("true", "7", "x", "1.0")
+
+    def test_several_targets(self, config: Path) -> None:
+        schema = read(config, 'schema.target=["y", "z"]').schema
+        assert schema.target == schema.targets == ("y", "z")
+        assert read(config).schema.targets == ("y",)
+
+    @pytest.mark.parametrize(
+        ("flags", "format"),
+        [(["path=a.JSONL"], "jsonl"), (["path=a.parquet"], "parquet"), (["path=a.txt", "format=jsonl"], "jsonl")],
+    )
+    def test_the_format_of_predictions(self, config: Path, flags: list[str], format: str) -> None:
+        settings = read(config, "predictions.kind=file", *(f"predictions.{flag}" for flag in flags))
+        assert settings.predictions.file_format == format
+
+
 class TestSettings:
     def test_are_frozen(self, config: Path) -> None:
         settings = read(config)
@@ -340,6 +474,14 @@ class TestSettings:
         assert json.loads(json.dumps(first)) == first == read(config, "checkpoint.keep=9").learning_settings()
         assert first != read(config, "model.schedule.alpha=0.7").learning_settings()
         assert first != read(config, 'schema.ignore=["id"]').learning_settings()
+
+    def test_what_an_old_checkpoint_does_not_know_is_as_if_it_had_been_left_out(self, config: Path) -> None:
+        now, known = read(config).learning_settings(), learning_defaults()
+        for section in ("model", "schema"):
+            values = now[section]
+            assert isinstance(values, dict)
+            assert {name: values[name] for name in values if name != "target"} == known[section]
+        assert json.loads(json.dumps(known)) == known
 
     def test_every_schedule_has_a_table(self) -> None:
         assert set(SCHEDULE_TABLES) == {"power", "constant"}

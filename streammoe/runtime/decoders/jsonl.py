@@ -5,26 +5,30 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import Decoded, Rejected, TooLarge, collect, is_utf8, malformed, text_of, to_row
+from streammoe.runtime.decoders import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, text_of
+from streammoe.runtime.decoders.arrow import times_of
+from streammoe.runtime.decoders.values import LONGEST_TEXT, Kind, TooLarge
+from streammoe.types import FloatArray
 
 _DEPTH = 100  # a fixed limit, well below the interpreter's: what is refused must not depend on the caller's stack
 _BETWEEN_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^"\[\]{}]+', re.DOTALL)
 
 
 class JsonlDecoder:
-    """Decodes objects of numbers, booleans (as 1 and 0) and nulls; other fields may hold anything."""
+    """Decodes objects of numbers, booleans, texts and nulls; fields that are not wanted may hold anything."""
 
-    def names(self, batch: Batch, i: int) -> dict[str, object]:
+    def names(self, batch: Batch, i: int) -> Values:
         record = text_of(batch.record(i))
         if _depth(record) > _DEPTH:
             raise malformed(record, f"must not be nested deeper than {_DEPTH} levels")
@@ -36,12 +40,14 @@ class JsonlDecoder:
             raise malformed(record, "must be a JSON object")
         return value
 
-    def decode(self, batch: Batch, columns: Sequence[str], targets: Sequence[str]) -> Decoded:
-        read = _reader((*columns, *targets))
+    def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
+        sheet = Sheet(len(batch), wanted)
+        known = None if ignore is None else frozenset(ignore).union(slot.name for slot in sheet.slots)
+        nulls: frozenset[str] = frozenset()
+        read = _reader(sheet.slots, known, nulls)
         ascii_only = batch.block.isascii()
-        refused = (math.nan,) * (len(columns) + len(targets))
-        rows: list[Sequence[float]] = []
-        rejected: list[Rejected] = []
+        rows: list[Sequence[Any]] = []
+        taken: list[int] = []
         # One record at a time: a parser of whole blocks also takes two objects in a line, or one across two lines.
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
             record = batch.block[start:stop]
@@ -49,16 +55,48 @@ class JsonlDecoder:
             if _brackets(record) <= _DEPTH and (ascii_only or is_utf8(record)):
                 try:
                     rows.append(read(record))
+                    taken.append(i)
                     continue
                 except msgspec.MsgspecError:
                     pass  # the exact path says why, or accepts it
             try:
-                x, y = to_row(self.names(batch, i), columns, targets)
-                rows.append(x + y)
+                values = self.names(batch, i)
+                sheet.put(i, values, text=False)
+                if known is not None and not values.keys() <= known:
+                    new = {name: value for name, value in values.items() if name not in known}
+                    if held := sheet.check_new(new, text=False):
+                        sheet.new = (i, held)
+                        break
+                    if not new.keys() <= nulls and len(nulls) < _MOST_NULLS:
+                        nulls = nulls.union(new)
+                        read = _reader(sheet.slots, known, nulls)
             except InvalidEvent as error:
-                rejected.append(Rejected(i, error.reason, str(error)))
-                rows.append(refused)
-        return collect(np.array(rows, np.float64).reshape(len(rows), len(refused)), len(columns), rejected)
+                sheet.reject(i, error)
+        _take(sheet, range(len(rows)) if len(rows) == len(batch) else taken, rows)
+        return sheet.finish()
+
+
+def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> None:
+    """Takes what the fast path found in these records."""
+    at = slice(0, len(rows)) if isinstance(records, range) else records
+    if all(slot.kind == "number" for slot in sheet.slots):
+        sheet.numbers[at] = np.array(rows, np.float64).reshape(len(rows), len(sheet.slots))
+    else:
+        for j, (slot, column) in enumerate(zip(sheet.slots, zip(*rows, strict=True), strict=False)):
+            seconds = _times(column) if slot.kind == "time" else None
+            if slot.kind == "number":
+                sheet.numbers[at, j] = np.array(column, np.float64)
+            elif seconds is not None:
+                sheet.numbers[at, j] = seconds
+            else:
+                sheet.put_column(j, records, column, text=False)
+    sheet.judge(0, len(sheet.numbers))
+
+
+def _times(column: Sequence[Any]) -> FloatArray | None:
+    if any(value is not None and value.__class__ is not str for value in column):
+        return None
+    return times_of(pa.array(column, pa.string()))
 
 
 def _integer(literal: str) -> object:
@@ -85,16 +123,46 @@ def _depth(record: str) -> int:
     return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
 
 
-@lru_cache(maxsize=8)
-def _reader(names: tuple[str, ...]) -> Callable[[bytes], tuple[Any, ...]]:
-    """A compiled parser from a record to the values of `names`."""
-    fields = {f"f{j}": name for j, name in enumerate(names)}
+_TYPES: dict[Kind, Any] = {
+    "number": float | bool | None,
+    "time": float | str | None,
+    "text": Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None,
+}
+_MOST_NULLS = 64  # names that have been null only; a parser is compiled for each new one
+
+
+@lru_cache(maxsize=64)
+def _reader(
+    slots: tuple[Slot, ...], known: frozenset[str] | None, nulls: frozenset[str]
+) -> Callable[[bytes], tuple[Any, ...]]:
+    """A compiled parser from a record to the values of `slots`.
+
+    Args:
+        slots: what to take.
+        known: if given, a record with other names is refused, unless they
+        nulls: are listed here, and null.
+    """
+    others = {} if known is None else dict.fromkeys(known, msgspec.Raw) | dict.fromkeys(nulls, None)
+    taken = {slot.name for slot in slots}
+    named = [(slot.name, _TYPES[slot.kind]) for slot in slots]
+    named += [(name, others[name]) for name in sorted(others) if name not in taken and _is_plain(name)]
     try:
-        kind = msgspec.defstruct("Record", [(field, float | bool | None, None) for field in fields], rename=fields)
+        record_type = msgspec.defstruct(
+            "Record",
+            [(f"f{j}", expected, None) for j, (_, expected) in enumerate(named)],
+            rename={f"f{j}": name for j, (name, _) in enumerate(named)},
+            forbid_unknown_fields=known is not None,
+        )
     except ValueError:  # a name twice, or one that needs escapes in JSON
         return _refuse
-    decode = msgspec.json.Decoder(kind).decode
-    return lambda record: msgspec.structs.astuple(decode(record))
+    decode, astuple = msgspec.json.Decoder(record_type).decode, msgspec.structs.astuple
+    if len(named) == len(slots):
+        return lambda record: astuple(decode(record))
+    return lambda record: astuple(decode(record))[: len(slots)]
+
+
+def _is_plain(name: str) -> bool:
+    return json.dumps(name, ensure_ascii=False) == f'"{name}"'
 
 
 def _refuse(record: bytes) -> tuple[Any, ...]:

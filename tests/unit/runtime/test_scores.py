@@ -5,7 +5,15 @@ import numpy as np
 import pytest
 
 from streammoe.persistence import decode, encode
-from streammoe.runtime.scores import AVERAGES, HORIZON, WINDOW, Average, PrequentialScores
+from streammoe.runtime.scores import (
+    AVERAGES,
+    HORIZON,
+    LEAST_PROBABILITY,
+    WINDOW,
+    Average,
+    ClassificationScores,
+    PrequentialScores,
+)
 
 RNG = np.random.default_rng(5)
 
@@ -86,7 +94,7 @@ def kept(scores):
 
 def through_a_checkpoint(scores):
     found = decode(encode(scores.arrays(), {"scores": scores.to_json()}), "here")
-    return PrequentialScores.restore(found.metadata["scores"], found.arrays)
+    return type(scores).restore(found.metadata["scores"], found.arrays)
 
 
 @pytest.mark.parametrize("n", [1, 300, WINDOW + 50])
@@ -109,3 +117,113 @@ def test_targets_as_large_as_are_let_through_stay_finite():
     scores.update(np.zeros(2), np.zeros((2, 1)), np.array([[1e50], [-1e50]]))
     assert scores.rmse()["running"] == pytest.approx(1e50)
     json.dumps(scores.to_json(), allow_nan=False)
+
+
+# --- several outputs ------------------------------------------------------------------------------------------------
+
+
+def several_outputs(n=200, cuts=()):
+    Y = RNG.normal(loc=[1.0, -5.0, 100.0], scale=[1.0, 2.0, 10.0], size=(n, 3))
+    predictions = Y + RNG.normal(scale=[0.1, 0.5, 3.0], size=(n, 3))
+    scores = PrequentialScores(3)
+    for part in np.split(np.arange(n), cuts):
+        scores.update(np.zeros(len(part)), predictions[part], Y[part])
+    return scores, predictions, Y
+
+
+def test_each_output_has_an_error_of_its_own():
+    scores, predictions, Y = several_outputs(cuts=[1, 50])
+    errors = np.sqrt(np.mean((Y - predictions) ** 2, axis=0))
+    assert [scores.rmse(q)["running"] for q in range(3)] == pytest.approx(errors)
+    assert scores.rmse()["running"] == pytest.approx(np.sqrt(np.mean(errors**2)))
+    before = np.array([Y[:i].mean(axis=0) if i else np.zeros(3) for i in range(len(Y))])
+    errors = np.sqrt(np.mean((Y - before) ** 2, axis=0))
+    assert [scores.baseline_rmse(q)["running"] for q in range(3)] == pytest.approx(errors)
+    assert scores.baseline_rmse()["running"] == pytest.approx(np.sqrt(np.mean(errors**2)))
+
+
+def test_scores_of_several_outputs_go_on_from_a_checkpoint():
+    scores, predictions, Y = several_outputs()
+    again = through_a_checkpoint(scores)
+    for either in (scores, again):
+        either.update(np.ones(200), Y, predictions)
+    assert kept(again) == kept(scores)
+    assert again.rmse(2) == scores.rmse(2)
+
+
+def test_the_only_output_is_all_of_them():
+    scores, *_ = scores_of()
+    assert scores.rmse(0) == scores.rmse()
+
+
+def test_scores_from_before_there_were_several_outputs_go_on():
+    scores, *_ = scores_of()
+    old = scores.to_json()
+    (old["target_sum"],) = old.pop("target_sums")
+    again = PrequentialScores.restore(old, scores.arrays())
+    assert kept(again) == kept(scores)
+
+
+# --- classes --------------------------------------------------------------------------------------------------------
+
+
+def classified(n=400, cuts=(), M=4):
+    """Classes that become known one after the other; rows of predictions know those of the events before."""
+    rng = np.random.default_rng(11)
+    classes = np.minimum(rng.integers(0, M, n), np.arange(n) // 5)
+    classes = np.array([list(dict.fromkeys(classes.tolist())).index(c) for c in classes.tolist()])
+    known = np.array([len(set(classes[:i].tolist())) for i in range(n)])
+    probabilities = np.zeros((n, M))
+    for i in range(n):
+        probabilities[i, : known[i]] = rng.dirichlet(np.ones(known[i])) if known[i] else 0.0
+    scores = ClassificationScores()
+    for part in np.split(np.arange(n), cuts):
+        seen = int(known[part].max(initial=0))
+        scores.update(classes[part], probabilities[part, :seen])
+    return scores, classes, probabilities
+
+
+def test_losses_and_hits_are_those_of_the_predictions():
+    scores, classes, probabilities = classified(cuts=[1, 7, 100])
+    given = probabilities[np.arange(len(classes)), classes]
+    assert scores.log_loss.means()["running"] == pytest.approx(-np.log(np.maximum(given, LEAST_PROBABILITY)).mean())
+    hits = [p.any() and p.argmax() == c for p, c in zip(probabilities, classes, strict=True)]
+    assert scores.accuracy()["running"] == pytest.approx(np.mean(hits))
+
+
+@pytest.mark.parametrize("n", [1, 2, 400, 9000])
+def test_the_baseline_counts_classes(n):
+    scores, classes, _ = classified(n)
+    counts, hits, losses = {}, [], []
+    for c in classes.tolist():
+        most = max(counts.values(), default=0)
+        hits.append(bool(counts) and min(k for k in counts if counts[k] == most) == c)
+        losses.append(-math.log((counts.get(c, 0) + 1) / (sum(counts.values()) + len(counts) + 1)))
+        counts[c] = counts.get(c, 0) + 1
+    assert scores.baseline_accuracy()["running"] == pytest.approx(np.mean(hits))
+    assert scores.baseline_log_loss.means()["running"] == pytest.approx(np.mean(losses))
+
+
+def test_cuts_show_in_rounding_of_class_scores_only():
+    whole = classified()[0]
+    for cuts in ([1, 2, 3], list(range(400)), [200]):
+        cut = classified(cuts=cuts)[0]
+        for name, average in cut.averages.items():
+            assert average.means() == pytest.approx(whole.averages[name].means(), rel=1e-9)
+
+
+def test_class_scores_go_on_from_a_checkpoint_to_the_last_bit():
+    scores, classes, probabilities = classified()
+    again = through_a_checkpoint(scores)
+    for either in (scores, again):
+        either.update(classes + 1, np.hstack([probabilities, probabilities[:, :1]]) / 2)
+    assert kept(again) == kept(scores)
+    assert kept(through_a_checkpoint(ClassificationScores())) == kept(ClassificationScores())
+
+
+def test_a_class_that_nobody_expected_costs_a_finite_loss():
+    scores = ClassificationScores()
+    scores.update(np.array([0, 3]), np.array([[1.0], [1.0]]))
+    scores.update(np.empty(0, np.int64), np.empty((0, 5)))
+    assert scores.log_loss.means()["running"] == pytest.approx(-math.log(LEAST_PROBABILITY) / 2)
+    assert scores.accuracy()["running"] == 0.5

@@ -5,7 +5,7 @@ import pytest
 
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import decoder
+from streammoe.runtime.decoders import Wanted, decoder
 
 
 def batch_of(*records, columns=("a", "b", "y")):
@@ -13,8 +13,8 @@ def batch_of(*records, columns=("a", "b", "y")):
     return Batch(b"".join(records), ends, "csv", columns, "events.csv", lambda i: {"offset": i}, {})
 
 
-def decode(*records, columns=("a", "b"), targets=("y",), header=("a", "b", "y")):
-    return decoder("csv").decode(batch_of(*records, columns=header), columns, targets)
+def decode(*records, columns=("a", "b"), targets=("y",), header=("a", "b", "y"), ignore=None, **wanted):
+    return decoder("csv").decode(batch_of(*records, columns=header), Wanted(columns, targets, **wanted), ignore)
 
 
 def reasons(*records, **names):
@@ -47,7 +47,8 @@ def test_other_columns_may_hold_anything():
     [
         (b"abc", "wrong_type"),
         (b" ", "wrong_type"),
-        (b"true", "wrong_type"),
+        (b"yes", "wrong_type"),
+        (b" true", "wrong_type"),
         (b"0x10", "wrong_type"),
         (b"1_0", "wrong_type"),
         (b"nan", "not_finite"),
@@ -118,3 +119,84 @@ def test_names_gives_raw_text():
     with pytest.raises(InvalidEvent) as caught:
         decoder("csv").names(batch, 1)
     assert caught.value.reason == "malformed"
+
+
+def test_labels_categories_times_and_weights():
+    decoded = decode(
+        b"1,red,2024-05-01,cat,2\n",
+        b',"",,,\n',
+        b'2,"say ""hi""",1.5,dog,0\n',
+        header=("a", "c", "t", "y", "w"),
+        columns=("c", "a", "t"),
+        targets=(),
+        label="y",
+        weight="w",
+        categorical=frozenset("c"),
+        timestamps=frozenset("t"),
+    )
+    np.testing.assert_array_equal(
+        decoded.X, [[math.nan, 1, 1714521600], [math.nan, math.nan, math.nan], [math.nan, 2, 1.5]]
+    )
+    assert decoded.texts == {0: ["red", None, 'say "hi"']}
+    assert decoded.labels == ["cat", None, "dog"]
+    assert decoded.weights.tolist() == [2, 1, 0]
+    assert decoded.Y.shape == (3, 0)
+
+
+@pytest.mark.parametrize("first", [b"true", b"", b"1"])
+def test_booleans_are_numbers_wherever_they_come(first):
+    cells = [first, b"TRUE", b"false", b"False", b"tRuE", b""] * 100
+    decoded = decode(*(b"%s,0,1\n" % cell for cell in cells))
+    expected = [math.nan if cell == b"" else float(cell.lower() in {b"true", b"1"}) for cell in cells]
+    np.testing.assert_array_equal(decoded.X[:, 0], expected)
+
+
+def test_a_bad_time_or_label_refuses_its_record_only():
+    header = ("a", "t", "l")
+    wanted = {"columns": ("a", "t"), "targets": (), "label": "l", "timestamps": frozenset("t"), "header": header}
+    records = [b"1,2024-05-01,x\n", b"1,May 1,x\n", b"1,,%s\n" % (b"x" * 257), b"1,,x\n"]
+    assert reasons(*records, **wanted) == [(1, "wrong_type"), (2, "out_of_range")]
+    assert decode(*records, **wanted).labels == ["x", "x"]
+
+
+def test_events_with_some_of_their_targets_are_refused():
+    found = reasons(b"1,2,3\n", b"1,2,\n", b"1,,\n", columns=("a",), targets=("b", "y"))
+    assert found == [(1, "partial_target")]
+
+
+@pytest.mark.parametrize("label", ["b", "l"])
+def test_the_label_has_to_be_in_the_header_and_the_weight_may_be(label):
+    if label == "b":
+        assert decode(b"1,2,3\n", targets=(), label=label, weight="w").weights.tolist() == [1]
+    else:
+        with pytest.raises(SourceError, match="no column 'l'"):
+            decode(b"1,2,3\n", targets=(), label=label)
+
+
+# --- late columns ---------------------------------------------------------------------------------------------------
+
+LATE = ("a", "y", "late", "later", "skip")
+
+
+@pytest.mark.parametrize("n", [0, 3, 500])
+def test_reading_stops_before_the_first_value_of_a_new_column(n):
+    records = [b"1,2,,,x\n"] * n + [b"1,2,,7,\n", b"1,2,3,4,x\n", b"bad"]
+    decoded = decode(*records, header=LATE, columns=("a",), ignore={"skip"})
+    assert decoded.first_new == (n, {"later": "7"})
+    assert decoded.rows.tolist() == list(range(n))
+    assert decoded.rejected == []
+
+
+def test_without_leave_to_grow_new_columns_are_ignored():
+    decoded = decode(b"1,2,3,,\n", header=LATE, columns=("a",))
+    assert (decoded.first_new, decoded.rows.tolist()) == (None, [0])
+
+
+def test_a_refused_record_brings_no_column():
+    records = [b"x,2,3,,\n", b"1,2,abc,,\n", b"1,2\n", b"1,2,,,\n"]
+    decoded = decode(*records, header=LATE, columns=("a",), ignore={"skip"})
+    assert decoded.first_new is None
+    assert [bad.index for bad in decoded.rejected] == [0, 1, 2]
+    assert "'late' is 'abc'" in decoded.rejected[1].detail
+    again = decode(*records, header=LATE, columns=("a",), ignore={"skip"}, categorical=frozenset({"late"}))
+    assert again.first_new == (1, {"late": "abc"})

@@ -5,7 +5,7 @@ import pytest
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import decoder
+from streammoe.runtime.decoders import Wanted, decoder
 
 
 def batch_of(*records):
@@ -13,8 +13,8 @@ def batch_of(*records):
     return Batch(b"".join(records), ends, "jsonl", None, "events.jsonl", lambda i: {"offset": i}, {})
 
 
-def decode(*records, columns=("a", "b"), targets=("y",)):
-    return decoder("jsonl").decode(batch_of(*records), columns, targets)
+def decode(*records, columns=("a", "b"), targets=("y",), ignore=None, **wanted):
+    return decoder("jsonl").decode(batch_of(*records), Wanted(columns, targets, **wanted), ignore)
 
 
 def reasons(*records):
@@ -117,3 +117,78 @@ def test_names_gives_raw_values():
     with pytest.raises(InvalidEvent) as caught:
         decoder("jsonl").names(batch, 1)
     assert caught.value.reason == "malformed"
+
+
+def test_labels_categories_times_and_weights():
+    decoded = decode(
+        b'{"a":1,"c":"red","t":"2024-05-01","y":true,"w":2}\n',
+        b'{"c":"","t":null}\n',
+        b'{"a":2,"c":3.0,"t":1.5,"y":0.5,"w":0}\n',
+        columns=("c", "a", "t"),
+        targets=(),
+        label="y",
+        weight="w",
+        categorical=frozenset("c"),
+        timestamps=frozenset("t"),
+    )
+    np.testing.assert_array_equal(
+        decoded.X, [[math.nan, 1, 1714521600], [math.nan, math.nan, math.nan], [math.nan, 2, 1.5]]
+    )
+    assert decoded.texts == {0: ["red", None, "3"]}
+    assert decoded.labels == ["true", None, "0.5"]
+    assert decoded.weights.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"[1]", "wrong_type"),
+        (b'"\\ud800"', "wrong_type"),
+        (b"NaN", "not_finite"),
+        (b'"%s"' % (b"x" * 257), "out_of_range"),
+        (b"1e300", "out_of_range"),
+        (b"1e400", "out_of_range"),
+    ],
+)
+def test_a_bad_label_refuses_its_record_only(value, reason):
+    decoded = decode(b'{"y":"a"}\n', b'{"y":%s}\n' % value, b'{"y":"b"}\n', targets=(), label="y")
+    assert decoded.labels == ["a", "b"]
+    assert [(bad.index, bad.reason) for bad in decoded.rejected] == [(1, reason)]
+
+
+def test_events_with_some_of_their_targets_are_refused():
+    assert [
+        (bad.index, bad.reason) for bad in decode(b'{"y":1}', b'{"y":1,"z":2}', b"{}", targets=("y", "z")).rejected
+    ] == [(0, "partial_target")]
+
+
+# --- late columns ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("before", [b'{"a":1,"skip":"x"}\n', b'{"late":null,"a":1}\n', b'{"b":2,"skip":[{}]}\n'])
+@pytest.mark.parametrize("n", [0, 3])
+def test_reading_stops_before_the_first_value_of_a_new_field(before, n):
+    records = [before] * n + [b'{"late":"2024-05-01","a":1}\n', b"bad"]
+    decoded = decode(*records, ignore={"skip", 'odd "name"'}, timestamps=frozenset({"late"}))
+    assert decoded.first_new == (n, {"late": "2024-05-01"})
+    assert decoded.rows.tolist() == list(range(n))
+    assert decoded.rejected == []
+
+
+def test_without_leave_to_grow_new_fields_are_ignored():
+    decoded = decode(b'{"a":1,"late":2}\n')
+    assert (decoded.first_new, decoded.rows.tolist()) == (None, [0])
+
+
+def test_a_refused_record_brings_no_field():
+    records = [b'{"a":"x","late":1}\n', b'{"late":"abc"}\n', b'{"late":1\n', b'{"a":1,"late":null}\n', b'{"late":[]}\n']
+    decoded = decode(*records, ignore=())
+    assert decoded.first_new is None
+    assert [bad.index for bad in decoded.rejected] == [0, 1, 2, 4]
+    assert decode(*records, ignore=(), categorical=frozenset({"late"})).first_new == (1, {"late": "abc"})
+
+
+def test_always_other_fields_that_are_null_are_no_columns():
+    decoded = decode(*(b'{"a":%d,"n%d":null}\n' % (i, i) for i in range(200)), ignore=())
+    assert decoded.X[:, 0].tolist() == list(range(200))
+    assert decoded.first_new is None

@@ -1,0 +1,318 @@
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from streammoe.errors import CheckpointError, ConfigError
+from streammoe.ports import Predictions
+from streammoe.runtime import predictions as predictions_module
+from streammoe.runtime.predictions import mixture_intervals, prediction_sink
+
+
+def rows_from(first=0, n=2, **others):
+    """Rows of a regressor with one output."""
+    given = {
+        "places": [{"path": "a.csv", "offset": 10 * i} for i in range(first, first + n)],
+        "versions": np.arange(first, first + n),
+        "predictions": np.arange(first, first + n)[:, None] + 0.5,
+        "targets": np.where(np.arange(n) % 2, math.nan, 1.0)[:, None],
+        "outputs": ("y",),
+    }
+    return Predictions(**given | others)
+
+
+def several_outputs(n=2):
+    values = np.arange(2.0 * n).reshape(n, 2)
+    return {
+        "outputs": ("y", "z"),
+        "predictions": values,
+        "targets": np.where(np.arange(n)[:, None] % 2, math.nan, values + 1.0),
+        "intervals": np.stack([values - 1.0, values + 1.0], axis=2),
+        "gate": np.full((n, 3), 0.25),
+    }
+
+
+LABELS = {
+    "predictions": ["cat", None],
+    "targets": [None, "dog"],
+    "classes": ("cat", "dog"),
+    "probabilities": np.array([[0.75, 0.25], [0.0, 0.0]]),
+}
+
+
+def write(path, format, *parts):
+    sink = prediction_sink(path, format)
+    for rows in parts:
+        sink.write(rows)
+    sink.flush()
+    sink.close()
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+# --- JSON Lines -----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_becomes_an_object(tmp_path):
+    path = tmp_path / "new" / "out.jsonl"
+    write(path, "jsonl", rows_from(intervals=np.array([[[0.0, 1.0]], [[-1.0, 2.5]]]), gate=np.full((2, 2), 0.5)))
+    assert lines(path) == [
+        {
+            "place": {"path": "a.csv", "offset": 0},
+            "model_version": 0,
+            "prediction": 0.5,
+            "interval": [0.0, 1.0],
+            "target": 1.0,
+            "gate": [0.5, 0.5],
+        },
+        {
+            "place": {"path": "a.csv", "offset": 10},
+            "model_version": 1,
+            "prediction": 1.5,
+            "interval": [-1.0, 2.5],
+            "target": None,
+            "gate": [0.5, 0.5],
+        },
+    ]
+
+
+def test_several_outputs_are_objects_by_name(tmp_path):
+    write(tmp_path / "out", "jsonl", rows_from(**several_outputs()))
+    first, second = lines(tmp_path / "out")
+    assert first["prediction"] == {"y": 0.0, "z": 1.0}
+    assert first["interval"] == {"y": [-1.0, 1.0], "z": [0.0, 2.0]}
+    assert (first["target"], second["target"]) == ({"y": 1.0, "z": 2.0}, None)
+
+
+def test_labels_come_with_the_probability_of_each_class(tmp_path):
+    write(tmp_path / "out", "jsonl", rows_from(**LABELS))
+    first, second = lines(tmp_path / "out")
+    assert (first["prediction"], first["target"], first["probabilities"]) == ("cat", None, {"cat": 0.75, "dog": 0.25})
+    assert (second["prediction"], second["target"]) == (None, "dog")
+    assert "gate" not in first
+    assert "interval" not in first
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    write(tmp_path / "out", "jsonl", rows_from(n=1, predictions=np.array([[math.nan]]), gate=np.array([[math.inf]])))
+    (row,) = lines(tmp_path / "out")
+    assert (row["prediction"], row["gate"]) == (None, [None])
+
+
+def test_a_torn_line_spoils_no_other(tmp_path):
+    path = tmp_path / "out"
+    write(path, "jsonl", rows_from())
+    path.write_bytes(path.read_bytes()[:-20])
+    write(path, "jsonl", rows_from(2))
+    whole, torn, *after = path.read_bytes().splitlines()
+    assert json.loads(whole)["model_version"] == 0
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(torn)
+    assert [json.loads(line)["model_version"] for line in after] == [2, 3]
+
+
+def test_flushed_rows_are_in_the_file_before_it_is_closed(tmp_path):
+    sink = prediction_sink(tmp_path / "out", "jsonl")
+    sink.write(rows_from())
+    sink.flush()
+    assert len(lines(tmp_path / "out")) == 2
+    sink.close()
+
+
+# --- Parquet --------------------------------------------------------------------------------------------------------
+
+
+def test_each_flush_leaves_a_whole_part_named_by_its_first_version(tmp_path):
+    path = tmp_path / "new" / "out.parquet"
+    sink = prediction_sink(path, "parquet")
+    sink.write(rows_from(0))
+    sink.write(rows_from(2))
+    assert names_in(path.parent) == []
+    sink.flush()
+    sink.flush()
+    sink.write(rows_from(4))
+    sink.flush()
+    sink.write(rows_from(6))
+    sink.close()
+    assert names_in(path.parent) == ["out-000000000000.parquet", "out-000000000004.parquet"]
+    rows = parquet.read_table(path.parent).to_pylist()
+    assert [row["model_version"] for row in rows] == list(range(6))
+    assert rows[1] == {
+        "place": {"path": "a.csv", "offset": 10},
+        "model_version": 1,
+        "prediction": 1.5,
+        "target": None,
+    }
+
+
+def test_a_part_never_replaces_another_one(tmp_path):
+    """Events that are not learned leave the version as it is, so that it names several parts."""
+    for i in range(3):
+        write(tmp_path / "out.parquet", "parquet", rows_from(i, versions=np.array([7, 7])))
+    names = ["out-000000000007.parquet", "out-000000000007_1.parquet", "out-000000000007_2.parquet"]
+    assert names_in(tmp_path) == names
+    assert [parquet.read_table(tmp_path / name)["prediction"][0].as_py() for name in names] == [0.5, 1.5, 2.5]
+
+
+def test_parts_hold_what_the_lines_hold(tmp_path):
+    for name, others in {"several": several_outputs(), "labels": LABELS}.items():
+        write(tmp_path / name / "out.parquet", "parquet", rows_from(**others))
+        write(tmp_path / f"{name}.jsonl", "jsonl", rows_from(**others))
+        rows = parquet.read_table(tmp_path / name).to_pylist(maps_as_pydicts="strict")
+        assert rows == lines(tmp_path / f"{name}.jsonl")
+
+
+def test_places_of_another_form_begin_a_new_part(tmp_path):
+    other = [{"topic": "t", "partition": 0, "offset": i} for i in range(2)]
+    write(tmp_path / "out.parquet", "parquet", rows_from(0), rows_from(2, places=other))
+    first, second = names_in(tmp_path)
+    assert parquet.read_table(tmp_path / first)["place"].to_pylist()[0] == {"path": "a.csv", "offset": 0}
+    assert parquet.read_table(tmp_path / second)["place"].to_pylist() == other
+
+
+def test_classes_may_grow_within_a_part(tmp_path):
+    more = {**LABELS, "classes": ("cat", "dog", "eel"), "probabilities": np.full((2, 3), 0.25)}
+    none = {**LABELS, "classes": (), "probabilities": np.empty((2, 0))}
+    write(tmp_path / "out.parquet", "parquet", rows_from(0, **none), rows_from(2, **LABELS), rows_from(4, **more))
+    (name,) = names_in(tmp_path)
+    found = parquet.read_table(tmp_path / name)["probabilities"].to_pylist(maps_as_pydicts="strict")
+    assert found[::2] == [{}, {"cat": 0.75, "dog": 0.25}, {"cat": 0.25, "dog": 0.25, "eel": 0.25}]
+
+
+def test_long_stretches_between_checkpoints_are_cut_into_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(predictions_module, "MOST_ROWS", 4)
+    sink = prediction_sink(tmp_path / "out.parquet", "parquet")
+    for i in range(0, 10, 2):
+        sink.write(rows_from(i))
+    assert len(names_in(tmp_path)) == 2
+    sink.flush()
+    assert parquet.read_table(tmp_path)["model_version"].to_pylist() == list(range(10))
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    left = tmp_path / ".out[1]-000000000003.parquet.0123.tmp"
+    others = [tmp_path / ".out1-000000000003.parquet.0123.tmp", tmp_path / "out[1].tmp"]
+    for path in (left, *others):
+        path.write_bytes(b"PAR1")
+    prediction_sink(tmp_path / "out[1].parquet", "parquet").close()
+    assert not left.exists()
+    assert all(path.exists() for path in others)
+
+
+def test_no_rows_leave_no_part(tmp_path):
+    write(tmp_path / "out.parquet", "parquet", rows_from(n=0))
+    assert names_in(tmp_path) == []
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+def test_a_place_that_cannot_be_written_is_told_at_the_start(tmp_path, format):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"predictions\.path .*name a file in a folder"):
+        prediction_sink(tmp_path / "file" / "out", format)
+
+
+def test_a_format_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="must be jsonl or parquet, got 'csv'"):
+        prediction_sink(tmp_path / "out", "csv")
+
+
+def test_a_full_disk_keeps_the_checkpoint_from_being_saved():
+    sink = prediction_sink("/dev/full", "jsonl")
+    sink.write(rows_from())
+    with pytest.raises(CheckpointError, match=r"predictions\.path /dev/full: cannot be written \(No space left"):
+        sink.flush()
+    with pytest.raises(CheckpointError):
+        sink.close()
+
+
+def test_a_part_that_cannot_be_written_is_kept_for_the_next_flush(tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    sink = prediction_sink(tmp_path / "out.parquet", "parquet")
+    sink.write(rows_from())
+    with monkeypatch.context() as patched:
+        patched.setattr(predictions_module.durable, "replace", full)
+        with pytest.raises(CheckpointError, match="No space left"):
+            sink.flush()
+    sink.flush()
+    assert parquet.read_table(tmp_path).num_rows == 2
+    assert pa.types.is_struct(parquet.read_table(tmp_path).schema.field("place").type)
+
+
+# --- intervals ------------------------------------------------------------------------------------------------------
+
+
+def quantile(shares, means, deviations, tail):
+    """The obvious way."""
+
+    def excess(x):
+        return float(shares @ norm.cdf(x, means, deviations)) - tail
+
+    ends = norm.ppf(tail, means[shares > 0], deviations[shares > 0])
+    low, high = ends.min(), ends.max()
+    if low == high or excess(low) >= 0:
+        return low
+    return high if excess(high) <= 0 else brentq(excess, low, high, xtol=1e-13, rtol=1e-14)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("K", [1, 2, 5])
+def test_the_ends_are_quantiles_of_the_mixture(level, K):
+    rng = np.random.default_rng(K)
+    n, Q = 60, 2
+    shares = rng.dirichlet(np.full(K, 0.3), n)
+    means = rng.normal(scale=rng.choice([0.0, 1.0, 1000.0], (n, K, Q)))
+    deviations = 10.0 ** rng.uniform(-3, 3, (n, K, Q))
+    found = mixture_intervals(shares, means, deviations**2, level)
+    for i in range(n):
+        for q in range(Q):
+            for end, tail in enumerate([(1 - level) / 2, (1 + level) / 2]):
+                expected = quantile(shares[i], means[i, :, q], deviations[i, :, q], tail)
+                # In probability: where there is hardly any density, no place is better than the one beside it.
+                cdf = float(shares[i] @ norm.cdf(found[i, q, end], means[i, :, q], deviations[i, :, q]))
+                assert cdf == pytest.approx(tail, abs=1e-9)
+                density = float(shares[i] @ norm.pdf(expected, means[i, :, q], deviations[i, :, q]))
+                if density * deviations[i, :, q].min() > 1e-6:
+                    assert found[i, q, end] == pytest.approx(expected, rel=1e-7, abs=1e-7 * deviations[i, :, q].min())
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(-1e50, 1e50), st.floats(1e-20, 1e60)), min_size=1, max_size=4).filter(
+        lambda mixture: sum(share for share, *_ in mixture) > 0.1
+    )
+)
+def test_intervals_of_any_mixture_are_ordered_and_within_those_of_its_components(mixture):
+    shares, means, variances = np.array(mixture).T[:, None, :]
+    shares = shares / shares.sum()
+    low, high = mixture_intervals(shares, means[:, :, None], variances[:, :, None], 0.9)[0, 0]
+    there = shares[0] > 0
+    deviations = np.sqrt(variances[0][there])
+    ends = means[0][there] + 1.6448536269514729 * np.array([[-1], [1]]) * deviations
+    slack = 1e-8 * deviations.min() + 1e-12 * np.abs(ends).max()
+    assert ends.min() - slack <= low <= high + slack <= ends.max() + 2 * slack
+
+
+def test_where_nothing_was_predicted_there_is_no_interval():
+    means = np.array([[[0.0], [0.0]], [[math.nan], [0.0]]])
+    found = mixture_intervals(np.full((2, 2), 0.5), means, np.ones((2, 2, 1)), 0.9)
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1]).all()
+    assert mixture_intervals(np.empty((0, 2)), np.empty((0, 2, 3)), np.empty((0, 2, 3)), 0.9).shape == (0, 3, 2)
