@@ -81,7 +81,7 @@ class MixtureOfExperts(base.Estimator):
         # River clones by the signatures of the estimators, which therefore spell out every argument.
         for name, value in arguments.items():
             # River's clone looks at the first entry of any tuple.
-            setattr(self, name, None if value == () else value)
+            setattr(self, name, None if isinstance(value, tuple) and not value else value)
         problems = [problem for holds, problem in self._rules() if not holds]
         if problems:
             raise ConfigError(*problems)
@@ -365,7 +365,10 @@ class MixtureOfExperts(base.Estimator):
         asked = np.ones(len(X), np.bool_)
         asked[list(refused)] = False
         verdicts = np.full(len(X), -1, dtype=np.int64)
-        verdicts[asked] = self._encoder.screen(X, Y) if asked.all() else self._encoder.screen(X[asked], Y[asked])
+        ranged = self._ranged(Y)
+        verdicts[asked] = (
+            self._encoder.screen(X, ranged) if asked.all() else self._encoder.screen(X[asked], ranged[asked])
+        )
         used = asked & (verdicts < 0)
         for at in np.flatnonzero(verdicts >= 0):
             refused[int(at)] = self._encoder.out_of_range(X[at], Y[at], int(verdicts[at]))
@@ -836,9 +839,13 @@ class MixtureOfExperts(base.Estimator):
     def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""
         layout = self._encoder.layout
-        self._encoder.take(rows, targets, news)
+        self._encoder.take(rows, self._ranged(targets), news)
         if news:
             self._widen(layout)
+
+    def _ranged(self, targets: FloatArray) -> FloatArray:
+        """Targets as far as they have a range: the indexes of classes have none."""
+        return targets if self._family.is_metric else np.zeros_like(targets)
 
     def _widen(self, layout: Layout) -> None:
         """Follow the encoder after it grew from this layout."""
