@@ -84,6 +84,8 @@ class RecordReader:
         """Where the next record begins."""
         self.done = False
         """Whether the stream has ended and all of it was given."""
+        self.waiting = False
+        """Whether nothing can be given before the stream has more; after `next` gave nothing."""
         self._stream = stream
         self._name = name
         self._format = format
@@ -105,6 +107,7 @@ class RecordReader:
         Raises:
             SourceError: reading fails, after all complete records before were given; or the header cannot be used.
         """
+        self.waiting = False
         while self._prepare:
             if not self._prepare[0]():
                 return None
@@ -157,7 +160,8 @@ class RecordReader:
         if self._buffer == codecs.BOM_UTF8:
             self._take(len(self._buffer))
             return True
-        return not codecs.BOM_UTF8.startswith(self._buffer) or self._stream.ended
+        self.waiting = codecs.BOM_UTF8.startswith(self._buffer) and not self._stream.ended
+        return not self.waiting
 
     def _take_header(self) -> bool:
         if self._format != "csv":
@@ -240,6 +244,7 @@ class RecordReader:
             if failure is not None and not ends.size:
                 raise failure
             if ends.size or last or len(self._buffer) <= want:
+                self.waiting = not ends.size and not last
                 return ends
             want = min(2 * want, max(want, self._limit))
 
