@@ -1,10 +1,11 @@
-"""Files, by path or glob: csv and jsonl, also compressed by gzip, and Parquet."""
+"""Files, by path or glob: csv and jsonl, also compressed by gzip or growing, and Parquet."""
 
 from __future__ import annotations
 
 from streammoe.ports import Batch, Position
 from streammoe_connectors.file_settings import FileSettings
 from streammoe_connectors.finite import FiniteFiles
+from streammoe_connectors.follow import FollowedFiles
 
 
 class FileSource:
@@ -20,7 +21,7 @@ class FileSource:
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
-        self._files = FiniteFiles(settings)
+        self._files = FollowedFiles(settings) if settings.follow else FiniteFiles(settings)
 
     def seek(self, position: Position | None) -> None:
         self._files.seek(position)

@@ -173,6 +173,8 @@ def _size_now(file: File) -> int:
 def _size_done(file: File) -> int:
     """What a finished file, which may be gone, had; another one in its place, under its name, would never be read."""
     path, had = file["path"], file.get("size", file["offset"])
+    if "rotation" in file:  # it was followed, and rotated away before it was done
+        return had
     try:
         size = Path(path).stat().st_size
     except OSError:  # finished files need not stay

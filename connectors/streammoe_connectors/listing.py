@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NotRequired, Protocol, TypedDict, cast
+from typing import NamedTuple, NotRequired, Protocol, TypedDict, cast
 
 from streammoe.errors import SourceError
 from streammoe.ports import Position
@@ -86,14 +86,13 @@ def inspect(path: str, format: str) -> File:
         if not stat.S_ISREG(status.st_mode):
             raise SourceError(f"{path} is not a regular file; let source.path name files only, such as {path}/*.csv")
         with Path(path).open("rb") as stream:
-            return opened(path, stream, format)
-
-
-def opened(path: str, stream: BinaryIO, format: str) -> File:
-    """The file that a stream was opened on, to be read from its beginning."""
-    head = stream.read(HEAD_BYTES)
+            head = stream.read(HEAD_BYTES)
     kind_of(path, format, head)
-    inode = os.fstat(stream.fileno()).st_ino
+    return file_at(path, status.st_ino, head)
+
+
+def file_at(path: str, inode: int, head: bytes) -> File:
+    """A file to be read from its beginning."""
     return File(path=path, inode=inode, head_bytes=len(head), head_sha256=digest(head), offset=0, done=False)
 
 

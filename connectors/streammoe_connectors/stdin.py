@@ -124,7 +124,7 @@ class _Pipe:
             raise self._unreadable(error) from error
 
     def gather(self) -> None:
-        """Begin to read together what comes, but not for long: a producer that never pauses must not hold records up."""
+        """Begin to read together what comes, but not for long: a busy producer must not hold records up."""
         self._gather_until = time.monotonic() + _GATHER_SECONDS
 
     def wait(self, timeout: float) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from streammoe.errors import SourceError
-from streammoe.testing import ListSource, SourceContract
+from streammoe.testing import EndlessSourceContract, ListSource, SourceContract
 from streammoe_connectors.file import FileSource
 
 
@@ -171,3 +171,37 @@ class TestFileSource(SourceContract):
         # Smaller blocks than the settings allow cut small files into many batches.
         settings = FileSource.Settings(kind="file", path=str(self.path), block_rows=7)
         return FileSource(settings.model_copy(update={"block_bytes": 64}))
+
+
+class TestFollowedFiles(EndlessSourceContract):
+    """Files to which others append, rotated away halfway or not."""
+
+    @pytest.fixture(
+        autouse=True,
+        params=[
+            ("log.csv", "csv", QUOTED[:14], False),
+            ("log.jsonl", "jsonl", JSONL[:14], False),
+            ("log.csv", "csv", QUOTED[:14], True),
+            ("log.jsonl*", "jsonl", JSONL[:14], True),
+        ],
+        ids=["csv", "jsonl", "rotated", "rotated to a name that is looked for"],
+    )
+    def content(self, request, tmp_path):
+        self.glob, self.format, self.records, self.rotate = request.param
+        self.path = tmp_path / self.glob.rstrip("*")
+        self.added = 0
+
+    def make_source(self):
+        settings = FileSource.Settings(
+            kind="file", path=str(self.path.with_name(self.glob)), format=self.format, follow=True
+        )
+        return FileSource(settings.model_copy(update={"block_bytes": 64}))
+
+    def add(self, data):
+        if self.rotate and self.added == len(self.records) // 2:
+            self.path.rename(f"{self.path}.1")
+        with self.path.open("ab") as stream:
+            if self.format == "csv" and not stream.tell():
+                stream.write(b"x,y\n")
+            stream.write(data)
+        self.added += data.endswith(b"\n")
