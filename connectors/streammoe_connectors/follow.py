@@ -96,9 +96,10 @@ class FollowedFiles:
             if not self._files:
                 break
             followed = self._files[0]
+            begins = self._turn_ends is None
             if self._turn_ends is None:
                 self._turn_ends = followed.status().st_size
-            batch = self._take_turn(followed, self._turn_ends)
+            batch = self._take_turn(followed, self._turn_ends, begins=begins)
             if batch is not None:
                 return batch
             self._turn_ends = None
@@ -109,8 +110,9 @@ class FollowedFiles:
                 self._files.append(followed)
         return None
 
-    def _take_turn(self, followed: _Followed, turn_ends: int) -> Batch | None:
-        while not followed.file["done"] and (followed.is_last or followed.file["offset"] < turn_ends):
+    def _take_turn(self, followed: _Followed, turn_ends: int, *, begins: bool) -> Batch | None:
+        while not followed.file["done"] and (begins or followed.is_last or followed.file["offset"] < turn_ends):
+            begins = False  # each turn has one attempt at least, which also finds out what was lost
             try:
                 batch = followed.next()
             except _LostError as lost:
@@ -227,7 +229,7 @@ class FollowedFiles:
             return
         try:
             again: File = {**file, "rotation": rotation, "done": False}
-            found: _Followed | None = _Followed(_find(file), again, self._settings)
+            found: _Followed | None = _Followed(_find(file, self._settings.format), again, self._settings)
         except _LostError as lost:
             self._may_restart(lost)
             exists = Path(file["path"]).exists()
@@ -324,11 +326,6 @@ class _Followed:
         with explained(path):
             head = self._raw.read(self.file["head_bytes"])
             self._raw.seek(0)
-        if not _is_plain(path, settings.format, head):
-            raise SourceError(
-                f"{path} is compressed or Parquet, which cannot be followed; read it to its end with source.follow = "
-                "false first"
-            )
         self._stream = _GrowingStream(self._raw, path, head)
         self._reader = RecordReader(
             self._stream,
@@ -415,11 +412,11 @@ def _is_plain(path: str, format: str, head: bytes) -> bool:
     return not kind.gzipped and kind.format != PARQUET
 
 
-def _find(file: File) -> BinaryIO:
+def _find(file: File, format: str) -> BinaryIO:
     """Open a file of a position again: under its path, or one that it was given since, or a copy under its path.
 
     Raises:
-        SourceError: there is none, or it is shorter than what had been read of it.
+        SourceError: there is none, it is shorter than what had been read of it, or it cannot be followed.
     """
     path = file["path"]
     names = [name for name in (path, *_beside(path)) if _inode_at(name) == file["inode"]]
@@ -440,6 +437,12 @@ def _find(file: File) -> BinaryIO:
                 f"{found} was truncated to {size} bytes: it had been read to byte {file['offset']}, and what came "
                 "after that is lost"
             )
+        if not _is_plain(path, format, raw.read(HEAD_BYTES)):
+            raise SourceError(
+                f"{path} is compressed or Parquet, which cannot be followed; read it to its end with source.follow = "
+                "false first"
+            )
+        raw.seek(0)
         on_failure.pop_all()
     return cast("BinaryIO", raw)
 
