@@ -53,6 +53,7 @@ class FollowedFiles:
         self._files: deque[_Followed] = deque()  # the first one has its turn
         self._turn_ends: int | None = None
         self._done: list[File] = []  # rotated away, but still under a name that is looked for
+        self._lingering: dict[str, _Followed] = {}  # the last one done of each path
         self._look_at = 0.0
         self._ignored: set[str] = set()
         self._skipped = 0
@@ -85,7 +86,7 @@ class FollowedFiles:
         """There is no end to compare with."""
 
     def close(self) -> None:
-        for followed in self._files:
+        for followed in (*self._files, *self._lingering.values()):
             followed.close()
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -140,7 +141,9 @@ class FollowedFiles:
                 path,
                 ", ".join(missed),
             )
-        followed.close()
+        if path in self._lingering:
+            self._lingering.pop(path).close()
+        self._lingering[path] = followed
         self._done.append(followed.file)
         self._look_at = 0.0  # the new file under its path is next
 
@@ -175,9 +178,23 @@ class FollowedFiles:
         began = time.monotonic()
         for followed in self._files:
             followed.look_for_successor()
+        self._warn_of_late()
         self._find_new(tell=True)
         now = time.monotonic()
         self._look_at = now + max(_LOOK_SECONDS, (now - began) / _LARGEST_SHARE)
+
+    def _warn_of_late(self) -> None:
+        """Say where others still wrote to a file after the next one under its path was begun."""
+        for path, followed in list(self._lingering.items()):
+            late = followed.status().st_size - followed.file["size"]
+            if late > 0:
+                _LOGGER.warning(
+                    "%s was rotated away and grew by %d bytes after the new file under its path had data; they are not "
+                    "read: let all writers reopen the path before any of them writes there",
+                    path,
+                    late,
+                )
+                self._lingering.pop(path).close()
 
     def _find_new(self, *, tell: bool) -> None:
         paths = {Path(followed.file["path"]).absolute() for followed in self._files}
