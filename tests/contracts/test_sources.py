@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from streammoe.errors import SourceError
 from streammoe.testing import EndlessSourceContract, ListSource, SourceContract
+from streammoe_connectors import follow
 from streammoe_connectors.file import FileSource
 
 
@@ -186,7 +187,8 @@ class TestFollowedFiles(EndlessSourceContract):
         ],
         ids=["csv", "jsonl", "rotated", "rotated to a name that is looked for"],
     )
-    def content(self, request, tmp_path):
+    def content(self, request, tmp_path, monkeypatch):
+        monkeypatch.setattr(follow, "_LOOK_SECONDS", 0.01)
         self.glob, self.format, self.records, self.rotate = request.param
         self.path = tmp_path / self.glob.rstrip("*")
         self.added = 0

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from streammoe.errors import SourceError
@@ -14,7 +16,7 @@ from streammoe.settings import ConfigError, load
 from streammoe_connectors import follow
 from streammoe_connectors.file import FileSource
 from streammoe_connectors.listing import digest
-from tests.unit.connectors.reading import read, records, source, through_json
+from tests.unit.connectors.reading import placed, read, records, source, through_json
 
 
 @pytest.fixture(autouse=True)
@@ -143,6 +145,52 @@ def test_records_are_those_of_the_finished_file(write, opened, tmp_path):
     assert [batch.place(i)["offset"] for batch in found for i in range(len(batch))] == [
         batch.place(i)["offset"] for batch in finite for i in range(len(batch))
     ]
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.lists(
+        st.sampled_from([b"1,2\n", b"3,4\r\n", b"\n", b'5,"a\nb"\n', b'"', b"z" * 30, b"9"]), max_size=30
+    ).map(b"".join),
+    cuts=st.lists(st.tuples(st.integers(0, 250), st.booleans()), max_size=6),
+    block_bytes=st.integers(1, 60),
+    max_record_bytes=st.integers(8, 60),
+    format=st.sampled_from(["csv", "jsonl"]),
+)
+def test_wherever_a_writer_pauses_and_a_reader_begins_anew(
+    tmp_path_factory, body, cuts, block_bytes, max_record_bytes, format
+):
+    content = b"x,y\n" + body
+    folder = tmp_path_factory.mktemp("follow")
+    (folder / "whole").write_bytes(content)
+    sizes = {"format": format, "block_bytes": block_bytes, "max_record_bytes": max_record_bytes}
+    expected = [(place["offset"], *rest) for place, *rest in placed(read(folder / "whole", **sizes))]
+    log = folder / "log"
+    log.write_bytes(b"")
+    followed, position, found, before = None, None, [], 0
+    for cut, anew in [*sorted((min(cut, len(content)), anew) for cut, anew in cuts), (len(content), True)]:
+        append(log, content[before:cut])
+        before = cut
+        if followed is None or anew:
+            if followed is not None:
+                followed.close()
+            followed = source(log, follow=True, **sizes)
+            followed.seek(through_json(position))
+        for _ in range(50):
+            batch = followed.poll(0)
+            if batch is not None:
+                found.append(batch)
+                position = batch.end
+    log.rename(folder / "log.1")
+    log.write_bytes(b"another,header\n")  # only now is the last line of the first one complete
+    deadline = time.monotonic() + 10
+    while len(records(found)) < len(expected) and time.monotonic() < deadline:
+        batch = followed.poll(0.01)
+        if batch is not None:
+            found.append(batch)
+    followed.close()
+    seen = [(place["offset"], *rest) for place, *rest in placed(found) if place["rotation"] == 0]
+    assert seen == expected
 
 
 def test_nothing_there_yet_is_waited_for(tmp_path, opened, caplog):

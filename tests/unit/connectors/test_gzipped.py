@@ -14,7 +14,7 @@ from streammoe_connectors import records as records_module
 from streammoe_connectors.gzipped import GzipStream
 from tests.unit.connectors.reading import drain, placed, read, records, source, through_json
 
-LINES = [b"%d,%f" % (i, random.Random(i).gauss(0, 1)) for i in range(20_000)]
+LINES = [b"%d,%f" % (i, random.Random(i).gauss(0, 1)) for i in range(12_000)]
 CONTENT = b"x,y\n" + b"\n".join(LINES) + b"\n"
 COMPRESSED = gzip.compress(CONTENT)
 
@@ -40,13 +40,13 @@ def seek_and_drain(opened, position, batches):
 def sound_beginning(data):
     """All that can be decompressed of one member, taken byte by byte."""
     decoder = zlib.decompressobj(31)
-    found = b""
+    found = []
     try:
         for i in range(len(data)):
-            found += decoder.decompress(data[i : i + 1])
+            found.append(decoder.decompress(data[i : i + 1]))  # noqa: PERF401 - `extend` would lose them all
     except zlib.error:
         pass
-    return found
+    return b"".join(found)
 
 
 # --- the same as a plain file ---------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_the_file_is_read_and_decompressed_once(write, monkeypatch):
         return data
 
     monkeypatch.setattr(GzipStream, "_decompress", counting)
-    assert len(read(path, block_bytes=4096)) > 50
+    assert len(read(path, block_bytes=4096)) > 30
     assert sum(given_out) == len(CONTENT)
 
 
@@ -182,7 +182,7 @@ def test_a_finished_file_that_is_no_longer_the_same_is_noticed(write, caplog):
 # --- damage ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [0, 3, 11, 60, 4096, 70_000, 90_001, len(COMPRESSED) - 9, len(COMPRESSED) - 5])
+@pytest.mark.parametrize("at", [0, 3, 11, 60, 4096, 40_000, 66_001, len(COMPRESSED) - 9, len(COMPRESSED) - 5])
 @pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
 def test_what_comes_before_a_damage_is_given_and_then_the_place_is_told(write, at, block_bytes):
     damaged = bytearray(COMPRESSED)
@@ -199,7 +199,7 @@ def test_what_comes_before_a_damage_is_given_and_then_the_place_is_told(write, a
     )
 
 
-@pytest.mark.parametrize("length", [0, 1, 9, 10, 30, 4096, 70_000, len(COMPRESSED) - 8, len(COMPRESSED) - 1])
+@pytest.mark.parametrize("length", [0, 1, 9, 10, 30, 4096, 66_000, len(COMPRESSED) - 8, len(COMPRESSED) - 1])
 def test_reading_goes_on_once_a_truncated_file_is_complete(write, length):
     path = write("a.csv.gz", COMPRESSED[:length])
     sound = sound_beginning(COMPRESSED[:length])
