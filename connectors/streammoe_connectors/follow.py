@@ -59,8 +59,9 @@ class FollowedFiles:
         self._skipped = 0
 
     def seek(self, position: Position | None) -> None:
-        for file in [] if position is None else listed(position):
-            self._take_up(file)
+        before = [] if position is None else listed(position)
+        for file in before:
+            self._take_up(file, {other["inode"] for other in before if other is not file})
         self._find_new(tell=position is not None)
         if not self._files:
             _LOGGER.warning("source.path %r matches no file yet; waiting for one", self._settings.path)
@@ -233,8 +234,8 @@ class FollowedFiles:
 
     # --- taking up a position ---------------------------------------------------------------------------------------
 
-    def _take_up(self, file: File) -> None:
-        """Go on with a file of a position, under whatever name it has now.
+    def _take_up(self, file: File, others: set[int]) -> None:
+        """Go on with a file of a position that lists `others`, too, under whatever name it has now.
 
         Raises:
             SourceError: it cannot be found, or no longer holds what had been read, and the settings do not say to begin
@@ -245,14 +246,20 @@ class FollowedFiles:
             self._done.append({**file, "rotation": rotation})
             return
         try:
-            again: File = {**file, "rotation": rotation, "done": False}
-            found: _Followed | None = _Followed(_find(file, self._settings.format), again, self._settings)
+            raw = _find(file, others, self._settings.format)
         except _LostError as lost:
             self._may_restart(lost)
-            exists = Path(file["path"]).exists()
-            found = _Followed.at(file["path"], self._settings, rotation + 1) if exists else None
-        if found is not None:
-            self._files.append(found)
+            inode = _inode_at(file["path"])
+            anew = None
+            if inode is not None and inode not in others:
+                anew = _Followed.at(file["path"], self._settings, rotation + 1)
+            if anew is not None:
+                self._files.append(anew)
+            return
+        inode = os.fstat(raw.fileno()).st_ino  # another one, if it is a copy
+        self._files.append(
+            _Followed(raw, {**file, "inode": inode, "rotation": rotation, "done": False}, self._settings)
+        )
 
     def _may_have_grown(self, file: File) -> bool:
         """Whether a file that was read to its end, when nothing was followed yet, is still there to be gone on with."""
@@ -429,7 +436,7 @@ def _is_plain(path: str, format: str, head: bytes) -> bool:
     return not kind.gzipped and kind.format != PARQUET
 
 
-def _find(file: File, format: str) -> BinaryIO:
+def _find(file: File, others: set[int], format: str) -> BinaryIO:
     """Open a file of a position again: under its path, or one that it was given since, or a copy under its path.
 
     Raises:
@@ -437,7 +444,8 @@ def _find(file: File, format: str) -> BinaryIO:
     """
     path = file["path"]
     names = [name for name in (path, *_beside(path)) if _inode_at(name) == file["inode"]]
-    found = next((name for name in (*names, path) if _is_at(name, file)), None)
+    copies = [] if _inode_at(path) in others else [path]
+    found = next((name for name in (*names, *copies) if _is_at(name, file)), None)
     if found is None:
         wrong = "begins otherwise now" if path in names else "is no longer there, nor under another name in its folder"
         raise _LostError(

@@ -399,7 +399,26 @@ def test_a_copy_under_the_same_path_is_as_good(write, opened, tmp_path):
     log.rename(tmp_path / "old")
     write("log", b"1\n2\n3\n")
     (tmp_path / "old").unlink()
-    assert taken(opened(log, batch.end, format="jsonl"), 1) == [b"3"]
+    followed = opened(log, batch.end, format="jsonl")
+    assert taken(followed, 1) == [b"3"]
+    assert followed.poll(0.05) is None
+    append(log, b"4\n")
+    (batch,) = take(followed, 1)
+    assert records([batch]) == [b"4"]
+    assert batch.place(0)["rotation"] == 0
+    assert batch.end["files"][0]["inode"] == log.stat().st_ino
+
+
+def test_beginning_anew_leaves_files_alone_that_are_read_under_another_path(write, opened, tmp_path):
+    write("log", b"2\n")
+    write("log.1", b"1\n")
+    end = through_json(take(opened(tmp_path / "log*", format="jsonl"), 2)[-1].end)
+    (tmp_path / "log.1").unlink()
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    write("log", b"3\n")
+    followed = opened(tmp_path / "log*", end, format="jsonl", on_truncate="restart")
+    assert taken(followed, 1) == [b"3"]
+    assert followed.poll(0.05) is None
 
 
 def test_the_fingerprint_of_a_short_file_grows_with_it(write, opened):
