@@ -177,8 +177,8 @@ class MixtureOfExperts(base.Estimator):
         if refused:
             row, error = min(refused.items())
             raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
-        if not len(rows):
-            return np.empty(0)
+        if not counts.any():
+            return np.full(len(rows), np.nan)
         known = set(self._encoder.columns)
         unseen = sorted((name for name in names if name not in known), key=str)
         rows = reordered(rows, names, [*self._encoder.columns, *unseen])
@@ -276,7 +276,10 @@ class MixtureOfExperts(base.Estimator):
         asked = np.ones(len(X), np.bool_)
         asked[list(refused)] = False
         verdicts = np.full(len(X), -1, dtype=np.int64)
-        verdicts[asked] = self._encoder.screen(X, Y) if asked.all() else self._encoder.screen(X[asked], Y[asked])
+        ranged = self._ranged(Y)
+        verdicts[asked] = (
+            self._encoder.screen(X, ranged) if asked.all() else self._encoder.screen(X[asked], ranged[asked])
+        )
         used = asked & (verdicts < 0)
         if used.all():
             return self._used(Y, self._learn(X, Y, weights, traced=traced))
@@ -692,9 +695,13 @@ class MixtureOfExperts(base.Estimator):
     def _take(self, rows: FloatArray, targets: FloatArray, unseen: list[Any]) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""
         n_old = len(self._encoder.columns)
-        self._encoder.take(rows, targets, unseen)
+        self._encoder.take(rows, self._ranged(targets), unseen)
         if unseen:
             self._widen(n_old)
+
+    def _ranged(self, targets: FloatArray) -> FloatArray:
+        """Targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
+        return targets if self._family.is_metric else 0.0 * targets
 
     def _widen(self, n_old: int) -> None:
         """Follow the encoder after columns were appended behind the first `n_old`."""
@@ -751,8 +758,11 @@ def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
     """The outcome of consecutive runs of rows, each with the index of its first row."""
     outcomes = [outcome for _, outcome in pieces]
     scores = mm.joined([mm.Scores(*outcome[3:]) for outcome in outcomes])
+    refused = {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()}
+    # Where a class was not known yet, joining has put a probability of 0.
+    scores.predictions[list(refused)] = np.nan
     return Outcome(
-        {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()},
+        refused,
         np.concatenate([outcome.learned for outcome in outcomes]),
         np.concatenate([outcome.targets for outcome in outcomes]),
         *scores,
