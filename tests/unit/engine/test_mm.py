@@ -228,8 +228,12 @@ class TestOptions:
 
 
 def test_runs_that_knew_fewer_classes_are_joined_with_zeros():
-    few = mm.Scores(np.zeros(2), np.full((2, 1), 1.0), mm.Trace(np.ones((2, 1)), np.ones((2, 1, 1)), np.empty((2, 1, 0))))
-    more = mm.Scores(np.ones(1), np.full((1, 3), 0.5), mm.Trace(np.ones((1, 2)), np.ones((1, 2, 3)), np.empty((1, 2, 0))))
+    few = mm.Scores(
+        np.zeros(2), np.full((2, 1), 1.0), mm.Trace(np.ones((2, 1)), np.ones((2, 1, 1)), np.empty((2, 1, 0)))
+    )
+    more = mm.Scores(
+        np.ones(1), np.full((1, 3), 0.5), mm.Trace(np.ones((1, 2)), np.ones((1, 2, 3)), np.empty((1, 2, 0)))
+    )
     whole = mm.joined([few, more])
     assert whole.losses.tolist() == [0.0, 0.0, 1.0]
     assert whole.predictions.tolist() == [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.5]]

@@ -44,7 +44,9 @@ class TestShapes:
         residual = mm.new_residual(case.family, state, case.n_outputs)
         R, Y = draw(case, 1, 4, 2)
         chosen = options(case, 3, 0.5)
-        mm.learn(case.family, state, residual, chosen, schedules.power(), R, R, Y, n_outputs=case.n_outputs)
+        weights = np.array([1.7])  # with 1 the intercept's entry would be its mean already
+        given = state, residual, chosen, schedules.power(), R, R, Y
+        mm.learn(case.family, *given, n_outputs=case.n_outputs, weights=weights)
         assert np.count_nonzero(residual) == len(residual)
         assert residual[-1] == 1.0
         assert residual[-2] == pytest.approx(np.sqrt(np.sum(residual[:-2] ** 2)))
