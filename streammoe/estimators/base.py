@@ -204,8 +204,8 @@ class MixtureOfExperts(base.Estimator):
         if refused:
             row, error = min(refused.items())
             raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
-        if not len(rows):
-            return np.empty(0)
+        if not counts.any():
+            return np.full(len(rows), np.nan)
         encoder = self._encoder
         known = set(encoder.fields)
         unseen = sorted((name for name in names if name not in known), key=str)
@@ -844,8 +844,8 @@ class MixtureOfExperts(base.Estimator):
             self._widen(layout)
 
     def _ranged(self, targets: FloatArray) -> FloatArray:
-        """Targets as far as they have a range: the indexes of classes have none."""
-        return targets if self._family.is_metric else np.zeros_like(targets)
+        """Targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
+        return targets if self._family.is_metric else 0.0 * targets
 
     def _widen(self, layout: Layout) -> None:
         """Follow the encoder after it grew from this layout."""
@@ -938,8 +938,11 @@ def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
     """The outcome of consecutive runs of rows, each with the index of its first row."""
     outcomes = [outcome for _, outcome in pieces]
     scores = mm.joined([mm.Scores(*outcome[3:]) for outcome in outcomes])
+    refused = {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()}
+    # Where a class was not known yet, joining has put a probability of 0.
+    scores.predictions[list(refused)] = np.nan
     return Outcome(
-        {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()},
+        refused,
         np.concatenate([outcome.learned for outcome in outcomes]),
         np.concatenate([outcome.targets for outcome in outcomes]),
         *scores,
