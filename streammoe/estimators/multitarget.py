@@ -223,7 +223,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         weights: AnyArray | None = None,
         feature_names: Sequence[Any] | None = None,
     ) -> FloatArray:
-        """Learn rows in order, as in `MixtureOfExperts.learn_array`; the outputs of a first array are y0, y1, and so on."""
+        """Learn rows in order, as `MixtureOfExperts.learn_array` does; an unnamed output is y0, the next one y1."""
         if self._targets:
             return super().learn_array(X, y, weights=weights, feature_names=feature_names)
         rows, _ = self._rows(X, feature_names)
