@@ -81,7 +81,7 @@ class MixtureOfExperts(base.Estimator):
         # River clones by the signatures of the estimators, which therefore spell out every argument.
         for name, value in arguments.items():
             # River's clone looks at the first entry of any tuple.
-            setattr(self, name, None if value == () else value)
+            setattr(self, name, None if isinstance(value, tuple) and not value else value)
         problems = [problem for holds, problem in self._rules() if not holds]
         if problems:
             raise ConfigError(*problems)
@@ -343,7 +343,7 @@ class MixtureOfExperts(base.Estimator):
                     self._admit(targets, start)
                     target, _, _ = self._read_targets(targets[row], 1)
                     scores = self._learn_coded(X[row], _sliced(levels, row), target, counts[row], traced=traced)
-                    outcome = _used(target, scores)
+                    outcome = _met(target, scores)
                 else:
                     error = self._encoder.out_of_range(X[start], target[0], verdict)
                     outcome = self._none_used(target, {0: error})
@@ -365,7 +365,10 @@ class MixtureOfExperts(base.Estimator):
         asked = np.ones(len(X), np.bool_)
         asked[list(refused)] = False
         verdicts = np.full(len(X), -1, dtype=np.int64)
-        verdicts[asked] = self._encoder.screen(X, Y) if asked.all() else self._encoder.screen(X[asked], Y[asked])
+        ranged = self._ranged(Y)
+        verdicts[asked] = (
+            self._encoder.screen(X, ranged) if asked.all() else self._encoder.screen(X[asked], ranged[asked])
+        )
         used = asked & (verdicts < 0)
         for at in np.flatnonzero(verdicts >= 0):
             refused[int(at)] = self._encoder.out_of_range(X[at], Y[at], int(verdicts[at]))
@@ -438,10 +441,11 @@ class MixtureOfExperts(base.Estimator):
             self._take(X, Y, News(tuple(names), arrivals[0][1] if arrivals else ()))
         except InvalidEvent as error:
             return self._none_used(Y, {0: error})
-        if novel[0]:
-            self._admit(targets, 0)
-            Y, _, _ = self._read_targets(targets, 1)
-        return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
+        if not novel[0]:
+            return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
+        self._admit(targets, 0)
+        Y, _, _ = self._read_targets(targets, 1)
+        return _met(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
 
     # -- Looking inside --------------------------------------------------------------------------------------------
 
@@ -835,9 +839,13 @@ class MixtureOfExperts(base.Estimator):
     def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""
         layout = self._encoder.layout
-        self._encoder.take(rows, targets, news)
+        self._encoder.take(rows, self._ranged(targets), news)
         if news:
             self._widen(layout)
+
+    def _ranged(self, targets: FloatArray) -> FloatArray:
+        """Targets as far as they have a range: the indexes of classes have none."""
+        return targets if self._family.is_metric else np.zeros_like(targets)
 
     def _widen(self, layout: Layout) -> None:
         """Follow the encoder after it grew from this layout."""
@@ -900,6 +908,12 @@ def _sliced(texts: Mapping[Any, Sequence[str | None]], piece: slice) -> dict[Any
 
 def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
     return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
+
+
+def _met(Y: FloatArray, scores: mm.Scores) -> Outcome:
+    """The outcome of an event whose label was not known when it was predicted, so that it had no probability."""
+    scores.predictions[0, int(Y[0, 0])] = 0.0
+    return _used(Y, scores)
 
 
 def names_from(array: AnyArray) -> list[Any]:

@@ -203,11 +203,11 @@ def test_long_stretches_between_checkpoints_are_cut_into_parts(tmp_path, monkeyp
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    left = tmp_path / ".out-000000000003.parquet.0123.tmp"
-    others = [tmp_path / ".other-000000000003.parquet.0123.tmp", tmp_path / "out.tmp"]
+    left = tmp_path / ".out[1]-000000000003.parquet.0123.tmp"
+    others = [tmp_path / ".out1-000000000003.parquet.0123.tmp", tmp_path / "out[1].tmp"]
     for path in (left, *others):
         path.write_bytes(b"PAR1")
-    prediction_sink(tmp_path / "out.parquet", "parquet").close()
+    prediction_sink(tmp_path / "out[1].parquet", "parquet").close()
     assert not left.exists()
     assert all(path.exists() for path in others)
 
