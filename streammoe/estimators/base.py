@@ -844,8 +844,8 @@ class MixtureOfExperts(base.Estimator):
             self._widen(layout)
 
     def _ranged(self, targets: FloatArray) -> FloatArray:
-        """Targets as far as they have a range: the indexes of classes have none."""
-        return targets if self._family.is_metric else np.zeros_like(targets)
+        """Targets as far as they have a range: the indexes of classes have none, and NaN still says that none came."""
+        return targets if self._family.is_metric else np.where(np.isnan(targets), np.nan, 0.0)
 
     def _widen(self, layout: Layout) -> None:
         """Follow the encoder after it grew from this layout."""
