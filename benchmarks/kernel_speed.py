@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from functools import partial
 
 import numpy as np
 
@@ -17,21 +18,34 @@ BEND_TARGET = 0.15
 """Largest deviation of a point from the straight line over K."""
 EVENTS_SO_FAR = 20_000
 """Where the growth over p is measured: refreshes are then as rare as in real use."""
+FAMILIES = [
+    ("gaussian", 1, "tight"),
+    ("gaussian", 1, "adaptive"),
+    ("gaussian", 3, "tight"),
+    ("gaussian_full", 3, "tight"),
+    ("categorical", 2, "adaptive"),
+    ("categorical", 5, "adaptive"),
+    ("categorical", 5, "tight"),
+]
+"""With how many outputs or classes, and which bound, each family is timed."""
 
 
-def start(K: int, p: int, seed: int = 0):
+def start(K: int, p: int, family: str = "gaussian", n_outputs: int = 1, seed: int = 0):
     """A state at event 20,000 with random parameters, and Gram matrices of N(0, I) inputs."""
-    from streammoe.experts.gaussian import state_at, unit_prior
+    from streammoe.engine.state import state_at
+    from streammoe.experts import families
 
     rng = np.random.default_rng(seed)
+    experts = families()[family]
+    prior = experts.unit_prior(0.1, p, p, n_outputs)
     return state_at(
         gate=rng.normal(size=(K - 1, p)) / np.sqrt(p),
-        experts=rng.normal(size=(K, 1, p)),
-        variances=np.ones((K, 1)),
+        experts=rng.normal(size=(K, experts.n_rows(n_outputs), p)) / np.sqrt(n_outputs),
+        variances=experts.variances_of(prior.variances, K),
         masses=np.full(K, 1.0 / K),
         gate_gram=np.eye(p),
         expert_grams=np.stack([np.eye(p) / K] * K),
-        prior=unit_prior(0.1, p, p, 1),
+        prior=prior,
         n=EVENTS_SO_FAR,
         prior_weight=1e-5,
     )
@@ -47,24 +61,52 @@ def rows(count: int, p: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
     return R, y[:, None]
 
 
-def seconds_an_event(K: int, p: int, count: int, repeats: int = 3) -> float:
+def targets(y: np.ndarray, family: str, n_outputs: int) -> np.ndarray:
+    """As many outputs as asked for, or class indexes by quantiles of one."""
+    if family == "categorical":
+        edges = np.quantile(y, np.linspace(0.0, 1.0, n_outputs + 1)[1:-1])
+        return np.searchsorted(edges, y[:, 0])[:, None].astype(float)
+    return y + 0.3 * np.random.default_rng(2).normal(size=(len(y), n_outputs)) if n_outputs > 1 else y
+
+
+def seconds_an_event(
+    K: int,
+    p: int,
+    count: int,
+    repeats: int = 3,
+    *,
+    family: str = "gaussian",
+    n_outputs: int = 1,
+    bound: str = "tight",
+) -> float:
     """The kernel as it is called for each batch, averaging included; the best of a few runs of `count` events."""
     from streammoe import schedules
     from streammoe.engine import mm
+    from streammoe.experts import families
     from streammoe.features import padded
 
     schedule = schedules.power(0.6)
-    options = mm.learning_options(bound="tight", n_experts=K, prior_strength=0.1, averaging="polyak", schedule=schedule)
-    R, Y = rows(count, p)
+    experts = families()[family]
+    options = mm.learning_options(
+        bound=bound,
+        n_experts=K,
+        n_rows=experts.n_rows(n_outputs),
+        prior_strength=0.1,
+        averaging="polyak",
+        schedule=schedule,
+    )
+    R, y = rows(count, p)
+    Y = targets(y, family, n_outputs)
     # As the encoder hands them over: padded with zeros to whole vector registers.
     R = np.pad(R, [(0, 0), (0, padded(p) - p)])
     best = np.inf
     for _ in range(repeats):
-        state = start(K, padded(p))
-        residual = mm.new_residual(state)
-        mm.learn(state, residual, options, schedule, R[:2], R[:2], Y[:2])
+        state = start(K, padded(p), family, n_outputs)
+        residual = mm.new_residual(experts, state, n_outputs)
+        learn = partial(mm.learn, experts, state, residual, options, schedule, n_outputs=n_outputs)
+        learn(R[:2], R[:2], Y[:2])
         begun = time.perf_counter()
-        mm.learn(state, residual, options, schedule, R, R, Y)
+        learn(R, R, Y)
         best = min(best, (time.perf_counter() - begun) / count)
         assert np.isfinite(state.experts).all()
     return best
@@ -127,7 +169,7 @@ def verdict(met: bool) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print three tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the events, for a first look")
     arguments = parser.parse_args(argv)
@@ -153,6 +195,14 @@ def main(argv: list[str] | None = None) -> None:
             ],
         )
     )
+
+    print("\nFamilies of experts, K = 4, p = 11")
+    lines = []
+    for family, n_outputs, bound in FAMILIES:
+        given = {"family": family, "n_outputs": n_outputs, "bound": bound}
+        rate = 1.0 / seconds_an_event(4, 11, 100_000 // scale, repeats=5, **given)
+        lines.append([family, n_outputs, bound, f"{rate:,.0f}"])
+    print(table(["family", "outputs or classes", "bound", "events/s"], lines))
 
     print(f"\nGrowth with p, K = 4, from event {EVENTS_SO_FAR:,} on with default steps")
     widths = np.array([50, 71, 100, 141, 200, 283, 400])

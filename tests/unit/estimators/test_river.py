@@ -35,7 +35,7 @@ def cases():
             yield pytest.param(model, check, id=name, marks=marks)
 
 
-@pytest.mark.parametrize(("model", "check"), cases())
+@pytest.mark.parametrize(("model", "check"), list(cases()))
 def test_estimator_checks(model, check):
     check(model.clone())
 

@@ -52,7 +52,7 @@ class TestLeastSquares:
             np.testing.assert_allclose(covariances[k], total / (tau[:, k].sum() + share), rtol=1e-10)
 
     def test_no_variance_falls_below_the_floor(self):
-        R, Y, tau, prior, experts, given = self.fitted(DIAGONAL, 0.0)
+        R, _, tau, prior, experts, given = self.fitted(DIAGONAL, 0.0)
         exact = np.einsum("qj,nj->nq", experts[0], R)
         flat = np.repeat(experts[:1], self.K, axis=0)
         variances, covariances = np.ones((self.K, 2)), np.ones((self.K, 2, 2))
