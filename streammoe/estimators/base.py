@@ -632,7 +632,8 @@ class MixtureOfExperts(base.Estimator):
 
     def describe(self) -> dict[str, Any]:
         """The JSON part of a checkpoint: which model this is."""
-        arguments = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        given = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         return {
             "model": {"kind": type(self).__name__, "arguments": arguments},
             "n": self.n,

@@ -73,14 +73,12 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
 
     Examples:
     --------
-    >>> from river import datasets, stream
-    >>> from sklearn.datasets import load_linnerud
     >>> from streammoe import MoEMultiTargetRegressor
     >>> model = MoEMultiTargetRegressor(n_experts=1, warmup=0)
-    >>> for x, y in stream.iter_sklearn_dataset(load_linnerud()):
-    ...     model.learn_one(x, y)
-    >>> sorted(model.predict_one(x))
-    [0, 1, 2]
+    >>> for i in range(200):
+    ...     model.learn_one({"x": i / 100}, {"height": 1 + i / 100, "weight": 5 - i / 50})
+    >>> {name: round(value, 1) for name, value in model.predict_one({"x": 2.0}).items()}
+    {'height': 3.0, 'weight': 1.0}
 
     References:
     ----------
