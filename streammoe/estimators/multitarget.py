@@ -74,9 +74,9 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     Examples:
     --------
     >>> from streammoe import MoEMultiTargetRegressor
-    >>> model = MoEMultiTargetRegressor(n_experts=1, warmup=0)
-    >>> for i in range(200):
-    ...     model.learn_one({"x": i / 100}, {"height": 1 + i / 100, "weight": 5 - i / 50})
+    >>> model = MoEMultiTargetRegressor(n_experts=2)
+    >>> for i in range(1_000):
+    ...     model.learn_one({"x": i / 500}, {"height": 1 + i / 500, "weight": 5 - i / 250})
     >>> {name: round(value, 1) for name, value in model.predict_one({"x": 2.0}).items()}
     {'height': 3.0, 'weight': 1.0}
 

@@ -59,7 +59,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data(), arguments=arguments)
 def test_an_event_is_learned_whole_or_leaves_no_trace(kind, data, arguments):
     target, more = KINDS[kind]

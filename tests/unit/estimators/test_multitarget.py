@@ -122,17 +122,17 @@ class TestLearning:
 class TestOutputs:
     def test_are_those_of_the_first_event_by_name(self):
         model = MoEMultiTargetRegressor(**QUICK)
-        assert model.target_names == []
+        assert model.output_names == []
         assert model.predict_one({"a": 1.0}) == {}
         model.learn_one({"a": 1.0}, {"z": 1.0, "b": 2.0})
-        assert model.target_names == ["b", "z"]
+        assert model.output_names == ["b", "z"]
         assert list(model.predict_one({"a": 1.0})) == ["b", "z"]
         assert model.predict_array(np.ones((2, 1))).shape == (2, 2)
 
     def test_of_an_array_are_numbered(self):
         model = MoEMultiTargetRegressor(**QUICK)
         model.learn_array(*stream(5))
-        assert model.target_names == ["y0", "y1", "y2"]
+        assert model.output_names == ["y0", "y1", "y2"]
 
     def test_are_fixed_once(self):
         with pytest.raises(ConfigError, match="outputs already"):
@@ -166,13 +166,13 @@ class TestPoison:
     @COVARIANCES
     def test_a_bad_value_anywhere_changes_nothing(self, covariance, n, value):
         model = trained(n, covariance=covariance)
-        before, known = model.state_digest(), model.target_names
+        before, known = model.state_digest(), model.output_names
         y = {"down": 1.0, "flat": 1.0, "up": 1.0}
         for x, target in (({"a": value, "new": 1.0}, y), ({"a": 1.0, "new": 1.0}, {**y, "up": value})):
             with pytest.raises(InvalidEvent):
                 model.learn_one(x, target)
             assert model.state_digest() == before
-            assert model.target_names == known
+            assert model.output_names == known
         X, Y = stream(30)
         for table in (X, Y):
             if isinstance(value, float):
@@ -182,7 +182,7 @@ class TestPoison:
                     model.learn_array(X, Y, feature_names=NAMES)
                 table[7, 2] = kept
                 assert model.state_digest() == before
-                assert model.target_names == known
+                assert model.output_names == known
 
     @pytest.mark.parametrize("n", [0, 20, 150])
     def test_a_refused_first_event_leaves_the_outputs_open(self, n):
@@ -204,7 +204,7 @@ class TestPoison:
     @pytest.mark.parametrize("n", [0, 20, 150])
     def test_scoring_and_weights_of_0_leave_no_trace(self, n):
         model = trained(n)
-        before, known = model.state_digest(), model.target_names
+        before, known = model.state_digest(), model.output_names
         X, Y = stream(5, seed=3)
         model.log_likelihood_array(X, Y)
         model.predict_one({"a": 1.0, "new": 1.0})
@@ -212,7 +212,7 @@ class TestPoison:
         y = dict.fromkeys(OUTPUTS, 1.0)
         model.learn_one({"a": 1.0, "new": 1.0}, y, w=0.0)
         model.learn_array(X, Y, weights=np.zeros(5), feature_names=NAMES)
-        assert (model.state_digest(), model.target_names) == (before, known)
+        assert (model.state_digest(), model.output_names) == (before, known)
 
     @pytest.mark.parametrize("n", [0, 20, 150])
     @pytest.mark.parametrize("Y", [np.ones(3), np.ones((2, 3)), np.ones((3, 0)), np.array(1.0), np.ones((3, 3, 1))])
@@ -288,7 +288,7 @@ class TestKeeping:
         model = trained(n, covariance=covariance, standardize=n % 2 == 1)
         twin = COPIES[how](model, tmp_path / "model")
         assert same(model, twin)
-        assert (twin.n, twin.target_names) == (n, model.target_names)
+        assert (twin.n, twin.output_names) == (n, model.output_names)
         X, Y = stream(100, seed=8)
         before = model.state_digest()
         losses = twin.learn_array(X, Y, feature_names=NAMES)
@@ -306,7 +306,7 @@ class TestKeeping:
         twin = MoEMultiTargetRegressor.from_parameters(
             model.parameters(), feature_names=NAMES, target_names=OUTPUTS, **{**QUICK, **arguments}
         )
-        assert (twin.covariance, twin.target_names) == (covariance, OUTPUTS)
+        assert (twin.covariance, twin.output_names) == (covariance, OUTPUTS)
         X, Y = stream(300, seed=6)
         for each in (model, twin):
             each.learn_array(X, Y)

@@ -29,8 +29,9 @@ def cases():
         seen = Counter()
         for check in checks.yield_checks(model):
             seen[check.__name__] += 1
-            # River's third stream for classifiers has 18 features and 7 classes.
-            marks = [pytest.mark.slow] if seen[check.__name__] == 3 else []
+            # River's third stream for classifiers has 18 features and 7 classes; memory is watched over ten streams.
+            is_long = seen[check.__name__] == 3 or (at % 3 > 0 and "memory_growth" in check.__name__)
+            marks = [pytest.mark.slow] if is_long else []
             name = f"{type(model).__name__}-{at}-{check.__name__}-{seen[check.__name__]}"
             yield pytest.param(model, check, id=name, marks=marks)
 
