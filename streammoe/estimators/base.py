@@ -340,16 +340,32 @@ class MixtureOfExperts(base.Estimator):
                 target = np.zeros((1, Y.shape[1]))
                 verdict = int(self._encoder.screen(X[row], target)[0])
                 if verdict < 0:
-                    self._admit(targets, start)
-                    target, _, _ = self._read_targets(targets[row], 1)
-                    scores = self._learn_coded(X[row], _sliced(levels, row), target, counts[row], traced=traced)
-                    outcome = _met(target, scores)
+                    outcome = self._meet(X[row], _sliced(levels, row), targets[row], counts[row], traced=traced)
                 else:
                     error = self._encoder.out_of_range(X[start], target[0], verdict)
                     outcome = self._none_used(target, {0: error})
                 pieces.append((start, outcome))
                 start += 1
         return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+
+    def _meet(
+        self,
+        X: FloatArray,
+        texts: Mapping[Any, Sequence[str | None]],
+        targets: Any,
+        weights: FloatArray,
+        *,
+        traced: bool,
+    ) -> Outcome:
+        """Make room for the new label of one screened row, and learn it."""
+        # What was predicted knew nothing of the label, so it had no probability.
+        before, _ = self._score(self._raw(X, self.fields, texts), None)
+        self._admit(targets, 0)
+        target, _, _ = self._read_targets(targets, 1)
+        scores = self._learn_coded(X, texts, target, weights, traced=traced)
+        scores.predictions[:] = 0.0
+        scores.predictions[:, : before.predictions.shape[1]] = before.predictions
+        return _used(target, scores)
 
     def _learn_screened(
         self,
@@ -441,11 +457,9 @@ class MixtureOfExperts(base.Estimator):
             self._take(X, Y, News(tuple(names), arrivals[0][1] if arrivals else ()))
         except InvalidEvent as error:
             return self._none_used(Y, {0: error})
-        if not novel[0]:
-            return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
-        self._admit(targets, 0)
-        Y, _, _ = self._read_targets(targets, 1)
-        return _met(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
+        if novel[0]:
+            return self._meet(X, texts, targets, weights, traced=traced)
+        return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
 
     # -- Looking inside --------------------------------------------------------------------------------------------
 
@@ -909,12 +923,6 @@ def _sliced(texts: Mapping[Any, Sequence[str | None]], piece: slice) -> dict[Any
 
 def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
     return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
-
-
-def _met(Y: FloatArray, scores: mm.Scores) -> Outcome:
-    """The outcome of an event whose label was not known when it was predicted, so that it had no probability."""
-    scores.predictions[0, int(Y[0, 0])] = 0.0
-    return _used(Y, scores)
 
 
 def names_from(array: AnyArray) -> list[Any]:

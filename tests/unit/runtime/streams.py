@@ -163,3 +163,8 @@ def run(line, stream):
     assert outcomes.total() == len(stream.events)
     assert outcomes["learned"] == line.model.n == line.scores.log_loss.count
     return Said(outcomes, letters, digests)
+
+
+def run_one(line, held, at):
+    """Process one event by itself."""
+    return line.process(batch_of([held], "jsonl", at))

@@ -201,9 +201,11 @@ def test_what_is_not_known_yet_is_not_a_number():
     assert math.isnan(value["streammoe_convergence_residual",])
 
 
-def test_an_empty_source_has_no_progress_to_divide_by():
+@pytest.mark.parametrize("progress", [(0, 0), None], ids=["empty", "endless"])
+def test_a_source_that_is_empty_or_endless_has_no_progress(progress):
+    # Not 0: an alert for a source that is stuck would go off.
     metrics = Metrics()
-    metrics.publish(MoERegressor(2), PrequentialScores(), (0, 0))
+    metrics.publish(MoERegressor(2), PrequentialScores(), progress)
     assert math.isnan(samples(metrics)["streammoe_source_progress_ratio",])
 
 
