@@ -207,7 +207,10 @@ class _Run:
         if found.first_of:
             counts = ", ".join(f"{count} {reason}" for reason, count in found.reasons.items())
             first = next(iter(found.first_of.values())).detail
-            message = f"{found.source}: no event could be learned; records were refused ({counts}). The first: {first}"
+            message = (
+                f"{found.source}: no event could be learned; records were refused ({counts}). The first: {first}. "
+                "Columns that hold no numbers belong into --categorical, --timestamps or --ignore"
+            )
             raise SourceError(message)
         if found.outcomes["predicted_only"]:
             message = f"{found.source}: no record holds the target {found.target!r}; name it by --target"
