@@ -1,4 +1,4 @@
-"""Do the O(K p²) kernels compute the iterates of [MM] Algorithm 2, solved literally at O((K p)³)?
+"""Do the O(K p²) kernels compute the iterates of [MM] Algorithms 2 and 3, solved literally at O((K p)³)?
 
 Both begin from the same statistics and learn the same events. The oracle also runs from starts changed by 1e-15 of
 themselves: where that alone moves it by more than 1e-11, the recursion amplifies rounding, and no two correct
@@ -19,11 +19,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+import streammoe
 from benchmarks.report import machine, table
-from streammoe import MoERegressor, schedules
+from streammoe import schedules
 from tests.oracle.algorithm2 import Algorithm2
+from tests.oracle.algorithm3 import Algorithm3
 
-COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams")
+COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
 STEPS = {
     "0.5 (n+20)^-0.6": schedules.power(0.6, gamma0=0.5, offset=20),
     "(n+400)^-1": schedules.power(1.0, offset=400),
@@ -40,10 +42,18 @@ TWINS = 3
 """Disturbed runs of the oracle."""
 LOOKS = 10
 """How often within a run the two are compared."""
+FAMILIES = (
+    {"outputs": 3},
+    {"outputs": 3, "covariance": "full"},
+    {"classes": 2},
+    {"classes": 3},
+    {"classes": 5},
+)
+"""What other experts there are beside those with one output."""
 
 
 class Case(NamedTuple):
-    """One row of the table."""
+    """One row of the table; which model it is for follows from outputs, classes and covariance."""
 
     K: int
     p: int
@@ -53,6 +63,17 @@ class Case(NamedTuple):
     degree: int = 1
     gate_degree: int = 1
     seed: int = 0
+    outputs: int = 1
+    classes: int = 0
+    covariance: str = "diagonal"
+    weighted: bool = False
+
+    @property
+    def family(self) -> str:
+        """What the experts are, in a few characters."""
+        if self.classes:
+            return f"{self.classes} classes"
+        return "1 output" if self.outputs == 1 else f"{self.outputs} outputs, {self.covariance}"
 
 
 class Agreement(NamedTuple):
@@ -83,17 +104,39 @@ class Agreement(NamedTuple):
         return self.difference <= self.target(case) and (alive or not case.prior)
 
 
-def stream(case: Case, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (count, P) ~ N(0, I), and targets of K linear experts under a softmax gate."""
+class Events(NamedTuple):
+    """n events."""
+
+    X: np.ndarray
+    """(n, P) inputs ~ N(0, I)."""
+    y: np.ndarray
+    """(n,) or (n, Q) targets, or (n,) class numbers."""
+    weights: np.ndarray
+    """(n,) of the events, 1 in the mean."""
+
+    def part(self, rows) -> Events:
+        """Some of them."""
+        return Events(self.X[rows], self.y[rows], self.weights[rows])
+
+
+def stream(case: Case, count: int) -> Events:
+    """Events of K linear or softmax experts under a softmax gate."""
     rng = np.random.default_rng([case.seed, case.K, case.p])
     P = (case.p - 1) // case.degree
     gate = 2.0 * rng.normal(size=(case.K, P)) / np.sqrt(P)
-    experts = 2.0 * rng.normal(size=(case.K, 1 + P)) / np.sqrt(1 + P)
+    experts = 2.0 * rng.normal(size=(case.K, case.classes or case.outputs, 1 + P)) / np.sqrt(1 + P)
     X = rng.normal(size=(count, P))
-    logits = X @ gate.T + rng.gumbel(size=(count, case.K))
-    chosen = logits.argmax(axis=1)
-    mean = experts[chosen, 0] + np.sum(experts[chosen, 1:] * X, axis=1)
-    return X, mean + 0.5 * rng.normal(size=count)
+    chosen = (X @ gate.T + rng.gumbel(size=(count, case.K))).argmax(axis=1)
+    values = np.einsum("nqp,np->nq", experts[chosen], powers(X, 1))
+    if case.classes:
+        y = (2.0 * values + rng.gumbel(size=values.shape)).argmax(axis=1)
+    else:
+        # A noise that all outputs share correlates them.
+        noise = rng.normal(size=values.shape) + 0.7 * rng.normal(size=(count, 1)) * (case.outputs > 1)
+        y = values + 0.5 * noise
+        y = y[:, 0] if case.outputs == 1 else y
+    weights = rng.gamma(2.0, 0.5, size=count) if case.weighted else np.ones(count)
+    return Events(X, y, weights)
 
 
 def powers(X: np.ndarray, degree: int) -> np.ndarray:
@@ -101,21 +144,59 @@ def powers(X: np.ndarray, degree: int) -> np.ndarray:
     return np.concatenate([np.ones((len(X), 1)), *(X**d for d in range(1, degree + 1))], axis=1)
 
 
-def start_without_prior(case: Case, X: np.ndarray, y: np.ndarray) -> dict:
-    """Random experts around least squares, a gate of zeros, and the Gram matrices of these events."""
+def start_without_prior(case: Case, events: Events) -> dict:
+    """A random gate, random experts around least squares, and the Gram matrices of these events.
+
+    The gate is steep enough to be sure about some events: among shares below ½ the adaptive bound is the tight one.
+    """
     rng = np.random.default_rng([case.seed, 1])
-    W, R = powers(X, case.gate_degree), powers(X, case.degree)
-    least_squares = np.linalg.lstsq(R, y, rcond=None)[0]
+    W, R = powers(events.X, case.gate_degree), powers(events.X, case.degree)
     p_w, p_v = W.shape[1], R.shape[1]
-    return {
-        "gate": np.zeros((case.K - 1, p_w)),
-        "experts": (least_squares + rng.normal(size=(case.K, p_v)))[:, None, :],
-        "variances": np.full((case.K, 1), np.var(y - R @ least_squares)),
+    start = {
+        "gate": 2.0 * rng.normal(size=(case.K - 1, p_w)) / np.sqrt(p_w),
         "masses": np.full(case.K, 1.0 / case.K),
-        "gate_gram": W.T @ W / len(X),
-        "expert_grams": np.stack([R.T @ R / len(X) / case.K] * case.K),
+        "gate_gram": W.T @ W / len(W),
+        "expert_grams": np.stack([R.T @ R / len(R) / case.K] * case.K),
         "n": 0,
     }
+    if case.classes:
+        return start | {"experts": rng.normal(size=(case.K, case.classes - 1, p_v))}
+    Y = events.y.reshape(len(R), case.outputs)
+    least_squares = np.linalg.lstsq(R, Y, rcond=None)[0]
+    covariance = np.cov((Y - R @ least_squares).T).reshape(case.outputs, case.outputs)
+    return start | {
+        "experts": least_squares.T + rng.normal(size=(case.K, case.outputs, p_v)),
+        "variances": np.stack([covariance if case.covariance == "full" else np.diag(covariance)] * case.K),
+    }
+
+
+def start_with_prior(case: Case) -> dict:
+    """A random gate, random experts, and the statistics of a prior that is no round number anywhere."""
+    rng = np.random.default_rng([case.seed, 2])
+    P = (case.p - 1) // case.degree
+    p_w, p_v = 1 + P * case.gate_degree, case.p
+    rows = case.classes - 1 if case.classes else case.outputs
+    prior = {
+        "gate_gram": rng.uniform(0.5, 2.0, size=p_w),
+        "expert_gram": rng.uniform(0.5, 2.0, size=p_v),
+        "experts": 0.3 * rng.normal(size=(rows, p_v)),
+    }
+    start = {
+        "gate": 2.0 * rng.normal(size=(case.K - 1, p_w)) / np.sqrt(p_w),
+        "experts": rng.normal(size=(case.K, rows, p_v)),
+        "masses": np.full(case.K, 1.0 / case.K),
+        "gate_gram": np.diag(prior["gate_gram"]),
+        "expert_grams": np.stack([np.diag(prior["expert_gram"]) / case.K] * case.K),
+        "n": 0,
+        "decay": 1.0,
+        "prior_weight": 1.0,
+        "prior": prior,
+    }
+    if not case.classes:
+        prior["variances"] = rng.uniform(0.5, 2.0, size=rows)
+        variances = np.diag(prior["variances"]) if case.covariance == "full" else prior["variances"]
+        start["variances"] = np.stack([variances] * case.K)
+    return start
 
 
 def names(case: Case) -> list[str]:
@@ -123,22 +204,33 @@ def names(case: Case) -> list[str]:
     return [f"x{j:03}" for j in range((case.p - 1) // case.degree)]
 
 
-def model_at_start(case: Case, X: np.ndarray, y: np.ndarray, *, bound: str | None = None) -> MoERegressor:
-    """A model that has seen the first events of a case: given Gram matrices, or one event on top of the prior."""
+def start_of(case: Case, events: Events) -> dict:
+    """Parameters to begin with: those of the prior, or Gram matrices of some events."""
+    return start_with_prior(case) if case.prior else start_without_prior(case, events)
+
+
+def estimator(case: Case, start: dict, bound: str):
+    """The estimator that a case is for, at these parameters."""
     arguments = {
-        "n_experts": case.K,
         "degree": case.degree,
         "gate_degree": case.gate_degree,
         "schedule": STEPS[case.steps],
-        "bound": bound or case.bound,
+        "bound": bound,
         "prior_strength": case.prior,
         "averaging": None,
+        "feature_names": names(case),
     }
-    if case.prior:
-        model = MoERegressor(**arguments, warmup=0, seed=case.seed)
-        model.learn_array(X[:1], y[:1], feature_names=names(case))
-        return model
-    return MoERegressor.from_parameters(start_without_prior(case, X, y), feature_names=names(case), **arguments)
+    if case.classes:
+        return streammoe.MoEClassifier.from_parameters(start, classes=list(range(case.classes)), **arguments)
+    if case.outputs > 1:
+        return streammoe.MoEMultiTargetRegressor.from_parameters(start, covariance=case.covariance, **arguments)
+    return streammoe.MoERegressor.from_parameters(start, **arguments)
+
+
+def oracle(case: Case, parameters: dict):
+    """The literal algorithm that a case is for, at these parameters."""
+    algorithm = Algorithm3 if case.classes else Algorithm2
+    return algorithm(parameters, bound=case.bound, prior_strength=case.prior)
 
 
 def difference(ours: dict, theirs: dict) -> float:
@@ -153,40 +245,46 @@ def difference(ours: dict, theirs: dict) -> float:
 
 
 def disturbed(parameters: dict, seed: int) -> dict:
-    """The same start, each number moved by a random 1e-15 of itself; Gram matrices stay symmetric."""
+    """The same start, each number moved by a random 1e-15 of itself; what may be symmetric stays so."""
     rng = np.random.default_rng(seed)
     moved = dict(parameters)
     for name in COMPARED:
+        if name not in parameters:
+            continue
         noise = rng.uniform(-1e-15, 1e-15, size=np.shape(parameters[name]))
-        if "gram" in name:
+        if noise.ndim > 1 and noise.shape[-1] == noise.shape[-2]:
             noise = (noise + np.swapaxes(noise, -1, -2)) / 2.0
         moved[name] = parameters[name] * (1.0 + noise)
     return moved
 
 
-def run(case: Case, events: int, *, twins: int = TWINS, kernel_bound: str | None = None) -> Agreement:
+def run(case: Case, count: int, *, twins: int = TWINS, kernel_bound: str | None = None, make=estimator) -> Agreement:
     """Let kernels, oracle and disturbed oracles learn the same events.
 
-    `kernel_bound` gives the kernels another bound than the oracle, to see that the comparison notices.
+    `kernel_bound` gives the kernels another bound than the oracle, to see that the comparison notices. `make` is what
+    is compared: from (case, parameters, bound) anything with `learn_array`, `parameters` and `is_finite`.
     """
-    X, y = stream(case, START_EVENTS + events)
-    model = model_at_start(case, X[:START_EVENTS], y[:START_EVENTS], bound=kernel_bound)
-    X, y = X[START_EVENTS:], y[START_EVENTS:]
+    events = stream(case, START_EVENTS + count)
+    model = make(case, start_of(case, events.part(slice(START_EVENTS))), kernel_bound or case.bound)
+    events = events.part(slice(START_EVENTS, None))
     start = model.parameters()
-    starts = [start, *(disturbed(start, seed) for seed in range(twins))]
-    oracles = [Algorithm2(each, bound=case.bound, prior_strength=case.prior) for each in starts]
-    W, R = powers(X, case.gate_degree), powers(X, case.degree)
-    gammas = STEPS[case.steps].steps(start["n"] + 1, events)
+    oracles = [oracle(case, each) for each in (start, *(disturbed(start, seed) for seed in range(twins)))]
+    W, R = powers(events.X, case.gate_degree), powers(events.X, case.degree)
+    Y = events.y if case.classes else events.y.reshape(count, case.outputs)
+    gammas = STEPS[case.steps].steps(start["n"] + 1, count)
     found = apart = 0.0
     smallest_mass, finite = np.inf, True
-    for part in np.array_split(np.arange(events), LOOKS):
-        losses = model.learn_array(X[part], y[part], feature_names=names(case))
+    for part in np.array_split(np.arange(count), LOOKS):
+        weights = {"weights": events.weights[part]} if case.weighted else {}
+        losses = model.learn_array(events.X[part], events.y[part], feature_names=names(case), **weights)
+        expected = np.full((len(oracles), len(part)), np.nan)
         # An oracle that leaves the domain of log, or has to solve a singular system, shows in the differences.
         with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError):
-            for i in part:
-                for oracle in oracles:
-                    oracle.learn(W[i], R[i], y[i : i + 1], gammas[i])
-        ours, (theirs, *others) = model.parameters(), (oracle.theta for oracle in oracles)
+            for at, i in enumerate(part):
+                for each, own_losses in zip(oracles, expected, strict=True):
+                    own_losses[at] = each.learn(W[i], R[i], Y[i], gammas[i], events.weights[i])
+        ours = model.parameters() | {"losses": losses}
+        theirs, *others = (each.theta | {"losses": own} for each, own in zip(oracles, expected, strict=True))
         found = max(found, difference(ours, theirs))
         apart = max(apart, *(difference(other, theirs) for other in others))
         smallest_mass = min(smallest_mass, float(ours["masses"].min()))
@@ -196,17 +294,23 @@ def run(case: Case, events: int, *, twins: int = TWINS, kernel_bound: str | None
 
 def cases() -> list[Case]:
     """The table: the papers' algorithm under steps that leave it sound, and hostile steps with a prior."""
-    plain = [
+    sound = [steps for steps in STEPS if steps != HOSTILE]
+    one_output = [
         Case(K, p, bound, steps)
         for K in (2, 4, 8)
         for p in (3, 11, 31)
-        for bound in ("tight", "paper")
-        for steps in STEPS
-        if steps != HOSTILE
+        for bound in ("tight", "paper", "adaptive")
+        for steps in sound
     ]
-    hostile = [
-        Case(K, p, bound, HOSTILE, prior=1.0) for K in (2, 4, 8) for p in (3, 11, 31) for bound in ("tight", "paper")
+    families = [
+        Case(4, 11, bound, sound[0], weighted=weighted, **family)
+        for family in FAMILIES
+        for bound in ("tight", "paper", "adaptive")
+        for weighted in (False, True)
     ]
+    plain = one_output + families
+    # Under sound steps each case stands for several schedules; under hostile ones there is one.
+    hostile = [case._replace(steps=HOSTILE, prior=1.0) for case in plain if case.steps == sound[0]]
     return plain + hostile
 
 
@@ -233,18 +337,21 @@ def main(argv: list[str] | None = None) -> None:
     print(f"- elsewhere: 10 × the self-difference, the largest of {TWINS}\n", flush=True)
     order = cases()
     # The longest first, so that no core waits at the end.
-    work = [(case, arguments.events) for case in sorted(order, key=lambda case: -case.K * case.p)]
+    work = [
+        (case, arguments.events) for case in sorted(order, key=lambda case: -case.K * case.p * max(1, case.classes))
+    ]
     found: dict[Case, Agreement] = {}
     with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
         for case, agreement, seconds in pool.imap_unordered(_job, work):
             found[case] = agreement
-            note = f"{len(found)}/{len(work)} K={case.K} p={case.p} {case.bound} {case.steps}: {seconds:.1f} s"
-            print(note, file=sys.stderr, flush=True)
+            note = f"{case.family} K={case.K} p={case.p} {case.bound} {case.steps}: {seconds:.1f} s"
+            print(f"{len(found)}/{len(work)} {note}", file=sys.stderr, flush=True)
     rows = []
     for case in order:
         a = found[case]
         rows.append(
             [
+                case.family + (", weights" if case.weighted else ""),
                 case.K,
                 case.p,
                 case.bound,
@@ -257,7 +364,19 @@ def main(argv: list[str] | None = None) -> None:
                 ("met" if a.decides else "oracle not finite") if a.within(case) else "MISSED",
             ]
         )
-    headers = ["K", "p", "bound", "steps", "prior", "difference", "self-difference", "least mass", "target", "verdict"]
+    headers = [
+        "experts",
+        "K",
+        "p",
+        "bound",
+        "steps",
+        "prior",
+        "difference",
+        "self-difference",
+        "least mass",
+        "target",
+        "verdict",
+    ]
     print(table(headers, rows))
     undecided = sum(not agreement.decides for agreement in found.values())
     met = sum(row[-1] == "met" for row in rows)

@@ -270,25 +270,29 @@ def _lower_quantile(q: float, shares: list[float], means: list[float], deviation
     """The y with P(Y ≤ y) = q ≤ ½, by Newton's steps inside a bracket, halved where they do not do better.
 
     All shares are above 0. Below the lowest of the components' own quantiles each has less than q, above the highest
-    more: a bracket that needs no search.
+    more: a bracket that needs no search, but for the rounding of its ends.
     """
     score = _STANDARD.inv_cdf(q)
     own = [mean + deviation * score for mean, deviation in zip(means, deviations, strict=True)]
     low, high = min(own), max(own)
+    low, high = low - 4.0 * math.ulp(low), high + 4.0 * math.ulp(high)
     finest = 1e-13 * min(deviations)
     y = sum(share * each for share, each in zip(shares, own, strict=True))
     step = high - low
     for _ in range(MOST_STEPS):
-        excess, slope = -q, 0.0
+        probability = density = 0.0
         for share, mean, deviation in zip(shares, means, deviations, strict=True):
             z = (y - mean) / deviation
-            excess += share * 0.5 * math.erfc(-z / _ROOT_2)
-            slope += share * math.exp(-0.5 * z * z) / (deviation * _ROOT_2PI)
-        if excess == 0.0:
+            probability += share * 0.5 * math.erfc(-z / _ROOT_2)
+            density += share * math.exp(-0.5 * z * z) / (deviation * _ROOT_2PI)
+        if probability == q:
             break
-        low, high = (y, high) if excess < 0.0 else (low, y)
-        following = y - excess / slope if slope > 0.0 else math.inf
-        if not (low < following < high and abs(following - y) < 0.5 * step):
+        low, high = (y, high) if probability < q else (low, y)
+        following = math.inf
+        if density > 0.0 and probability > 0.0:
+            # On the logarithm, which is nearly straight far out, where the probability itself bends sharply.
+            following = y - math.log(probability / q) * (probability / density)
+        if not (low <= following <= high and abs(following - y) < 0.5 * step):
             following = low + 0.5 * (high - low)
         step = abs(following - y)
         y = following

@@ -17,7 +17,11 @@ Position = dict[str, Any]
 """Where reading goes on: JSON-able, opaque to everyone but the source that made it."""
 
 Place = dict[str, str | int]
-"""Where one record came from (for a file: ``path`` and ``offset``): the key of a dead letter or a prediction."""
+"""Where one record came from: the key of a dead letter or a prediction.
+
+For a file ``path`` and ``offset`` (in what it holds, decompressed) or ``row``; for one that is followed also
+``rotation``, how many there were under its path before it.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class MixtureOfExperts(base.Estimator):
         # River clones by the signatures of the estimators, which therefore spell out every argument.
         for name, value in arguments.items():
             # River's clone looks at the first entry of any tuple.
-            setattr(self, name, None if value == () else value)
+            setattr(self, name, None if isinstance(value, tuple) and not value else value)
         problems = [problem for holds, problem in self._rules() if not holds]
         if problems:
             raise ConfigError(*problems)
@@ -204,8 +204,8 @@ class MixtureOfExperts(base.Estimator):
         if refused:
             row, error = min(refused.items())
             raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
-        if not len(rows):
-            return np.empty(0)
+        if not counts.any():
+            return np.full(len(rows), np.nan)
         encoder = self._encoder
         known = set(encoder.fields)
         unseen = sorted((name for name in names if name not in known), key=str)
@@ -340,16 +340,32 @@ class MixtureOfExperts(base.Estimator):
                 target = np.zeros((1, Y.shape[1]))
                 verdict = int(self._encoder.screen(X[row], target)[0])
                 if verdict < 0:
-                    self._admit(targets, start)
-                    target, _, _ = self._read_targets(targets[row], 1)
-                    scores = self._learn_coded(X[row], _sliced(levels, row), target, counts[row], traced=traced)
-                    outcome = _used(target, scores)
+                    outcome = self._meet(X[row], _sliced(levels, row), targets[row], counts[row], traced=traced)
                 else:
                     error = self._encoder.out_of_range(X[start], target[0], verdict)
                     outcome = self._none_used(target, {0: error})
                 pieces.append((start, outcome))
                 start += 1
         return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+
+    def _meet(
+        self,
+        X: FloatArray,
+        texts: Mapping[Any, Sequence[str | None]],
+        targets: Any,
+        weights: FloatArray,
+        *,
+        traced: bool,
+    ) -> Outcome:
+        """Make room for the new label of one screened row, and learn it."""
+        # What was predicted knew nothing of the label, so it had no probability.
+        before, _ = self._score(self._raw(X, self.fields, texts), None)
+        self._admit(targets, 0)
+        target, _, _ = self._read_targets(targets, 1)
+        scores = self._learn_coded(X, texts, target, weights, traced=traced)
+        scores.predictions[:] = 0.0
+        scores.predictions[:, : before.predictions.shape[1]] = before.predictions
+        return _used(target, scores)
 
     def _learn_screened(
         self,
@@ -365,7 +381,10 @@ class MixtureOfExperts(base.Estimator):
         asked = np.ones(len(X), np.bool_)
         asked[list(refused)] = False
         verdicts = np.full(len(X), -1, dtype=np.int64)
-        verdicts[asked] = self._encoder.screen(X, Y) if asked.all() else self._encoder.screen(X[asked], Y[asked])
+        ranged = self._ranged(Y)
+        verdicts[asked] = (
+            self._encoder.screen(X, ranged) if asked.all() else self._encoder.screen(X[asked], ranged[asked])
+        )
         used = asked & (verdicts < 0)
         for at in np.flatnonzero(verdicts >= 0):
             refused[int(at)] = self._encoder.out_of_range(X[at], Y[at], int(verdicts[at]))
@@ -439,8 +458,7 @@ class MixtureOfExperts(base.Estimator):
         except InvalidEvent as error:
             return self._none_used(Y, {0: error})
         if novel[0]:
-            self._admit(targets, 0)
-            Y, _, _ = self._read_targets(targets, 1)
+            return self._meet(X, texts, targets, weights, traced=traced)
         return _used(Y, self._learn_coded(X, texts, Y, weights, traced=traced))
 
     # -- Looking inside --------------------------------------------------------------------------------------------
@@ -628,7 +646,8 @@ class MixtureOfExperts(base.Estimator):
 
     def describe(self) -> dict[str, Any]:
         """The JSON part of a checkpoint: which model this is."""
-        arguments = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        given = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         return {
             "model": {"kind": type(self).__name__, "arguments": arguments},
             "n": self.n,
@@ -835,9 +854,13 @@ class MixtureOfExperts(base.Estimator):
     def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""
         layout = self._encoder.layout
-        self._encoder.take(rows, targets, news)
+        self._encoder.take(rows, self._ranged(targets), news)
         if news:
             self._widen(layout)
+
+    def _ranged(self, targets: FloatArray) -> FloatArray:
+        """Targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
+        return targets if self._family.is_metric else 0.0 * targets
 
     def _widen(self, layout: Layout) -> None:
         """Follow the encoder after it grew from this layout."""
@@ -924,8 +947,11 @@ def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
     """The outcome of consecutive runs of rows, each with the index of its first row."""
     outcomes = [outcome for _, outcome in pieces]
     scores = mm.joined([mm.Scores(*outcome[3:]) for outcome in outcomes])
+    refused = {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()}
+    # Where a class was not known yet, joining has put a probability of 0.
+    scores.predictions[list(refused)] = np.nan
     return Outcome(
-        {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()},
+        refused,
         np.concatenate([outcome.learned for outcome in outcomes]),
         np.concatenate([outcome.targets for outcome in outcomes]),
         *scores,

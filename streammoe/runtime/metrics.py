@@ -57,7 +57,7 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
     "streammoe_checkpoint_seconds": Metric(Histogram, "Time to write a checkpoint durably", (), CHECKPOINT_SECONDS),
     "streammoe_checkpoint_age_seconds": Metric(Gauge, "Seconds since the last checkpoint, or since the start"),
-    "streammoe_source_progress_ratio": Metric(Gauge, "Part of a finite source that has been read"),
+    "streammoe_source_progress_ratio": Metric(Gauge, "Part of a finite source that has been read; NaN without an end"),
 }
 
 
@@ -116,9 +116,8 @@ class Metrics:
         self._gauge("streammoe_convergence_residual").set(model.convergence_residual)
         for expert, mass in enumerate(model.masses):
             self._gauge("streammoe_expert_mass", str(expert)).set(mass)
-        if progress is not None:
-            done, total = progress
-            self._gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+        done, total = progress or (0, 0)
+        self._gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
 
     def _show(self, name: str, means: Mapping[str, float], *labels: str) -> None:
         for average in AVERAGES:

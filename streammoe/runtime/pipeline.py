@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,7 +108,7 @@ class Pipeline:
         if not len(decoded.rows):
             return
         fields = self.model.fields
-        before = self.model.n
+        before = self._before()
         outcome = self.model.learn_rows(
             decoded.X,
             decoded.Y if decoded.labels is None else decoded.labels,
@@ -123,7 +124,7 @@ class Pipeline:
         fields = [*self.model.fields, *names]
         decode = decoder(batch.format)
         row = to_row(decode.names(batch, i), self._wanted(fields), text=_is_text(batch))
-        before = self.model.n
+        before = self._before()
         outcome = self.model.learn_wider(
             names,
             np.array([row.x]),
@@ -139,63 +140,84 @@ class Pipeline:
         self._report(ledger, np.array([at]), outcome, before, labels)
 
     def _report(
-        self, ledger: _Ledger, rows: Any, outcome: Outcome, before: int, labels: Sequence[str | None] | None
+        self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _Before, labels: Sequence[str | None] | None
     ) -> None:
         """Score events, write their predictions, and count them; `rows` are their places in the ledger's batch."""
         learned = outcome.learned
         self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
         for at, error in outcome.refused.items():
             ledger.refuse(int(rows[at]), "validate", error.reason, str(error))
+        used = np.ones(len(rows), np.bool_)
+        used[list(outcome.refused)] = False
         ledger.learned += int(learned.sum())
-        ledger.used += len(rows) - len(outcome.refused)
-        if self.predictions is not None and ledger.used:
-            used = np.ones(len(rows), np.bool_)
-            used[list(outcome.refused)] = False
-            versions = (before + np.cumsum(learned) - learned)[used]
+        ledger.used += int(used.sum())
+        if self.predictions is not None and used.any():
+            versions = (before.n + np.cumsum(learned) - learned)[used]
             places = [ledger.batch.place(int(i)) for i in rows[used]]
-            self.predictions.sink.write(self._predictions(places, versions, used, outcome, labels))
+            if labels is None:
+                self._write_numbers(places, versions, outcome, used)
+            else:
+                targets = [label for label, use in zip(labels, used, strict=True) if use]
+                self._write_labels(places, versions, outcome, used, targets, before.classes)
 
-    def _predictions(
+    def _write_numbers(self, places: list[Place], versions: Any, outcome: Outcome, used: BoolArray) -> None:
+        """Rows for those events of `outcome` that were used."""
+        writer = self.predictions
+        assert writer is not None  # noqa: S101 - for the type checker; callers have looked
+        shares, means, variances = (_padded(part, self.model.n_experts) for part in outcome.trace)
+        intervals = None
+        if writer.interval > 0.0:
+            # Experts that there were not yet when the event was predicted have no share; any spread does for them.
+            spread = np.where(variances > 0.0, variances, variances[:, :1])
+            intervals = mixture_intervals(shares, means, spread, writer.interval)
+        writer.sink.write(
+            Predictions(
+                places=places,
+                versions=versions,
+                predictions=outcome.predictions[used],
+                targets=outcome.targets[used],
+                outputs=self.schema.targets,
+                gate=shares if writer.gate else None,
+                intervals=intervals,
+            )
+        )
+
+    def _write_labels(
         self,
         places: list[Place],
         versions: Any,
-        used: BoolArray,
         outcome: Outcome,
-        labels: Sequence[str | None] | None,
-    ) -> Predictions:
-        """Rows for the sink; those of `outcome` that were used."""
+        used: BoolArray,
+        targets: list[str | None],
+        classes: int,
+    ) -> None:
+        """The same for a classifier that knew so many classes before; a row shows those known when it was predicted."""
         writer = self.predictions
-        assert writer is not None  # noqa: S101 - for the type checker; callers have looked
-        shares, means, variances = outcome.trace
-        shown: dict[str, Any] = {"gate": shares if writer.gate else None}
-        predictions = outcome.predictions[used]
-        if labels is not None:
-            assert isinstance(self.model, MoEClassifier)  # noqa: S101 - same
-            names = [str(label) for label in self.model.class_labels]
-            likeliest = [names[at] for at in predictions.argmax(axis=1)] if names else [None] * len(places)
-            known = predictions.sum(axis=1) > 0.0  # before a label was met, nothing was predicted
-            return Predictions(
-                places=places,
-                versions=versions,
-                predictions=[label if sure else None for label, sure in zip(likeliest, known, strict=True)],
-                targets=[label for label, use in zip(labels, used, strict=True) if use],
-                outputs=self.schema.targets,
-                classes=tuple(names),
-                probabilities=predictions,
-                **shown,
+        assert writer is not None  # noqa: S101 - same
+        names = [str(label) for label in self.model.output_names]
+        shares = _padded(outcome.trace.shares, self.model.n_experts)
+        met = np.where(outcome.learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
+        known = np.maximum.accumulate(np.concatenate([[classes], met[:-1]]))[used]
+        cuts = [0, *(np.flatnonzero(np.diff(known)) + 1).tolist(), len(known)]
+        for start, stop in pairwise(cuts):
+            M = int(known[start])
+            probabilities = outcome.predictions[used][start:stop, :M]
+            likeliest = [names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start)
+            writer.sink.write(
+                Predictions(
+                    places=places[start:stop],
+                    versions=versions[start:stop],
+                    predictions=likeliest,
+                    targets=targets[start:stop],
+                    outputs=self.schema.targets,
+                    classes=tuple(names[:M]),
+                    probabilities=probabilities,
+                    gate=shares[start:stop] if writer.gate else None,
+                )
             )
-        if writer.interval > 0.0:
-            # Experts that a row knew nothing of, in the batch that ended the warm-up, have neither share nor variance.
-            spread = np.where(variances > 0.0, variances, 1.0)
-            shown["intervals"] = mixture_intervals(shares, means, spread, writer.interval)
-        return Predictions(
-            places=places,
-            versions=versions,
-            predictions=predictions,
-            targets=outcome.targets[used],
-            outputs=self.schema.targets,
-            **shown,
-        )
+
+    def _before(self) -> _Before:
+        return _Before(self.model.n, len(self.model.output_names))
 
     # -- Fields ----------------------------------------------------------------------------------------------------
 
@@ -262,6 +284,15 @@ class Pipeline:
         return batch.tail(len(batch))
 
 
+class _Before(NamedTuple):
+    """The model before it learned."""
+
+    n: int
+    """Events that it had learned."""
+    classes: int
+    """Classes that it had met, if it is a classifier."""
+
+
 class _Ledger:
     """What becomes of each record of a batch."""
 
@@ -292,6 +323,15 @@ class _Ledger:
             skipped=self.batch.skipped,
         )
         return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad)
+
+
+def _padded(values: FloatArray, n_experts: int) -> FloatArray:
+    """What (n, K, …) experts said, with zeros for those that there are only after the warm-up.
+
+    So a row does not depend on whether the batch that it came in has ended the warm-up.
+    """
+    missing = n_experts - values.shape[1]
+    return np.pad(values, [(0, 0), (0, missing), *[(0, 0)] * (values.ndim - 2)]) if missing > 0 else values
 
 
 def _refused_whole(batch: Batch) -> Processed:

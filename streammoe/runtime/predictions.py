@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 from collections.abc import Sequence
@@ -81,7 +82,8 @@ class ParquetPredictions:
         try:
             durable.make_folder(self.path.parent)
             # What a killed process has left half-written.
-            for left in self.path.parent.glob(f".{self.path.stem}-*{self._extension}.*{durable.TEMPORARY_SUFFIX}"):
+            parts = f".{glob.escape(self.path.stem)}-*{glob.escape(self._extension)}"
+            for left in self.path.parent.glob(f"{parts}.*{durable.TEMPORARY_SUFFIX}"):
                 left.unlink()
         except OSError as error:
             message = (
@@ -175,7 +177,7 @@ def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArr
         high[active] = np.where(below, high[active], x)
         good = np.abs(excess) < 0.5 * moved[active] * density
         proposed = x - np.divide(excess, density, out=np.zeros_like(x), where=good)
-        good &= (low[active] < proposed) & (proposed < high[active])
+        good &= (low[active] <= proposed) & (proposed <= high[active])
         found[active] = np.where(good, proposed, 0.5 * (low[active] + high[active]))
         moved[active] = np.abs(found[active] - x)
         active = active[moved[active] > tolerances[active]]

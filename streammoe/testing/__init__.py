@@ -1,6 +1,7 @@
-"""For tests of what is built on streammoe: a scripted source, and the contract suite that every source passes."""
+"""For tests of what is built on streammoe: a scripted source, and the suites that sources and expert families pass."""
 
-from streammoe.testing.contracts import SourceContract
+from streammoe.testing.contracts import EndlessSourceContract, SourceContract
+from streammoe.testing.families import FamilyContract
 from streammoe.testing.source import ListSource
 
-__all__ = ["ListSource", "SourceContract"]
+__all__ = ["EndlessSourceContract", "FamilyContract", "ListSource", "SourceContract"]

@@ -7,6 +7,7 @@ They need no pytest to be imported. For the values behind a failing ``assert``, 
 from __future__ import annotations
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ class SourceContract(ABC):
     """
 
     records: Sequence[bytes]
-    """What the source holds, in order, without line ends."""
+    """What the source holds, in order, without line ends; rows of a table as `Batch.record` writes them."""
     skipped: int = 0
     """Blank lines and the like among them; the last record stands behind them all."""
 
@@ -61,6 +62,9 @@ class SourceContract(ABC):
     def test_records_follow_each_other_and_cover_their_block(self) -> None:
         for batch in self._read():
             ends = batch.ends.tolist()
+            if batch.table is not None:
+                assert (batch.format, batch.block, ends) == ("arrow", b"", [])
+                continue
             assert all(start < stop for start, stop in pairwise([0, *ends]))
             assert ends[-1] == len(batch.block)
 
@@ -189,6 +193,165 @@ class SourceContract(ABC):
     def _read(self, position: Position | None = None) -> list[Batch]:
         with _opened(self.make_source(), position) as source:
             return list(_batches(source))
+
+
+class EndlessSourceContract(ABC):
+    r"""What a source without an end promises, to which others add while it is read.
+
+    Give it a dozen records or more; what is special about the source goes into `add`, such as rotation.
+
+        class TestMySource(EndlessSourceContract):
+            records = [b"1", b"2", b"3"]
+
+            @pytest.fixture(autouse=True)
+            def content(self, tmp_path):
+                self.path = tmp_path / "content"
+                self.path.touch()
+
+            def make_source(self):
+                return MySource(self.path)
+
+            def add(self, data):
+                with self.path.open("ab") as stream:
+                    stream.write(data)
+    """
+
+    records: Sequence[bytes]
+    """What is added, in order, without line ends."""
+    patience_seconds: float = 10.0
+    """How long something that was added may take to come."""
+
+    @abstractmethod
+    def make_source(self) -> Source:
+        """A new source over what has been added so far, on which nothing has been called yet."""
+
+    @abstractmethod
+    def add(self, data: bytes) -> None:
+        """Add bytes behind all others: whole records, or parts of one."""
+
+    # --- what comes -------------------------------------------------------------------------------------------------
+
+    def test_what_is_added_comes_once_and_in_order(self) -> None:
+        with _opened(self.make_source()) as source:
+            found: list[tuple[Place, bytes]] = []
+            for i, record in enumerate(self.records):
+                self.add(record + b"\n")
+                if i % 3 == 2:  # some alone and some together
+                    found += self._take(source, i + 1 - len(found))
+            found += self._take(source, len(self.records) - len(found))
+            assert [record for _, record in found] == list(self.records)
+            assert source.poll(0.1) is None
+
+    def test_what_was_there_before_comes_first(self) -> None:
+        half = len(self.records) // 2
+        self._add_all(self.records[:half])
+        with _opened(self.make_source()) as source:
+            first = self._take(source, half)
+            self._add_all(self.records[half:])
+            rest = self._take(source, len(self.records) - half)
+        assert [record for _, record in first + rest] == list(self.records)
+
+    def test_a_record_waits_until_it_is_complete(self) -> None:
+        first, second, *_ = self.records
+        with _opened(self.make_source()) as source:
+            self.add(first + b"\n" + second[:1])
+            assert [record for _, record in self._take(source, 1)] == [first]
+            assert source.poll(0.1) is None
+            self.add(second[1:])
+            assert source.poll(0.1) is None
+            self.add(b"\n")
+            assert [record for _, record in self._take(source, 1)] == [second]
+
+    def test_no_two_records_have_the_same_place(self) -> None:
+        with _opened(self.make_source()) as source:
+            places = []
+            for record in self.records:
+                self.add(record + b"\n")
+                places += [json.dumps(place, sort_keys=True) for place, _ in self._take(source, 1)]
+        assert len(set(places)) == len(self.records)
+
+    # --- positions --------------------------------------------------------------------------------------------------
+
+    def test_every_position_continues_with_exactly_the_remaining_records(self) -> None:
+        seen: list[tuple[int, Position]] = []
+        with _opened(self.make_source()) as source:
+            placed: list[tuple[Place, bytes]] = []
+            for i, record in enumerate(self.records):
+                self.add(record + b"\n")
+                while len(placed) <= i:
+                    batch = self._next(source)
+                    placed += _placed([batch])
+                    seen.append((len(placed), _through_json(batch.end)))
+        for count, position in seen:
+            with _opened(self.make_source(), position) as source:
+                assert self._take(source, len(placed) - count) == placed[count:]
+                assert source.poll(0.0) is None
+
+    def test_what_is_added_between_two_runs_is_read_by_the_second(self) -> None:
+        position: Position | None = None
+        found: list[bytes] = []
+        for record in self.records:
+            with _opened(self.make_source(), position) as source:
+                if not found:  # a source need not exist before anything is in it
+                    self.add(record + b"\n")
+                batch = self._next(source)
+                found += _records([batch])
+                position = _through_json(batch.end)
+            if len(found) < len(self.records):
+                self.add(self.records[len(found)] + b"\n")
+        assert found == list(self.records)
+
+    def test_a_position_stays_what_it_was_while_reading_goes_on(self) -> None:
+        with _opened(self.make_source()) as source:
+            seen = []
+            for record in self.records:
+                self.add(record + b"\n")
+                end = self._next(source).end
+                seen.append((end, _through_json(end)))
+        assert all(now == then for now, then in seen)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def test_it_is_never_finished(self) -> None:
+        with _opened(self.make_source()) as source:
+            assert not source.finished
+            for record in self.records:
+                self.add(record + b"\n")
+                self._take(source, 1)
+                assert not source.finished
+                assert source.progress() is None
+
+    def test_a_poll_waits_as_long_as_it_may_and_sleeps_meanwhile(self) -> None:
+        self.add(self.records[0] + b"\n")
+        with _opened(self.make_source()) as source:
+            self._take(source, 1)
+            source.poll(0.0)
+            for timeout in (0.0, 0.2):
+                began, worked = time.monotonic(), time.thread_time()
+                assert source.poll(timeout) is None
+                assert timeout * 0.9 <= time.monotonic() - began < timeout + self.patience_seconds
+                assert time.thread_time() - worked < 0.05 + timeout / 2
+
+    def _add_all(self, records: Sequence[bytes]) -> None:
+        for record in records:
+            self.add(record + b"\n")
+
+    def _next(self, source: Source) -> Batch:
+        deadline = time.monotonic() + self.patience_seconds
+        while time.monotonic() < deadline:
+            batch = source.poll(0.1)
+            if batch is not None:
+                assert len(batch) > 0
+                return batch
+        raise AssertionError(f"{self.patience_seconds} seconds passed without a batch, and there is something to read")
+
+    def _take(self, source: Source, count: int) -> list[tuple[Place, bytes]]:
+        """The next `count` records, and no more."""
+        found: list[tuple[Place, bytes]] = []
+        while len(found) < count:
+            found += _placed([self._next(source)])
+        assert len(found) == count
+        return found
 
 
 @contextmanager

@@ -1,11 +1,17 @@
 """Every source keeps the promises of `streammoe.ports.Source`."""
 
+import gzip
+import io
+import json
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from streammoe.errors import SourceError
-from streammoe.testing import ListSource, SourceContract
+from streammoe.testing import EndlessSourceContract, ListSource, SourceContract
+from streammoe_connectors import follow
 from streammoe_connectors.file import FileSource
 
 
@@ -83,6 +89,19 @@ CSV = [b"%d,%d" % (i, -i) for i in range(60)]
 JSONL = [b'{"x": %d}' % i for i in range(60)]
 QUOTED = [b'%d,"two\nlines, and more"' % i for i in range(20)] + [b'1,"stray'] + CSV
 LONG = [b'{"x": "%s"}' % (b"z" * (i * 40)) for i in range(12)]
+ROWS = [{"x": i, "y": {"z": [i, None]}, "text": "ä" * i} for i in range(60)]
+
+
+def as_parquet(rows, row_group_size=17):
+    target = io.BytesIO()
+    schema = pa.schema({"x": pa.int64(), "y": pa.struct({"z": pa.list_(pa.int64())}), "text": pa.string()})
+    parquet.write_table(pa.Table.from_pylist(rows, schema), target, row_group_size=row_group_size)
+    return target.getvalue()
+
+
+def as_json(rows):
+    return [json.dumps(row, ensure_ascii=False).encode() for row in rows]
+
 
 CASES = {
     "one csv file without a last line end": Files("a.csv", {"a.csv": b"x,y\n" + b"\n".join(CSV)}, CSV),
@@ -108,6 +127,36 @@ CASES = {
         skipped=2 + 100 + 10 + 29,
     ),
     "jsonl records longer than a block": Files("a.jsonl", {"a.jsonl": b"\n".join(LONG) + b"\n"}, LONG),
+    "a compressed csv file": Files("a.csv.gz", {"a.csv.gz": gzip.compress(b"x,y\n" + b"\n".join(QUOTED))}, QUOTED),
+    "a compressed jsonl file of several members": Files(
+        "a.jsonl.gz",
+        {
+            "a.jsonl.gz": b"".join(
+                gzip.compress(part)
+                for part in (b"\xef\xbb", b"\xbf" + b"\n".join(LONG), b"", b"\n" + b"\n".join(JSONL))
+            )
+        },
+        LONG + JSONL,
+    ),
+    "a Parquet file of several row groups": Files("a.parquet", {"a.parquet": as_parquet(ROWS)}, as_json(ROWS)),
+    "Parquet files, some of them without rows": Files(
+        "*.p*q*",
+        {"a.pq": as_parquet([]), "b.parquet": as_parquet(ROWS[:20]), "c.pq": as_parquet([]), "d.pq": as_parquet(ROWS)},
+        as_json(ROWS[:20] + ROWS),
+    ),
+    "files of all kinds": Files(
+        "*.*",
+        {
+            "a.csv": b"x,y\n\n" + b"\n".join(CSV),
+            "b.parquet": as_parquet(ROWS[:30]),
+            "c.jsonl.gz": gzip.compress(b"\n".join(JSONL) + b"\n\n\n"),
+            "d.csv.gz": gzip.compress(b""),
+            "e.pq": as_parquet(ROWS[30:]),
+            "f.ndjson": b"\n".join(JSONL),
+        },
+        CSV + as_json(ROWS[:30]) + JSONL + as_json(ROWS[30:]) + JSONL,
+        skipped=3,
+    ),
 }
 
 
@@ -121,5 +170,40 @@ class TestFileSource(SourceContract):
 
     def make_source(self):
         # Smaller blocks than the settings allow cut small files into many batches.
-        settings = FileSource.Settings(kind="file", path=str(self.path)).model_copy(update={"block_bytes": 64})
-        return FileSource(settings)
+        settings = FileSource.Settings(kind="file", path=str(self.path), block_rows=7)
+        return FileSource(settings.model_copy(update={"block_bytes": 64}))
+
+
+class TestFollowedFiles(EndlessSourceContract):
+    """Files to which others append, rotated away halfway or not."""
+
+    @pytest.fixture(
+        autouse=True,
+        params=[
+            ("log.csv", "csv", QUOTED[:14], False),
+            ("log.jsonl", "jsonl", JSONL[:14], False),
+            ("log.csv", "csv", QUOTED[:14], True),
+            ("log.jsonl*", "jsonl", JSONL[:14], True),
+        ],
+        ids=["csv", "jsonl", "rotated", "rotated to a name that is looked for"],
+    )
+    def content(self, request, tmp_path, monkeypatch):
+        monkeypatch.setattr(follow, "_LOOK_SECONDS", 0.01)
+        self.glob, self.format, self.records, self.rotate = request.param
+        self.path = tmp_path / self.glob.rstrip("*")
+        self.added = 0
+
+    def make_source(self):
+        settings = FileSource.Settings(
+            kind="file", path=str(self.path.with_name(self.glob)), format=self.format, follow=True
+        )
+        return FileSource(settings.model_copy(update={"block_bytes": 64}))
+
+    def add(self, data):
+        if self.rotate and self.added == len(self.records) // 2:
+            self.path.rename(f"{self.path}.1")
+        with self.path.open("ab") as stream:
+            if self.format == "csv" and not stream.tell():
+                stream.write(b"x,y\n")
+            stream.write(data)
+        self.added += data.endswith(b"\n")

@@ -1,125 +1,81 @@
-"""[MM] Algorithm 2 to the letter: six dense statistics, Kronecker products and dense solves.
-
-Slow and obvious on purpose, and nothing here is shared with the package: what the kernels compute at O(K p²) an event
-has to agree with this at O((K p)³). K experts, Q outputs, w and r the features of gate and experts.
-"""
+"""[MM] Algorithm 2 to the letter: Gaussian experts, with a diagonal or a full covariance."""
 
 from __future__ import annotations
 
 import numpy as np
 
-REFRESH_BELOW = 0.5
-"""The prior is topped up at the event that brings Π(1−γ) since the last time below this."""
+from tests.oracle.algorithm1 import Algorithm1
 
 
-def curvature_bound(bound, n_experts):
-    """A with A ⪰ diag(g) − g gᵀ over the free logits: Böhning's with all K classes, or [MM] Prop. 5."""
-    N = n_experts - 1
-    if N == 0:
-        return np.zeros((0, 0))
-    if bound == "tight":
-        return 0.5 * (np.eye(N) - np.ones((N, N)) / (N + 1))
-    if bound == "paper":
-        return 0.75 * np.eye(N) - np.ones((N, N)) / (2 * N)
-    raise ValueError(bound)
+class Algorithm2(Algorithm1):
+    """Experts N(y; Υ_k r, Σ_k) with Q outputs. What `variances` looks like tells one covariance from the other.
 
-
-class Algorithm2:
-    """The statistics s and the parameters θ̄(s) that minimise the surrogate.
-
-    Statistics, as exponentially weighted means of what one event contributes:
-        s1 (K−1, p_w)                (g − τ)_{1..K−1} wᵀ − A ω w wᵀ
-        s2 ((K−1) p_w, (K−1) p_w)    ½ A ⊗ w wᵀ
-        s3 (K, Q)                    τ_k y²
-        s4 (K, Q, p_v)               −2 τ_k y rᵀ
-        s5 (K, p_v, p_v)             τ_k r rᵀ
-        s6 (K,)                      τ_k
+    Statistics beside the gate's, for an event of weight v:
+        s3 (K, Q)          v τ_k y²           or, full, (K, Q, Q)    v τ_k y yᵀ
+        s4 (K, Q, p_v)     −2 v τ_k y rᵀ
+        s5 (K, p_v, p_v)   v τ_k r rᵀ
+        s6 (K,)            v τ_k
     """
 
-    def __init__(self, parameters, *, bound="tight", prior_strength=0.0):
-        """Begin where a model stands, given what `MoERegressor.parameters` returns."""
-        self.omega = np.array(parameters["gate"])
+    def begin_experts(self, parameters):
         self.upsilon = np.array(parameters["experts"])
         self.sigma2 = np.array(parameters["variances"])
-        G = np.array(parameters["gate_gram"])
+        self.full = self.sigma2.ndim == 3
         R = np.array(parameters["expert_grams"])
         m = np.array(parameters["masses"])
-        self.A = curvature_bound(bound, len(m))
-        self.s1 = -self.A @ self.omega @ G
-        self.s2 = 0.5 * np.kron(self.A, G)
-        self.s6 = m
-        self.s5 = R
-        self.s4 = -2.0 * self.upsilon @ R
-        self.s3 = m[:, None] * self.sigma2 + np.einsum("kqi,kij,kqj->kq", self.upsilon, R, self.upsilon)
-        self.n = int(parameters["n"])
-        self.kept = float(parameters["decay"])
-        self.prior_strength = prior_strength
-        self.prior_weight = float(parameters["prior_weight"])
-        self.prior = {name: np.array(value) for name, value in parameters["prior"].items()}
+        masses = m[:, None, None] if self.full else m[:, None]
+        explained = np.einsum("kqi,kij,klj->kql", self.upsilon, R, self.upsilon)
+        return {
+            "s3": masses * self.sigma2 + self.form(explained),
+            "s4": -2.0 * self.upsilon @ R,
+            "s5": R,
+            "s6": m,
+        }
 
-    def learn(self, w, r, y, gamma):
-        """s ← s + γ (S̄(θ; z) − s), then θ ← θ̄(s); γ is the step of this event."""
-        g, tau = self.responsibilities(w, r, y)
-        ww, rr = np.outer(w, w), np.outer(r, r)
-        self.s1 += gamma * (np.outer((g - tau)[:-1], w) - self.A @ self.omega @ ww - self.s1)
-        self.s2 += gamma * (0.5 * np.kron(self.A, ww) - self.s2)
-        self.s3 += gamma * (tau[:, None] * y**2 - self.s3)
-        self.s4 += gamma * (-2.0 * tau[:, None, None] * np.outer(y, r) - self.s4)
-        self.s5 += gamma * (tau[:, None, None] * rr - self.s5)
-        self.s6 += gamma * (tau - self.s6)
-        self.n += 1
-        self.kept *= 1.0 - gamma
-        self.prior_weight *= 1.0 - gamma
-        if self.kept < REFRESH_BELOW:
-            self.kept = 1.0
-            self.top_up_prior(max(self.prior_weight, self.prior_strength * gamma))
-        self.minimise()
+    def form(self, matrices):
+        """(…, Q, Q) as the covariance has them: themselves, or their diagonals."""
+        return matrices if self.full else np.diagonal(matrices, axis1=-2, axis2=-1)
 
-    def responsibilities(self, w, r, y):
-        """g_k(x) and τ_k ([MM] eq. 15), in log space."""
-        logits = np.append(self.omega @ w, 0.0)
-        log_g = logits - logits.max()
-        log_g -= np.log(np.sum(np.exp(log_g)))
+    def log_experts(self, r, y):
         errors = y - self.upsilon @ r
-        log_e = -0.5 * np.sum(np.log(2.0 * np.pi * self.sigma2) + errors**2 / self.sigma2, axis=1)
-        joint = log_g + log_e
-        tau = np.exp(joint - joint.max())
-        return np.exp(log_g), tau / tau.sum()
+        covariances = self.sigma2 if self.full else np.stack([np.diag(row) for row in self.sigma2])
+        squares = np.einsum("kq,kq->k", errors, np.linalg.solve(covariances, errors[:, :, None])[:, :, 0])
+        return -0.5 * (squares + np.linalg.slogdet(2.0 * np.pi * covariances)[1])
 
-    def top_up_prior(self, weight):
-        """Add what the prior's statistics lack to count `weight`. Their gate target is 0, so s1 gains nothing."""
-        missing = weight - self.prior_weight
-        self.prior_weight = weight
-        K = len(self.s6)
-        share = missing / K
+    def expert_statistics(self, r, y, tau):
+        return {
+            "s3": np.multiply.outer(tau, self.form(np.outer(y, y))),
+            "s4": np.multiply.outer(tau, -2.0 * np.outer(y, r)),
+            "s5": np.multiply.outer(tau, np.outer(r, r)),
+            "s6": tau,
+        }
+
+    def expert_prior(self):
+        """Each of the K experts has a K-th: Gram matrix Λ, target Υ_0, and a diagonal covariance Σ_0 around it."""
+        K = len(self.upsilon)
         Lambda = np.diag(self.prior["expert_gram"])
-        upsilon0, sigma2_0 = self.prior["experts"], self.prior["variances"]
-        self.s2 += missing * 0.5 * np.kron(self.A, np.diag(self.prior["gate_gram"]))
-        self.s3 += share * (sigma2_0 + np.diag(upsilon0 @ Lambda @ upsilon0.T))
-        self.s4 += share * -2.0 * upsilon0 @ Lambda
-        self.s5 += share * Lambda
-        self.s6 += share
+        upsilon0, sigma0 = self.prior["experts"], np.diag(self.prior["variances"])
+        return {
+            "s3": self.form(sigma0 + upsilon0 @ Lambda @ upsilon0.T) / K,
+            "s4": -2.0 * upsilon0 @ Lambda / K,
+            "s5": Lambda / K,
+            "s6": 1.0 / K,
+        }
 
-    def minimise(self):
-        """θ̄(s): ω = −(2 s2)⁻¹ s1, Υ = −½ s4 s5⁻¹, σ² = (s3 + s4 Υᵀ + Υ s5 Υᵀ) / s6."""
-        self.omega = -np.linalg.solve(2.0 * self.s2, self.s1.ravel()).reshape(self.omega.shape)
-        self.upsilon = -0.5 * np.linalg.solve(self.s5, self.s4.transpose(0, 2, 1)).transpose(0, 2, 1)
-        linear = np.sum(self.s4 * self.upsilon, axis=2)
-        square = np.sum((self.upsilon @ self.s5) * self.upsilon, axis=2)
-        self.sigma2 = (self.s3 + linear + square) / self.s6[:, None]
+    def minimise_experts(self):
+        """Υ_k = −½ s4 s5⁻¹, Σ_k = (s3 + ½ (s4 Υᵀ + Υ s4ᵀ) + Υ s5 Υᵀ) / s6."""
+        s3, s4, s5, s6 = (self.s[name] for name in ("s3", "s4", "s5", "s6"))
+        self.upsilon = -0.5 * np.linalg.solve(s5, s4.transpose(0, 2, 1)).transpose(0, 2, 1)
+        turned = self.upsilon.transpose(0, 2, 1)
+        linear = s4 @ turned
+        square = self.upsilon @ s5 @ turned
+        masses = s6[:, None, None] if self.full else s6[:, None]
+        self.sigma2 = (s3 + self.form(0.5 * (linear + linear.transpose(0, 2, 1)) + square)) / masses
 
     @property
-    def theta(self):
-        """Parameters and statistics under the names that `MoERegressor.parameters` uses."""
-        found = {
-            "gate": self.omega.copy(),
+    def expert_theta(self):
+        return {
             "experts": self.upsilon.copy(),
             "variances": self.sigma2.copy(),
-            "masses": self.s6.copy(),
-            "expert_grams": self.s5.copy(),
+            "expert_grams": self.s["s5"].copy(),
         }
-        if len(self.A):
-            # s2 = ½ A ⊗ G, whose first block is ½ A_11 G. One expert has no gate, and no s2.
-            p = self.omega.shape[1]
-            found["gate_gram"] = 2.0 * self.s2[:p, :p] / self.A[0, 0]
-        return found

@@ -21,7 +21,7 @@ class Asked:
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(assembly, "compile_kernels", lambda: None)
+    monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
     rows = "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(200))
     (tmp_path / "data.csv").write_text(f"a,b,y\n{rows}")
     (tmp_path / "config.toml").write_text("""

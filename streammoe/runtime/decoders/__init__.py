@@ -260,7 +260,7 @@ class Sheet:
         rejected = [self._rejected[i] for i in sorted(self._rejected) if i < n]
         rows = np.delete(np.arange(n), [record.index for record in rejected])
         good = self.numbers[rows] if rejected else self.numbers[:n]
-        texts = {j: [values[i] for i in rows] if rejected else values[:n] for j, values in self.texts.items()}
+        texts = {j: [values[i] for i in rows.tolist()] if rejected else values[:n] for j, values in self.texts.items()}
         P, Q = len(self.wanted.fields), len(self.wanted.targets)
         weights = np.ones(len(rows))
         if self.wanted.weight is not None:

@@ -23,12 +23,13 @@ from streammoe.runtime.decoders import (
     require_targets,
     text_of,
 )
-from streammoe.runtime.decoders.arrow import texts_of, times_of
+from streammoe.runtime.decoders.arrow import floats_of, texts_of, times_of, valid_of
 from streammoe.runtime.decoders.values import BOOLEANS
 from streammoe.types import AnyArray, IntArray
 
 _FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",\r\n][^,\r\n]*|))(,|\Z)')
-_LOOKED_AT = 4  # records that say which columns hold booleans
+_LOOKED_AT = 4  # records that say which columns hold booleans,
+_LOOKED_AT_MOST = 32  # or more while a column has been empty
 _FEW = 256  # so few records are taken one by one rather than halved again
 _TRUE, _FALSE = ([form(text) for form in (str.lower, str.title, str.upper)] for text in sorted(BOOLEANS, reverse=True))
 
@@ -80,7 +81,8 @@ class CsvDecoder:
         header = _columns(batch)
         # Arrow gets numbers as names: those of the header may be empty, double or meant for something else.
         where = {name: str(j) for j, name in enumerate(header)}
-        booleans = self._booleans(batch, start, stop)
+        numbers = {name for name, kind in sheet.slots if kind == "number" and name in where}
+        booleans = self._booleans(batch, start, stop, numbers)
         types = {where[name]: pa.string() for name in new}
         for name, kind in sheet.slots:
             if name in where:
@@ -117,9 +119,9 @@ class CsvDecoder:
                 column = table[where[name]]
                 if name in booleans:
                     column = column.cast(pa.float64())
-                numbers = column.to_numpy()
-                sheet.numbers[start:stop, j] = numbers
-                if len(numbers) - np.count_nonzero(np.isfinite(numbers)) != column.null_count:
+                values = floats_of(column.combine_chunks())
+                sheet.numbers[start:stop, j] = values
+                if len(values) - np.count_nonzero(np.isfinite(values)) != column.null_count:
                     return False
         for j, (name, kind) in enumerate(sheet.slots):
             if kind == "text" and name in where:
@@ -137,7 +139,7 @@ class CsvDecoder:
         holds = np.zeros(stop - start, np.bool_)
         for name in new:
             if table[where[name]].null_count < len(table):
-                holds |= table[where[name]].is_valid().to_numpy()
+                holds |= valid_of(table[where[name]].combine_chunks())
 
         def read(i: int) -> Values:
             values = self.names(batch, i)
@@ -146,17 +148,20 @@ class CsvDecoder:
         sheet.first_new(start, holds, read, text=True)
         return True
 
-    def _booleans(self, batch: Batch, start: int, stop: int) -> set[str]:
-        """Columns that look as if they held booleans only, judged by the first records."""
-        cells: dict[str, set[object]] = {}
-        for i in range(start, min(start + _LOOKED_AT, stop)):
+    def _booleans(self, batch: Batch, start: int, stop: int, names: set[str]) -> set[str]:
+        """Which of these columns look as if they held booleans only, judged by the first records."""
+        cells: dict[str, set[str]] = {name: set() for name in names}
+        for i in range(start, min(start + _LOOKED_AT_MOST, stop)):
+            if i >= start + _LOOKED_AT and all(cells.values()):
+                break
             try:
                 values = self.names(batch, i)
             except InvalidEvent:
-                return set()
-            for name, value in values.items():
-                cells.setdefault(name, set()).add(str(value).lower())
-        return {name for name, seen in cells.items() if seen - {""} and seen <= {"", *BOOLEANS}}
+                break
+            for name, seen in cells.items():
+                if values[name]:
+                    seen.add(str(values[name]).lower())
+        return {name for name, seen in cells.items() if seen and seen <= BOOLEANS.keys()}
 
 
 def _columns(batch: Batch) -> tuple[str, ...]:

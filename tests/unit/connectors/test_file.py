@@ -1,5 +1,3 @@
-import contextlib
-import json
 import logging
 import os
 import stat
@@ -10,48 +8,22 @@ from pydantic import ValidationError
 
 from streammoe.errors import SourceError
 from streammoe_connectors.file import FileSource
-
-
-def source(path, **settings):
-    return FileSource(FileSource.Settings(kind="file", path=str(path), **settings))
-
-
-def read(path, position=None, **settings):
-    """All batches of a source from `position` on."""
-    batches = []
-    with contextlib.closing(source(path, **settings)) as opened:
-        opened.seek(position)
-        while not opened.finished:
-            batch = opened.poll(0)
-            if batch is not None:
-                batches.append(batch)
-    return batches
-
-
-def records(batches):
-    return [batch.record(i) for batch in batches for i in range(len(batch))]
-
-
-def through_json(position):
-    return json.loads(json.dumps(position))
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, content):
-        path = tmp_path / name
-        path.write_bytes(content)
-        return path
-
-    return write
-
+from tests.unit.connectors.reading import read, records, source, through_json
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"path": ""}, {"path": 3}, {"format": "xml"}, {"block_bytes": 4095}, {"max_record_bytes": 0}, {"unknown": 1}],
+    [
+        {"path": ""},
+        {"path": 3},
+        {"format": "xml"},
+        {"block_bytes": 4095},
+        {"max_record_bytes": 0},
+        {"block_rows": 0},
+        {"unknown": 1},
+    ],
 )
 def test_settings_are_strict(wrong):
     with pytest.raises(ValidationError):

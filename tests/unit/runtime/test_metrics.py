@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streammoe.estimators import MoERegressor
+from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.runtime.metrics import CATALOGUE, OUTCOMES, Metrics
-from streammoe.runtime.scores import AVERAGES, PrequentialScores
+from streammoe.runtime.scores import AVERAGES, ClassificationScores, PrequentialScores
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -23,37 +23,63 @@ def families(metrics):
 
 
 def samples(metrics):
-    """Every sample's value by its name and the values of its labels."""
+    """Every sample's value by its name and the values of its labels, in the order of their names."""
     found = [sample for family in families(metrics).values() for sample in family.samples]
     return {(sample.name, *sample.labels.values()): sample.value for sample in found}
 
 
-def learned(n=200, warmup=100):
+def learned(kind="regressor", n=200, warmup=100):
+    """A model of each kind, and the scores of the events that it has learned."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 2))
-    model = MoERegressor(2, warmup=warmup, warmup_restarts=1)
-    losses = model.learn_array(X, X[:, 0])
-    scores = PrequentialScores()
-    scores.update(losses, np.zeros((n, 1)), X[:, :1])
+    classes = np.arange(n) % 3
+    arguments = {"warmup": warmup, "warmup_restarts": 1}
+    model, scores, targets = {
+        "regressor": (MoERegressor(2, **arguments), PrequentialScores(), X[:, :1]),
+        "outputs": (MoEMultiTargetRegressor(2, **arguments), PrequentialScores(2), X * [1.0, 5.0]),
+        "classifier": (MoEClassifier(2, **arguments), ClassificationScores(), np.array(["a", "b", "c"])[classes]),
+    }[kind]
+    if kind == "outputs":
+        model.set_targets(["low", "high"])
+    model.set_columns(["x0", "x1"])
+    outcome = model.learn_rows(X, targets)
+    scores.update(outcome.losses, outcome.predictions, outcome.targets)
     return model, scores
 
 
-@pytest.fixture
-def metrics():
+def published(kind):
     """All metrics after a batch."""
     metrics = Metrics()
     metrics.count("learned", 150)
     metrics.count_rejected("malformed", 3)
     metrics.batch(0.02)
     metrics.checkpoint(0.004)
-    metrics.publish(*learned(), (30, 120))
+    metrics.publish(*learned(kind), (30, 120))
     return metrics
+
+
+KINDS = ("regressor", "outputs", "classifier")
+ERRORS = {"streammoe_prequential_rmse", "streammoe_baseline_rmse"}
+HITS = {"streammoe_prequential_accuracy", "streammoe_baseline_accuracy"}
+WITHOUT = {
+    "regressor": {*HITS, "streammoe_output_rmse"},
+    "outputs": HITS,
+    "classifier": {*ERRORS, "streammoe_output_rmse"},
+}
+"""What says nothing of a model of each kind, and has no sample."""
+
+
+@pytest.fixture
+def metrics():
+    return published("regressor")
 
 
 # --- the catalogue --------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_of_the_catalogue_is_exposed_and_no_other(metrics):
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_metric_of_the_catalogue_is_exposed_and_no_other(kind):
+    metrics = published(kind)
     # A counter's family leaves out the suffix that its name and its samples have.
     assert families(metrics).keys() == {name.removesuffix("_total") for name in CATALOGUE}
     for name, metric in CATALOGUE.items():
@@ -61,10 +87,12 @@ def test_every_metric_of_the_catalogue_is_exposed_and_no_other(metrics):
         assert family.type == metric.kind.__name__.lower()
         assert family.documentation == metric.help
         names = {sample.name for sample in family.samples}
-        assert names & {name, f"{name}_bucket"}, f"{name} has no sample"
+        assert bool(names & {name, f"{name}_bucket"}) == (name not in WITHOUT[kind]), name
 
 
-def test_labels_are_those_of_the_catalogue(metrics):
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_are_those_of_the_catalogue(kind):
+    metrics = published(kind)
     for name, metric in CATALOGUE.items():
         for sample in families(metrics)[name.removesuffix("_total")].samples:
             assert sample.labels.keys() - {"le"} == set(metric.labels), sample
@@ -140,6 +168,28 @@ def test_gauges_show_the_model_and_its_scores(metrics):
         assert value["streammoe_prequential_log_loss", average] == pytest.approx(scores.log_loss.means()[average])
 
 
+def test_each_output_has_an_error_of_its_own():
+    _, scores = learned("outputs")
+    value = samples(published("outputs"))
+    for average in AVERAGES:
+        assert value["streammoe_output_rmse", average, "low"] == pytest.approx(scores.rmse(0)[average])
+        assert value["streammoe_output_rmse", average, "high"] == pytest.approx(scores.rmse(1)[average])
+        assert value["streammoe_prequential_rmse", average] == pytest.approx(scores.rmse()[average])
+    assert value["streammoe_output_rmse", "running", "low"] != value["streammoe_output_rmse", "running", "high"]
+
+
+def test_a_classifier_shows_its_classes_and_hits():
+    model, scores = learned("classifier")
+    value = samples(published("classifier"))
+    assert value["streammoe_model_classes",] == 3
+    assert value["streammoe_model_features",] == model.n_expert_features == 3
+    for average in AVERAGES:
+        assert value["streammoe_prequential_accuracy", average] == scores.accuracy()[average]
+        assert value["streammoe_baseline_accuracy", average] == scores.baseline_accuracy()[average]
+        assert value["streammoe_prequential_log_loss", average] == scores.log_loss.means()[average]
+    assert 0 < value["streammoe_prequential_accuracy", "running"] < 1
+
+
 def test_what_is_not_known_yet_is_not_a_number():
     metrics = Metrics()
     metrics.publish(MoERegressor(2), PrequentialScores(), None)
@@ -151,9 +201,11 @@ def test_what_is_not_known_yet_is_not_a_number():
     assert math.isnan(value["streammoe_convergence_residual",])
 
 
-def test_an_empty_source_has_no_progress_to_divide_by():
+@pytest.mark.parametrize("progress", [(0, 0), None], ids=["empty", "endless"])
+def test_a_source_that_is_empty_or_endless_has_no_progress(progress):
+    # Not 0: an alert for a source that is stuck would go off.
     metrics = Metrics()
-    metrics.publish(MoERegressor(2), PrequentialScores(), (0, 0))
+    metrics.publish(MoERegressor(2), PrequentialScores(), progress)
     assert math.isnan(samples(metrics)["streammoe_source_progress_ratio",])
 
 

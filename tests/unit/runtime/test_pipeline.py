@@ -1,8 +1,10 @@
 """What becomes of records, and that nothing depends on where their stream was cut."""
 
 import json
+import logging
 import math
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from streammoe.estimators import MoERegressor
 from streammoe.runtime.pipeline import Pipeline, Schema
 from streammoe.runtime.scores import PrequentialScores
 from streammoe.testing import ListSource
+from tests.unit.runtime import streams
 
 TARGETS = ("y",)
 
@@ -261,3 +264,168 @@ def test_nothing_depends_on_where_a_csv_was_cut(rows, sizes):
     script = {"format": "csv", "columns": ("a", "b", "y")}
     assert said(stream(cut, rows, sizes=sizes, **script)) == said(stream(whole, rows, **script))
     assert cut.model.state_digest() == whole.model.state_digest()
+
+
+# --- every kind of model, value and format --------------------------------------------------------------------------
+
+LATE_COLUMNS = {"late_columns": True}
+FORMATS_AND_KINDS = list(product(streams.KINDS, streams.FORMATS))
+CHANGES = [
+    {"a": math.nan},
+    {"a": 1e60},
+    {"c": "violet"},
+    {"c": "violet", "a": 1e60},
+    {"c": None, "a": None},
+    {"w": 0},
+    {"w": 0.0, "c": "white"},
+    {"w": None},
+    {"w": -1.0},
+    {"w": 2e6, "c": "white"},
+    {"t": 1.8e12},
+    {"t": None},
+]
+OF_TARGETS = {
+    "regressor": [{"y": None}, {"y": None, "c": "black"}, {"y": math.inf}, {"y": 1e60, "c": "black"}],
+    "outputs": [{"y": None, "z": None}, {"y": None}, {"z": None, "c": "black"}, {"z": -1e60}],
+    "classifier": [
+        {"label": None},
+        {"label": None, "c": "black"},
+        {"label": "rare"},
+        {"label": "rare", "c": "black"},
+        {"label": "other", "w": 0},
+        {"label": "other", "a": 1e60},
+        {"label": "other", "w": -1},
+    ],
+}
+OF_LATE_COLUMNS = [
+    {"k": None, "d": None},
+    {"k": None},
+    {"d": None},
+    {"k": 1e60},
+    {"k": math.nan},
+    {"w": 0},
+    {"d": "new", "c": "new"},
+]
+
+
+def changed(kind, changes, late, late_changes):
+    """Good events but for `changes`; from event `late` on they have two more columns, with changes of their own."""
+    events = [streams.event(kind, i) for i in range(60)]
+    for at, change in changes:
+        events[at] |= change
+    for i in range(late, 60):
+        events[i] = {**events[i], "k": math.cos(i), "d": "even" if i % 2 else "odd"}
+    for at, change in late_changes:
+        if late + at < 60:
+            events[late + at] |= change
+    return events
+
+
+def changes_for(kind):
+    return st.lists(st.tuples(st.integers(0, 59), st.sampled_from([*CHANGES, *OF_TARGETS[kind]])), max_size=12)
+
+
+@pytest.mark.parametrize(("kind", "format"), FORMATS_AND_KINDS)
+@settings(deadline=None, max_examples=12)
+@given(data=st.data())
+def test_cuts_and_formats_show_in_nothing_whatever_comes(kind, format, data):
+    late_changes = st.lists(st.tuples(st.integers(0, 6), st.sampled_from(OF_LATE_COLUMNS)), max_size=5)
+    events = changed(kind, data.draw(changes_for(kind)), data.draw(st.integers(1, 60)), data.draw(late_changes))
+    sizes = data.draw(st.lists(st.integers(1, 25), min_size=1, max_size=6))
+    arguments = {
+        "schema": LATE_COLUMNS if data.draw(st.booleans()) else {},
+        "warmup": data.draw(st.sampled_from([9, 40])),
+    }
+    if kind == "classifier":
+        arguments["max_classes"] = data.draw(st.sampled_from([3, 4, 100]))
+    one_by_one, whole, cut, clean = (streams.pipeline(kind, **arguments) for _ in range(4))
+    expected = streams.run(one_by_one, streams.stream_of(events, "jsonl", [1]))
+    for line, stream in (
+        (whole, streams.stream_of(events, format)),
+        (cut, streams.stream_of(events, format, sizes)),
+    ):
+        found = streams.run(line, stream)
+        assert line.model.feature_names == one_by_one.model.feature_names
+        assert line.model.state_digest() == one_by_one.model.state_digest()
+        assert found.outcomes == expected.outcomes
+        assert found.letters == expected.letters
+        for name, average in one_by_one.scores.averages.items():
+            assert line.scores.averages[name].means() == pytest.approx(average.means(), rel=1e-9)
+    # What was refused is as if it had never come.
+    refused = {row for row, _, _ in expected.letters}
+    streams.run(clean, streams.stream_of([held for i, held in enumerate(events) if i not in refused], "jsonl", sizes))
+    assert clean.model.state_digest() == one_by_one.model.state_digest()
+    assert one_by_one.model.is_finite()
+
+
+@pytest.mark.parametrize(("kind", "format"), FORMATS_AND_KINDS)
+def test_a_pipeline_learns_what_a_loop_over_events_does(kind, format):
+    events = changed(kind, [], 30, [])
+    line, loop = (streams.pipeline(kind, schema=LATE_COLUMNS) for _ in range(2))
+    streams.run(line, streams.stream_of(events, format, [7]))
+    # The daemon has all fields of the first record before it has the first level.
+    loop.model.set_columns(["a", "b", "c", "t"])
+    for held in events:
+        targets = {name: held[name] for name in streams.TARGETS[kind]}
+        x = {name: value for name, value in held.items() if name not in {*targets, "w"}}
+        loop.model.learn_one(x, targets if kind == "outputs" else next(iter(targets.values())), held["w"])
+    assert line.model.feature_names == loop.model.feature_names
+    assert line.model.state_digest() == loop.model.state_digest()
+
+
+@pytest.mark.parametrize("kind", streams.KINDS)
+@pytest.mark.parametrize("at", [3, 30, 39, 40, 50])
+def test_what_comes_late_in_one_event_comes_together_or_not_at_all(kind, at):
+    news = {"k": 0.5, "d": "odd", "c": "violet"} | ({"label": "rare"} if kind == "classifier" else {})
+    none = dict.fromkeys(streams.TARGETS[kind])
+    without = [streams.event(kind, i) for i in range(60)]
+    for bad in ({"a": 1e60}, {"w": -1.0}, {"k": 1e60}, {"k": "x"}, {"d": []}, {"w": 0}, none):
+        clean, line = (streams.pipeline(kind, schema=LATE_COLUMNS) for _ in range(2))
+        streams.run(clean, streams.stream_of(without, "jsonl"))
+        idle = {**streams.event(kind, 5), **news, **bad}
+        streams.run(line, streams.stream_of([*without[:at], idle, *without[at:]], "jsonl"))
+        assert line.model.state_digest() == clean.model.state_digest(), bad
+    line = streams.pipeline(kind, schema=LATE_COLUMNS)
+    streams.run(line, streams.stream_of([*without[:at], {**streams.event(kind, 5), **news}, *without[at:]], "jsonl"))
+    assert set(line.model.feature_names) - set(clean.model.feature_names) == {"k", "d=odd", "c=violet"}
+    if kind == "classifier":
+        assert set(line.model.class_labels) - set(clean.model.class_labels) == {"rare"}
+
+
+def test_a_column_that_comes_late_is_told_and_one_that_is_ignored_too(caplog):
+    events = changed("regressor", [], 30, [(0, {"k": 1e60})])
+    with caplog.at_level(logging.INFO, "streammoe.pipeline"):
+        streams.run(streams.pipeline("regressor", schema=LATE_COLUMNS), streams.stream_of(events, "csv"))
+    assert [record.getMessage() for record in caplog.records] == ["a.csv: 'd', 'k' joined the columns"]
+    caplog.clear()
+    line = streams.pipeline("regressor")
+    streams.run(line, streams.stream_of(events, "csv", [9]))
+    (record,) = caplog.records
+    assert "ignoring 'd', 'k'" in record.getMessage()
+    assert line.model.fields == ["a", "b", "c", "t"]
+
+
+def test_fields_that_are_ignored_never_join():
+    events = [streams.event("regressor", 0), {**streams.event("regressor", 1), "k": "text", "d": "odd"}]
+    line = streams.pipeline("regressor", schema={**LATE_COLUMNS, "ignore": ("k",)})
+    assert streams.run(line, streams.stream_of(events, "jsonl")).letters == []
+    assert line.model.fields == ["a", "b", "c", "t", "d"]
+
+
+def test_a_classifier_with_given_classes_takes_no_others_and_one_without_so_many_only():
+    events = [{**streams.event("classifier", i), "label": label} for i, label in enumerate(["x", "y", "z", "x", "v"])]
+    fixed = streams.pipeline("classifier", classes=("y", "x"))
+    assert streams.run(fixed, streams.stream_of(events, "csv")).letters == [
+        (2, "unknown_class", "validate"),
+        (4, "unknown_class", "validate"),
+    ]
+    full = streams.pipeline("classifier", max_classes=3)
+    assert streams.run(full, streams.stream_of(events, "csv")).letters == [(4, "unknown_class", "validate")]
+    assert full.model.class_labels == ["x", "y", "z"]
+
+
+def test_an_unknown_class_in_the_first_record_leaves_no_columns():
+    events = [{**streams.event("classifier", 0), "q": 1.0, "label": "v"}, streams.event("classifier", 1)]
+    line = streams.pipeline("classifier", classes=("low", "some", "high"))
+    assert streams.run(line, streams.stream_of(events, "jsonl")).letters == [(0, "unknown_class", "validate")]
+    assert line.model.fields == ["a", "b", "c", "t"]

@@ -13,7 +13,9 @@ from scipy.stats import norm
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.ports import Predictions
 from streammoe.runtime import predictions as predictions_module
+from streammoe.runtime.pipeline import PredictionWriter
 from streammoe.runtime.predictions import mixture_intervals, prediction_sink
+from tests.unit.runtime import streams
 
 
 def rows_from(first=0, n=2, **others):
@@ -203,11 +205,11 @@ def test_long_stretches_between_checkpoints_are_cut_into_parts(tmp_path, monkeyp
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    left = tmp_path / ".out-000000000003.parquet.0123.tmp"
-    others = [tmp_path / ".other-000000000003.parquet.0123.tmp", tmp_path / "out.tmp"]
+    left = tmp_path / ".out[1]-000000000003.parquet.0123.tmp"
+    others = [tmp_path / ".out1-000000000003.parquet.0123.tmp", tmp_path / "out[1].tmp"]
     for path in (left, *others):
         path.write_bytes(b"PAR1")
-    prediction_sink(tmp_path / "out.parquet", "parquet").close()
+    prediction_sink(tmp_path / "out[1].parquet", "parquet").close()
     assert not left.exists()
     assert all(path.exists() for path in others)
 
@@ -316,3 +318,148 @@ def test_where_nothing_was_predicted_there_is_no_interval():
     assert np.isfinite(found[0]).all()
     assert np.isnan(found[1]).all()
     assert mixture_intervals(np.empty((0, 2)), np.empty((0, 2, 3)), np.empty((0, 2, 3)), 0.9).shape == (0, 3, 2)
+
+
+# --- what a pipeline writes -----------------------------------------------------------------------------------------
+
+
+def written(folder, kind, events, format="jsonl", sizes=(), *, to="jsonl", interval=0.9, gate=True, **arguments):
+    """The rows of a stream, as objects."""
+    path = folder / f"out-{len(names_in(folder))}.{to}"
+    sink = prediction_sink(path, to)
+    line = streams.pipeline(kind, predictions=PredictionWriter(sink, interval, gate), **arguments)
+    said = streams.run(line, streams.stream_of(events, format, sizes))
+    sink.flush()
+    sink.close()
+    if to == "jsonl":
+        return lines(path), said, line
+    parts = sorted(folder.glob(f"{path.stem}-*.parquet"))
+    return [row for part in parts for row in parquet.read_table(part).to_pylist()], said, line
+
+
+def mixed(kind, n=70):
+    """Good events, and some that are refused, come without target, bring a level or a class, or weigh nothing."""
+    events = [streams.event(kind, i) for i in range(n)]
+    none = dict.fromkeys(streams.TARGETS[kind])
+    for at in (0, 1, 25, 38, 39, 40, 41, 66):
+        events[at] |= none
+    for at in (10, 39, 55):
+        events[at] |= {"a": 1e60}
+    events[12] |= {"c": "violet"}
+    events[14] |= {"w": 0}
+    if kind == "classifier":
+        events[30] |= {"label": "rare"}
+        events[60] |= {"label": "rarer"}
+    return events
+
+
+@pytest.mark.parametrize("format", streams.FORMATS)
+@pytest.mark.parametrize("kind", streams.KINDS)
+def test_each_used_event_has_one_row_whose_version_is_what_was_learned_before(tmp_path, kind, format):
+    events = mixed(kind)
+    rows, said, _ = written(tmp_path, kind, events, format, [9])
+    refused = {row for row, _, _ in said.letters}
+    assert refused == {10, 39, 55}
+    assert [row["place"] for row in rows] == [
+        {"path": format, "row": i} for i in range(len(events)) if i not in refused
+    ]
+    targets = streams.TARGETS[kind]
+    learned = 0
+    for row in rows:
+        held = events[row["place"]["row"]]
+        assert row["model_version"] == learned
+        values = [held[name] for name in targets]
+        given_ = held["w"] and None not in values
+        shown = (
+            None if None in values or not (given_ or kind == "classifier") else dict(zip(targets, values, strict=True))
+        )
+        assert row["target"] == (shown if kind == "outputs" or shown is None else shown[targets[0]])
+        learned += bool(given_)
+    assert said.outcomes["learned"] == learned
+
+
+@pytest.mark.parametrize("kind", streams.KINDS)
+@pytest.mark.parametrize("to", ["jsonl", "parquet"])
+@settings(max_examples=8, deadline=None)
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5))
+def test_where_batches_are_cut_shows_in_no_row(tmp_path_factory, kind, to, sizes):
+    # A restart reads other batches, and has to repeat the same rows.
+    folder = tmp_path_factory.mktemp("cut")
+    whole = written(folder, kind, mixed(kind), to=to)[0]
+    assert written(folder, kind, mixed(kind), sizes=sizes, to=to)[0] == whole
+    assert len({json.dumps(row["place"]) for row in whole}) == len(whole)
+
+
+@pytest.mark.parametrize("kind", ["regressor", "outputs"])
+def test_rows_hold_what_the_model_would_have_said_before_it_learned(tmp_path, kind):
+    events = mixed(kind)
+    rows, *_ = written(tmp_path, kind, events, sizes=[11])
+    twin = streams.pipeline(kind)
+    by_place = {row["place"]["row"]: row for row in rows}
+    for i, held in enumerate(events):
+        x = {name: held[name] for name in ("a", "b", "c", "t")}
+        row = by_place.get(i)
+        if row is not None and twin.model.fields:
+            predicted = twin.model.predict_one(x)
+            assert row["prediction"] == (pytest.approx(predicted, rel=1e-9, abs=1e-12) if predicted else predicted)
+            assert row["gate"][: len(twin.model.gate_one(x))] == pytest.approx(
+                twin.model.gate_one(x) if not twin.model.is_warming_up else [1.0, 0.0], abs=1e-12
+            )
+            if twin.model.n:
+                mixture = twin.model.predict_distribution_one(x)
+                if kind == "regressor":
+                    assert row["interval"] == pytest.approx(list(mixture.interval(0.9)), rel=1e-6)
+        streams.run_one(twin, held, i)
+
+
+def test_a_classifiers_row_holds_label_and_probabilities_of_the_classes_known_then(tmp_path):
+    events = mixed("classifier")
+    rows, _, line = written(tmp_path, "classifier", events, sizes=[13])
+    assert sorted(line.model.class_labels) == ["high", "low", "rare", "rarer", "some"]
+    known = []
+    twin = streams.pipeline("classifier")
+    by_place = {row["place"]["row"]: row for row in rows}
+    for i, held in enumerate(events):
+        row = by_place.get(i)
+        if row is not None:
+            assert list(row["probabilities"]) == known
+            assert row["target"] == held["label"]
+            if known:
+                assert sum(row["probabilities"].values()) == pytest.approx(1.0)
+                assert row["prediction"] == max(known, key=row["probabilities"].__getitem__)
+                # With a level that is new the average begins anew, before the event is predicted.
+                if f"c={held['c']}" in twin.model.feature_names:
+                    x = {name: held[name] for name in ("a", "b", "c", "t")}
+                    assert row["probabilities"] == pytest.approx(twin.model.predict_proba_one(x), abs=1e-12)
+            else:
+                assert row["prediction"] is None
+        streams.run_one(twin, held, i)
+        known = list(twin.model.class_labels)
+
+
+def test_intervals_and_shares_can_be_left_out(tmp_path):
+    events = mixed("outputs")
+    for to in ("jsonl", "parquet"):
+        rows, *_ = written(tmp_path, "outputs", events, to=to, interval=0.0, gate=False)
+        assert rows[-1].keys() == {"place", "model_version", "prediction", "target"}
+    rows, *_ = written(tmp_path, "outputs", events)
+    assert rows[-1]["interval"].keys() == {"y", "z"}
+    assert len(rows[-1]["gate"]) == 2
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_intervals_hold_as_many_targets_as_they_say(tmp_path, level):
+    rng = np.random.default_rng(4)
+    events = []
+    for _ in range(3000):
+        a, b = rng.normal(size=2)
+        # Two regimes with spreads of their own, so that one width for all would not do.
+        if rng.random() < 1 / (1 + math.exp(-3 * b)):
+            y, z = 2 * a + 0.3 * rng.normal(), 5.0 + rng.normal()
+        else:
+            y, z = -a + rng.normal(), 5 * a + 3 * rng.normal()
+        events.append({"a": a, "b": b, "w": 1.0, "y": y, "z": z})
+    rows, *_ = written(tmp_path, "outputs", events, sizes=[500], interval=level, warmup=400)
+    for name in ("y", "z"):
+        inside = [row["interval"][name][0] <= row["target"][name] <= row["interval"][name][1] for row in rows[1000:]]
+        assert np.mean(inside) == pytest.approx(level, abs=0.04)

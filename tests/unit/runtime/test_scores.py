@@ -176,24 +176,33 @@ def classified(n=400, cuts=(), M=4):
     probabilities = np.zeros((n, M))
     for i in range(n):
         probabilities[i, : known[i]] = rng.dirichlet(np.ones(known[i])) if known[i] else 0.0
+    given = probabilities[np.arange(n), classes]
+    # What a model says of a class that it had not met: rare, not impossible.
+    losses = -np.log(np.where(given > 0.0, given, 1.0 / (known + 1)))
     scores = ClassificationScores()
     for part in np.split(np.arange(n), cuts):
-        seen = int(known[part].max(initial=0))
-        scores.update(classes[part], probabilities[part, :seen])
-    return scores, classes, probabilities
+        # A model has made room for every class of a batch by its end.
+        M = int(classes[part].max(initial=-1)) + 1
+        scores.update(
+            losses[part], probabilities[part, : max(M, int(known[part].max(initial=0)))], column(classes[part])
+        )
+    return scores, classes, probabilities, losses
+
+
+def column(classes):
+    return np.asarray(classes, np.float64)[:, None]
 
 
 def test_losses_and_hits_are_those_of_the_predictions():
-    scores, classes, probabilities = classified(cuts=[1, 7, 100])
-    given = probabilities[np.arange(len(classes)), classes]
-    assert scores.log_loss.means()["running"] == pytest.approx(-np.log(np.maximum(given, LEAST_PROBABILITY)).mean())
+    scores, classes, probabilities, losses = classified(cuts=[1, 7, 100])
+    assert scores.log_loss.means()["running"] == pytest.approx(losses.mean())
     hits = [p.any() and p.argmax() == c for p, c in zip(probabilities, classes, strict=True)]
     assert scores.accuracy()["running"] == pytest.approx(np.mean(hits))
 
 
 @pytest.mark.parametrize("n", [1, 2, 400, 9000])
 def test_the_baseline_counts_classes(n):
-    scores, classes, _ = classified(n)
+    scores, classes, *_ = classified(n)
     counts, hits, losses = {}, [], []
     for c in classes.tolist():
         most = max(counts.values(), default=0)
@@ -213,17 +222,24 @@ def test_cuts_show_in_rounding_of_class_scores_only():
 
 
 def test_class_scores_go_on_from_a_checkpoint_to_the_last_bit():
-    scores, classes, probabilities = classified()
+    scores, classes, probabilities, losses = classified()
     again = through_a_checkpoint(scores)
     for either in (scores, again):
-        either.update(classes + 1, np.hstack([probabilities, probabilities[:, :1]]) / 2)
+        either.update(losses, np.hstack([probabilities, probabilities[:, :1]]) / 2, column(classes + 1))
     assert kept(again) == kept(scores)
     assert kept(through_a_checkpoint(ClassificationScores())) == kept(ClassificationScores())
 
 
+def test_an_event_before_any_class_was_known_is_no_hit():
+    scores = ClassificationScores()
+    scores.update(np.array([1.0]), np.zeros((1, 1)), column([0]))
+    assert scores.summary() == {"accuracy": 0.0, "log_loss": 1.0, "baseline_accuracy": 0.0}
+    assert ClassificationScores().summary() == {"accuracy": None, "log_loss": None, "baseline_accuracy": None}
+
+
 def test_a_class_that_nobody_expected_costs_a_finite_loss():
     scores = ClassificationScores()
-    scores.update(np.array([0, 3]), np.array([[1.0], [1.0]]))
-    scores.update(np.empty(0, np.int64), np.empty((0, 5)))
+    scores.update(np.array([0.0, math.inf]), np.array([[1.0, 0.0, 0.0, 0.0]] * 2), column([0, 3]))
+    scores.update(np.empty(0), np.empty((0, 5)), np.empty((0, 1)))
     assert scores.log_loss.means()["running"] == pytest.approx(-math.log(LEAST_PROBABILITY) / 2)
     assert scores.accuracy()["running"] == 0.5

@@ -1,0 +1,150 @@
+"""The files of a position: finding them, and finding out whether they are still the same."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, NotRequired, Protocol, TypedDict, cast
+
+from streammoe.errors import SourceError
+from streammoe.ports import Position
+
+START_AFRESH = "restore it, or start with a fresh checkpoint folder"
+PARQUET = "parquet"
+HEAD_BYTES = 4096
+_GZIP_MAGIC = b"\x1f\x8b"
+_FORMATS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
+
+
+class File(TypedDict):
+    """One file of a position.
+
+    The head, the hash of its first bytes as they are on disk, tells whether it is still the same file.
+    """
+
+    path: str
+    inode: int
+    head_bytes: int
+    head_sha256: str
+    offset: int
+    """Where reading goes on: a byte of the content, decompressed where it is compressed, or a row of a Parquet file."""
+    done: bool
+    size: NotRequired[int]
+    """Bytes on disk when it was done; without it, its offset."""
+    rotation: NotRequired[int]
+    """Of a followed file: how many there were under this path before it."""
+
+
+class Kind(NamedTuple):
+    """How a file's content is to be read."""
+
+    format: str
+    gzipped: bool
+
+
+class Readable(Protocol):
+    """What can be read from its beginning again: a file of Python's or of Arrow's."""
+
+    def seek(self, offset: int, /) -> object: ...
+    def read(self, count: int, /) -> bytes: ...
+
+
+def expand(path: str) -> list[str]:
+    """The names that a path or glob stands for, in order."""
+    if os.path.lexists(path):  # a name may hold a glob's characters
+        return [path]
+    return sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob refuses absolute patterns
+
+
+def listed(position: Position) -> list[File]:
+    """The files of a position.
+
+    Raises:
+        SourceError: it is not a position in files.
+    """
+    if position.get("kind") != "file":
+        raise SourceError(
+            f"the checkpoint's position is of kind {position.get('kind')!r}, and source.kind is 'file'; "
+            "go back to that source, or start with a fresh checkpoint folder"
+        )
+    return cast("list[File]", position["files"])
+
+
+def inspect(path: str, format: str) -> File:
+    """`path` as a file to be read from its beginning, once it is certain that it can be read.
+
+    Raises:
+        SourceError: it cannot be read, is no regular file, or of no known kind.
+    """
+    with explained(path):
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(f"{path} is not a regular file; let source.path name files only, such as {path}/*.csv")
+        with Path(path).open("rb") as stream:
+            head = stream.read(HEAD_BYTES)
+    kind_of(path, format, head)
+    return file_at(path, status.st_ino, head)
+
+
+def file_at(path: str, inode: int, head: bytes) -> File:
+    """A file to be read from its beginning."""
+    return File(path=path, inode=inode, head_bytes=len(head), head_sha256=digest(head), offset=0, done=False)
+
+
+def kind_of(path: str, format: str, head: bytes) -> Kind:
+    """The kind of a file: by its extension for the format ``auto``, else it is compressed if it begins like gzip."""
+    if format != "auto":
+        return Kind(format, gzipped=format != PARQUET and head.startswith(_GZIP_MAGIC))
+    extensions = [extension.lower() for extension in Path(path).suffixes]
+    gzipped = extensions[-1:] == [".gz"]
+    known = _FORMATS.get(extensions[-2] if gzipped and len(extensions) > 1 else (extensions or [""])[-1])
+    if known is None or (gzipped and known == PARQUET):
+        shown = "".join(extensions[-2:] if gzipped else extensions[-1:])
+        raise SourceError(
+            f"{path} has the extension {shown!r}, and source.format = 'auto' knows {', '.join(_FORMATS)}, and .gz "
+            "behind those of text; set source.format to 'csv', 'jsonl' or 'parquet'"
+        )
+    return Kind(known, gzipped)
+
+
+def digest(head: bytes) -> str:
+    """The fingerprint of a file's first bytes."""
+    return hashlib.sha256(head).hexdigest()
+
+
+def is_same(file: File, stream: Readable) -> bool:
+    """Whether a stream has the head of `file`; it stands at its beginning afterwards."""
+    stream.seek(0)
+    head = stream.read(file["head_bytes"])
+    stream.seek(0)
+    return digest(head) == file["head_sha256"]
+
+
+def check_head(file: File, stream: Readable) -> None:
+    """Make sure that a stream has the head of `file`; it stands at its beginning afterwards.
+
+    Raises:
+        SourceError: it has another one.
+    """
+    if not is_same(file, stream):
+        raise SourceError(
+            f"{file['path']} was replaced: its first {file['head_bytes']} bytes are no longer those that were found "
+            f"there; give new data a new name, or {START_AFRESH}"
+        )
+
+
+@contextmanager
+def explained(path: str) -> Iterator[None]:
+    """Turns the system's errors into those of a source."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{path} cannot be read: {error.strerror or error}; it must be a readable file: check the path, its "
+            "permissions and its disk"
+        ) from error

@@ -1,0 +1,122 @@
+"""One Parquet file as batches of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from streammoe.errors import SourceError
+from streammoe.ports import Batch
+
+_BUFFER_BYTES = 1 << 18  # of each column; without it a whole row group would be read at once
+
+
+class ParquetReader:
+    """Reads a file as tables; offsets are numbers of rows.
+
+    Reading begins with the row group that holds the first row wanted. Columns of any kind are handed on.
+
+    Args:
+        stream: the file; closed together with the reader.
+        path: for messages and places.
+        size: of the file in bytes, for progress.
+        block_rows: most rows in a batch.
+        start: the first row to give.
+
+    Raises:
+        SourceError: it is no sound Parquet file, or has fewer rows than `start`.
+    """
+
+    def __init__(self, stream: BinaryIO, *, path: str, size: int, block_rows: int, start: int) -> None:
+        self.offset = start
+        """The next row."""
+        self._stream = stream
+        self._path = path
+        self._size = size
+        with self._explained():
+            # Not mapped into memory: reading a map of a file that is cut off kills the process.
+            file = parquet.ParquetFile(stream, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
+            groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            self._columns = tuple(file.schema_arrow.names)
+        self._rows: int = sum(groups)
+        if start > self._rows:
+            raise SourceError(
+                f"{path} was truncated: it holds {self._rows} rows, and {start} had been read; restore it, or start "
+                "with a fresh checkpoint folder"
+            )
+        twice = sorted({name for name in self._columns if self._columns.count(name) > 1})
+        if twice:
+            raise SourceError(
+                f"{path} names columns more than once: {', '.join(map(repr, twice))}; write it with a name of its own "
+                "for each column"
+            )
+        stops = list(accumulate(groups))
+        first = int(np.searchsorted(stops, start, "right"))
+        self._skip = start - (stops[first - 1] if first else 0)
+        self._tables: Iterator[Any] = file.iter_batches(
+            batch_size=block_rows, row_groups=range(first, len(groups)), use_threads=False
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether all rows were given."""
+        return self.offset == self._rows
+
+    @property
+    def raw_bytes(self) -> int:
+        """How much of the file has been read, were all its rows of one size."""
+        return self._size * self.offset // self._rows if self._rows else self._size
+
+    def next(self) -> Batch | None:
+        """The next batch, without its `end`; ``None`` where all rows were given, or before the first one wanted.
+
+        Raises:
+            SourceError: the file is damaged; all rows before were given.
+        """
+        if self.done:
+            return None
+        with self._explained():
+            table = next(self._tables, None)
+        if table is None:
+            raise self._damaged("it has fewer rows than it says")
+        skipped = min(self._skip, table.num_rows)
+        self._skip -= skipped
+        table = table.slice(skipped)
+        if not table.num_rows:
+            return None
+        first, path = self.offset, self._path
+        self.offset += table.num_rows
+        return Batch(
+            block=b"",
+            ends=np.empty(0, np.int64),
+            format="arrow",
+            columns=self._columns,
+            origin=path,
+            place=lambda i: {"path": path, "row": first + i},
+            end={},
+            table=table,
+        )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._stream.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        # Arrow's own, and what it makes of the system's; a file of nonsense can also hold names that are no text.
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise self._damaged(str(error).partition("\n")[0]) from error
+
+    def _damaged(self, reason: str) -> SourceError:
+        return SourceError(
+            f"{self._path} cannot be read as Parquet from row {self.offset} on ({reason}); what comes before has been "
+            "read. Restore the file and start again, reading goes on there"
+        )

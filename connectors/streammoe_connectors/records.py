@@ -1,0 +1,316 @@
+"""Bytes to whole records: where one ends depends only on the bytes from its beginning on.
+
+Never on where a block was cut, reading was resumed, or a writer paused. That is what lets a restart go on with exactly
+the remaining records, and a compressed or growing file hold the same records as a plain one.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from streammoe.errors import SourceError
+from streammoe.ports import Batch, Place
+from streammoe.types import IntArray
+
+LARGEST_BYTES = 1 << 30
+"""The largest block or record that can be asked for: decoders hold sizes of blocks in 32 bits."""
+_LOGGER = logging.getLogger("streammoe.source")
+_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
+
+
+class Stream(Protocol):
+    """Bytes in order."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing comes after what was read; may be told only by the read that finds nothing more."""
+        ...
+
+    def read(self, count: int) -> bytes:
+        """At most `count` bytes; none only where there are no more, or no more for now.
+
+        Raises:
+            SourceError: reading fails. What was read before stands, and the next read fails in the same way.
+        """
+        ...
+
+    def skip(self, count: int) -> int:
+        """Pass over at most `count` bytes and say over how many; 0 only where there are no more."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RecordReader:
+    """Reads a stream as batches of whole records.
+
+    A csv stream begins with a header, which names the columns and is no record. A byte order mark at the beginning is
+    passed over. Lines of nothing but white space are no records; they are counted in `Batch.skipped`.
+
+    In csv a line end inside quotes belongs to the record. A stray quote cannot swallow the stream: a record without an
+    end within `max_record_bytes` (or before the end of the stream) is cut at its first line end, for the decoder to
+    refuse. Of a record without any line end within `max_record_bytes` the beginning is given alone and marked as too
+    long, and the rest is passed over.
+
+    Args:
+        stream: read from its beginning.
+        name: of the stream, for messages.
+        format: ``csv`` or ``jsonl``.
+        block_bytes: how much is read at once.
+        max_record_bytes: a longer record is cut.
+        start: the first record to give begins here; a position of an earlier reader, or 0.
+        place: what the places of all records have in common; each adds its ``offset``.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        name: str,
+        format: str,
+        block_bytes: int,
+        max_record_bytes: int,
+        start: int,
+        place: Place,
+    ) -> None:
+        self.offset = 0
+        """Where the next record begins."""
+        self.done = False
+        """Whether the stream has ended and all of it was given."""
+        self.waiting = False
+        """Whether nothing can be given before the stream has more; after `next` gave nothing."""
+        self._stream = stream
+        self._name = name
+        self._format = format
+        self._block_bytes = block_bytes
+        self._limit = max_record_bytes
+        self._start = start
+        self._place = place
+        self._columns: tuple[str, ...] | None = None
+        self._buffer = b""  # from `offset` on
+        self._scanned = 0  # so much of it holds no complete record
+        self._goes_on = False  # whether the buffer begins inside a record that was too long
+        self._prepare: list[Callable[[], bool]] = [self._pass_mark, self._take_header, self._go_to_start]
+
+    def next(self) -> Batch | None:
+        """The next batch, without its `end`; ``None`` where there is none, or none yet.
+
+        A batch of blank lines alone holds no records.
+
+        Raises:
+            SourceError: reading fails, after all complete records before were given; or the header cannot be used.
+        """
+        self.waiting = False
+        while self._prepare:
+            if not self._prepare[0]():
+                return None
+            del self._prepare[0]
+        ends = self._cut()
+        chunk, last = self._buffer, self._stream.ended
+        # A record without a line end within the limit comes in pieces. The first is refused, in a batch of its own; the
+        # others would look like records, so they are passed over.
+        torn = np.flatnonzero(np.frombuffer(chunk, np.uint8)[ends - 1] != ord("\n"))
+        if last:
+            torn = torn[ends[torn] < len(chunk)]
+        goes_on = self._goes_on
+        too_long = not goes_on and torn.size > 0 and torn[0] == 0
+        if goes_on or too_long:
+            ends = ends[:1]
+        elif torn.size:
+            ends = ends[: torn[0]]
+        begin = self.offset
+        stop = int(ends[-1]) if ends.size else 0
+        if stop:
+            self._goes_on = chunk[stop - 1] != ord("\n")
+            self._take(stop)
+        self.done = last and stop == len(chunk)
+        if goes_on or not stop:
+            return None
+        block, ends, begins, blank = (
+            (chunk[:stop], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
+        )
+        offsets, place = begins + begin, self._place
+        return Batch(
+            block=block,
+            ends=ends,
+            format=self._format,
+            columns=self._columns,
+            origin=self._name,
+            place=lambda i: {**place, "offset": int(offsets[i])},
+            end={},
+            skipped=blank,
+            too_long=too_long,
+        )
+
+    def close(self) -> None:
+        """Let go of the stream."""
+        self._stream.close()
+
+    # --- before the first record ------------------------------------------------------------------------------------
+
+    def _pass_mark(self) -> bool:
+        self._fill(len(codecs.BOM_UTF8))
+        if self._buffer == codecs.BOM_UTF8:
+            self._take(len(self._buffer))
+            return True
+        self.waiting = codecs.BOM_UTF8.startswith(self._buffer) and not self._stream.ended
+        return not self.waiting
+
+    def _take_header(self) -> bool:
+        if self._format != "csv":
+            return True
+        ends = self._cut()
+        if not ends.size:
+            if self._stream.ended:
+                _LOGGER.warning("%s is empty: it has not even a header", self._name)
+                self.done = True
+            return False
+        header = self._buffer[: int(ends[0])]
+        if not header.endswith(b"\n") and not (self._stream.ended and len(header) == len(self._buffer)):
+            raise SourceError(
+                f"{self._name} has a header of more than source.max_record_bytes = {self._limit}; raise that setting, "
+                "or correct the header"
+            )
+        self._columns = _column_names(self._name, header)
+        self._take(len(header))
+        return True
+
+    def _go_to_start(self) -> bool:
+        """Also sees whether the start is inside a record that was too long: no line ends right before it."""
+        before = self._start - 1
+        if before < self.offset:
+            return True
+        if before >= self.offset + len(self._buffer):
+            self.offset += len(self._buffer)
+            self._buffer = b""
+            self.offset += self._stream.skip(min(before - self.offset, _SKIP_BYTES))
+            if self.offset < before and not self._stream.ended:
+                return False
+        else:
+            self._take(before - self.offset)
+        self._fill(1)
+        if self.offset < before or not self._buffer:
+            raise SourceError(
+                f"{self._name} was truncated: it holds {self.offset + len(self._buffer)} bytes, and {self._start} had "
+                "been read; restore it, or start with a fresh checkpoint folder"
+            )
+        self._goes_on = not self._buffer.startswith(b"\n")
+        self._take(1)
+        return True
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _take(self, count: int) -> None:
+        """Move past the first `count` bytes of the buffer."""
+        self._buffer = self._buffer[count:]
+        self.offset += count
+        self._scanned = 0
+
+    def _fill(self, count: int) -> None:
+        """Read until the buffer holds `count` bytes, or there are no more for now."""
+        pieces = [self._buffer]
+        missing = count - len(self._buffer)
+        try:
+            while missing > 0 and (piece := self._stream.read(missing)):
+                pieces.append(piece)
+                missing -= len(piece)
+        finally:
+            if len(pieces) > 1:
+                self._buffer = b"".join(pieces)
+
+    def _cut(self) -> IntArray:
+        """Read on, and find where the records in the buffer end: at least one, unless there are no more for now."""
+        want = self._block_bytes
+        while True:
+            failure = None
+            try:
+                self._fill(want + 1)  # one more, so as to know whether the stream goes on
+            except SourceError as error:
+                failure = error
+            last = self._stream.ended and failure is None
+            if last or len(self._buffer) >= self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
+                ends = record_ends(self._buffer, self._limit, quoted=self._format == "csv", last=last)
+            else:
+                ends = np.empty(0, np.int64)
+            if not ends.size:
+                self._scanned = len(self._buffer)
+            if failure is not None and not ends.size:
+                raise failure
+            if ends.size or last or len(self._buffer) <= want:
+                self.waiting = not ends.size and not last
+                return ends
+            want = min(2 * want, max(want, self._limit))
+
+
+def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArray:
+    """Where the complete records in `chunk` end; it begins with a record.
+
+    Args:
+        chunk: the bytes; an incomplete record at the end is left for the next chunk.
+        limit: no record is longer. With so many bytes, or with `last`, there is at least one complete record.
+        quoted: whether a line end inside quotes is part of the record.
+        last: whether the stream ends with this chunk, which then ends a line.
+    """
+    octets = np.frombuffer(chunk, np.uint8)
+    lines: IntArray = np.flatnonzero(octets == ord("\n")) + 1
+    if last and chunk and not chunk.endswith(b"\n"):
+        lines = np.append(lines, len(chunk))
+    quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
+    inside = np.searchsorted(quotes, lines) % 2 == 1
+    # A forced cut inside quotes swaps the two: from there on, what was inside counts as outside.
+    outside, candidates = 0, (lines[~inside], lines[inside])
+
+    runs: list[IntArray] = []
+    start = 0
+    while start < len(chunk):
+        run = candidates[outside]
+        run = run[np.searchsorted(run, start, "right") :]
+        too_long = np.flatnonzero(np.diff(run, prepend=start) > limit)
+        run = run[: too_long[0]] if too_long.size else run
+        if run.size:
+            runs.append(run)
+            start = int(run[-1])
+        if start == len(chunk) or (len(chunk) - start < limit and not last):
+            break
+        line = int(np.searchsorted(lines, start, "right"))
+        start = min(start + limit, int(lines[line])) if line < len(lines) else start + limit
+        runs.append(np.array([start]))
+        outside = int(np.searchsorted(quotes, start)) % 2
+    return np.concatenate(runs) if runs else np.empty(0, np.int64)
+
+
+def _without_blank_lines(chunk: bytes, ends: IntArray) -> tuple[bytes, IntArray, IntArray, int]:
+    """The block of records that are not blank, their ends in it, their beginnings in `chunk`; how many were blank."""
+    begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if ends.size else ends
+    octets = np.frombuffer(chunk, np.uint8)
+    blank = [i for i in np.flatnonzero(octets[begins] <= ord(" ")) if chunk[begins[i] : ends[i]].isspace()]
+    stop = int(ends[-1]) if ends.size else 0
+    if not blank:
+        return chunk[:stop], ends, begins, 0
+    keep = np.ones(len(ends), np.bool_)
+    keep[blank] = False
+    lengths = ends - begins
+    block = octets[:stop][np.repeat(keep, lengths)].tobytes()
+    return block, np.cumsum(lengths[keep]), begins[keep], len(blank)
+
+
+def _column_names(path: str, header: bytes) -> tuple[str, ...]:
+    advice = "the first line of a csv file must name its columns, each by a name of its own, in UTF-8"
+    try:
+        lines = list(csv.reader(io.StringIO(header.decode(), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise SourceError(f"{path} has a header that cannot be read ({error}); {advice}") from error
+    names = tuple(name for line in lines for name in line)
+    if len(lines) != 1 or not names or not all(map(str.strip, names)):
+        raise SourceError(f"{path} has an empty name or a line end of another system in its header; {advice}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SourceError(f"{path} names columns more than once: {', '.join(map(repr, twice))}; {advice}")
+    return names

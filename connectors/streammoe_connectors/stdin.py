@@ -1,0 +1,156 @@
+"""Records from a pipe: given as they come, gone once they are read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from streammoe.errors import SourceError
+from streammoe.ports import Batch, Position
+from streammoe_connectors.records import LARGEST_BYTES, RecordReader
+
+_LOGGER = logging.getLogger("streammoe.source")
+_READ_BYTES = 1 << 20  # a pipe gives less
+_GATHER_SECONDS = 0.05  # for how long records may wait for others, so that many can be decoded together
+
+
+class StdinSource:
+    """Reads whole records from the standard input, to its end.
+
+    How they are cut is told by `RecordReader`. Complete records are given as soon as they are there, however few; many
+    at a time when the producer is the faster one.
+
+    Nobody can go back in a pipe. Records that were read after the last checkpoint are lost to a restart, and whatever
+    comes then counts as new, beginning with a header if it is csv. A place holds the time of the start, so that no two
+    records ever share one.
+
+    Args:
+        settings: how to cut the records.
+        descriptor: the open file to read from; it is not closed.
+    """
+
+    class Settings(BaseModel):
+        """The ``[source]`` section for the standard input.
+
+        Attributes:
+            format: of the records.
+            block_bytes: most that is read and decoded at once.
+            max_record_bytes: a longer record is cut and refused.
+        """
+
+        model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+        kind: Literal["stdin"]
+        format: Literal["csv", "jsonl"]
+        block_bytes: int = Field(default=1 << 20, ge=4096, le=LARGEST_BYTES)
+        max_record_bytes: int = Field(default=1 << 20, ge=1, le=LARGEST_BYTES)
+
+    def __init__(self, settings: Settings, *, descriptor: int = 0) -> None:
+        self._pipe = _Pipe(descriptor)
+        self._reader = RecordReader(
+            self._pipe,
+            name="stdin",
+            format=settings.format,
+            block_bytes=settings.block_bytes,
+            max_record_bytes=settings.max_record_bytes,
+            start=0,
+            place={"stdin": datetime.now(UTC).isoformat()},
+        )
+        self._skipped = 0
+
+    def seek(self, position: Position | None) -> None:
+        if position is not None:
+            if position.get("kind") != "stdin":
+                raise SourceError(
+                    f"the checkpoint's position is of kind {position.get('kind')!r}, and source.kind is 'stdin'; "
+                    "go back to that source, or start with a fresh checkpoint folder"
+                )
+            _LOGGER.warning(
+                "stdin cannot be sought: %d bytes had been read when the checkpoint was written, and whatever comes "
+                "now counts as new",
+                position["offset"],
+            )
+        self._pipe.check()
+
+    def poll(self, timeout: float) -> Batch | None:
+        deadline = time.monotonic() + timeout
+        while not self.finished:
+            self._pipe.gather()
+            batch = self._reader.next()
+            if batch is not None:
+                self._skipped += batch.skipped
+                if len(batch):
+                    skipped, self._skipped = self._skipped, 0
+                    return replace(batch, end={"kind": "stdin", "offset": self._reader.offset}, skipped=skipped)
+            left = deadline - time.monotonic()
+            if left <= 0 or (self._reader.waiting and not self._pipe.wait(left)):
+                break
+        return None
+
+    @property
+    def finished(self) -> bool:
+        return self._reader.done
+
+    def commit(self, position: Position) -> None:
+        """A pipe cannot be told."""
+
+    def progress(self) -> None:
+        """Nobody knows how much is to come."""
+
+    def close(self) -> None:
+        """The descriptor belongs to the process."""
+
+
+class _Pipe:
+    """What has come through a descriptor so far; reading never waits."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.ended = False
+        self._descriptor = descriptor
+        self._gather_until = 0.0
+
+    def check(self) -> None:
+        """Make sure that there is something to read from."""
+        try:
+            os.fstat(self._descriptor)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def gather(self) -> None:
+        """Begin to read together what comes, but not for long: a busy producer must not hold records up."""
+        self._gather_until = time.monotonic() + _GATHER_SECONDS
+
+    def wait(self, timeout: float) -> bool:
+        """Whether there is something to read, or the end, within `timeout` seconds."""
+        return bool(select.select([self._descriptor], [], [], timeout)[0])
+
+    def read(self, count: int) -> bytes:
+        if self.ended or time.monotonic() >= self._gather_until:
+            return b""
+        try:
+            if not self.wait(0):
+                return b""
+            data = os.read(self._descriptor, min(count, _READ_BYTES))
+        except BlockingIOError:  # someone else reads from the same pipe
+            return b""
+        except OSError as error:
+            raise self._unreadable(error) from error
+        self.ended = not data
+        return data
+
+    def skip(self, count: int) -> int:
+        return len(self.read(count))
+
+    def close(self) -> None:
+        """The descriptor belongs to the process."""
+
+    @staticmethod
+    def _unreadable(error: OSError) -> SourceError:
+        return SourceError(f"stdin cannot be read: {error.strerror or error}; pipe records into the process")

@@ -1,0 +1,442 @@
+"""The contract suite for families of experts: inherit it in a test class, and pytest holds your family to it.
+
+It needs no pytest to be imported. For the values behind a failing ``assert``, have pytest rewrite them:
+``pytest.register_assert_rewrite("streammoe.testing.families")`` in a ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from streammoe.engine import mm
+from streammoe.engine.warmup import Buffer, Em, one_expert_prior, settled
+from streammoe.errors import InvalidEvent
+from streammoe.estimators import MixtureOfExperts, load
+from streammoe.experts import Family, Parameters
+from streammoe.schedules import Constant, Power
+from streammoe.types import AnyArray, FloatArray
+
+EVENTS = 240
+WARMUP = 60
+"""Events in the buffer, where a test wants a warm-up."""
+TOLERANCE = 1e-9
+"""Largest difference of an array, relative to its largest entry, where two ways to compute it may round differently."""
+STEPS = Power(alpha=0.6, gamma0=0.5, offset=20.0)
+"""Steps that do not amplify rounding."""
+ROUNDS = 25
+
+
+class Oracle(Protocol):
+    """A slow, obvious implementation of the same algorithm."""
+
+    @property
+    def theta(self) -> Mapping[str, FloatArray]:
+        """Parameters and statistics, under the names that the estimators' `parameters` uses for them."""
+
+
+class FamilyContract(ABC):
+    r"""What a family of experts promises, by itself and inside the estimator that holds it.
+
+    Give it events with two to ten inputs and targets that several experts explain better than one:
+
+        class TestMyFamily(FamilyContract):
+            family = families()["my_family"]
+
+            def make_events(self, n, seed):
+                X = np.random.default_rng(seed).normal(size=(n, 3))
+                return X, np.abs(X[:, 0])
+
+            def make_model(self, bound, seed, **arguments):
+                return MyRegressor(3, bound=bound, seed=seed, **arguments)
+
+            def rebuild(self, parameters, feature_names, **arguments):
+                return MyRegressor.from_parameters(parameters, feature_names=feature_names, **arguments)
+
+            def make_oracle(self, parameters, bound, prior_strength):
+                return PlainAlgorithm(parameters, bound=bound, prior_strength=prior_strength)
+
+            def learn_oracle(self, oracle, w, r, y, gamma, weight):
+                return oracle.learn(w, r, y, gamma, weight)
+    """
+
+    family: Family
+    bounds: ClassVar[Sequence[str]] = mm.BOUNDS
+    """Curvature bounds that the estimator takes."""
+    symmetric_bounds: ClassVar[Sequence[str]] = ("tight", "adaptive")
+    """Those that treat all logits alike, the reference included; the papers' own does not, beyond three of them."""
+
+    # --- hooks ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def make_model(self, bound: str, seed: int, **arguments: Any) -> MixtureOfExperts:
+        """A new estimator of this family with two experts or more; `arguments` are the constructor's."""
+
+    @abstractmethod
+    def rebuild(self, parameters: Mapping[str, Any], feature_names: Sequence[Any], **arguments: Any) -> Any:
+        """The estimator at these parameters, by its `from_parameters`."""
+
+    @abstractmethod
+    def make_events(self, n: int, seed: int) -> tuple[FloatArray, AnyArray]:
+        """Inputs (n, P) and targets as `learn_array` takes them; labels: each of them among the first twenty rows."""
+
+    @abstractmethod
+    def make_oracle(self, parameters: Mapping[str, Any], bound: str, prior_strength: float) -> Oracle:
+        """The plain implementation, at what the estimator's `parameters` returned."""
+
+    @abstractmethod
+    def learn_oracle(
+        self, oracle: Any, w: FloatArray, r: FloatArray, y: FloatArray, gamma: float, weight: float
+    ) -> float:
+        """Have it learn one event by a step γ and return −log s(y|x) before that; `y` is a row of `numbers`."""
+
+    def numbers(self, y: AnyArray) -> FloatArray:
+        """Targets as the family's kernels take them: (n, Q) numbers, or (n, 1) class indexes."""
+        return np.ascontiguousarray(y.reshape(len(y), -1), dtype=np.float64)
+
+    def n_outputs(self, y: AnyArray) -> int:
+        """Q, or the number of classes."""
+        return int(self.numbers(y).shape[1])
+
+    def predict(self, model: Any, X: FloatArray) -> FloatArray:
+        """What the estimator says of rows, as numbers."""
+        found: FloatArray = (
+            model.predict_proba_array if hasattr(model, "predict_proba_array") else model.predict_array
+        )(X)
+        return found
+
+    def poison_targets(self, y: AnyArray, row: int) -> Iterator[AnyArray]:
+        """Copies of the targets that hold something in one row that no model may learn."""
+        for bad in (math.nan, math.inf, -math.inf, 1e300):
+            poisoned = np.array(y, dtype=np.float64)
+            poisoned.reshape(len(y), -1)[row, -1] = bad
+            yield poisoned
+
+    # --- the algorithm ----------------------------------------------------------------------------------------------
+
+    def test_it_computes_the_iterates_of_its_oracle_after_a_warm_up(self) -> None:
+        for bound in self.bounds:
+            for prior_strength in (0.0, 0.5):
+                self._follow_oracle(bound, prior_strength, np.ones(EVENTS), warmup=WARMUP, warmup_restarts=1)
+
+    def test_it_computes_the_iterates_of_its_oracle_from_a_random_start(self) -> None:
+        for bound in self.bounds:
+            self._follow_oracle(bound, 1.0, np.ones(EVENTS), warmup=0)
+
+    def test_weights_are_those_of_its_oracle(self) -> None:
+        weights = np.random.default_rng(5).choice([0.25, 1.0, 2.0], size=EVENTS)
+        for bound in self.bounds:
+            self._follow_oracle(bound, 0.5, np.full(EVENTS, 2.0), warmup=0)
+            self._follow_oracle(bound, 0.5, weights, warmup=WARMUP, warmup_restarts=1)
+
+    def test_the_suite_sees_bounds_that_differ(self) -> None:
+        X, y = self.make_events(EVENTS, 3)
+        digests = {self._learned(X, y, bound=bound, warmup=0).state_digest() for bound in self.bounds}
+        assert len(digests) == len(self.bounds), "take three experts or more, and a gate that gets sure of some events"
+
+    def test_rounds_over_a_buffer_never_lower_its_penalised_likelihood(self) -> None:
+        for bound in self.bounds:
+            em = self._em(bound, *self.make_events(EVENTS, 1), prior_strength=0.1)
+            theta = self._random_theta(em)
+            objectives = []
+            for _ in range(ROUNDS):
+                objective, tau = em.expect(theta)
+                objectives.append(objective)
+                em.maximise(theta, tau)
+            for at, (earlier, later) in enumerate(pairwise(objectives)):
+                assert later >= earlier - 1e-10 * abs(earlier), (bound, at, earlier, later)
+            assert objectives[-1] > objectives[0] + 1e-3, "the start explains the events already; give it others"
+
+    def test_the_statistics_of_two_buffers_merge_into_those_of_both(self) -> None:
+        X, y = self.make_events(EVENTS, 2)
+        cut = EVENTS // 3
+        for bound in self.bounds:
+            whole, first, second = (
+                self._em(bound, X[part], y[part], prior_strength=0.0, like=(X, y))
+                for part in (slice(None), slice(cut), slice(cut, None))
+            )
+            theta = self._random_theta(whole)
+            states = [settled(em, Parameters(*(array.copy() for array in theta))) for em in (first, second, whole)]
+            merged = _merged([state._asdict() for state in states[:2]], [cut / EVENTS, 1.0 - cut / EVENTS])
+            _agree(merged, states[2]._asdict(), f"merged under the {bound} bound")
+
+    def test_experts_have_no_order(self) -> None:
+        X, y = self.make_events(EVENTS, 4)
+        for bound in self.symmetric_bounds:
+            arguments: dict[str, Any] = {"bound": bound, "prior_strength": 0.5, "schedule": STEPS, "averaging": None}
+            start = self._learned(X[:100], y[:100], bound=bound, warmup=WARMUP, warmup_restarts=1)
+            parameters = start.parameters()
+            order = np.roll(np.arange(len(parameters["masses"])), 1)
+            model = self.rebuild(parameters, start.feature_names, **arguments)
+            turned = self.rebuild(_permuted(parameters, order), start.feature_names, **arguments)
+            _agree({"": self.predict(turned, X)}, {"": self.predict(model, X)}, f"predictions, {bound}")
+            losses, turned_losses = (each.learn_array(X[100:], y[100:]) for each in (model, turned))
+            _agree({"": turned_losses}, {"": losses}, f"losses, {bound}")
+            _agree(turned.parameters(), _permuted(model.parameters(), order), bound)
+
+    # --- bit for bit ------------------------------------------------------------------------------------------------
+
+    def test_equal_seeds_and_events_give_equal_models(self) -> None:
+        X, y = self.make_events(EVENTS, 6)
+        for warmup in (0, WARMUP):
+            first, second, other = (
+                self._learned(X, y, seed=seed, warmup=warmup, warmup_restarts=1) for seed in (7, 7, 8)
+            )
+            assert first.state_digest() == second.state_digest()
+            assert warmup or first.state_digest() != other.state_digest()
+
+    def test_where_an_array_is_cut_leaves_no_trace(self) -> None:
+        X, y = self.make_events(EVENTS, 7)
+        rng = np.random.default_rng(7)
+        for warmup in (0, WARMUP):
+            whole = self._model(warmup=warmup, warmup_restarts=1)
+            losses = whole.learn_array(X, y)
+            cuts = [
+                [1, 2, WARMUP - 1, WARMUP, WARMUP + 1],
+                sorted(rng.choice(np.arange(1, EVENTS), size=9, replace=False).tolist()),
+                list(range(1, EVENTS)),
+            ]
+            for cut in cuts:
+                model = self._model(warmup=warmup, warmup_restarts=1)
+                found = [model.learn_array(X[part], y[part]) for part in np.split(np.arange(EVENTS), cut)]
+                assert np.concatenate(found).tobytes() == losses.tobytes(), cut
+                assert model.state_digest() == whole.state_digest(), cut
+
+    def test_losses_are_those_of_the_model_before_each_event(self) -> None:
+        X, y = self.make_events(EVENTS, 8)
+        model = self._learned(X[:150], y[:150], warmup=WARMUP, warmup_restarts=1)
+        for row in range(150, EVENTS):
+            expected = -model.log_likelihood_array(X[row : row + 1], y[row : row + 1])
+            assert model.learn_array(X[row : row + 1], y[row : row + 1]).tobytes() == expected.tobytes()
+
+    def test_looking_changes_nothing(self) -> None:
+        X, y = self.make_events(EVENTS, 9)
+        for count in (WARMUP // 2, EVENTS):
+            model = self._learned(X[:count], y[:count], warmup=WARMUP, warmup_restarts=1)
+            before = model.state_digest()
+            self.predict(model, X * 1e3)
+            model.log_likelihood_array(X, y)
+            if not model.is_warming_up:
+                for value in model.parameters().values():
+                    if isinstance(value, np.ndarray):
+                        value[...] = 7.0
+            assert model.state_digest() == before
+
+    def test_a_saved_model_goes_on_bit_for_bit(self) -> None:
+        X, y = self.make_events(EVENTS, 10)
+        for schedule, averaging in ((None, "polyak"), (Constant(0.05), "decay"), (STEPS, None)):
+            for count in (WARMUP // 2, WARMUP, 150):
+                model = self._model(warmup=WARMUP, warmup_restarts=1, schedule=schedule, averaging=averaging)
+                model.learn_array(X[:count], y[:count])
+                with TemporaryDirectory() as folder:
+                    path = Path(folder) / "model"
+                    model.save(path)
+                    read = load(path)
+                assert type(read) is type(model)
+                assert read.state_digest() == model.state_digest()
+                assert self.predict(read, X).tobytes() == self.predict(model, X).tobytes()
+                losses, read_losses = (each.learn_array(X[count:], y[count:]) for each in (model, read))
+                assert read_losses.tobytes() == losses.tobytes()
+                assert read.state_digest() == model.state_digest()
+
+    # --- weights and poison -----------------------------------------------------------------------------------------
+
+    def test_events_of_weight_0_leave_no_trace(self) -> None:
+        X, y = self.make_events(EVENTS, 11)
+        keep = np.random.default_rng(11).random(EVENTS) < 0.7
+        keep[:20] = True
+        for warmup in (0, WARMUP):
+            model = self._model(warmup=warmup, warmup_restarts=1)
+            losses = model.learn_array(X, y, weights=keep.astype(np.float64))
+            without = self._learned(X[keep], y[keep], warmup=warmup, warmup_restarts=1)
+            assert model.n == without.n == keep.sum()
+            assert np.isfinite(losses[~keep][WARMUP:]).sum() in {0, len(losses[~keep][WARMUP:])}
+            _agree(model.parameters(), without.parameters(), "events of weight 0 among others", tolerance=0.0)
+            before = model.state_digest()
+            model.learn_array(X[:50], y[:50], weights=np.zeros(50))
+            assert model.state_digest() == before
+
+    def test_events_of_weight_1_are_events(self) -> None:
+        X, y = self.make_events(EVENTS, 12)
+        for warmup in (0, WARMUP):
+            model = self._model(warmup=warmup, warmup_restarts=1)
+            model.learn_array(X, y, weights=np.ones(EVENTS))
+            without = self._learned(X, y, warmup=warmup, warmup_restarts=1)
+            assert model.state_digest() == without.state_digest()
+
+    def test_poison_is_refused_and_changes_nothing(self) -> None:
+        X, y = self.make_events(EVENTS, 13)
+        ones = np.ones(20)
+        row = 11
+        for count in (WARMUP // 2, EVENTS):
+            model = self._learned(X[:count], y[:count], warmup=WARMUP, warmup_restarts=1)
+            before = model.state_digest()
+            rows, targets = X[:20], y[:20]
+            cases = [
+                *((_with(rows, (row, 1), bad), targets, ones) for bad in (math.nan, math.inf, -math.inf, 1e300)),
+                *((rows, poisoned, ones) for poisoned in self.poison_targets(targets, row)),
+                *((rows, targets, _with(ones, row, bad)) for bad in (math.nan, math.inf, -1.0)),
+            ]
+            for bad_rows, bad_targets, weights in cases:
+                refused = _refusal(model, bad_rows, bad_targets, weights)
+                assert refused is not None, (bad_rows[row], bad_targets[row], weights[row])
+                assert refused.row == row
+                assert model.state_digest() == before
+            assert model.is_finite()
+
+    def test_far_values_and_hostile_steps_stay_finite(self) -> None:
+        X, y = self.make_events(EVENTS, 14)
+        scales = 10.0 ** np.random.default_rng(14).integers(-3, 5, size=(EVENTS, 1))
+        model = self._model(warmup=0, schedule=Power(alpha=0.6, gamma0=0.9), prior_strength=1.0)
+        assert np.isfinite(model.learn_array(X * scales, y)).all()
+        assert model.is_finite()
+        assert np.isfinite(self.predict(model, X * 1e6)).all()
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _model(self, bound: str = "tight", seed: int = 0, **arguments: Any) -> Any:
+        return self.make_model(bound, seed, **arguments)
+
+    def _learned(self, X: FloatArray, y: AnyArray, bound: str = "tight", seed: int = 0, **arguments: Any) -> Any:
+        model = self._model(bound, seed, **arguments)
+        model.learn_array(X, y)
+        return model
+
+    def _follow_oracle(self, bound: str, prior_strength: float, weights: FloatArray, **arguments: Any) -> None:
+        """Estimator and oracle learn the same events, after some by which the estimator has begun."""
+        begun = max(arguments["warmup"], 20)
+        X, y = self.make_events(begun + EVENTS, 0)
+        arguments |= {"prior_strength": prior_strength, "schedule": STEPS, "averaging": None}
+        model = self._learned(X[:begun], y[:begun], bound, **arguments)
+        oracle = self.make_oracle(model.parameters(), bound, prior_strength)
+        gammas = STEPS.steps(model.n + 1, EVENTS)
+        X, y = X[begun:], y[begun:]
+        losses = model.learn_array(X, y, weights=weights)
+        design, targets = _design(X), self.numbers(y)
+        expected = [
+            self.learn_oracle(oracle, design[i], design[i], targets[i], float(gammas[i]), float(weights[i]))
+            for i in range(EVENTS)
+        ]
+        _agree({"losses": losses}, {"losses": np.array(expected)}, f"{bound}, prior {prior_strength:g}")
+        _agree(model.parameters(), oracle.theta, f"{bound}, prior {prior_strength:g}")
+
+    def _em(
+        self,
+        bound: str,
+        X: FloatArray,
+        y: AnyArray,
+        *,
+        prior_strength: float,
+        like: tuple[FloatArray, AnyArray] | None = None,
+    ) -> Em:
+        """EM on these events; the prior is the one of the events that it shall be `like`."""
+        n_outputs = self.n_outputs(y if like is None else like[1])
+        options = mm.learning_options(
+            bound=bound,
+            n_experts=3,
+            n_rows=self.family.n_rows(n_outputs),
+            prior_strength=prior_strength,
+            averaging=None,
+            schedule=STEPS,
+        )
+        weights = np.random.default_rng(len(X)).uniform(0.5, 1.5, size=len(X)) if like is None else np.ones(len(X))
+        buffer = Buffer(_design(X), _design(X), self.numbers(y), weights)
+        whole = (
+            buffer if like is None else Buffer(*(_design(like[0]),) * 2, self.numbers(like[1]), np.ones(len(like[0])))
+        )
+        return Em(self.family, buffer, one_expert_prior(self.family, whole, n_outputs, options), options)
+
+    def _random_theta(self, em: Em) -> Parameters:
+        """Three experts around what one makes of the events, under a random gate."""
+        rng = np.random.default_rng(3)
+        prior = em.prior
+        shape = (3, *prior.experts.shape)
+        return Parameters(
+            rng.normal(size=(2, em.buffer.W.shape[1])),
+            prior.experts + rng.normal(size=shape) * np.sqrt(np.mean(prior.experts**2)) + 0.1 * rng.normal(size=shape),
+            np.ascontiguousarray(self.family.variances_of(prior.variances, 3)),
+        )
+
+
+def _design(X: FloatArray) -> FloatArray:
+    """φ(x) = (1, x)."""
+    return np.ascontiguousarray(np.column_stack([np.ones(len(X)), X]))
+
+
+def _permuted(parameters: Mapping[str, Any], order: AnyArray) -> dict[str, Any]:
+    """The same mixture with its experts in another order; the gate's logits are differences to the new last one's."""
+    gate = np.concatenate([parameters["gate"], np.zeros((1, parameters["gate"].shape[1]))])[order]
+    moved = {
+        name: parameters[name][order]
+        for name in ("experts", "variances", "masses", "expert_grams")
+        if name in parameters
+    }
+    return {**parameters, **moved, "gate": gate[:-1] - gate[-1]}
+
+
+def _merged(states: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, FloatArray]:
+    """θ̄ of the weighted mean of statistics; the linear ones are parameters times Gram matrices, in every family."""
+    first, second = (_statistics(state) for state in states)
+    mean = {name: shares[0] * first[name] + shares[1] * second[name] for name in first}
+    gate = np.linalg.solve(mean["gate_gram"], mean.pop("gate_linear").T).T
+    linear = mean.pop("expert_linear").transpose(0, 2, 1)
+    experts = np.linalg.solve(mean["expert_grams"], linear).transpose(0, 2, 1)
+    merged: dict[str, FloatArray] = {**mean, "gate": np.asarray(gate, float), "experts": np.asarray(experts, float)}
+    if "squares" in merged:
+        variances = merged.pop("squares") - _explained(merged["experts"], mean["expert_grams"])
+        variances /= mean["masses"][:, None, None]
+        full = np.ndim(states[0]["variances"]) == 3
+        merged["variances"] = variances if full else np.diagonal(variances, axis1=1, axis2=2)
+    return merged
+
+
+def _statistics(state: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """The statistics for which a state's parameters are the minimum, up to constant factors."""
+    found = {name: state[name] for name in ("gate_gram", "expert_grams", "masses")}
+    found["gate_linear"] = state["gate"] @ state["gate_gram"]
+    found["expert_linear"] = state["experts"] @ state["expert_grams"]
+    variances = state["variances"]
+    if variances.size:
+        matrices = variances if variances.ndim == 3 else variances[:, :, None] * np.eye(variances.shape[1])
+        found["squares"] = state["masses"][:, None, None] * matrices
+        found["squares"] += _explained(state["experts"], state["expert_grams"])
+    return found
+
+
+def _explained(experts: FloatArray, grams: FloatArray) -> FloatArray:
+    """(K, Q, Q) Υ R Υᵀ, what the experts explain of E[τ y yᵀ]."""
+    return np.asarray(experts @ grams @ experts.transpose(0, 2, 1))
+
+
+def _agree(found: Mapping[str, Any], expected: Mapping[str, Any], where: str, *, tolerance: float = TOLERANCE) -> None:
+    """Arrays of the same name are equal, relative to the largest entry of the array."""
+    shared = [name for name, value in expected.items() if isinstance(value, np.ndarray) and name in found]
+    assert shared, where
+    for name in shared:
+        ours, theirs = np.asarray(found[name]), expected[name]
+        assert ours.shape == theirs.shape, (where, name, ours.shape, theirs.shape)
+        if theirs.size:
+            difference = np.abs(ours - theirs).max()
+            assert difference <= tolerance * np.abs(theirs).max(), (where, name, float(difference))
+
+
+def _with(values: FloatArray, at: Any, value: float) -> FloatArray:
+    changed = values.copy()
+    changed[at] = value
+    return changed
+
+
+def _refusal(model: Any, X: FloatArray, y: AnyArray, weights: FloatArray) -> InvalidEvent | None:
+    """What learning these events raised."""
+    try:
+        model.learn_array(X, y, weights=weights)
+    except InvalidEvent as error:
+        return error
+    return None

@@ -1,0 +1,198 @@
+"""Every family of experts keeps the promises that `streammoe.experts.Family` stands for."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.experts import families
+from streammoe.testing import FamilyContract
+from tests.oracle.algorithm2 import Algorithm2
+from tests.oracle.algorithm3 import Algorithm3
+
+GATE = np.array([[6.0, 0.0, 0.0], [-3.0, 5.0, 0.0], [-3.0, -5.0, 0.0]])
+EXPERTS = np.random.default_rng(0).normal(scale=2.0, size=(3, 5, 4))
+
+
+def inputs_and_values(n, seed):
+    """Inputs, and what three experts under a steep gate say of them: (n, 5)."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    chosen = (X @ GATE.T + rng.gumbel(size=(n, 3))).argmax(axis=1)
+    return X, np.einsum("nqp,np->nq", EXPERTS[chosen], np.column_stack([np.ones(n), X])), rng
+
+
+class Regression(FamilyContract):
+    n_targets = 1
+
+    def make_events(self, n, seed):
+        X, values, rng = inputs_and_values(n, seed)
+        noise = 0.3 * rng.normal(size=(n, 1)) + 0.3 * rng.normal(size=(n, self.n_targets))
+        return X, values[:, : self.n_targets] + noise
+
+    def make_oracle(self, parameters, bound, prior_strength):
+        return Algorithm2(parameters, bound=bound, prior_strength=prior_strength)
+
+    def learn_oracle(self, oracle, w, r, y, gamma, weight):
+        return oracle.learn(w, r, y, gamma, weight)
+
+
+class TestGaussian(Regression):
+    family = families()["gaussian"]
+
+    def make_events(self, n, seed):
+        X, y = super().make_events(n, seed)
+        return X, y[:, 0]
+
+    def make_model(self, bound, seed, **arguments):
+        return MoERegressor(3, bound=bound, seed=seed, **arguments)
+
+    def rebuild(self, parameters, feature_names, **arguments):
+        return MoERegressor.from_parameters(parameters, feature_names=feature_names, **arguments)
+
+
+class TestGaussianOfSeveralOutputs(Regression):
+    family = families()["gaussian"]
+    covariance = "diagonal"
+    n_targets = 3
+
+    def make_model(self, bound, seed, **arguments):
+        return MoEMultiTargetRegressor(3, covariance=self.covariance, bound=bound, seed=seed, **arguments)
+
+    def rebuild(self, parameters, feature_names, **arguments):
+        return MoEMultiTargetRegressor.from_parameters(
+            parameters, feature_names=feature_names, covariance=self.covariance, **arguments
+        )
+
+
+class TestGaussianFull(TestGaussianOfSeveralOutputs):
+    family = families()["gaussian_full"]
+    covariance = "full"
+
+
+class TestCategorical(FamilyContract):
+    family = families()["categorical"]
+
+    @pytest.fixture(autouse=True, params=[2, 4], ids=["2 classes", "4 classes"])
+    def classes(self, request):
+        self.labels = [f"c{m}" for m in range(request.param)]
+
+    def make_events(self, n, seed):
+        M = len(self.labels)
+        X, values, rng = inputs_and_values(n, seed)
+        index = (2.0 * values[:, :M] + rng.gumbel(size=(n, M))).argmax(axis=1)
+        index[:M] = np.arange(M)  # labels count in the order in which they are met
+        return X, np.array(self.labels)[index]
+
+    def numbers(self, y):
+        return np.array([[float(self.labels.index(label))] for label in y])
+
+    def n_outputs(self, y):
+        return len(self.labels)
+
+    def make_model(self, bound, seed, **arguments):
+        return MoEClassifier(3, bound=bound, seed=seed, **arguments)
+
+    def rebuild(self, parameters, feature_names, **arguments):
+        return MoEClassifier.from_parameters(parameters, feature_names=feature_names, classes=self.labels, **arguments)
+
+    def poison_targets(self, y, row):
+        for bad in (float("nan"), float("inf"), ("a", "pair"), b"bytes"):
+            poisoned = y.astype(object)
+            poisoned[row] = bad
+            yield poisoned
+
+    def make_oracle(self, parameters, bound, prior_strength):
+        return Algorithm3(parameters, bound=bound, prior_strength=prior_strength)
+
+    def learn_oracle(self, oracle, w, r, y, gamma, weight):
+        return oracle.learn(w, r, int(y[0]), gamma, weight)
+
+
+def test_every_family_is_held_to_the_contract():
+    suites = [TestGaussian, TestGaussianFull, TestCategorical]
+    assert {suite.family.name: suite.family for suite in suites} == families()
+
+
+class SloppyRegressor(MoERegressor):
+    """Its results depend on how it is fed, on what it refused, and on nothing that an event weighs."""
+
+    def learn_array(self, X, y, *, weights=None, feature_names=None):
+        if self._state is not None:
+            self._state.gate[0, 0] *= 1.0 + 1e-15
+        return super().learn_array(np.nan_to_num(X), y, feature_names=feature_names)
+
+    def predict_array(self, X, *, feature_names=None):
+        if self._state is not None:
+            self._state.n_average[0] += 1
+        return super().predict_array(X, feature_names=feature_names)
+
+
+class Sloppy(TestGaussian):
+    ticks = count()
+
+    def make_model(self, bound, seed, **arguments):
+        return SloppyRegressor(3, bound=bound, seed=seed + next(self.ticks), **arguments)
+
+
+class WithAnotherOracle(TestGaussian):
+    def make_oracle(self, parameters, bound, prior_strength):
+        return super().make_oracle(parameters, "paper" if bound == "tight" else "tight", prior_strength)
+
+    def learn_oracle(self, oracle, w, r, y, gamma, weight):
+        return super().learn_oracle(oracle, w, r, y, gamma, 1.0)
+
+
+class Overshooting(type(families()["gaussian"])):
+    def fit_experts(self, theta, prior, options, tau, R, Y, rounds):
+        before = theta.experts.copy()
+        super().fit_experts(theta, prior, options, tau, R, Y, rounds)
+        theta.experts[:] += 1.5 * (theta.experts - before)
+
+    def settle(self, theta, prior, options, tau, R, Y):
+        return super().settle(theta, prior, options, tau**1.01, R, Y) * (1.0 + 0.1 / len(Y))
+
+
+class WithAnotherFamily(TestGaussian):
+    family = Overshooting()
+
+
+class WithTheBoundThatPrefersAnExpert(TestGaussian):
+    symmetric_bounds = ("paper",)
+
+    def make_model(self, bound, seed, **arguments):
+        return MoERegressor(4, bound=bound, seed=seed, **arguments)
+
+
+class WithOneBoundOnly(TestGaussian):
+    def make_model(self, bound, seed, **arguments):
+        return super().make_model("tight", seed, **arguments)
+
+
+# `TestGaussian` is collected under its own name already.
+for suite in (Sloppy, WithAnotherOracle, WithAnotherFamily, WithTheBoundThatPrefersAnExpert, WithOneBoundOnly):
+    suite.__test__ = False
+
+
+@pytest.mark.parametrize(
+    ("suite", "promise"),
+    [
+        (Sloppy, "equal_seeds_and_events_give_equal_models"),
+        (Sloppy, "where_an_array_is_cut_leaves_no_trace"),
+        (Sloppy, "looking_changes_nothing"),
+        (Sloppy, "events_of_weight_0_leave_no_trace"),
+        (Sloppy, "weights_are_those_of_its_oracle"),
+        (Sloppy, "poison_is_refused_and_changes_nothing"),
+        (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_after_a_warm_up"),
+        (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_from_a_random_start"),
+        (WithAnotherOracle, "weights_are_those_of_its_oracle"),
+        (WithAnotherFamily, "rounds_over_a_buffer_never_lower_its_penalised_likelihood"),
+        (WithAnotherFamily, "the_statistics_of_two_buffers_merge_into_those_of_both"),
+        (WithTheBoundThatPrefersAnExpert, "experts_have_no_order"),
+        (WithOneBoundOnly, "the_suite_sees_bounds_that_differ"),
+    ],
+)
+def test_a_broken_promise_is_noticed(suite, promise):
+    with pytest.raises(AssertionError):
+        getattr(suite(), f"test_{promise}")()

@@ -1,0 +1,159 @@
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from streammoe.errors import SourceError
+from tests.unit.connectors.reading import drain, read, records, source, through_json
+
+ROWS = 30_000
+TABLE = pa.table({"x": np.random.default_rng(0).normal(size=ROWS), "y": np.arange(ROWS)})
+GROUP = 10_000
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(TABLE, path, row_group_size=GROUP, write_page_checksum=True)
+    return path
+
+
+def tables(batches):
+    return pa.Table.from_batches([batch.table for batch in batches])
+
+
+def scramble(path, start, stop):
+    content = bytearray(path.read_bytes())
+    content[start:stop] = bytes(255 - octet for octet in content[start:stop])
+    path.write_bytes(content)
+
+
+def group_bytes(path, i):
+    """Where a row group begins and ends in its file."""
+    columns = [parquet.read_metadata(path).row_group(i).column(j) for j in range(2)]
+    starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+    return min(starts), max(s + column.total_compressed_size for s, column in zip(starts, columns, strict=True))
+
+
+def test_rows_columns_and_places(path):
+    batches = read(path, block_rows=4096)
+    assert tables(batches).equals(TABLE)
+    assert {(batch.format, batch.columns, batch.block) for batch in batches} == {("arrow", ("x", "y"), b"")}
+    assert max(map(len, batches)) == 4096
+    assert batches[1].place(3) == {"path": str(path), "row": len(batches[0]) + 3}
+    assert batches[0].record(1) == b'{"x": %r, "y": 1}' % float(TABLE["x"][1].as_py())
+
+
+def test_the_format_can_be_said(path, tmp_path):
+    path.rename(tmp_path / "data")
+    assert tables(read(tmp_path / "data", format="parquet")).equals(TABLE)
+
+
+def test_columns_of_any_kind_are_handed_on(tmp_path):
+    table = pa.table({"a": [[1, None], []], "b": [{"c": "ä"}, None], "d": pa.array(["u", "v"]).dictionary_encode()})
+    parquet.write_table(table, tmp_path / "a.pq")
+    (batch,) = read(tmp_path / "a.pq")
+    assert [row.decode() for row in records([batch])] == [
+        '{"a": [1, null], "b": {"c": "ä"}, "d": "u"}',
+        '{"a": [], "b": null, "d": "v"}',
+    ]
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_files_of_few_rows(tmp_path, rows):
+    parquet.write_table(TABLE.slice(0, rows), tmp_path / "a.parquet")
+    batches = read(tmp_path / "a.parquet")
+    assert len(records(batches)) == rows
+    if batches:
+        assert read(tmp_path / "a.parquet", through_json(batches[-1].end)) == []
+
+
+@pytest.mark.parametrize("block_rows", [999, GROUP, 65_536])
+def test_reading_goes_on_anywhere_whatever_the_blocks(path, block_rows):
+    for batch in read(path, block_rows=3333):
+        done = batch.end["files"][0]["offset"]
+        rest = read(path, through_json(batch.end), block_rows=block_rows)
+        assert sum(map(len, rest)) == ROWS - done
+        if rest:
+            assert tables(rest).equals(TABLE.slice(done))
+            assert rest[0].place(0)["row"] == done
+
+
+def test_row_groups_before_the_position_are_not_read(path):
+    position = next(batch.end for batch in read(path, block_rows=5000) if batch.end["files"][0]["offset"] > GROUP)
+    start, stop = group_bytes(path, 0)
+    scramble(path, max(start, 4096), stop)  # the head has to stay
+    assert tables(read(path, through_json(position))).equals(TABLE.slice(position["files"][0]["offset"]))
+
+
+def test_progress_goes_to_the_size_of_the_file(path):
+    opened = source(path, block_rows=1000)
+    opened.seek(None)
+    seen = [opened.progress()]
+    while not opened.finished:
+        opened.poll(0)
+        seen.append(opened.progress())
+    size = path.stat().st_size
+    assert seen == sorted(seen)
+    assert (seen[0], seen[15], seen[-1]) == ((0, size), (size // 2, size), (size, size))
+
+
+# --- damage ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"x,y\n1,2\n" * 100, b"PAR1" + b"\0" * 50 + b"PAR1"])
+def test_what_is_no_parquet_is_refused(write, content):
+    with pytest.raises(SourceError, match=r"a\.parquet cannot be read as Parquet from row 0 on .*Restore the file"):
+        read(write("a.parquet", content))
+
+
+def test_rows_before_a_damage_are_given_and_reading_goes_on_once_it_is_mended(path):
+    sound = path.read_bytes()
+    scramble(path, *group_bytes(path, 1))
+    opened = source(path, block_rows=1000)
+    opened.seek(None)
+    before = []
+    with pytest.raises(SourceError, match=r"a\.parquet cannot be read as Parquet from row 10000 on \("):
+        drain(opened, before)
+    with pytest.raises(SourceError, match="row 10000"):
+        opened.poll(0)
+    opened.close()
+    assert sum(map(len, before)) == GROUP
+    path.write_bytes(sound)
+    assert tables(before + read(path, through_json(before[-1].end))).equals(TABLE)
+
+
+def test_a_file_cut_off_is_refused(path):
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(SourceError, match="cannot be read as Parquet"):
+        read(path)
+
+
+def test_a_file_with_fewer_rows_than_were_read_is_refused(path, tmp_path):
+    position = through_json(read(path, block_rows=25_000)[-2].end)
+    file = {**position["files"][0], "offset": ROWS + 1, "done": False}
+    with pytest.raises(SourceError, match=r"truncated: it holds 30000 rows, and 30001 had been read"):
+        read(path, {"kind": "file", "files": [file]})
+
+
+def test_a_column_named_twice_is_refused(tmp_path):
+    parquet.write_table(pa.table([[1], [2], [3]], names=["x", "y", "x"]), tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=r"a\.parquet names columns more than once: 'x'"):
+        read(tmp_path / "a.parquet")
+
+
+def test_one_batch_more_is_taken_up_after_it_was_replaced(path, tmp_path):
+    opened = source(tmp_path / "*.parquet")
+    opened.seek(None)
+    parquet.write_table(TABLE.slice(0, 10), path)
+    with pytest.raises(SourceError, match="replaced"):
+        drain(opened)
+
+
+def test_places_do_not_repeat_over_files(path, tmp_path):
+    parquet.write_table(TABLE, tmp_path / "b.pq")
+    batches = read(tmp_path / "*.p*", block_rows=7000)
+    found = {tuple(batch.place(i).values()) for batch in batches for i in range(len(batch))}
+    assert len(found) == 2 * ROWS
