@@ -18,6 +18,8 @@ NAMES = (
     "paper_task",
     "crime",
     "streams",
+    "classes",
+    "image_segments",
     "daemon_throughput",
     "daemon_memory",
 )

@@ -34,9 +34,9 @@ class Stream(NamedTuple):
     X: np.ndarray
     """(n, d) inputs."""
     y: np.ndarray
-    """(n,) targets."""
+    """(n,) targets, or class indexes."""
     truth: np.ndarray
-    """(n,) the regression function at each row of X: what an oracle predicts."""
+    """(n,) the regression function at each row of X, or (n, m) class probabilities: what an oracle predicts."""
 
 
 def paper_5_2(n: int = 2000, seed: int = 0) -> Stream:
@@ -70,6 +70,20 @@ def full_gate(n: int = 20_000, seed: int = 0, k: int = 4, d: int = 10, noise: fl
     gate = 4.0 * rng.normal(size=(k, d))
     gate[-1] = 0.0
     return _mixture(rng, X, slopes, gate, noise)
+
+
+def classes(m: int, n: int = 20_000, seed: int = 0, d: int = 10) -> Stream:
+    """m classes: two experts with opposite class weights N(0, 16) and gate logit 8 x₁ for the first.
+
+    Targets are class indexes, and `truth` is (n, m), the probability of each class. With five classes it takes 50,000
+    events to tell the experts apart well.
+    """
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.0, 1.0, (n, d))
+    first = 1.0 / (1.0 + np.exp(-GATE_SLOPE * X[:, :1]))
+    logits = 4.0 * X @ rng.normal(size=(m, d)).T
+    probabilities = first * _softmax(logits) + (1.0 - first) * _softmax(-logits)
+    return Stream(X, _drawn(rng, probabilities), probabilities)
 
 
 def crime(folder: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -106,10 +120,18 @@ def rmse(y: np.ndarray, predictions: np.ndarray) -> float:
 
 def _mixture(rng: np.random.Generator, X: np.ndarray, slopes: np.ndarray, gate: np.ndarray, noise: float) -> Stream:
     """Draws an expert for each row under softmax(gate · x), and a target around what that expert says."""
-    logits = X @ gate.T
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    g = weights / weights.sum(axis=1, keepdims=True)
-    drawn = (g.cumsum(axis=1) > rng.random(len(X))[:, None]).argmax(axis=1)
+    g = _softmax(X @ gate.T)
+    drawn = _drawn(rng, g)
     means = X @ slopes.T
     y = means[np.arange(len(X)), drawn] + noise * rng.normal(size=len(X))
     return Stream(X, y, (g * means).sum(axis=1))
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _drawn(rng: np.random.Generator, probabilities: np.ndarray) -> np.ndarray:
+    """One index for each row of (n, m) probabilities."""
+    return (probabilities.cumsum(axis=1) > rng.random(len(probabilities))[:, None]).argmax(axis=1)

@@ -33,6 +33,9 @@ CONNECTORS = "streammoe.connectors"
 MAY_CHANGE = {("model", "range_factor")}
 """Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
 
+RUNS_KEPT = 1_000
+"""Earlier runs that a checkpoint names; dead letters of those before can no longer be replayed."""
+
 
 class Running(NamedTuple):
     """A daemon ready to run, and where to look at it."""
@@ -58,6 +61,16 @@ def load_settings(
     """
     sources: dict[str, type[BaseModel]] = {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
     return settings_module.load(path, sources=sources, environment=environment, overrides=overrides)
+
+
+def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[str] = ()) -> Settings:
+    """The same of tables that are in no file; messages call them `name`.
+
+    Raises:
+        ConfigError: with every problem at once.
+    """
+    sources: dict[str, type[BaseModel]] = {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
+    return settings_module.from_tables(tables, name, sources=sources, overrides=overrides)
 
 
 def compile_kernels(settings: Settings | None = None) -> None:
@@ -150,7 +163,12 @@ def open_daemon(
             ),
             metrics=metrics,
             policy=CheckpointPolicy(settings.checkpoint.every_events, settings.checkpoint.every_seconds),
-            description={"version": version("streammoe"), "settings": settings.learning_settings()},
+            description={
+                "version": version("streammoe"),
+                "settings": settings.learning_settings(),
+                "runs": _latest_runs(metadata),
+                "replayed": metadata.get("replayed", {}),
+            },
             position=position,
             outcomes=counters["outcomes"],
             reasons=counters["reasons"],
@@ -168,6 +186,11 @@ def open_daemon(
             # Last of all: a start that fails must leave everything as it was.
             store.set_aside()
         yield Running(daemon, url, model.n)
+
+
+def _latest_runs(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Of the runs that led to a checkpoint the latest: how many events each had dealt with at its last one."""
+    return dict(sorted(metadata.get("runs", {}).items(), key=lambda run: cast("int", run[1]))[-RUNS_KEPT:])
 
 
 def schema_of(settings: Settings) -> Schema:
@@ -238,6 +261,15 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     model = model_of(found, settings.checkpoint.dir)
     model.set_range_factor(settings.model.range_factor)
     return model
+
+
+def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
+    """Model and scores of a checkpoint, without a source.
+
+    Raises:
+        CheckpointError: the settings describe another model.
+    """
+    return Pipeline(_resumed(settings, found), schema_of(settings), _scores(settings, found))
 
 
 def describe_checkpoint(place: str | Path) -> dict[str, Any]:

@@ -196,32 +196,174 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
                 click.echo(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
 
 
+@main.command(short_help="Score a model on a file, beside others.")
+@click.argument("file")
+@click.option("--target", "targets", metavar="COLUMN", multiple=True, required=True, help="May be repeated.")
+@click.option("--classify", is_flag=True, help="The target is a label.")
+@click.option("--format", "form", metavar="FORMAT", help="Of the records, such as csv; else by the file's extension.")
+@click.option("--features", metavar="A,B,…", help="Learn from these columns only.")
+@click.option("--ignore", metavar="A,B,…", help="Columns that are not learned from.")
+@click.option("--categorical", metavar="A,B,…", help="Columns that hold categories.")
+@click.option("--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that hold times.")
+@click.option("--weight", metavar="COLUMN", help="How much each event counts.")
+@click.option("--n-experts", type=int, metavar="K")
+@click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see.")
+@click.option("--gate-degree", type=int, metavar="N", help="The same for the gate.")
+@click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start.")
+@click.option("--schedule", metavar="KIND:NUMBER", help="Step sizes: power:0.6 converges, constant:0.05 follows drift.")
+@click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper.")
+@click.option("--averaging", metavar="NAME", help="What serves predictions: polyak, decay or none.")
+@click.option("--seed", type=int, metavar="N")
+@setting_options
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="river:NAME",
+    help="A learner of River, behind its StandardScaler, on the same events; may be repeated.",
+)
+@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Draw scores and shares over time.")
+@click.option("--html", "page", type=click.Path(path_type=Path), metavar="OUT.html", help="Write it all as one page.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def evaluate(
+    file: str,
+    targets: tuple[str, ...],
+    classify: bool,
+    form: str | None,
+    schedule: str | None,
+    overrides: tuple[str, ...],
+    against: tuple[str, ...],
+    plot: Path | None,
+    page: Path | None,
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+    **given: Any,
+) -> None:
+    """Predict and learn each event of a file, or of stdin (-), and print how well that went.
+
+    No configuration is needed, and nothing is written but what --plot and --html name. The settings are those of
+    [model] and [schema]; --set reaches all of them, such as --set model.range_factor=1e9.
+
+    \b
+    Example:
+      streammoe evaluate rides.csv --target minutes --ignore id --against river:LinearRegression
+      streammoe evaluate iris.csv --target species --classify --n-experts 2 --warmup 100 --html report.html
+    """
+    set_up_logging(log_level, log_format)
+    with exit_codes():
+        from streammoe.assembly import settings_from
+        from streammoe.evaluation import report
+        from streammoe.evaluation.options import check_overrides, tables_from
+        from streammoe.evaluation.run import evaluate as run_evaluation
+        from streammoe.runtime.signals import StopFlag
+
+        check_overrides(overrides)
+        tables = tables_from(file, targets, classify=classify, format=form, schedule=schedule, given=given)
+        if against:
+            tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
+        settings = settings_from(tables, "the command line", overrides=overrides)
+        report.check_outputs(plot, page)
+        with StopFlag() as stop, progress_bar("evaluating") as follow:
+            found = run_evaluation(
+                settings,
+                against,
+                source_name="stdin" if file == "-" else file,
+                shares=plot is not None or page is not None,
+                on_batch=follow,
+                stop=stop,
+            )
+        if plot is not None:
+            report.write_plot(found, plot)
+        if page is not None:
+            report.write_page(found, page)
+        click.echo(report.to_json(found) if as_json else report.table(found))
+
+
+@main.command("dead-letters", short_help="Count, show or replay refused records.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Show the first N letters.")
+@click.option("--reason", metavar="REASON", help="Only letters with this reason.")
+@click.option(
+    "--replay",
+    "config",
+    type=click.Path(path_type=Path),
+    metavar="CONFIG",
+    help="Learn the records that pass now, with the model of this configuration, and take them out of the file.",
+)
+@click.option("--dry-run", is_flag=True, help="With --replay: say what would pass, and change nothing.")
+@setting_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def dead_letters(
+    file: Path,
+    show: int,
+    reason: str | None,
+    config: Path | None,
+    dry_run: bool,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Count the records that a daemon refused, show them, or learn them after a fix.
+
+    A replay needs the daemon to be stopped. It learns each record exactly once, as a new event, into a new checkpoint;
+    letters whose records are still refused stay in the file.
+
+    \b
+    Example:
+      streammoe dead-letters state/dead-letters.jsonl --show 5 --reason out_of_range
+      streammoe dead-letters state/dead-letters.jsonl --replay config.toml --set model.range_factor=1e9 --dry-run
+    """
+    set_up_logging(log_level, log_format)
+    if config is None and (dry_run or overrides):
+        raise click.UsageError("--dry-run and --set need --replay CONFIG")
+    if config is not None and show:
+        raise click.UsageError("--show and --replay do not go together; show the letters first")
+    with exit_codes():
+        from streammoe import replay
+
+        if config is None:
+            found = replay.look_into(file, show=show, reason=reason)
+            click.echo(replay.contents_json(file, found) if as_json else replay.contents_text(found))
+        else:
+            from streammoe.assembly import load_settings
+
+            settings = load_settings(config, overrides=overrides)
+            done = replay.replay(file, settings, reason=reason, dry_run=dry_run)
+            click.echo(json.dumps(done._asdict()) if as_json else replay.replayed_text(done, dry_run=dry_run))
+
+
 @main.command(short_help="Stream a real data set through the daemon.")
 @click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path),
-    default=Path("demo-state"),
-    show_default=True,
+    show_default="demo-state; with --classify demo-state/classes",
     help="Where data, configuration, checkpoint and dead letters go.",
 )
 @click.option("--port", type=int, default=9464, show_default=True, help="Port of the metrics; 0 takes any free one.")
+@click.option("--classify", is_flag=True, help="Learn classes instead of numbers.")
 @click.option("--stay", is_flag=True, help="Keep the metrics up after the last event, until Ctrl-C.")
 @logged
-def demo(folder: Path, port: int, stay: bool, log_level: str, log_format: str) -> None:
+def demo(folder: Path | None, port: int, classify: bool, stay: bool, log_level: str, log_format: str) -> None:
     """Stream a real data set through the whole daemon and compare it with plain baselines.
 
     \b
     Example:
       streammoe demo --stay
+      streammoe demo --classify
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
         from streammoe.demo import run_demo
 
+        if folder is None:
+            folder = Path("demo-state", "classes") if classify else Path("demo-state")
         with ExitStack() as bar:
             follow = bar.enter_context(progress_bar("streaming"))
-            with run_demo(folder, port=port, on_batch=follow) as report:
+            with run_demo(folder, port=port, on_batch=follow, classify=classify) as report:
                 bar.close()
                 click.echo("\n".join([report.table, "", *report.places]))
                 if stay:

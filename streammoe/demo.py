@@ -1,7 +1,10 @@
-"""The demonstration: a real data set, streamed through the whole daemon, beside plain baselines on the same events.
+"""The demonstrations: a real data set, streamed through the whole daemon, beside plain baselines on the same events.
 
-The data are River's TrumpApproval: 1,001 days of five pollsters' approval ratings and the date, to predict the
+Regression has River's TrumpApproval: 1,001 days of five pollsters' approval ratings and the date, to predict the
 average that FiveThirtyEight made of them. The relation drifts, so the daemon learns with constant steps.
+
+Classification has River's ImageSegments: 2,310 patches of outdoor pictures, 18 measurements each, to tell which of
+seven things (sky, grass, brick, ...) they show. Nothing drifts, so the steps shrink as they do by default.
 """
 
 from __future__ import annotations
@@ -23,7 +26,29 @@ from streammoe.runtime.daemon import ProgressListener
 from streammoe.runtime.signals import StopFlag
 from streammoe.types import FloatArray
 
-TARGET = "five_thirty_eight"
+Events = list[tuple[dict[str, Any], Any]]
+
+
+class Task(NamedTuple):
+    """What a demonstration learns, from which data, and beside whom."""
+
+    data: str
+    """Name of the data file."""
+    target: str
+    classify: bool
+    model: str
+    """Lines of the section ``[model]``."""
+    learner: str
+    """Name of ours in the table."""
+    events: Callable[[], Events]
+    baselines: Callable[[], dict[str, Any]]
+
+    @property
+    def score(self) -> str:
+        """Name of the score."""
+        return "accuracy" if self.classify else "root mean squared error"
+
+
 CONFIG = """\
 # Written by `streammoe demo`; `streammoe run {folder}/demo.toml --fresh` streams the same file again.
 [source]
@@ -32,13 +57,10 @@ path = {data}
 block_bytes = 4096
 
 [schema]
-target = "five_thirty_eight"
+target = "{target}"
 
 [model]
-n_experts = 2
-warmup = 200
-schedule = {{ kind = "constant", gamma = 0.05 }}  # the relation drifts: the last 20 days or so count
-averaging = "none"
+{model}
 
 [checkpoint]
 dir = {state}
@@ -49,6 +71,15 @@ path = {dead_letters}
 [metrics]
 port = {port}
 """
+_REGRESSION = """\
+n_experts = 2
+warmup = 200
+schedule = { kind = "constant", gamma = 0.05 }  # the relation drifts: the last 20 days or so count
+averaging = "none\""""
+_CLASSIFICATION = """\
+kind = "classifier"
+n_experts = 2
+warmup = 300  # one expert answers meanwhile"""
 
 
 class Report(NamedTuple):
@@ -61,33 +92,37 @@ class Report(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One learner: root mean squared error over all events and over the second half, and its speed."""
+    """One learner: its score over all events and over the second half, and its speed."""
 
     name: str
-    rmse: float
+    score: float
     second_half: float
     events_per_second: float
 
 
 @contextmanager
-def run_demo(folder: Path, *, port: int, on_batch: ProgressListener) -> Iterator[Report]:
+def run_demo(folder: Path, *, port: int, on_batch: ProgressListener, classify: bool = False) -> Iterator[Report]:
     """Stream the data; the metrics stay up until the context ends.
 
     Args:
         folder: where data, configuration, checkpoint and dead letters go.
         port: of the metrics; 0 takes any free one.
         on_batch: told the progress after each batch.
+        classify: learn classes instead of numbers.
     """
-    events = list(datasets.TrumpApproval())  # type: ignore[no-untyped-call]
+    task = CLASSIFICATION if classify else REGRESSION
+    events = task.events()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        data = folder / "trump-approval.csv"
-        _write_csv(data, events)
+        data = folder / task.data
+        _write_csv(data, events, task.target)
         config = folder / "demo.toml"
         config.write_text(
             CONFIG.format(
                 folder=folder,
                 data=json.dumps(str(data)),
+                target=task.target,
+                model=task.model,
                 state=json.dumps(str(folder / "checkpoints")),
                 dead_letters=json.dumps(str(folder / "dead-letters.jsonl")),
                 port=port,
@@ -101,12 +136,14 @@ def run_demo(folder: Path, *, port: int, on_batch: ProgressListener) -> Iterator
     ):
         summary = running.daemon.run(stop)
         # The window of the scores is longer than this stream, so it holds every error.
-        squared_errors = running.daemon.scores.averages["squared_error"].window
-        rows = [_row("streammoe, 2 experts", squared_errors, summary.events_per_second)]
-        if not stop.requested:
-            rows += [_baseline(name, model, events) for name, model in _baselines().items()]
+        averages = running.daemon.scores.averages
+        values = averages["hits"].window if classify else averages["squared_error"].window
+        rows = [_row(task, task.learner, values, summary.events_per_second)]
+        for name, model in task.baselines().items():
+            if not stop.requested:
+                rows.append(_baseline(task, name, model, events))
         yield Report(
-            table=_table(summary.learned, rows),
+            table=_table(task, summary.learned, rows),
             places=[
                 f"metrics     {running.metrics_url} (while this runs; --stay keeps it up)",
                 f"checkpoint  {summary.checkpoint} (streammoe inspect {folder / 'checkpoints'})",
@@ -116,16 +153,24 @@ def run_demo(folder: Path, *, port: int, on_batch: ProgressListener) -> Iterator
         )
 
 
-def _write_csv(path: Path, events: list[tuple[dict[str, Any], float]]) -> None:
+def _write_csv(path: Path, events: Events, target: str) -> None:
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream)
         names = list(events[0][0])
-        writer.writerow([*names, TARGET])
+        writer.writerow([*names, target])
         for x, y in events:
             writer.writerow([*(x[name] for name in names), y])
 
 
-def _baselines() -> dict[str, Any]:  # a pipeline that ends in a regressor is one, which River cannot say in types
+def _polls() -> Events:
+    return list(datasets.TrumpApproval())  # type: ignore[no-untyped-call]
+
+
+def _segments() -> Events:
+    return list(datasets.ImageSegments())  # type: ignore[no-untyped-call]
+
+
+def _regressors() -> dict[str, Any]:  # a pipeline that ends in a regressor is one, which River cannot say in types
     scaler = preprocessing.StandardScaler
     return {
         "river BayesianLinearRegression": scaler() | linear_model.BayesianLinearRegression(),
@@ -134,27 +179,51 @@ def _baselines() -> dict[str, Any]:  # a pipeline that ends in a regressor is on
     }
 
 
-def _baseline(name: str, model: Any, events: list[tuple[dict[str, Any], float]]) -> Row:
+def _classifiers() -> dict[str, Any]:
+    from river import forest, naive_bayes, tree
+
+    scaler = preprocessing.StandardScaler
+    return {
+        "river SoftmaxRegression": scaler() | linear_model.SoftmaxRegression(),
+        "river ARFClassifier": scaler() | forest.ARFClassifier(seed=0),
+        "river HoeffdingTreeClassifier": scaler() | tree.HoeffdingTreeClassifier(),
+        "river GaussianNB": scaler() | naive_bayes.GaussianNB(),  # type: ignore[no-untyped-call]
+        "most frequent class": dummy.PriorClassifier(),
+    }
+
+
+REGRESSION = Task(
+    "trump-approval.csv", "five_thirty_eight", False, _REGRESSION, "streammoe, 2 experts", _polls, _regressors
+)
+CLASSIFICATION = Task(
+    "image-segments.csv", "category", True, _CLASSIFICATION, "streammoe, 2 experts", _segments, _classifiers
+)
+
+
+def _baseline(task: Task, name: str, model: Any, events: Events) -> Row:
     started = time.perf_counter()
-    squared_errors = []
+    values = []
     for x, y in events:
-        squared_errors.append((y - model.predict_one(x)) ** 2)
+        predicted = model.predict_one(x)
+        values.append(float(predicted == y) if task.classify else (y - predicted) ** 2)
         model.learn_one(x, y)
-    return _row(name, np.array(squared_errors), len(events) / (time.perf_counter() - started))
+    return _row(task, name, np.array(values), len(events) / (time.perf_counter() - started))
 
 
-def _row(name: str, squared_errors: FloatArray, events_per_second: float) -> Row:
-    half = squared_errors[len(squared_errors) // 2 :]
-    return Row(name, float(np.sqrt(squared_errors.mean())), float(np.sqrt(half.mean())), events_per_second)
+def _row(task: Task, name: str, values: FloatArray, events_per_second: float) -> Row:
+    """Of squared errors or hits, one for each event, in order."""
+    means = values.mean(), values[len(values) // 2 :].mean()
+    score, second_half = means if task.classify else np.sqrt(means)
+    return Row(name, float(score), float(second_half), events_per_second)
 
 
-def _table(n: int, rows: list[Row]) -> str:
+def _table(task: Task, n: int, rows: list[Row]) -> str:
     lines = [
-        f"{n:,} events, each predicted before it is learned (prequential root mean squared error)",
+        f"{n:,} events, each predicted before it is learned (prequential {task.score})",
         "",
         f"{'':32}{'all':>10}{'2nd half':>10}{'events/s':>12}",
     ]
-    lines += [f"{row.name:32}{row.rmse:>10.3f}{row.second_half:>10.3f}{row.events_per_second:>12,.0f}" for row in rows]
+    lines += [f"{row.name:32}{row.score:>10.3f}{row.second_half:>10.3f}{row.events_per_second:>12,.0f}" for row in rows]
     return "\n".join(lines)
 
 

@@ -138,6 +138,14 @@ class DeadLetter(NamedTuple):
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes
+    format: str | None = None
+    """Name of the decoder that reads `record`; ``None`` if that is not a whole record."""
+    columns: tuple[str, ...] | None = None
+    """Column names, for formats whose records do not name their own values."""
+    run: str | None = None
+    """Which run of the daemon refused it, from one start to the next."""
+    events: int | None = None
+    """How many events had been dealt with once the record's batch was; restarts go on counting."""
 
 
 class DeadLetterSink(Protocol):

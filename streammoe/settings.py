@@ -342,6 +342,21 @@ def load(
     return reader.settings(sources)
 
 
+def from_tables(
+    tables: Mapping[str, Any], name: str, *, sources: Mapping[str, type[BaseModel]], overrides: Sequence[str] = ()
+) -> Settings:
+    """The settings of tables that are in no file; messages call them `name`. Otherwise as `load`.
+
+    Raises:
+        ConfigError: with one sentence for each thing that is wrong.
+    """
+    reader = _Reader(name)
+    reader.tables = {section: dict(table) for section, table in tables.items()}
+    for flag in overrides:
+        reader.read_flag(flag)
+    return reader.settings(sources)
+
+
 Place = tuple[str, ...]
 AnySection = TypeVar("AnySection", bound=BaseModel)
 

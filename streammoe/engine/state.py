@@ -8,7 +8,17 @@ from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.state import MMState, Prior
 from streammoe.types import AnyArray, FloatArray, IntArray
 
-__all__ = ["MMState", "copy_state", "is_finite", "state_arrays", "state_at", "state_from_arrays", "widen", "with_class"]
+__all__ = [
+    "MMState",
+    "copy_state",
+    "is_finite",
+    "restart_average",
+    "state_arrays",
+    "state_at",
+    "state_from_arrays",
+    "widen",
+    "with_class",
+]
 
 
 def state_at(

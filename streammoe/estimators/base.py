@@ -204,8 +204,8 @@ class MixtureOfExperts(base.Estimator):
         if refused:
             row, error = min(refused.items())
             raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
-        if not len(rows):
-            return np.empty(0)
+        if not counts.any():
+            return np.full(len(rows), np.nan)
         encoder = self._encoder
         known = set(encoder.fields)
         unseen = sorted((name for name in names if name not in known), key=str)
@@ -646,7 +646,8 @@ class MixtureOfExperts(base.Estimator):
 
     def describe(self) -> dict[str, Any]:
         """The JSON part of a checkpoint: which model this is."""
-        arguments = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        given = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         return {
             "model": {"kind": type(self).__name__, "arguments": arguments},
             "n": self.n,
@@ -858,8 +859,8 @@ class MixtureOfExperts(base.Estimator):
             self._widen(layout)
 
     def _ranged(self, targets: FloatArray) -> FloatArray:
-        """Targets as far as they have a range: the indexes of classes have none, and NaN still says that none came."""
-        return targets if self._family.is_metric else np.where(np.isnan(targets), np.nan, 0.0)
+        """Targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
+        return targets if self._family.is_metric else 0.0 * targets
 
     def _widen(self, layout: Layout) -> None:
         """Follow the encoder after it grew from this layout."""
@@ -946,8 +947,11 @@ def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
     """The outcome of consecutive runs of rows, each with the index of its first row."""
     outcomes = [outcome for _, outcome in pieces]
     scores = mm.joined([mm.Scores(*outcome[3:]) for outcome in outcomes])
+    refused = {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()}
+    # Where a class was not known yet, joining has put a probability of 0.
+    scores.predictions[list(refused)] = np.nan
     return Outcome(
-        {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()},
+        refused,
         np.concatenate([outcome.learned for outcome in outcomes]),
         np.concatenate([outcome.targets for outcome in outcomes]),
         *scores,

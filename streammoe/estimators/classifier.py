@@ -268,12 +268,20 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
 
     # -- Labels ----------------------------------------------------------------------------------------------------
 
-    def _array_targets(self, y: AnyArray, n: int) -> list[Label]:
-        found = np.asarray(y)
+    def _array_targets(self, y: Any, n: int) -> list[Label]:
+        # Labels of several types in a list would all become strings.
+        found = np.fromiter(y, dtype=object, count=len(y)) if isinstance(y, list | tuple) else np.asarray(y)
         if found.shape != (n,):
             msg = f"y: got shape {found.shape} for {n} rows; it must hold one label for each row of X"
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
         labels: list[Label] = found.tolist()
+        if found.dtype == object:
+            for row, label in enumerate(labels):
+                try:
+                    labels[row] = _plain(label)
+                except InvalidEvent as error:
+                    msg = f"row {row}: {error}"
+                    raise InvalidEvent(msg, reason=error.reason, feature=error.feature, row=row) from None
         return labels
 
     def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:

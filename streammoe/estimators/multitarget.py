@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -72,14 +73,12 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
 
     Examples:
     --------
-    >>> from river import datasets, stream
-    >>> from sklearn.datasets import load_linnerud
     >>> from streammoe import MoEMultiTargetRegressor
-    >>> model = MoEMultiTargetRegressor(n_experts=1, warmup=0)
-    >>> for x, y in stream.iter_sklearn_dataset(load_linnerud()):
-    ...     model.learn_one(x, y)
-    >>> sorted(model.predict_one(x))
-    ['Pulse', 'Waist', 'Weight']
+    >>> model = MoEMultiTargetRegressor(n_experts=2)
+    >>> for i in range(1_000):
+    ...     model.learn_one({"x": i / 500}, {"height": 1 + i / 500, "weight": 5 - i / 250})
+    >>> {name: round(value, 1) for name, value in model.predict_one({"x": 2.0}).items()}
+    {'height': 3.0, 'weight': 1.0}
 
     References:
     ----------
@@ -173,17 +172,23 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
             InvalidEvent: a value that would poison the model, or another set of outputs; nothing was changed.
         """
         target = self._target_row(y)
-        if self._targets:
+        with self._outputs(sorted(y, key=str)):
             self._learn_event(x, target, w)
+
+    @contextmanager
+    def _outputs(self, names: Sequence[Any]) -> Iterator[None]:
+        """Fix the outputs to `names`, unless they are fixed, and free them again where no event was learned."""
+        if self._targets:
+            yield
             return
         before = self._encoder
-        self.set_targets(sorted(y, key=str))
+        self.set_targets(names)
         try:
-            self._learn_event(x, target, w)
-        except InvalidEvent:
-            self._targets, self._encoder = [], before
-            self._options = self._new_options()
-            raise
+            yield
+        finally:
+            if not self.n:
+                self._targets, self._encoder = [], before
+                self._options = self._new_options()
 
     def predict_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """The regression function at `x` for each output ([MM] eq. 14); empty before anything was learned."""
@@ -221,6 +226,21 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
+    def learn_array(
+        self,
+        X: AnyArray,
+        y: AnyArray,
+        *,
+        weights: AnyArray | None = None,
+        feature_names: Sequence[Any] | None = None,
+    ) -> FloatArray:
+        """Learn rows in order, as in `MixtureOfExperts.learn_array`; new outputs are called y0, y1 and so on."""
+        if self._targets:
+            return super().learn_array(X, y, weights=weights, feature_names=feature_names)
+        rows, _ = self._rows(X, feature_names)
+        with self._outputs([f"y{q}" for q in range(self._array_targets(y, len(rows)).shape[1])]):
+            return super().learn_array(X, y, weights=weights, feature_names=feature_names)
+
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """The regression function at each row of X (n, P), shape (n, Q); learns nothing."""
         return self._predict_rows(X, feature_names)
@@ -229,29 +249,35 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         """Learn the rows of a frame in order; equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row that would poison the model; its index is in ``row``.
+            InvalidEvent: a row that would poison the model, whose index is in ``row``; or another set of outputs.
         """
-        self._learn_table(*table_of(self, X), y.to_numpy(), None if w is None else np.asarray(w))
+        names = self._output_names(y.columns)
+        with self._outputs(names):
+            self._learn_table(*table_of(self, X), y[names].to_numpy(), None if w is None else np.asarray(w))
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """The regression function at each row of a frame, one column for each output, under the frame's index."""
         return frame_like(X, self._predict_table(*table_of(self, X)), self._targets)
 
     def _target_row(self, y: Mapping[Any, float]) -> FloatArray:
-        names = self._targets or sorted(y, key=str)
-        if not names or set(y) != set(names):
-            msg = f"target: got the outputs {sorted(y, key=str)!r}; every event must bring exactly {names or 'some'}"
+        return np.array([[number(y[name], name) for name in self._output_names(y)]])
+
+    def _output_names(self, given: Iterable[Any]) -> list[Any]:
+        """The outputs in the order of the parameters; `given` must be all of them, in any order."""
+        found = sorted(given, key=str)
+        names = self._targets or found
+        if not names or len(found) != len(names) or set(found) != set(names):
+            msg = f"target: got the outputs {found!r}; every event must bring exactly {names or 'some'}, each once"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
-        return np.array([[number(y[name], name) for name in names]])
+        return names
 
     def _array_targets(self, y: AnyArray, n: int) -> FloatArray:
         found = finite_array(y, "target")
-        if found.ndim != 2 or len(found) != n or (self._targets and found.shape[1] != len(self._targets)):
+        width = found.shape[1] if found.ndim == 2 else 0
+        if not width or len(found) != n or (self._targets and width != len(self._targets)):
             wanted = len(self._targets) or "Q"
             msg = f"y: got shape {found.shape} for {n} rows; it must be ({n}, {wanted}), one column for each output"
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
-        if not self._targets:
-            self.set_targets([f"y{q}" for q in range(found.shape[1])])
         return found
 
     # -- Keeping it, and going on from given statistics ------------------------------------------------------------

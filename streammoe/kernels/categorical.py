@@ -21,10 +21,14 @@ from streammoe.kernels.shared import (
     average_weight,
     blend,
     blend_all,
+    finish_step,
     mix,
     refresh_expert,
     refresh_gate,
+    residual_of_gate,
+    residual_share,
     step_gate,
+    topped_up,
 )
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, softmax, step_softmax
 from streammoe.kernels.state import LearningOptions, MMState, Trace
@@ -236,11 +240,9 @@ def step(
             options.expert_curvature,
         )
         state.masses[k] = max(keep * state.masses[k] + gamma * event_weight * tau[k], VANISHED)
-    state.n[0] += 1
-    state.decay[0] = decay
-    state.prior_weight[0] *= keep
+    finish_step(state, gamma, decay)
     if decay < REFRESH_BELOW:
-        refresh(state, max(state.prior_weight[0], options.prior_strength * gamma))
+        refresh(state, topped_up(state, options, gamma))
 
 
 @jit
@@ -275,19 +277,12 @@ def track_residual(
     expert R, linear part, mass.
     """
     K, M = probabilities.shape
-    size = residual.shape[0] - 2
-    residual[size + 1] += 1.0
-    share = max(1.0 / residual[size + 1], options.residual_weight)
+    share = residual_share(residual, options)
     decay = state.decay[0]
     label = int(y[0])
     linear = np.empty((max(K, M), max(w.shape[0], r.shape[0])))
     push = np.empty(max(K, M))
-    for k in range(K):
-        push[k] = event_weight * (shares[k] - tau[k])
-    bent = event_weight * adaptive_weight(shares) if options.adaptive else event_weight
-    at, square = residual_of_softmax(
-        state.gate, state.gate_gram, decay, w, push, bent, options.curvature, linear, residual, 0, share
-    )
+    at, square = residual_of_gate(state, residual, options, event_weight, shares, tau, w, push, linear, share)
     for k in range(K):
         amount = event_weight * tau[k]
         for m in range(1, M):
@@ -310,4 +305,4 @@ def track_residual(
         residual[at] += share * (entry - residual[at])
         square += more + entry * entry
         at += 1
-    residual[size] += share * (math.sqrt(square) - residual[size])
+    residual[-2] += share * (math.sqrt(square) - residual[-2])

@@ -15,19 +15,24 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
-from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
+from streammoe.kernels.linalg import VANISHED, dot
+from streammoe.kernels.linear import residual_of_linear, step_linear
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
     average_weight,
     blend,
     blend_all,
+    finish_step,
     mix,
     refresh_expert,
     refresh_gate,
+    residual_of_gate,
+    residual_share,
     step_gate,
+    topped_up,
 )
-from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, softmax
+from streammoe.kernels.softmax import softmax
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -70,21 +75,23 @@ def evaluate(
     largest: float = -np.inf
     for k in range(K):
         square = 0.0
-        product = 1.0
         for q in range(Q):
             error = y[q] - means[k, q]
             square += error * error / variances[k, q]
-            product *= variances[k, q]
-            if Q > 1 and not 1.0 / WIDE < product < WIDE:
-                square += math.log(product)
-                product = 1.0
+        if Q > 1:
+            product = 1.0
+            for q in range(Q):
+                product *= variances[k, q]
+                if not 1.0 / WIDE < product < WIDE:
+                    square += math.log(product)
+                    product = 1.0
+            roots[k] = product
         joint[k] -= 0.5 * square
-        # A division by the root of the determinant, below, costs a third of a logarithm here.
-        roots[k] = product
         largest = max(largest, joint[k])
     total = 0.0
     for k in range(K):
-        joint[k] = math.exp(joint[k] - largest) / math.sqrt(roots[k])
+        # A division by the root of the determinant costs a third of a logarithm above.
+        joint[k] = math.exp(joint[k] - largest) / math.sqrt(variances[k, 0] if Q == 1 else roots[k])
         total += joint[k]
     inverse = 1.0 / total
     for k in range(K):
@@ -206,33 +213,22 @@ def step(
     keep = 1.0 - gamma
     decay = state.decay[0] * keep
     amount = gamma * event_weight / decay
-    # With stored matrices R̃ = R / decay and their inverses P̃ = decay · P, the update of R by (1−γ) and γ τ r rᵀ is a
-    # rank-1 update of R̃ with weight γ τ / decay⁺, and R⁺⁻¹ r = P̃ r / (decay⁺ (1 + weight · rᵀ P̃ r)).
     step_gate(state, options, amount, shares, tau, push, w, gate_gain)
     for k in range(K):
         weight = amount * tau[k]
-        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
-        shrink = 1.0 / (1.0 + weight * quadratic)
+        shrink = step_linear(state, k, r, y, means[k], weight, gain)
         old_mass = keep * state.masses[k]
         fresh = gamma * event_weight * tau[k]
         # Without a prior a starved expert's mass would reach 0 and its variance 0/0; so it stays, dead but finite.
         mass = max(old_mass + fresh, VANISHED)
         for q in range(Q):
             error = y[q] - means[k, q]
-            # 1 − γ τ rᵀ R⁺⁻¹ r, written so that it cannot become negative, is the factor `shrink`.
             variance = (old_mass * state.variances[k, q] + fresh * error * error * shrink) / mass
             state.variances[k, q] = max(variance, options.variance_floor * state.prior_variances[q])
-            push_size = weight * shrink * error
-            for j in range(r.shape[0]):
-                state.experts[k, q, j] += push_size * gain[j]
         state.masses[k] = mass
-        add_outer(state.expert_inverses[k], gain, -weight * shrink)
-        add_outer(state.expert_grams[k], r, weight)
-    state.n[0] += 1
-    state.decay[0] = decay
-    state.prior_weight[0] *= keep
+    finish_step(state, gamma, decay)
     if decay < REFRESH_BELOW:
-        refresh(state, max(state.prior_weight[0], options.prior_strength * gamma))
+        refresh(state, topped_up(state, options, gamma))
 
 
 @jit
@@ -288,40 +284,18 @@ def track_residual(
     """
     K, Q = state.variances.shape
     p_w, p_v = w.shape[0], r.shape[0]
-    size = residual.shape[0] - 2
-    residual[size + 1] += 1.0
-    share = max(1.0 / residual[size + 1], options.residual_weight)
-    decay = state.decay[0]
+    share = residual_share(residual, options)
     linear = np.zeros((max(K, Q), max(p_w, p_v)))
     push = np.empty(K)
-    for k in range(K):
-        push[k] = event_weight * (shares[k] - tau[k])
-    bent = event_weight * adaptive_weight(shares) if options.adaptive else event_weight
-    at, square = residual_of_softmax(
-        state.gate, state.gate_gram, decay, w, push, bent, options.curvature, linear, residual, 0, share
-    )
+    at, square = residual_of_gate(state, residual, options, event_weight, shares, tau, w, push, linear, share)
     for k in range(K):
         amount = event_weight * tau[k]
-        for q in range(Q):
-            for i in range(p_v):
-                linear[q, i] = 0.0
-        for i in range(p_v):
-            for j in range(p_v):
-                stored = decay * state.expert_grams[k, i, j]
-                for q in range(Q):
-                    linear[q, i] += stored * state.experts[k, q, j]
-                entry = amount * r[i] * r[j] - stored
-                residual[at] += share * (entry - residual[at])
-                square += entry * entry
-                at += 1
+        at, more = residual_of_linear(state, k, r, y, amount, linear, residual, at, share)
+        square += more
         for q in range(Q):
             explained = 0.0
             for i in range(p_v):
                 explained += linear[q, i] * state.experts[k, q, i]
-                entry = amount * y[q] * r[i] - linear[q, i]
-                residual[at] += share * (entry - residual[at])
-                square += entry * entry
-                at += 1
             entry = amount * y[q] * y[q] - (state.masses[k] * state.variances[k, q] + explained)
             residual[at] += share * (entry - residual[at])
             square += entry * entry
@@ -330,4 +304,4 @@ def track_residual(
         residual[at] += share * (entry - residual[at])
         square += entry * entry
         at += 1
-    residual[size] += share * (math.sqrt(square) - residual[size])
+    residual[-2] += share * (math.sqrt(square) - residual[-2])

@@ -12,19 +12,24 @@ import numpy as np
 
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gaussian import LOG_2PI
-from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
+from streammoe.kernels.linalg import VANISHED, dot
+from streammoe.kernels.linear import residual_of_linear, step_linear
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
     average_weight,
     blend,
     blend_all,
+    finish_step,
     mix,
     refresh_expert,
     refresh_gate,
+    residual_of_gate,
+    residual_share,
     step_gate,
+    topped_up,
 )
-from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, softmax
+from streammoe.kernels.softmax import softmax
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -227,8 +232,7 @@ def step(
     step_gate(state, options, amount, shares, tau, push, w, gate_gain)
     for k in range(K):
         weight = amount * tau[k]
-        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
-        shrink = 1.0 / (1.0 + weight * quadratic)
+        shrink = step_linear(state, k, r, y, means[k], weight, gain)
         old_mass = keep * state.masses[k]
         fresh = gamma * event_weight * tau[k]
         mass = max(old_mass + fresh, VANISHED)
@@ -241,17 +245,10 @@ def step(
                     value = max(value, options.variance_floor * state.prior_variances[q])
                 state.variances[k, q, c] = value
                 state.variances[k, c, q] = value
-            push_size = weight * shrink * error
-            for j in range(r.shape[0]):
-                state.experts[k, q, j] += push_size * gain[j]
         state.masses[k] = mass
-        add_outer(state.expert_inverses[k], gain, -weight * shrink)
-        add_outer(state.expert_grams[k], r, weight)
-    state.n[0] += 1
-    state.decay[0] = decay
-    state.prior_weight[0] *= keep
+    finish_step(state, gamma, decay)
     if decay < REFRESH_BELOW:
-        refresh(state, max(state.prior_weight[0], options.prior_strength * gamma))
+        refresh(state, topped_up(state, options, gamma))
 
 
 @jit
@@ -303,38 +300,15 @@ def track_residual(
 ) -> None:
     """As in `streammoe.kernels.gaussian`; the blocks of an expert are R, linear part, Σ τ y yᵀ by rows, mass."""
     K, Q, p = state.experts.shape
-    size = residual.shape[0] - 2
-    residual[size + 1] += 1.0
-    share = max(1.0 / residual[size + 1], options.residual_weight)
-    decay = state.decay[0]
+    share = residual_share(residual, options)
     linear = np.zeros((max(K, Q), max(w.shape[0], p)))
     push = np.empty(K)
-    for k in range(K):
-        push[k] = event_weight * (shares[k] - tau[k])
-    bent = event_weight * adaptive_weight(shares) if options.adaptive else event_weight
-    at, square = residual_of_softmax(
-        state.gate, state.gate_gram, decay, w, push, bent, options.curvature, linear, residual, 0, share
-    )
+    at, square = residual_of_gate(state, residual, options, event_weight, shares, tau, w, push, linear, share)
     for k in range(K):
         amount = event_weight * tau[k]
+        at, more = residual_of_linear(state, k, r, y, amount, linear, residual, at, share)
+        square += more
         for q in range(Q):
-            for i in range(p):
-                linear[q, i] = 0.0
-        for i in range(p):
-            for j in range(p):
-                stored = decay * state.expert_grams[k, i, j]
-                for q in range(Q):
-                    linear[q, i] += stored * state.experts[k, q, j]
-                entry = amount * r[i] * r[j] - stored
-                residual[at] += share * (entry - residual[at])
-                square += entry * entry
-                at += 1
-        for q in range(Q):
-            for i in range(p):
-                entry = amount * y[q] * r[i] - linear[q, i]
-                residual[at] += share * (entry - residual[at])
-                square += entry * entry
-                at += 1
             for c in range(Q):
                 explained = 0.0
                 for i in range(p):
@@ -347,4 +321,4 @@ def track_residual(
         residual[at] += share * (entry - residual[at])
         square += entry * entry
         at += 1
-    residual[size] += share * (math.sqrt(square) - residual[size])
+    residual[-2] += share * (math.sqrt(square) - residual[-2])

@@ -6,7 +6,7 @@ import numpy as np
 
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
-from streammoe.kernels.softmax import adaptive_weight, step_softmax
+from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, step_softmax
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
 
@@ -94,6 +94,53 @@ def refresh_expert(state: MMState, k: int, share: float) -> None:
         for j in range(p):
             pull[j] = share * state.prior_expert_gram[j] * (state.prior_experts[q, j] - theta[j])
         add_product(state.expert_inverses[k], pull, theta)
+
+
+@inline
+def residual_share(residual: FloatArray, options: LearningOptions) -> float:
+    """Count one more event in the convergence residual, and say with what weight it enters."""
+    last = residual.shape[0] - 1
+    residual[last] += 1.0
+    share: float = max(1.0 / residual[last], options.residual_weight)
+    return share
+
+
+@inline
+def residual_of_gate(
+    state: MMState,
+    residual: FloatArray,
+    options: LearningOptions,
+    event_weight: float,
+    shares: FloatArray,
+    tau: FloatArray,
+    w: FloatArray,
+    push: FloatArray,
+    linear: FloatArray,
+    share: float,
+) -> tuple[int, float]:
+    """The gate's blocks of the convergence residual, which come first; `push` and `linear` are scratch."""
+    for k in range(shares.shape[0]):
+        push[k] = event_weight * (shares[k] - tau[k])
+    bent = event_weight * adaptive_weight(shares) if options.adaptive else event_weight
+    decay = state.decay[0]
+    return residual_of_softmax(
+        state.gate, state.gate_gram, decay, w, push, bent, options.curvature, linear, residual, 0, share
+    )
+
+
+@inline
+def finish_step(state: MMState, gamma: float, decay: float) -> None:
+    """Count an event: the weight of all before it has shrunk by 1 − γ."""
+    state.n[0] += 1
+    state.decay[0] = decay
+    state.prior_weight[0] *= 1.0 - gamma
+
+
+@inline
+def topped_up(state: MMState, options: LearningOptions, gamma: float) -> float:
+    """The weight of the prior after a refresh: s pseudo-events among the 1/γ that a step spans."""
+    weight: float = max(state.prior_weight[0], options.prior_strength * gamma)
+    return weight
 
 
 @inline

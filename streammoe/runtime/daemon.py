@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -88,6 +89,7 @@ class Daemon:
         self._metrics = metrics
         self._policy = policy
         self._description = description
+        self._run = uuid.uuid4().hex[:12]
         self._position = position
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
@@ -159,6 +161,8 @@ class Daemon:
             {
                 **self._description,
                 **self.model.describe(),
+                # Which dead letters it has passed over: what a run did after its last checkpoint, the next one repeats.
+                "runs": {**self._description.get("runs", {}), self._run: sum(self._outcomes.values())},
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
@@ -181,7 +185,8 @@ class Daemon:
         was_warming_up = self.model.is_warming_up
         processed = self._pipeline.process(batch)
         if processed.letters:
-            self._dead_letters.write(processed.letters)
+            events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
+            self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
             self._report_new_reasons(processed.letters)
         try:
             self._guard.judge(processed.bad)

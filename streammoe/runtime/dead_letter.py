@@ -21,9 +21,9 @@ WINDOW = 1_000
 
 
 class DeadLetterFile:
-    """Appends refused records to a file of JSON lines: place, stage, reason, detail, record.
+    """Appends refused records to a file of JSON lines: place, stage, reason, detail, record, and how to replay it.
 
-    A record that is not UTF-8 is kept as ``record_base64`` instead.
+    A record that is not UTF-8 is kept as ``record_base64`` instead. `read_letter` reads a line.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -46,13 +46,12 @@ class DeadLetterFile:
     def write(self, letters: list[DeadLetter]) -> None:
         """Append these letters; durable after `flush`."""
         for letter in letters:
-            entry: dict[str, object] = letter._asdict()
-            record = entry.pop("record")
-            assert isinstance(record, bytes)  # noqa: S101 - for the type checker
+            entry = {name: value for name, value in letter._asdict().items() if value is not None}
             try:
-                entry["record"] = record.decode()
+                entry["record"] = letter.record.decode()
             except UnicodeDecodeError:
-                entry["record_base64"] = base64.b64encode(record).decode()
+                del entry["record"]
+                entry["record_base64"] = base64.b64encode(letter.record).decode()
             line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
             with self._failing_loudly():
                 self._stream.write(line)
@@ -89,6 +88,39 @@ class DeadLetterFile:
                 return True
             stream.seek(-1, os.SEEK_END)
             return stream.read(1) == b"\n"
+
+
+_REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detail": str}
+_OPTIONAL: dict[str, type] = {"format": str, "columns": list, "run": str, "events": int}
+
+
+def read_letter(line: bytes) -> DeadLetter | None:
+    """A line of a `DeadLetterFile`, or ``None`` if it is none: half a line, or something else altogether."""
+    try:
+        entry = json.loads(line)
+        record = (
+            entry["record"].encode() if "record" in entry else base64.b64decode(entry["record_base64"], validate=True)
+        )
+        values = {name: entry[name] for name in _REQUIRED}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    values |= {name: entry[name] for name in _OPTIONAL if entry.get(name) is not None}
+    if not all(isinstance(value, (_REQUIRED | _OPTIONAL)[name]) for name, value in values.items()):
+        return None
+    if "columns" in values:
+        values["columns"] = tuple(values["columns"])
+        if not all(isinstance(column, str) for column in values["columns"]):
+            return None
+    return DeadLetter(record=record, **values)
+
+
+def printable(text: str) -> str:
+    r"""Text from a letter for a terminal: control characters and the like are escaped.
+
+    >>> printable("a\x1b[2J\tb ü")
+    'a\\x1b[2J\\tb ü'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class BadRecordGuard:

@@ -304,7 +304,11 @@ class _Ledger:
 
     def refuse(self, i: int, stage: str, reason: str, detail: str) -> None:
         """The i-th record carries no event that can be learned."""
-        self._letters[i] = DeadLetter(self.batch.place(i), stage, reason, detail, self.batch.record(i))
+        batch = self.batch
+        written = "jsonl" if batch.table is not None else batch.format  # see `Batch.record`
+        columns = None if batch.table is not None else batch.columns
+        whole = None if batch.too_long else written
+        self._letters[i] = DeadLetter(batch.place(i), stage, reason, detail, batch.record(i), whole, columns)
 
     def closed(self) -> Processed:
         """The sums, and the letters in the order of the records, wherever the stream was cut."""

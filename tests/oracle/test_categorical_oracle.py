@@ -6,7 +6,7 @@ import pytest
 from benchmarks.oracle_agreement import HOSTILE, STEPS, Case, estimator, powers, run, start_of, stream
 from tests.oracle.algorithm3 import Algorithm3
 
-EVENTS = 300
+EVENTS = 200
 SOUND = [steps for steps in STEPS if steps != HOSTILE]
 BOUNDS = ["adaptive", "tight", "paper"]
 WIDTHS = [3, 11]
@@ -20,6 +20,7 @@ WIDTHS = [3, 11]
 def test_iterates_of_the_plain_algorithm(K, p, classes, bound, weighted):
     case = Case(K, p, bound, SOUND[weighted], classes=classes, weighted=weighted)
     agreement = run(case, EVENTS, twins=1)
+    assert agreement.decides
     assert agreement.finite
     assert agreement.difference <= agreement.target(case), agreement
 
@@ -31,6 +32,7 @@ def test_iterates_of_the_plain_algorithm(K, p, classes, bound, weighted):
 def test_iterates_under_hostile_steps_with_a_prior(K, p, classes, seed):
     case = Case(K, p, BOUNDS[seed], HOSTILE, prior=1.0, seed=seed, classes=classes, weighted=seed > 0)
     agreement = run(case, EVENTS, twins=1)
+    assert agreement.decides
     assert agreement.finite
     assert agreement.smallest_mass >= 1e-3 / K
     assert agreement.difference <= agreement.target(case), agreement
@@ -42,6 +44,7 @@ def test_iterates_under_hostile_steps_with_a_prior(K, p, classes, seed):
 def test_many_experts_and_features(prior, bound):
     case = Case(8, 31, bound, HOSTILE if prior else SOUND[0], prior=prior, classes=3)
     agreement = run(case, EVENTS, twins=3)
+    assert agreement.decides
     assert agreement.finite
     assert agreement.difference <= agreement.target(case), agreement
 
@@ -50,6 +53,7 @@ def test_many_experts_and_features(prior, bound):
 def test_powers_of_the_inputs(degree, gate_degree):
     case = Case(3, 1 + 2 * degree, "adaptive", SOUND[0], degree=degree, gate_degree=gate_degree, classes=3)
     agreement = run(case, EVENTS, twins=1)
+    assert agreement.decides
     assert agreement.difference <= agreement.target(case), agreement
 
 

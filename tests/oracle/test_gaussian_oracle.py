@@ -18,6 +18,7 @@ WIDTHS = [3, 11, pytest.param(31, marks=pytest.mark.slow)]
 def test_iterates_of_the_plain_algorithm(K, p, bound, steps):
     case = Case(K, p, bound, steps)
     agreement = run(case, EVENTS, twins=3 if p > 11 else 1)
+    assert agreement.decides
     assert agreement.finite
     assert agreement.difference <= agreement.target(case), agreement
 
@@ -28,6 +29,7 @@ def test_iterates_of_the_plain_algorithm(K, p, bound, steps):
 def test_iterates_under_hostile_steps_with_a_prior(K, p, seed):
     case = Case(K, p, "paper" if seed % 2 else "tight", HOSTILE, prior=1.0, seed=seed)
     agreement = run(case, EVENTS, twins=3 if p > 11 else 1)
+    assert agreement.decides
     assert agreement.finite
     assert agreement.smallest_mass >= 1e-3 / K
     assert agreement.difference <= agreement.target(case), agreement
@@ -38,6 +40,7 @@ def test_iterates_under_hostile_steps_with_a_prior(K, p, seed):
 def test_iterates_with_powers_of_the_inputs(steps, prior, degree, gate_degree):
     case = Case(3, 1 + 2 * degree, "tight", steps, prior=prior, degree=degree, gate_degree=gate_degree)
     agreement = run(case, EVENTS, twins=1)
+    assert agreement.decides
     assert agreement.finite
     assert agreement.difference <= agreement.target(case), agreement
 

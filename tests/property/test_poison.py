@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streammoe import InvalidEvent, MoERegressor, schedules
+from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 
 names = st.sampled_from(["a", "b", "c"])
 
@@ -38,20 +38,40 @@ arguments = st.fixed_dictionaries(
 ).map(lambda drawn: drawn | {"standardize": drawn["standardize"] and drawn["warmup"] > 0})
 
 
-def event(of):
+label = st.one_of(st.sampled_from(["a", "b", 1, True, 2.5, np.int64(3), np.bool_(False)]), st.text(max_size=2), poison)
+several = st.dictionaries(st.sampled_from(["u", "v"]), value, min_size=1)
+# Without a fixed set of outputs nearly every event would be refused.
+pair = st.one_of(st.fixed_dictionaries({"u": value, "v": value}), several)
+KINDS = {
+    MoERegressor: (value, st.fixed_dictionaries({"bound": st.sampled_from(["tight", "adaptive", "paper"])})),
+    MoEMultiTargetRegressor: (pair, st.fixed_dictionaries({"covariance": st.sampled_from(["diagonal", "full"])})),
+    MoEClassifier: (
+        label,
+        st.fixed_dictionaries(
+            {
+                "bound": st.sampled_from(["tight", "adaptive", "paper"]),
+                "max_classes": st.sampled_from([2, 5]),
+                "classes": st.sampled_from([None, None, ("a", "b"), (True, False, "a")]),
+            }
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), arguments=arguments)
+def test_an_event_is_learned_whole_or_leaves_no_trace(kind, data, arguments):
+    target, more = KINDS[kind]
     # Never without a feature: columns are those of the first event.
-    return st.tuples(st.dictionaries(names, of, min_size=1), of)
-
-
-@settings(max_examples=100, deadline=None)
-@given(arguments=arguments, stream=st.lists(event(value), min_size=20, max_size=60))
-def test_an_event_is_learned_whole_or_leaves_no_trace(arguments, stream):
-    model = MoERegressor(**arguments)
-    clean = MoERegressor(**arguments)
-    for x, y in stream:
+    event = st.tuples(st.dictionaries(names, value, min_size=1), target, st.sampled_from([1.0, 1.0, 2, 0.25, 1e6]))
+    stream = data.draw(st.lists(event, min_size=20, max_size=60))
+    given_arguments = arguments | data.draw(more)
+    model, clean = kind(**given_arguments), kind(**given_arguments)
+    for x, y, w in stream:
         before, n = model.state_digest(), model.n
         try:
-            model.learn_one(x, y)
+            model.learn_one(x, y, w=w)
             learned = 1
         except InvalidEvent:
             learned = 0
@@ -59,35 +79,54 @@ def test_an_event_is_learned_whole_or_leaves_no_trace(arguments, stream):
         assert (model.state_digest() != before) == bool(learned)
         assert model.is_finite()
         if learned:
-            clean.learn_one(x, y)
+            clean.learn_one(x, y, w=w)
     # What was refused is as if it had never come.
     assert model.state_digest() == clean.state_digest()
-    assert math.isfinite(model.predict_one({"a": 1.0, "b": -1.0}))
+    predicted = model.predict_array(np.array([[1.0, -1.0]]), feature_names=["a", "b"])
+    if kind is MoEClassifier:
+        assert predicted[0] in [*model.class_labels, None]
+        probabilities = model.predict_proba_one({"a": 1.0, "b": -1.0})
+        assert not probabilities or math.isclose(sum(probabilities.values()), 1.0)
+    else:
+        assert np.isfinite(predicted).all()
 
 
-@settings(max_examples=60, deadline=None)
+def table_of(kind, rng, rows):
+    X = rng.normal(size=(rows, 3))
+    if kind is MoEClassifier:
+        return X, rng.choice(list("abc"), size=rows).tolist()
+    return X, rng.normal(size=rows if kind is MoERegressor else (rows, 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.integers(1, 30),
     bad=st.lists(st.tuples(st.integers(0, 29), st.integers(0, 3), st.sampled_from([math.nan, math.inf, 1e300]))),
     start=st.sampled_from([0, 10, 40]),
 )
-def test_an_array_is_learned_whole_or_leaves_no_trace(rows, bad, start):
+def test_an_array_is_learned_whole_or_leaves_no_trace(kind, rows, bad, start):
     rng = np.random.default_rng(rows)
-    model = MoERegressor(2, warmup=20, warmup_restarts=1)
+    model = kind(2, warmup=20, warmup_restarts=1)
     if start:
-        model.learn_array(rng.normal(size=(start, 3)), rng.normal(size=start))
+        model.learn_array(*table_of(kind, rng, start))
     before = model.state_digest()
-    table = rng.normal(size=(rows, 4))
+    X, y = table_of(kind, rng, rows)
     hit = [(row, column, number) for row, column, number in bad if row < rows]
     for row, column, number in hit:
-        table[row, column] = number
+        if column < 3:
+            X[row, column] = number
+        elif kind is MoEMultiTargetRegressor:
+            y[row, 1] = number
+        else:
+            y[row] = None if kind is MoEClassifier else number
     if hit:
         with pytest.raises(InvalidEvent) as refused:
-            model.learn_array(table[:, :3], table[:, 3])
+            model.learn_array(X, y)
         assert refused.value.row in {row for row, _, _ in hit}
         assert model.state_digest() == before
     else:
-        assert model.learn_array(table[:, :3], table[:, 3]).shape == (rows,)
+        assert model.learn_array(X, y).shape == (rows,)
         assert model.is_finite()
 
 

@@ -6,7 +6,11 @@ from benchmarks import tasks
 GENERATORS = [tasks.paper_5_2, tasks.two_experts, tasks.full_gate]
 
 
-@pytest.mark.parametrize("generate", GENERATORS)
+def three_classes(n, seed):
+    return tasks.classes(3, n, seed)
+
+
+@pytest.mark.parametrize("generate", [*GENERATORS, three_classes])
 def test_equal_seeds_give_equal_events_and_other_seeds_others(generate):
     once, again, other = generate(50, seed=3), generate(50, seed=3), generate(50, seed=4)
     for a, b, c in zip(once, again, other, strict=True):
@@ -50,6 +54,37 @@ def test_noise_free_targets_of_a_single_expert_are_linear():
     X, y, truth = tasks.full_gate(200, seed=2, k=1, d=3, noise=0.0)
     assert np.array_equal(y, truth)
     assert np.allclose(X @ np.linalg.lstsq(X, y, rcond=None)[0], y)
+
+
+@pytest.mark.parametrize("m", [2, 3, 5])
+class TestClasses:
+    def test_have_the_shapes_they_promise(self, m):
+        X, y, truth = tasks.classes(m, 60, seed=1, d=4)
+        assert (X.shape, y.shape, truth.shape) == ((60, 4), (60,), (60, m))
+        assert np.issubdtype(y.dtype, np.integer)
+        assert set(y.tolist()) <= set(range(m))
+
+    def test_are_drawn_with_the_probabilities_that_are_told(self, m):
+        _, y, truth = tasks.classes(m, 20_000, seed=5)
+        np.testing.assert_allclose(truth.sum(axis=1), 1.0)
+        hits = (np.arange(m) == y[:, None]) - truth
+        assert np.abs(hits.mean(axis=0)).max() < 4.0 * 0.5 / np.sqrt(len(y))
+        # Calibrated, too: where a class is likely it comes as often.
+        likely = truth[:, 0] > 0.8
+        assert hits[likely, 0].mean() == pytest.approx(0.0, abs=4.0 * 0.4 / np.sqrt(likely.sum()))
+
+    def test_the_two_experts_are_opposite(self, m):
+        """Far out along the first input the gate is certain, and the other end of a line has the other expert."""
+        X, _, truth = tasks.classes(m, 4000, seed=2)
+        slopes = np.random.default_rng(2)
+        slopes.uniform(-1.0, 1.0, (4000, 10))
+        logits = 4.0 * X @ slopes.normal(size=(m, 10)).T
+        right = X[:, 0] > 0.97
+        expected = np.exp(logits[right]) / np.exp(logits[right]).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(truth[right], expected, atol=1e-3)
+        left = X[:, 0] < -0.97
+        expected = np.exp(-logits[left]) / np.exp(-logits[left]).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(truth[left], expected, atol=1e-3)
 
 
 def test_crime_is_read_by_the_names_of_its_columns(tmp_path):

@@ -4,12 +4,14 @@ import json
 import logging
 import re
 import shlex
+from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
 
 import streammoe
 from streammoe.cli import LEVELS, JsonLines, exit_codes, main, progress_bar
+from streammoe.demo import Report
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 
@@ -49,7 +51,7 @@ def config(tmp_path):
 
 
 def test_the_commands_that_are_promised():
-    assert {"run", "check-config", "inspect", "demo"} <= set(COMMANDS)
+    assert {"run", "check-config", "inspect", "demo", "evaluate", "dead-letters"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
@@ -254,3 +256,177 @@ def test_the_progress_bar_follows_on_a_terminal(capsys, monkeypatch):
     assert out == ""
     assert "learning" in err
     assert "100%" in err
+
+
+# --- evaluate -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path):
+    lines = [f"{i % 7},{i % 5},{i % 7 - i % 5},{'even' if i % 2 else 'odd'}" for i in range(300)]
+    (tmp_path / "many.csv").write_text("\n".join(["a,b,y,z", *lines, "x,1,2,odd"]) + "\n")
+    return tmp_path
+
+
+SMALL = ["--n-experts", 2, "--warmup", 100, "--log-level", "error"]
+
+
+def test_evaluate_prints_a_table_and_writes_nothing(call, data):
+    before = sorted(data.rglob("*"))
+    done = call("evaluate", "many.csv", "--target", "y", "--ignore", "z", "--against", "river:LinearRegression", *SMALL)
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith("many.csv: 300 events")
+    for said in ("streammoe, 2 experts", "river LinearRegression", "running mean", "refused 1 (wrong_type)"):
+        assert said in done.stdout
+    assert sorted(data.rglob("*")) == before
+
+
+def test_evaluate_prints_json(call, data):
+    done = call("evaluate", "many.csv", "--target", "z", "--classify", "--features", "a,b", "--json", *SMALL)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["metric"], found["events"], found["learned"], found["rejected"]) == ("accuracy", 301, 300, 1)
+    assert found["settings"]["schema"]["features"] == ["a", "b"]
+
+
+def test_every_option_of_evaluate_reaches_its_setting(call, data):
+    options = {
+        "--degree": 2,
+        "--gate-degree": 2,
+        "--schedule": "constant:0.05",
+        "--bound": "paper",
+        "--averaging": "none",
+        "--seed": 4,
+        "--ignore": "z",
+        "--categorical": "a",
+        "--weight": "b",
+        "--set": "model.prior_strength=0.2",
+    }
+    done = call(
+        "evaluate", "many.csv", "--target", "y", "--json", *SMALL, *[word for pair in options.items() for word in pair]
+    )
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)["settings"]
+    expected = {"degree": 2, "gate_degree": 2, "bound": "paper", "averaging": "none", "seed": 4, "prior_strength": 0.2}
+    assert {name: found["model"][name] for name in expected} == expected
+    assert found["model"]["schedule"] == {"kind": "constant", "gamma": 0.05}
+    assert (found["model"]["n_experts"], found["model"]["warmup"]) == (2, 100)
+    schema = {"ignore": ["z"], "categorical": ["a"], "weight": "b"}
+    assert {name: found["schema"][name] for name in schema} == schema
+
+
+def test_evaluate_draws_and_writes_what_it_is_asked_for(call, data):
+    before = {path.name for path in data.iterdir()}
+    done = call("evaluate", "many.csv", "--target", "y", "--ignore", "z", *SMALL, "--plot", "o.png", "--html", "o.html")
+    assert done.exit_code == 0, done.stderr
+    assert {path.name for path in data.iterdir()} - before == {"o.png", "o.html"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nowhere.csv", "--target", "y"], 3, "nowhere.csv"),
+        (["many.csv", "--target", "q"], 3, "has no column 'q'"),
+        (["many.csv", "--target", "y", "--target", "z", "--classify"], 2, "must be one column"),
+        (["many.csv", "--target", "y", "--ignore", "y"], 2, "schema.ignore: must not hold the target 'y'"),
+        (["many.csv", "--target", "y", "--n-experts", "0"], 2, "model.n_experts: must be greater than or equal to 1"),
+        (["many.csv", "--target", "y", "--schedule", "linear"], 2, "--schedule 'linear': must begin with one of"),
+        (["many.csv", "--target", "y", "--schedule", "constant:2"], 2, "model.schedule.gamma: must be less than 1"),
+        (["many.csv", "--target", "y", "--set", "checkpoint.dir=x"], 2, "--set checkpoint.dir: evaluate has no such"),
+        (["many.csv", "--target", "y", "--set", "model.sed=1"], 2, "did you mean seed?"),
+        (["many.csv", "--target", "y", "--against", "river:os"], 2, "--against 'river:os': must be a regressor"),
+        (["many.csv", "--target", "y", "--plot", "no/o.png"], 2, "--plot no/o.png: there is no folder no"),
+        (["-", "--target", "y"], 2, "--format: required where FILE is -"),
+        (["many.csv"], 2, "Missing option '--target'"),
+    ],
+)
+def test_what_evaluate_cannot_do_is_told_with_its_code(call, data, arguments, code, said):
+    before = sorted(data.rglob("*"))
+    done = call("evaluate", *arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(data.rglob("*")) == before
+
+
+# --- dead-letters ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def letters(call, config, tmp_path):
+    config.write_text(config.read_text() + "model = { n_experts = 1, warmup = 10 }\n")
+    lines = [f"{i % 7},{i % 5},{i}" for i in range(50)]
+    (tmp_path / "data.csv").write_text("\n".join(["a,b,y", *lines, "1e9,1,2", "x\x1b[31m,1,2", "1e9,2,2"]) + "\n")
+    done = call("run", config, "--log-level", "error")
+    assert done.exit_code == 0, done.stderr
+    return "state/dead-letters.jsonl"
+
+
+def test_dead_letters_are_counted(call, letters):
+    done = call("dead-letters", letters)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["reason", "stage", "letters"],
+        ["out_of_range", "validate", "2"],
+        ["wrong_type", "decode", "1"],
+        ["all", "3"],
+    ]
+    found = json.loads(call("dead-letters", letters, "--json", "--show", "1", "--reason", "wrong_type").stdout)
+    assert found["counts"] == [{"reason": "wrong_type", "stage": "decode", "letters": 1}]
+    assert (found["letters"], found["shown"][0]["record"]) == (1, "x\x1b[31m,1,2")
+
+
+def test_dead_letters_are_shown_without_steering_the_terminal(call, letters):
+    done = call("dead-letters", letters, "--show", "2")
+    assert done.stdout.count("path data.csv, offset") == 2
+    assert "\\x1b[31m" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_dead_letters_are_replayed(call, config, letters):
+    arguments = ["dead-letters", letters, "--replay", config, "--set", "model.range_factor=1e12"]
+    dry = call(*arguments, "--dry-run", "--json")
+    assert json.loads(dry.stdout)["learned"] == 2, dry.stderr
+    done = call(*arguments)
+    assert done.exit_code == 0, done.stderr
+    assert "        2  learned\n        1  stay: still refused (wrong_type)\n" in done.stdout
+    assert "checkpoint state/checkpoint-000000000002.safetensors" in done.stdout
+    assert json.loads(call("dead-letters", letters, "--json").stdout)["letters"] == 1
+    assert json.loads(call("inspect", "state", "--json").stdout)["n"] == 52
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nowhere"], 3, "nowhere: cannot be read"),
+        (["config.toml"], 3, "is a dead letter"),
+        (["config.toml", "--dry-run"], 2, "need --replay"),
+        (["config.toml", "--set", "model.seed=1"], 2, "need --replay"),
+        (["config.toml", "--replay", "config.toml", "--show", "1"], 2, "do not go together"),
+        (["config.toml", "--replay", "config.toml"], 4, "there is no checkpoint"),
+        (["config.toml", "--replay", "nowhere.toml"], 2, "nowhere.toml: cannot be read"),
+    ],
+)
+def test_what_dead_letters_cannot_do_is_told_with_its_code(call, config, arguments, code, said):
+    done = call("dead-letters", *arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+# --- demo -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "folder"), [([], "demo-state"), (["--classify"], "demo-state/classes")])
+def test_the_demonstrations_keep_apart(call, tmp_path, monkeypatch, options, folder):
+    asked = []
+
+    @contextmanager
+    def run_demo(place, *, port, on_batch, classify):
+        asked.append((str(place), port, classify))
+        yield Report("a table", ["places"], lambda: None)
+
+    monkeypatch.setattr("streammoe.demo.run_demo", run_demo)
+    done = call("demo", "--port", "0", *options)
+    assert (done.exit_code, done.stdout) == (0, "a table\n\nplaces\n")
+    assert asked == [(folder, 0, bool(options))]

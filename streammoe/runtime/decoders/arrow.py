@@ -40,7 +40,7 @@ class ArrowDecoder:
             _fill(sheet, start, n, parts)
             holds = np.zeros(n, np.bool_)
             for name in new:
-                holds |= _valid(parts[name])
+                holds |= valid_of(parts[name])
 
             def read(i: int) -> Values:
                 return {name: _plain(columns[name].slice(i, 1))[0] for name in new}
@@ -63,8 +63,24 @@ def texts_of(column: Any) -> tuple[list[str | None], BoolArray]:
             levels[code] = label("", value, text=False)
         except InvalidEvent:
             refused[code] = True
-    codes = column.indices.fill_null(n).to_numpy(zero_copy_only=False) if n else np.zeros(len(column), np.int64)
+    codes = np.where(valid_of(column.indices), in_memory(column.indices), n)
     return levels[codes].tolist(), refused[codes]
+
+
+def floats_of(column: Any) -> FloatArray:
+    """A column of 64-bit floats, NaN for null; not for writing."""
+    values = in_memory(column)
+    return np.where(valid_of(column), values, math.nan) if column.null_count else values
+
+
+def in_memory(column: Any) -> AnyArray:
+    """The numbers that a column is made of, anything for null; not for writing.
+
+    Arrow's own way there loads pandas, for a quarter of a second amid the first batch and memory for good.
+    """
+    return np.from_dlpack(
+        pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
+    )
 
 
 def times_of(column: Any) -> FloatArray | None:
@@ -73,7 +89,7 @@ def times_of(column: Any) -> FloatArray | None:
     That is, they differ in digits only.
     """
     seconds = np.full(len(column), math.nan)
-    there = _valid(column)
+    there = valid_of(column)
     column = column.drop_null().cast(pa.large_string())
     n = len(column)
     if not n:
@@ -148,9 +164,9 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
             sheet.numbers[start : start + n, j] = values
             finite = np.isfinite(values)
             if n - np.count_nonzero(finite) != column.null_count:
-                doubtful |= ~finite & _valid(column)
+                doubtful |= ~finite & valid_of(column)
         else:
-            doubtful |= _valid(column)
+            doubtful |= valid_of(column)
     odd = np.flatnonzero(doubtful)
     if odd.size:
         wanted = {slot.name: _some(columns[slot.name], odd) for slot in sheet.slots if slot.name in columns}
@@ -175,27 +191,26 @@ def _floats(column: Any, kind: Kind) -> FloatArray | None:
         else:
             whole, parts = np.divmod(ticks, SECOND_PARTS[unit])
             values = whole.astype(np.float64) + (parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit])) / 1e9
-        values[~_valid(column)] = math.nan
+        values[~valid_of(column)] = math.nan
         return values
     if types.is_decimal(holds):
         column = column.cast(pa.string())  # the way to floats that rounds once
     elif not (types.is_integer(holds) or types.is_floating(holds) or (types.is_boolean(holds) and kind == "number")):
         return None
-    numbers: FloatArray = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    return numbers
+    return floats_of(column.cast(pa.float64(), safe=False))
 
 
 def _ticks(column: Any) -> tuple[AnyArray, str]:
     """Times as whole numbers of a unit since 1970, anything for null."""
     if types.is_date32(column.type):
-        return column.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64), "D"
+        return in_memory(column.cast(pa.int32())).astype(np.int64), "D"
     unit = "ms" if types.is_date64(column.type) else column.type.unit
-    return column.cast(pa.int64()).fill_null(0).to_numpy(), unit
+    return in_memory(column.cast(pa.int64())), unit
 
 
-def _valid(column: Any) -> BoolArray:
-    valid: BoolArray = column.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+def valid_of(column: Any) -> BoolArray:
+    """Which values of a column are there."""
+    return in_memory(column.is_valid().cast(pa.uint8())).view(np.bool_)
 
 
 def _plain(column: Any) -> list[object]:
@@ -207,7 +222,7 @@ def _plain(column: Any) -> list[object]:
         # Not as Python's own times, which know neither nanoseconds nor every time zone.
         ticks, unit = _ticks(column)
         times = ticks.view(f"datetime64[{unit}]")
-        return [time if valid else None for time, valid in zip(times, _valid(column), strict=True)]
+        return [time if valid else None for time, valid in zip(times, valid_of(column), strict=True)]
     if _is_text(holds):
         try:
             return list(column.to_pylist())
@@ -216,14 +231,14 @@ def _plain(column: Any) -> list[object]:
             return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
     if _is_readable(holds):
         return list(column.to_pylist())
-    return [_unreadable(column) if valid else None for valid in _valid(column)]
+    return [_unreadable(column) if valid else None for valid in valid_of(column)]
 
 
 def _some(column: Any, rows: IntArray) -> list[object]:
     """The same of some rows only."""
     if _is_readable(column.type):
         return _plain(column.take(pa.array(rows)))
-    return [_unreadable(column) if valid else None for valid in _valid(column)[rows]]
+    return [_unreadable(column) if valid else None for valid in valid_of(column)[rows]]
 
 
 def _unreadable(column: Any) -> Unreadable:

@@ -23,7 +23,7 @@ from streammoe.runtime.decoders import (
     require_targets,
     text_of,
 )
-from streammoe.runtime.decoders.arrow import texts_of, times_of
+from streammoe.runtime.decoders.arrow import floats_of, texts_of, times_of, valid_of
 from streammoe.runtime.decoders.values import BOOLEANS
 from streammoe.types import AnyArray, IntArray
 
@@ -119,7 +119,7 @@ class CsvDecoder:
                 column = table[where[name]]
                 if name in booleans:
                     column = column.cast(pa.float64())
-                values = column.to_numpy()
+                values = floats_of(column.combine_chunks())
                 sheet.numbers[start:stop, j] = values
                 if len(values) - np.count_nonzero(np.isfinite(values)) != column.null_count:
                     return False
@@ -139,7 +139,7 @@ class CsvDecoder:
         holds = np.zeros(stop - start, np.bool_)
         for name in new:
             if table[where[name]].null_count < len(table):
-                holds |= table[where[name]].is_valid().to_numpy()
+                holds |= valid_of(table[where[name]].combine_chunks())
 
         def read(i: int) -> Values:
             values = self.names(batch, i)

@@ -1,5 +1,7 @@
 import json
 import math
+import subprocess
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -200,3 +202,28 @@ def test_a_refused_row_brings_no_column():
     assert "'late' is 'q'" in decoded.rejected[1].detail
     again = decode(a=["x", None, None], late=["p", "q", None], ignore=(), wanted={"categorical": frozenset({"late"})})
     assert again.first_new == (1, {"late": "q"})
+
+
+def test_columns_become_arrays_without_pandas():
+    """Arrow's own way loads it where it is installed, amid the first batch; so does making an array of a list."""
+    program = """
+import sys
+import numpy as np, pyarrow as pa
+from pyarrow import csv
+from streammoe.ports import Batch
+from streammoe.runtime.decoders import Wanted, decoder
+
+wanted = Wanted(("a", "b", "c"), ("y",), categorical=frozenset("b"), timestamps=frozenset("c"))
+lines = [b"1,p,2020-01-01T00:00:00,1\\n", b",,,2\\n"]
+block, ends = b"".join(lines), np.cumsum([len(line) for line in lines])
+table = csv.read_csv(pa.BufferReader(block), read_options=csv.ReadOptions(column_names=list("abcy"))).to_batches()[0]
+for batch in (
+    Batch(b"", np.empty(0, np.int64), "arrow", None, "", lambda i: {}, {}, table=table),
+    Batch(block, ends, "csv", tuple("abcy"), "", lambda i: {}, {}),
+):
+    decoded = decoder(batch.format).decode(batch, wanted)
+    assert decoded.Y.tolist() == [[1.0], [2.0]], decoded
+print(table.schema.field("c").type, "pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "timestamp[s] False\n"

@@ -5,9 +5,8 @@ import pickle
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pytest
-from river import checks, compose, preprocessing
-from river.datasets import synth
 
 from streammoe import CheckpointError, ConfigError, InvalidEvent, MoERegressor, load, schedules
 
@@ -37,42 +36,6 @@ def trained(n=150, P=3, **arguments):
 
 def same(one, other):
     return one.state_digest() == other.state_digest()
-
-
-CHECKED = [
-    MoERegressor(),
-    *(MoERegressor(**arguments) for arguments in MoERegressor._unit_test_params()),
-    MoERegressor(2, warmup=50, warmup_restarts=1, standardize=True, degree=2, averaging="decay"),
-    MoERegressor(1, warmup=0, averaging=None, schedule=schedules.constant(0.05)),
-]
-
-
-class TestRiver:
-    @pytest.mark.parametrize(
-        ("model", "check"),
-        [
-            pytest.param(model, check, id=f"{at}-{check.__name__}")
-            for at, model in enumerate(CHECKED)
-            for check in checks.yield_checks(model)
-        ],
-    )
-    def test_estimator_checks(self, model, check):
-        check(model.clone())
-
-    def test_skips_none_of_them(self):
-        assert MoERegressor()._unit_test_skips() == set()
-
-    def test_learns_behind_a_scaler_in_a_pipeline(self):
-        pipeline = compose.Pipeline(preprocessing.StandardScaler(), MoERegressor(2, warmup=300, warmup_restarts=2))
-        errors = []
-        for x, y in synth.Friedman(seed=1).take(1500):
-            errors.append(pipeline.predict_one(x) - y)
-            pipeline.learn_one(x, y)
-        # A standard deviation of 5; one line leaves 2.7 or so.
-        assert np.sqrt(np.mean(np.square(errors[-500:]))) < 2.6
-
-    def test_repr_is_a_constructor_call_with_the_schedule(self):
-        assert "schedule=Power(alpha=0.7" in repr(MoERegressor(2, schedule=schedules.power(0.7)))
 
 
 class TestLearning:
@@ -507,6 +470,152 @@ class TestArrays:
         assert model.state_digest() == before
 
 
+class TestWeights:
+    @pytest.mark.parametrize("warmup", [0, WARM])
+    def test_one_by_one_equals_arrays_and_frames(self, warmup):
+        X, y = stream(150)
+        weights = np.random.default_rng(0).choice([0.0, 0.5, 2.0, 10.0], size=150)
+        loop, arrays, frames = (MoERegressor(2, warmup=warmup, warmup_restarts=1) for _ in range(3))
+        for x, target, w in zip(events(X), y.tolist(), weights.tolist(), strict=True):
+            loop.learn_one(x, target, w=w)
+        losses = arrays.learn_array(X, y, weights=weights, feature_names=list("abc"))
+        frames.learn_many(pd.DataFrame(X, columns=list("abc")), pd.Series(y), w=weights)
+        assert same(loop, arrays)
+        assert same(loop, frames)
+        assert loop.n == np.count_nonzero(weights)
+        assert np.isnan(losses).tolist() == (weights == 0.0).tolist()
+
+    @pytest.mark.parametrize("n", [20, 150])
+    def test_2_is_not_1_and_the_array_says_the_same(self, n):
+        X, y = stream(1, seed=4)
+        one, two, array = trained(n), trained(n), trained(n)
+        one.learn_one(events(X)[0], y[0])
+        two.learn_one(events(X)[0], y[0], w=2)
+        array.learn_array(X, y, weights=np.array([2]), feature_names=list("abc"))
+        assert same(two, array)
+        assert not same(one, two)
+
+    def test_during_warm_up_a_weight_of_2_is_the_event_twice(self):
+        """One expert, no prior: the batch fit and steps 1/n leave only the weights to tell events apart."""
+        X, y = stream(100)
+        given = {"warmup_restarts": 1, "prior_strength": 0.0, "averaging": None}
+        doubled, repeated = MoERegressor(1, warmup=100, **given), MoERegressor(1, warmup=140, **given)
+        doubled.learn_array(X, y, weights=np.where(np.arange(100) < 40, 2.0, 1.0))
+        rows = np.concatenate([np.arange(40), np.arange(100)])
+        repeated.learn_array(X[rows], y[rows])
+        for name in ("experts", "variances"):
+            np.testing.assert_allclose(doubled.parameters()[name], repeated.parameters()[name], rtol=1e-4)
+        np.testing.assert_allclose(doubled.masses, repeated.masses)
+
+    @pytest.mark.parametrize("n", [0, 20, 150])
+    def test_0_is_no_event(self, n):
+        model = trained(n)
+        before = model.state_digest()
+        model.learn_one({"a": 1.0, "new": 1.0}, 1.0, w=0)
+        losses = model.learn_array(*stream(10, P=4), weights=np.zeros(10), feature_names=list("abcd"))
+        assert np.isnan(losses).all()
+        assert model.state_digest() == before
+        assert "new" not in model.feature_names
+
+    @pytest.mark.parametrize("n", [0, 20, 150])
+    @pytest.mark.parametrize("w", [-1.0, math.nan, math.inf, 1.1e6, "1", None, [1.0]], ids=str)
+    def test_bad_ones_are_refused_and_change_nothing(self, n, w):
+        model = trained(n)
+        before = model.state_digest()
+        with pytest.raises(InvalidEvent, match="w: got") as refused:
+            model.learn_one({"a": 1.0, "new": 1.0}, 1.0, w=w)
+        assert refused.value.feature == "w"
+        X, y = stream(5, seed=4)
+        if isinstance(w, float):
+            with pytest.raises(InvalidEvent, match="row 3") as refused:
+                model.learn_array(X, y, weights=np.array([1.0, 1.0, 1.0, w, 1.0]), feature_names=list("abc"))
+            assert refused.value.row == 3
+        for wrong in (np.ones(4), np.ones((5, 1)), np.array(["1"] * 5), 1.0):
+            with pytest.raises(InvalidEvent, match="weights"):
+                model.learn_array(X, y, weights=wrong, feature_names=list("abc"))
+        assert model.state_digest() == before
+
+
+class TestFrames:
+    @pytest.mark.parametrize("warmup", [0, WARM])
+    def test_learn_many_equals_the_loop(self, warmup):
+        X, y = stream(150)
+        frame, targets = pd.DataFrame(X, columns=list("abc"), index=np.arange(150) * 3), pd.Series(y)
+        loop = MoERegressor(2, warmup=warmup, warmup_restarts=1)
+        for x, target in zip(events(X), y.tolist(), strict=True):
+            loop.learn_one(x, target)
+        for cuts in ([], [1, 59, 60, 61, 149]):
+            model = loop.clone()
+            for part in np.split(np.arange(150), cuts):
+                model.learn_many(frame.iloc[part][["c", "a", "b"]], targets.iloc[part])
+            assert same(model, loop)
+        predictions = loop.predict_many(frame)
+        assert predictions.index.tolist() == frame.index.tolist()
+        assert predictions.tolist() == [loop.predict_one(x) for x in events(X)]
+
+    @pytest.mark.parametrize("n", [0, 20, 150])
+    def test_a_column_of_something_else_is_named(self, n):
+        model = trained(n)
+        before = model.state_digest()
+        good = {"a": [1.0], "b": [1], "c": [True]}
+        for bad in (["x"], [None], pd.Categorical(["x"]), pd.array([1], dtype="Int64"), pd.to_datetime(["2020-01-01"])):
+            frame = pd.DataFrame({**good, "b": bad})
+            with pytest.raises(InvalidEvent, match="'b'"):
+                model.learn_many(frame, pd.Series([1.0]))
+            with pytest.raises(InvalidEvent, match="'b'"):
+                model.predict_many(frame)
+        with pytest.raises(InvalidEvent, match="b is nan"):
+            model.learn_many(pd.DataFrame({**good, "b": [math.nan]}), pd.Series([1.0]))
+        assert model.state_digest() == before
+        model.learn_many(pd.DataFrame(good), pd.Series([1.0]))
+        assert model.n == n + 1
+
+
+class TestDistribution:
+    @pytest.mark.parametrize("standardize", [False, True])
+    @pytest.mark.parametrize("n", [1, 20, 150])
+    def test_says_what_the_predictions_and_likelihoods_say(self, n, standardize):
+        model = trained(n, standardize=standardize)
+        X, y = stream(10, seed=9)
+        for x, target, row in zip(events(X), y.tolist(), X, strict=True):
+            found = model.predict_distribution_one(x)
+            assert found.mean() == pytest.approx(model.predict_one(x), rel=1e-12)
+            likelihood = math.exp(model.log_likelihood_array(row[None], np.array([target]))[0])
+            assert found.pdf(target) == pytest.approx(likelihood, rel=1e-9)
+            low, high = found.interval(0.9)
+            assert found.cdf(high) - found.cdf(low) == pytest.approx(0.9, abs=1e-6)
+
+    def test_before_learning_it_is_a_standard_normal(self):
+        found = MoERegressor().predict_distribution_one({"a": 1.0})
+        assert (found.mean(), found.variance()) == (0.0, 1.0)
+
+    def test_intervals_hold_what_they_promise(self):
+        X, y = stream(4000)
+        model = MoERegressor(2, warmup=300)
+        model.learn_array(X[:3000], y[:3000], feature_names=list("abc"))
+        inside = []
+        for x, target in zip(events(X[3000:3400]), y[3000:3400], strict=True):
+            low, high = model.predict_distribution_one(x).interval(0.8)
+            inside.append(low <= target <= high)
+        assert np.mean(inside) == pytest.approx(0.8, abs=0.07)
+
+    def test_shares_and_responsibilities_sum_to_1_and_are_nan_during_warm_up(self):
+        model, young = trained(n_experts=3), trained(10, n_experts=3)
+        for x in events(stream(10, seed=9)[0]):
+            shares, tau = model.gate_one(x), model.responsibilities_one(x, 1.0)
+            assert shares.shape == tau.shape == (3,)
+            assert [shares.sum(), tau.sum()] == pytest.approx([1.0, 1.0])
+            assert (shares >= 0.0).all()
+            assert (tau >= 0.0).all()
+            assert np.isnan(young.gate_one(x)).all()
+            assert np.isnan(young.responsibilities_one(x, 1.0)).all()
+
+    @pytest.mark.parametrize("value", [math.nan, None, "1"])
+    def test_responsibilities_of_a_bad_target(self, value):
+        with pytest.raises(InvalidEvent, match="target"):
+            trained().responsibilities_one({"a": 1.0}, value)
+
+
 def reloaded(model, path):
     model.save(path)
     return load(path)
@@ -793,8 +902,11 @@ class TestRowsForTheDaemon:
         spoilt = MoERegressor(**QUICK)
         spoilt.set_columns(["a", "b", "c"])
         outcome = spoilt.learn_rows(bad, np.insert(Y, [10, 120], 0.0, axis=0))
-        assert np.flatnonzero(outcome.verdicts >= 0).tolist() == [10, 121]
-        assert outcome.verdicts[[10, 121]].tolist() == [0, 1]
+        assert {row: (error.reason, error.feature) for row, error in outcome.refused.items()} == {
+            10: ("out_of_range", "a"),
+            121: ("out_of_range", "b"),
+        }
+        assert np.flatnonzero(~outcome.learned).tolist() == [10, 121]
         assert np.isnan(outcome.losses[[10, 121]]).all()
         assert np.isfinite(np.delete(outcome.losses, [10, 121])).all()
         assert same(clean, spoilt)
@@ -809,6 +921,8 @@ class TestRowsForTheDaemon:
         expected = model.predict_array(X)
         outcome = model.learn_rows(X, np.full((5, 1), np.nan))
         assert np.isnan(outcome.losses).all()
+        assert not outcome.learned.any()
+        assert outcome.refused == {}
         assert outcome.predictions[:, 0].tolist() == expected.tolist()
         if n:
             assert model.state_digest() == before

@@ -1,0 +1,1 @@
+"""Prequential runs on a file, without configuration or checkpoint: every event is predicted, then learned."""

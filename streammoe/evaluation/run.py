@@ -1,0 +1,275 @@
+"""A prequential run: the daemon's pipeline on a source, and its peers on the same events."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.assembly import compile_kernels, connectors, model_from, schema_of
+from streammoe.errors import SourceError
+from streammoe.estimators import MixtureOfExperts
+from streammoe.evaluation.curve import Curve
+from streammoe.evaluation.peers import Event, Peer, baseline, peer
+from streammoe.ports import Batch, DeadLetter, Predictions, Source
+from streammoe.runtime.daemon import POLL_SECONDS, ProgressListener
+from streammoe.runtime.decoders import Wanted, decoder
+from streammoe.runtime.pipeline import Pipeline, PredictionWriter
+from streammoe.runtime.scores import LEAST_PROBABILITY, ClassificationScores, PrequentialScores
+from streammoe.runtime.signals import StopFlag
+from streammoe.settings import Settings
+from streammoe.types import BoolArray, FloatArray
+
+
+class Row(NamedTuple):
+    """One learner's results."""
+
+    name: str
+    score: float
+    """Root mean squared error, or accuracy, over all events."""
+    last_quarter: float
+    log_loss: float | None
+    """Mean of −log of what was predicted of the outcome, in nats; known of ours only."""
+    events_per_second: float
+    failure: str | None = None
+
+
+@dataclass
+class Evaluation:
+    """What a run found."""
+
+    source: str
+    target: str
+    classify: bool
+    model: MixtureOfExperts
+    settings: dict[str, Any]
+    """Schema and model, as plain values."""
+    rows: list[Row] = field(default_factory=list)
+    """Ours first, the baseline last."""
+    curves: dict[str, Curve] = field(default_factory=dict)
+    """Of each learner the squared errors, or misses."""
+    shares: Curve | None = None
+    """Of each expert the gate's share, if asked for."""
+    warm_up: int = 0
+    """Events before the gate had anything to share out."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    first_of: dict[str, DeadLetter] = field(default_factory=dict)
+    """Of each reason the first record that was refused."""
+    stopped: bool = False
+    """Whether it was asked to stop before the end."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the score."""
+        return "accuracy" if self.classify else "RMSE"
+
+    def score(self, loss: Any) -> Any:
+        """A mean loss as the score: of squared errors the root, of misses the rest to 1."""
+        return 1.0 - loss if self.classify else np.sqrt(loss)
+
+
+def evaluate(
+    settings: Settings,
+    against: Sequence[str] = (),
+    *,
+    source_name: str,
+    shares: bool = False,
+    on_batch: ProgressListener | None = None,
+    stop: StopFlag | None = None,
+) -> Evaluation:
+    """Predict and learn all events of a source, with our model and with its peers; writes nothing.
+
+    Args:
+        settings: source, schema and model; the other sections are not looked at.
+        against: names of peers, see `streammoe.evaluation.peers.peer`.
+        source_name: for messages and reports.
+        shares: whether to follow the gate's shares, which takes time.
+        on_batch: told the source's progress after each batch.
+        stop: asked after each batch whether to end.
+
+    Raises:
+        ConfigError: there is no such peer.
+        SourceError: reading failed, or no event could be learned.
+    """
+    run = _Run(settings, against, source_name, shares=shares)
+    source = connectors()[settings.source.kind](settings.source)  # type: ignore[attr-defined]
+    try:
+        source.seek(None)
+        compile_kernels(settings)
+        return run.all_of(source, on_batch, stop)
+    finally:
+        source.close()
+
+
+class _Run:
+    """Our model and its peers, and the way of a batch through them."""
+
+    def __init__(self, settings: Settings, against: Sequence[str], source_name: str, *, shares: bool) -> None:
+        schema = schema_of(settings)
+        classify = settings.model.kind == "classifier"
+        outputs = len(schema.targets)
+        self.peers: list[Peer] = [
+            *(
+                peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
+                for name in dict.fromkeys(against)
+            ),
+            baseline(classify=classify, outputs=outputs),
+        ]
+        self.scores = _LabelCurves() if classify else _NumberCurves(outputs)
+        self.sink = _ShareSink(settings.model.n_experts)
+        writer = PredictionWriter(self.sink, 0.0, gate=True) if shares else None
+        self.schema = schema
+        self.pipeline = Pipeline(model_from(settings), schema, self.scores, writer)
+        self.seconds = 0.0
+        self.found = Evaluation(
+            source_name, ", ".join(schema.targets), classify, self.pipeline.model, settings.learning_settings()
+        )
+        if shares:
+            self.found.shares = self.sink.curve
+
+    def all_of(self, source: Source, on_batch: ProgressListener | None, stop: StopFlag | None) -> Evaluation:
+        found = self.found
+        while not source.finished and not (stop is not None and stop.requested):
+            batch = source.poll(POLL_SECONDS)
+            if batch is not None:
+                self._take(batch)
+            if on_batch is not None:
+                on_batch(source.progress())
+        found.stopped = not source.finished
+        self._require_events()
+        ours = self.scores.curve
+        found.rows = [self._row(f"streammoe, {_experts(self.pipeline.model)}", ours, self.seconds)]
+        found.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
+        found.rows[0] = found.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
+        found.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
+        found.warm_up = self.sink.warm_up
+        return found
+
+    def _take(self, batch: Batch) -> None:
+        started = time.perf_counter()
+        processed = self.pipeline.process(batch)
+        self.seconds += time.perf_counter() - started
+        self.found.outcomes.update(processed.outcomes)
+        self.found.reasons.update(processed.reasons)
+        for letter in processed.letters:
+            self.found.first_of.setdefault(letter.reason, letter)
+        if not batch.too_long and processed.outcomes["learned"]:
+            events = self._events(batch, processed.bad)
+            for each in self.peers:
+                each.run(events)
+
+    def _events(self, batch: Batch, bad: BoolArray) -> list[Event]:
+        """What our model has learned of a batch."""
+        fields, schema = tuple(self.pipeline.model.fields), self.schema
+        classify = self.found.classify
+        wanted = Wanted(
+            fields,
+            () if classify else schema.targets,
+            schema.targets[0] if classify else None,
+            schema.weight,
+            schema.categorical,
+            schema.timestamps,
+        )
+        decoded = decoder(batch.format).decode(batch, wanted)
+        learned = ~bad[decoded.rows] & (decoded.weights > 0.0)
+        if decoded.labels is None:
+            learned &= ~np.isnan(decoded.Y).any(axis=1)
+        else:
+            learned &= np.array([label is not None for label in decoded.labels], np.bool_)
+        numbers = [(j, name) for j, name in enumerate(fields) if j not in decoded.texts]
+        X = decoded.X.tolist()
+        events = []
+        for i in np.flatnonzero(learned).tolist():
+            row = X[i]
+            x = {name: row[j] for j, name in numbers if not math.isnan(row[j])}
+            texts = {fields[j]: text for j, column in decoded.texts.items() if (text := column[i]) is not None}
+            y = tuple(decoded.Y[i].tolist()) if decoded.labels is None else str(decoded.labels[i])
+            events.append(Event(x, texts, y, float(decoded.weights[i])))
+        return events
+
+    def _row(self, name: str, curve: Curve, seconds: float, failure: str | None = None) -> Row:
+        score = self.found.score
+        if failure is not None:
+            return Row(name, math.nan, math.nan, None, math.nan, failure)
+        speed = curve.count / seconds if seconds else math.nan
+        return Row(name, float(score(curve.mean()[0])), float(score(curve.mean(0.25)[0])), None, speed)
+
+    def _require_events(self) -> None:
+        found = self.found
+        if found.outcomes["learned"] or found.stopped:
+            return
+        if found.first_of:
+            counts = ", ".join(f"{count} {reason}" for reason, count in found.reasons.items())
+            first = next(iter(found.first_of.values())).detail
+            message = (
+                f"{found.source}: no event could be learned; records were refused ({counts}). The first: {first}. "
+                "Columns that hold no numbers belong into --categorical, --timestamps or --ignore"
+            )
+            raise SourceError(message)
+        if found.outcomes["predicted_only"]:
+            message = f"{found.source}: no record holds the target {found.target!r}; name it by --target"
+            raise SourceError(message)
+        raise SourceError(f"{found.source}: there are no records in it; give a file that holds some")
+
+
+class _NumberCurves(PrequentialScores):
+    """Scores that keep the squared errors of all events."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__(outputs)
+        self.curve = Curve()
+
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+        self.log_loss.update(losses)
+        self.curve.add(((Y - predictions) ** 2).mean(axis=1, keepdims=True))
+
+
+class _LabelCurves(ClassificationScores):
+    """Scores that keep the misses of all events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curve = Curve()
+
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+        if not len(losses):
+            return
+        self.log_loss.update(np.minimum(losses, -math.log(LEAST_PROBABILITY)))
+        classes = Y[:, 0].astype(np.int64)
+        known = predictions.max(axis=1, initial=0.0) > 0.0
+        missed = (predictions.argmax(axis=1) != classes) | ~known
+        self.curve.add(missed.astype(np.float64)[:, None])
+
+
+class _ShareSink:
+    """Follows the gate's shares instead of writing predictions."""
+
+    def __init__(self, n_experts: int) -> None:
+        self.curve = Curve(n_experts)
+        self.warm_up = 0
+
+    def write(self, rows: Predictions) -> None:
+        assert rows.gate is not None  # noqa: S101 - they were asked for
+        shares = np.zeros((len(rows), self.curve.width))
+        shares[:, : rows.gate.shape[1]] = rows.gate
+        if self.warm_up == self.curve.count:
+            # One recursive expert answers until the gate has been fitted.
+            mixed = np.flatnonzero((shares[:, 1:] > 0.0).any(axis=1))
+            self.warm_up += int(mixed[0]) if mixed.size else len(rows)
+        self.curve.add(shares)
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _experts(model: MixtureOfExperts) -> str:
+    return f"{model.n_experts} expert{'s' if model.n_experts > 1 else ''}"

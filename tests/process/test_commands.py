@@ -1,0 +1,138 @@
+"""Commands beside `run` as their users meet them: processes that are killed, interrupted, or write into a pipe."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from streammoe.assembly import describe_checkpoint
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+TIMEOUT = 120
+STREAMMOE = [sys.executable, "-m", "streammoe.cli"]
+CONFIG = """
+source = { kind = "file", path = "data.csv" }
+schema.target = "y"
+model = { n_experts = 2, warmup = 100 }
+metrics.enabled = false
+"""
+KILLED_BEFORE = """
+import os, signal, sys
+from streammoe import cli, replay
+{place} = lambda *arguments, **more: os.kill(os.getpid(), signal.SIGKILL)
+cli.main(sys.argv[1:])
+"""
+LETTERS = "state/dead-letters.jsonl"
+REPLAY = ["dead-letters", LETTERS, "--replay", "config.toml", "--set", "model.range_factor=1e12"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(n, far=()):
+    """A file of two regimes, in which some records hold a number far away."""
+    with Path("data.csv").open("w") as stream:
+        stream.write("a,b,y\n")
+        for i in range(n):
+            a, b = (i * 37 % 101) / 50 - 1, (i * 53 % 97) / 50 - 1
+            stream.write(f"{1e9 if i in far else a},{b},{2 * a if a > 0 else b}\n")
+
+
+def call(*arguments, program=STREAMMOE):
+    return subprocess.run(
+        [*program, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+
+
+def count():
+    found = json.loads(call("dead-letters", LETTERS, "--json").stdout)
+    return found["letters"], describe_checkpoint("state")["counters"]["outcomes"]
+
+
+@pytest.mark.parametrize(
+    ("place", "learned_before"),
+    [("never", None), ("replay._Replay._save", 0), ("replay._Replay._rewrite", 3)],
+)
+def test_kill_9_during_a_replay_learns_nothing_twice_and_loses_nothing(place, learned_before):
+    write(400, far={200, 300, 390})
+    Path("config.toml").write_text(CONFIG)
+    assert call("run", "config.toml").returncode == 0
+    assert count()[1]["learned"] == 397
+    if learned_before is not None:
+        killed = call(*REPLAY, program=[sys.executable, "-c", KILLED_BEFORE.format(place=place)])
+        assert killed.returncode == -signal.SIGKILL
+        assert count() == (3, {**count()[1], "learned": 397 + learned_before, "rejected": 3 - learned_before})
+    done = call(*REPLAY, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["learned"] == 3 - (learned_before or 0)
+    letters, outcomes = count()
+    assert letters == 0
+    assert (outcomes["learned"], outcomes["rejected"]) == (400, 0)
+
+
+def test_interrupted_evaluation_prints_what_it_has(tmp_path):
+    write(300_000)
+    # Its own group, so that the signal reaches nobody else.
+    process = subprocess.Popen(
+        [*STREAMMOE, "evaluate", "data.csv", "--target", "y", "--against", "river:HoeffdingTreeRegressor"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for line in process.stderr:
+        if "warm-up: fitting" in line:
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, err
+    assert "stopped before the end; these are the results so far" in out
+    assert "river HoeffdingTreeRegressor" in out
+    assert "Traceback" not in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.csv"]
+
+
+def test_results_go_to_stdout_and_all_else_to_stderr():
+    write(2_000, far={1_500})
+    done = call("evaluate", "data.csv", "--target", "y", "--json", "--log-format", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rejected"] == 1
+    assert all(json.loads(line)["logger"].startswith("streammoe") for line in done.stderr.splitlines())
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_reader_that_leaves_is_no_bug():
+    write(2_000)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run(
+            [*STREAMMOE, "evaluate", "data.csv", "--target", "y"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "bug" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_demonstration_of_classes():
+    done = call("demo", "--classify", "--port", "0", "--log-level", "warning")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2,310 events, each predicted before it is learned (prequential accuracy)")
+    assert Path("demo-state/classes/demo.toml").exists()
+    again = call("run", "demo-state/classes/demo.toml", "--fresh", "--summary", "json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["accuracy"] > 0.9
