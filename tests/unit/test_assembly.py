@@ -1,10 +1,12 @@
 """How settings become a daemon, and when they do not."""
 
 import inspect
+import json
 import logging
 import socket
 
 import pytest
+from pyarrow import parquet
 
 from streammoe import assembly
 from streammoe.assembly import connectors, describe_checkpoint, load_settings, open_daemon
@@ -76,6 +78,99 @@ def test_the_connector_for_files_is_found():
 def test_the_environment_is_read(here):
     found = load_settings("config.toml", environment={"STREAMMOE_MODEL__SEED": "7"})
     assert found.model.seed == 7
+
+
+CLASSES = ("model.kind=classifier", "schema.target=y")
+OUTPUTS = ("schema.target=['y', 'b']",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [((), MoERegressor), (OUTPUTS, MoEMultiTargetRegressor), (CLASSES, MoEClassifier)],
+)
+def test_kind_and_targets_choose_the_estimator(here, flags, kind):
+    with open_daemon(settings(*flags)) as running:
+        assert type(running.daemon.model) is kind
+
+
+def test_settings_reach_a_classifier(here):
+    flags = ["model.classes=[0, '1', 2]", "model.max_levels=3", "schema.categorical=['a']", "schema.timestamps=['b']"]
+    with open_daemon(settings(*CLASSES, *flags)) as running:
+        model = running.daemon.model
+    assert model.class_labels == ["0", "1", "2"]
+    assert (model.max_levels, tuple(model.categorical), tuple(model.timestamps)) == (3, ("a",), ("b",))
+    assert model.bound == "adaptive"
+    summary, _ = run(*CLASSES, *flags)
+    assert summary.learned == 200
+    assert summary.scores.keys() == {"accuracy", "log_loss", "baseline_accuracy"}
+    found = describe_checkpoint("state")
+    assert found["outputs"] == ["0", "1", "2"]
+    assert [name for name in found["features"] if name.startswith("a=")] == ["a=0", "a=1", "a=2"]
+
+
+def test_settings_reach_several_outputs(here):
+    with open_daemon(settings(*OUTPUTS, "model.covariance=full")) as running:
+        model = running.daemon.model
+    assert (model.covariance, model.output_names) == ("full", ["y", "b"])
+    summary, _ = run(*OUTPUTS)
+    assert summary.scores.keys() == {"rmse", "log_loss", "baseline_rmse"}
+    assert describe_checkpoint("state")["features"] == ["a"]
+
+
+def test_a_column_of_weights_is_no_feature(here):
+    summary, _ = run("schema.weight=a")
+    assert describe_checkpoint("state")["features"] == ["b"]
+    # a is 0 in every seventh row.
+    assert (summary.learned, summary.predicted_only) == (171, 29)
+
+
+@pytest.mark.parametrize(("late", "features"), [("false", ["a", "b"]), ("true", ["a", "b", "late"])])
+def test_late_columns_are_taken_up_only_if_the_settings_say_so(here, late, features):
+    (here / "more.csv").write_text("a,b,late,y\n" + "1,2,3,4\n" * 10)
+    run("source.path=*.csv", f"schema.late_columns={late}")
+    assert describe_checkpoint("state")["features"] == features
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_predictions_are_written_where_the_settings_say(here, name):
+    run("predictions.kind=file", f"predictions.path=out/{name}")
+    (part,) = (here / "out").iterdir()
+    if part.suffix == ".jsonl":
+        rows = [json.loads(line) for line in part.read_text().splitlines()]
+    else:
+        rows = parquet.read_table(part).to_pylist()
+    assert [row["model_version"] for row in rows] == list(range(200))
+    assert rows[0].keys() == {"place", "model_version", "prediction", "interval", "target", "gate"}
+    run("predictions.kind=file", f"predictions.path=out/{name}")
+    assert len(list((here / "out").iterdir())) == 1  # nothing new, no new rows
+
+
+def test_classes_and_scores_go_on_from_a_checkpoint(here):
+    rows = "".join(f"{i % 7},{i % 5},{'abc'[i % 3 if i > 120 else i % 2]}\n" for i in range(3000))
+    (here / "data.csv").write_text(f"a,b,y\n{rows}")
+    whole, _ = run(*CLASSES, "checkpoint.dir=whole")
+    stopped = ("checkpoint.every_events=1", "source.block_bytes=4096", "predictions.kind=file")
+    rows = "predictions.path=rows.jsonl"
+    for polls in (1, 2, 10**9):
+        stop = Stopping(polls)
+        with open_daemon(settings(*CLASSES, *stopped, rows)) as running:
+            found = running.daemon.run(stop)
+    assert found.state_digest == whole.state_digest
+    assert found.scores == pytest.approx(whole.scores, rel=1e-9)
+    versions = [json.loads(line)["model_version"] for line in (here / "rows.jsonl").read_text().splitlines()]
+    assert versions == list(range(3000))
+
+
+class Stopping:
+    """Asks to stop after so many batches."""
+
+    def __init__(self, batches):
+        self.left = batches
+
+    @property
+    def requested(self):
+        self.left -= 1
+        return self.left < 0
 
 
 # --- opening and closing --------------------------------------------------------------------------------------------
@@ -169,6 +264,11 @@ def test_a_fresh_start_that_fails_leaves_the_checkpoints_in_place(here, flag, er
         ("schema.target=a", "schema.target was 'y' and is 'a' now"),
         ("schema.features=['a']", r"schema.features was '*' and is ['a'] now"),
         ("schema.ignore=['a']", "schema.ignore was [] and is ['a'] now"),
+        ("schema.target=['y', 'a']", "schema.target was 'y' and is ['y', 'a'] now"),
+        ("schema.weight=a", "schema.weight was None and is 'a' now"),
+        ("schema.categorical=['a']", "schema.categorical was [] and is ['a'] now"),
+        ("schema.late_columns=true", "schema.late_columns was False and is True now"),
+        ("model.max_levels=3", "model.max_levels was 64 and is 3 now"),
     ],
 )
 def test_settings_that_shape_the_model_must_be_those_of_the_checkpoint(here, flag, difference):
@@ -188,6 +288,9 @@ def test_all_other_settings_may_change(here):
         "dead_letters.path=other.jsonl",
         "dead_letters.max_ratio=0.1",
         "source.block_bytes=8192",
+        "predictions.kind=file",
+        "predictions.path=rows.parquet",
+        "predictions.interval=0.5",
     )
     assert running.resumed_at == again.learned == 200
 
