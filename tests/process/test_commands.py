@@ -136,3 +136,23 @@ def test_the_demonstration_of_classes():
     again = call("run", "demo-state/classes/demo.toml", "--fresh", "--summary", "json")
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["accuracy"] > 0.9
+
+
+def test_evaluate_reads_the_standard_input_as_it_reads_a_file():
+    write(2_000)
+    asked = ["--target", "y", "--json", "--against", "river:LinearRegression"]
+    whole = json.loads(call("evaluate", "data.csv", *asked).stdout)
+    with Path("data.csv").open() as stream:
+        done = subprocess.run(
+            [*STREAMMOE, "evaluate", "-", "--format", "csv", *asked],
+            stdin=stream,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    piped = json.loads(done.stdout)
+    assert piped["source"] == "stdin"
+    assert piped["state_digest"] == whole["state_digest"]
+    assert [row["score"] for row in piped["rows"]] == [row["score"] for row in whole["rows"]]
