@@ -161,6 +161,7 @@ def test_classifiers_get_labels_and_texts_as_they_can_take_them(rows, name, make
     assert found.rows[1].score == pytest.approx(np.mean(hits))
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("name", sorted(peers.TAKE_TEXT))
 def test_those_that_are_given_texts_can_take_them(rows, name):
     write("d.jsonl", rows)
@@ -393,6 +394,7 @@ def test_a_peer_that_gave_up_has_a_line_that_says_so(rows):
     assert "&lt;b&gt;" in Path("o.html").read_text()
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("suffix", report.PICTURES)
 @pytest.mark.parametrize("classify", [False, True])
 def test_the_picture_is_one_of_its_kind(rows, suffix, classify, tmp_path):
@@ -430,6 +432,7 @@ def test_shares_are_of_the_events_that_are_learned(rows):
         assert found.warm_up == 200
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("given", [{"n_experts": 1}, {"warmup": 5000}, {"n_experts": 13, "warmup": 600}])
 def test_pictures_without_shares_and_with_many(rows, given):
     write("d.jsonl", rows)
