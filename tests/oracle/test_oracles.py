@@ -123,6 +123,7 @@ class TestCurvature:
 @families
 @bounds
 class TestSurrogate:
+    @pytest.mark.sampled(one_in=4)
     def test_parameters_minimise_it(self, family, bound):
         case = Case(3, 3, bound, SOUND, weighted=True, **family)
         algorithm, events, weights = oracle_and_events(case, 200)
@@ -168,6 +169,7 @@ class TestSurrogate:
         for name, value in algorithm.theta.items():
             np.testing.assert_allclose(value, start[name], rtol=1e-12, atol=1e-12, err_msg=name)
 
+    @pytest.mark.sampled(one_in=4)
     def test_rounds_over_all_events_never_raise_the_loss(self, family, bound):
         case = Case(3, 3, bound, SOUND, weighted=True, **family)
         algorithm, events, weights = oracle_and_events(case, 80)
@@ -232,6 +234,7 @@ class TestRecursion:
     @families
     @bounds
     @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
+    @pytest.mark.sampled(one_in=4)
     def test_it_gives_the_iterates_of_the_literal_algorithm(self, weighted, bound, family):
         case = Case(3, 3, bound, SOUND, weighted=weighted, **family)
         agreement = run(case, 100, twins=1, make=PlainModel)
@@ -242,6 +245,7 @@ class TestRecursion:
     @families
     @bounds
     @pytest.mark.parametrize("K", [1, 4])
+    @pytest.mark.sampled(one_in=4)
     def test_also_under_hostile_steps_with_a_prior(self, K, bound, family):
         case = Case(K, 3, bound, HOSTILE, prior=1.0, weighted=True, **family)
         agreement = run(case, 100, twins=1, make=PlainModel)
@@ -251,6 +255,7 @@ class TestRecursion:
 
     @families
     @pytest.mark.parametrize(("bound", "other"), [("tight", "paper"), ("adaptive", "tight"), ("paper", "adaptive")])
+    @pytest.mark.sampled(one_in=4)
     def test_another_bound_is_noticed(self, bound, other, family):
         case = Case(4, 3, bound, SOUND, **family)
         assert run(case, 60, twins=1, kernel_bound=other, make=PlainModel).difference > 1e-4

@@ -15,6 +15,7 @@ ROWS = 150
 @pytest.mark.parametrize("strength", [0.0, 2.5])
 @pytest.mark.parametrize("bound", ["tight", "paper", "adaptive"])
 @pytest.mark.parametrize("family", [{}, *FAMILIES], ids=lambda family: " ".join(map(str, family.values())) or "-")
+@pytest.mark.sampled(one_in=4)
 def test_statistics_of_a_buffer(family, bound, strength):
     case = Case(3, 5, bound, HOSTILE, prior=1.0, **family)
     start, events = start_with_prior(case), stream(case, ROWS)

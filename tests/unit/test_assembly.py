@@ -271,6 +271,7 @@ def test_a_fresh_start_that_fails_leaves_the_checkpoints_in_place(here, flag, er
         ("model.max_levels=3", "model.max_levels was 64 and is 3 now"),
     ],
 )
+@pytest.mark.sampled(one_in=4)
 def test_settings_that_shape_the_model_must_be_those_of_the_checkpoint(here, flag, difference):
     run()
     with pytest.raises(CheckpointError) as refused:

@@ -386,6 +386,7 @@ class TestKeeping:
         [{}, {"standardize": True, "degree": 2, "classes": tuple("dabc"), "schedule": schedules.power(0.7)}],
         ids=["labels as they come", "fixed classes"],
     )
+    @pytest.mark.sampled(one_in=4)
     def test_a_copy_goes_on_bit_for_bit_and_by_itself(self, tmp_path, how, n, arguments):
         model = trained(n, **arguments)
         twin = COPIES[how](model, tmp_path / "model")

@@ -284,6 +284,7 @@ COPIES = {
 class TestKeeping:
     @pytest.mark.parametrize("how", COPIES)
     @pytest.mark.parametrize("n", [0, 1, WARM - 2, WARM, 133])
+    @pytest.mark.sampled(one_in=4)
     def test_a_copy_goes_on_bit_for_bit_and_by_itself(self, tmp_path, how, n, covariance):
         model = trained(n, covariance=covariance, standardize=n % 2 == 1)
         twin = COPIES[how](model, tmp_path / "model")

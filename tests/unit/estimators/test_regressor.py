@@ -635,6 +635,7 @@ class TestKeeping:
     @pytest.mark.parametrize(
         "arguments", [{}, {"standardize": True, "degree": 2, "schedule": schedules.power(0.7)}], ids=str
     )
+    @pytest.mark.sampled(one_in=4)
     def test_a_copy_goes_on_bit_for_bit_and_by_itself(self, tmp_path, how, n, arguments):
         model = trained(n, **arguments)
         twin = COPIES[how](model, tmp_path / "model")

@@ -276,6 +276,7 @@ def quantile(shares, means, deviations, tail):
 
 @pytest.mark.parametrize("level", [0.0, 0.5, 0.9, 0.9999])
 @pytest.mark.parametrize("K", [1, 2, 5])
+@pytest.mark.sampled(one_in=4)
 def test_the_ends_are_quantiles_of_the_mixture(level, K):
     rng = np.random.default_rng(K)
     n, Q = 60, 2
