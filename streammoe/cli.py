@@ -206,14 +206,14 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
 @click.option("--categorical", metavar="A,B,…", help="Columns that hold categories.")
 @click.option("--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that hold times.")
 @click.option("--weight", metavar="COLUMN", help="How much each event counts.")
-@click.option("--n-experts", type=int, metavar="K")
+@click.option("--n-experts", type=int, metavar="K", help="How many experts; 1 is a single recursive fit.")
 @click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see.")
 @click.option("--gate-degree", type=int, metavar="N", help="The same for the gate.")
 @click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start.")
 @click.option("--schedule", metavar="KIND:NUMBER", help="Step sizes: power:0.6 converges, constant:0.05 follows drift.")
 @click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper.")
 @click.option("--averaging", metavar="NAME", help="What serves predictions: polyak, decay or none.")
-@click.option("--seed", type=int, metavar="N")
+@click.option("--seed", type=int, metavar="N", help="Of every random choice, of peers too.")
 @setting_options
 @click.option(
     "--against",

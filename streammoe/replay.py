@@ -135,8 +135,9 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
             store.prepare()
         found = store.latest()
         assert found is not None  # noqa: S101 - for the type checker; there are generations
+        this = _Replay(path, settings, store, found, reason)
         compile_kernels(settings)
-        return _Replay(path, settings, store, found, reason).run(dry_run=dry_run)
+        return this.run(dry_run=dry_run)
 
 
 class _Entry(NamedTuple):

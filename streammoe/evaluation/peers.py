@@ -66,8 +66,9 @@ class Peer:
         self._takes_text = takes_text
         self._scaler = preprocessing.StandardScaler()
         self._models = [make() for _ in range(outputs)]
-        self.takes_weights = _takes(self._models[0], "w")
-        self._looks = not isinstance(self._models[0], dummy.PriorClassifier | dummy.StatisticRegressor)
+        self._takes_weights = _takes(self._models[0], "w")
+        self.looks = not isinstance(self._models[0], dummy.PriorClassifier | dummy.StatisticRegressor)
+        """Whether it cares for what an event holds beside its target."""
 
     @property
     def events_per_second(self) -> float:
@@ -98,13 +99,13 @@ class Peer:
             predictions = [model.predict_one(x) or 0.0 for model in self._models]  # some begin with None
             loss = sum((y - p) ** 2 for y, p in zip(event.y, predictions, strict=True)) / len(event.y)
         x = self._features(event, learn=True)
-        more = {"w": event.weight} if self.takes_weights and event.weight != 1.0 else {}
+        more = {"w": event.weight} if self._takes_weights and event.weight != 1.0 else {}
         for model, y in zip(self._models, (event.y,) if self._classify else event.y, strict=True):
             model.learn_one(x, y, **more)
         return loss
 
     def _features(self, event: Event, *, learn: bool) -> dict[str, Any]:
-        if not self._looks:
+        if not self.looks:
             return {}
         if learn:
             self._scaler.learn_one(event.numbers)  # type: ignore[no-untyped-call]

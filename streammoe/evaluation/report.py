@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURES = (".png", ".svg", ".pdf")
+PAGES = (".html", ".htm")
 MOST_SHARES = 10
 """Experts that the picture tells apart; matplotlib has so many colours."""
 
 
 def table(found: Evaluation) -> str:
     """The learners below each other, and what was refused."""
-    dimmed = "" if found.classify else "  (lower is better)"
+    better = "" if found.classify else "  (lower is better)"
     lines = [*_heading(found), ""]
     width = max(len(row.name) for row in found.rows) + 2
     titles = (found.metric, "last quarter", "log-loss", "events/s")
-    lines += [f"{'':{width}}{titles[0]:>10}{titles[1]:>14}{titles[2]:>11}{titles[3]:>12}{dimmed}"]
+    lines += [f"{'':{width}}{titles[0]:>10}{titles[1]:>14}{titles[2]:>11}{titles[3]:>12}{better}"]
     for row in found.rows:
         if row.failure is not None:
             lines += [f"{row.name:{width}}{'-':>10}{'-':>14}{'-':>11}{'-':>12}  gave up: {row.failure}"]
@@ -79,6 +80,8 @@ def check_outputs(plot: Path | None, page: Path | None) -> None:
     problems = []
     if plot is not None and plot.suffix.lower() not in PICTURES:
         problems.append(f"--plot {plot}: must end in one of {', '.join(PICTURES)}")
+    if page is not None and page.suffix.lower() not in PAGES:
+        problems.append(f"--html {page}: must end in one of {', '.join(PAGES)}")
     for name, path in (("--plot", plot), ("--html", page)):
         if path is None:
             continue

@@ -166,7 +166,9 @@ class _Run:
 
     def _events(self, batch: Batch, bad: BoolArray) -> list[Event]:
         """What our model has learned of a batch."""
-        fields, schema = tuple(self.pipeline.model.fields), self.schema
+        # What was refused for its features is in `bad` whatever is decoded here.
+        looks = any(each.looks for each in self.peers)
+        fields, schema = tuple(self.pipeline.model.fields) if looks else (), self.schema
         classify = self.found.classify
         wanted = Wanted(
             fields,
@@ -256,12 +258,17 @@ class _ShareSink:
 
     def write(self, rows: Predictions) -> None:
         assert rows.gate is not None  # noqa: S101 - they were asked for
-        shares = np.zeros((len(rows), self.curve.width))
-        shares[:, : rows.gate.shape[1]] = rows.gate
+        if isinstance(rows.targets, np.ndarray):
+            known = ~np.isnan(rows.targets).any(axis=1)
+        else:
+            known = np.array([target is not None for target in rows.targets], np.bool_)
+        gate = rows.gate[known]
+        shares = np.zeros((len(gate), self.curve.width))
+        shares[:, : gate.shape[1]] = gate
         if self.warm_up == self.curve.count:
             # One recursive expert answers until the gate has been fitted.
             mixed = np.flatnonzero((shares[:, 1:] > 0.0).any(axis=1))
-            self.warm_up += int(mixed[0]) if mixed.size else len(rows)
+            self.warm_up += int(mixed[0]) if mixed.size else len(gate)
         self.curve.add(shares)
 
     def flush(self) -> None:

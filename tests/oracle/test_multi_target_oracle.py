@@ -34,6 +34,7 @@ def test_iterates_of_one_output_under_hostile_steps_with_a_prior(K, seed):
     assert agreement.difference <= agreement.target(case), agreement
 
 
+@pytest.mark.sampled(one_in=7)
 @families
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("bound", BOUNDS)
@@ -47,6 +48,7 @@ def test_iterates_of_several_outputs(K, p, bound, weighted, family):
     assert agreement.difference <= agreement.target(case), agreement
 
 
+@pytest.mark.sampled(one_in=5)
 @families
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("p", [3, 11])

@@ -58,6 +58,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), arguments=arguments)

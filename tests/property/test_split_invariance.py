@@ -85,6 +85,7 @@ def reference(at, weighted=False):
     return model.state_digest(), losses, likelihoods(kind, model)
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("at", range(len(MODELS)), ids=lambda at: f"{MODELS[at][0].__name__}-{at}")
 @settings(max_examples=10, deadline=None)
 @given(cuts=st.lists(st.integers(1, N - 1), max_size=12, unique=True), weighted=st.booleans())

@@ -161,6 +161,7 @@ def test_classifiers_get_labels_and_texts_as_they_can_take_them(rows, name, make
     assert found.rows[1].score == pytest.approx(np.mean(hits))
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("name", sorted(peers.TAKE_TEXT))
 def test_those_that_are_given_texts_can_take_them(rows, name):
     write("d.jsonl", rows)
@@ -393,6 +394,7 @@ def test_a_peer_that_gave_up_has_a_line_that_says_so(rows):
     assert "&lt;b&gt;" in Path("o.html").read_text()
 
 
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("suffix", report.PICTURES)
 @pytest.mark.parametrize("classify", [False, True])
 def test_the_picture_is_one_of_its_kind(rows, suffix, classify, tmp_path):
@@ -418,6 +420,19 @@ def test_the_picture_has_titles_units_and_every_learner(rows):
         assert np.mean(line.get_ydata() ** 2) == pytest.approx(curve.mean()[0], rel=0.05)
 
 
+def test_shares_are_of_the_events_that_are_learned(rows):
+    for row in rows[::10]:
+        row["y"] = row["z"] = None
+    write("d.jsonl", rows)
+    for classify in (False, True):
+        found = evaluate(
+            settings(target=("z",) if classify else ("y",), classify=classify), source_name="d.jsonl", shares=True
+        )
+        assert found.shares.count == found.outcomes["learned"] == N - N // 10
+        assert found.warm_up == 200
+
+
+@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("given", [{"n_experts": 1}, {"warmup": 5000}, {"n_experts": 13, "warmup": 600}])
 def test_pictures_without_shares_and_with_many(rows, given):
     write("d.jsonl", rows)
@@ -450,6 +465,8 @@ def test_outputs_are_checked_before_a_long_run(tmp_path):
     assert len(told.value.problems) == 2
     with pytest.raises(ConfigError, match="must end in one of"):
         report.check_outputs(tmp_path / "x.gif", None)
+    with pytest.raises(ConfigError, match="must end in one of"):
+        report.check_outputs(None, tmp_path / "data.csv")
     report.check_outputs(tmp_path / "x.png", tmp_path / "x.html")
 
 

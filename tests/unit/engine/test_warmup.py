@@ -204,6 +204,7 @@ POOR_CLASSES = {
 }
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("prior_strength", [0.0, 0.1])
 @pytest.mark.parametrize("K", [1, 3])
 @pytest.mark.parametrize(

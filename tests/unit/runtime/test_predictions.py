@@ -378,6 +378,7 @@ def test_each_used_event_has_one_row_whose_version_is_what_was_learned_before(tm
     assert said.outcomes["learned"] == learned
 
 
+@pytest.mark.sampled(one_in=5)
 @pytest.mark.parametrize("kind", streams.KINDS)
 @pytest.mark.parametrize("to", ["jsonl", "parquet"])
 @settings(max_examples=8, deadline=None)

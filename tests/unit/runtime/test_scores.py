@@ -200,6 +200,7 @@ def test_losses_and_hits_are_those_of_the_predictions():
     assert scores.accuracy()["running"] == pytest.approx(np.mean(hits))
 
 
+@pytest.mark.sampled(one_in=4)
 @pytest.mark.parametrize("n", [1, 2, 400, 9000])
 def test_the_baseline_counts_classes(n):
     scores, classes, *_ = classified(n)
