@@ -91,8 +91,8 @@ class Decoded(NamedTuple):
     rejected: list[Rejected]
     """In the order of the records."""
     first_new: tuple[int, Values] | None = None
-    """If columns may come late: the first good record with values under new names, and these, raw. Decoding has
-    stopped before that record."""
+    """If columns may come late: the first good record to be learned with values under new names, and these, raw.
+    Decoding has stopped before that record."""
 
 
 class Decoder(Protocol):
@@ -114,8 +114,9 @@ class Decoder(Protocol):
             wanted: what to take from them.
             ignore: given where columns may come late: the names that never become one. Decoding then stops before the
                 first good record that holds a value, not null, under a name that is neither wanted nor listed here,
-                so that the caller can let its model grow and go on with ``batch.tail``. A record whose new values
-                cannot be read as ``wanted.kind`` says is refused.
+                so that the caller can let its model grow and go on with ``batch.tail``. One without target or of
+                weight 0, which lets no model grow, stops nothing. A record whose new values cannot be read as
+                ``wanted.kind`` says is refused.
 
         Raises:
             SourceError: the header lacks a target.
@@ -217,8 +218,8 @@ class Sheet:
             except InvalidEvent as error:
                 self.reject(int(i), error)
 
-    def check_new(self, values: Mapping[str, object], *, text: bool) -> Values:
-        """The same new values of a record, those that are missing left out.
+    def check_new(self, i: int, values: Mapping[str, object], *, text: bool) -> Values:
+        """New values of record `i`, which has been read; those that are missing, or will not be learned, left out.
 
         Raises:
             InvalidEvent: one cannot be read as a feature.
@@ -228,7 +229,18 @@ class Sheet:
             taken = READERS[self.wanted.kind(name)](name, values[name], text)
             if taken is not None and taken == taken:  # noqa: PLR0124 - NaN, that is, missing, differs from itself
                 held[name] = values[name]
-        return held
+        return held if held and self._is_learned(i) else {}
+
+    def _is_learned(self, i: int) -> bool:
+        """Whether record `i` has what it takes: targets, and a weight above 0."""
+        wanted, numbers = self.wanted, self.numbers[i]
+        P, Q = len(wanted.fields), len(wanted.targets)
+        without = (
+            np.isnan(numbers[P : P + Q]).any()
+            or (wanted.label is not None and self.texts[P + Q][i] is None)
+            or (wanted.weight is not None and numbers[-1] == 0.0)
+        )
+        return not without
 
     def first_new(self, start: int, holds: BoolArray, read: Callable[[int], Values], *, text: bool) -> bool:
         """Find the first record from `start` on that may come with new columns.
@@ -242,7 +254,7 @@ class Sheet:
         for i in (start + np.flatnonzero(holds)).tolist():
             if i not in self._rejected:
                 try:
-                    values = self.check_new(read(i), text=text)
+                    values = self.check_new(i, read(i), text=text)
                 except InvalidEvent as error:
                     self.reject(i, error)
                 else:

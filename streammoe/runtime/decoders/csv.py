@@ -66,7 +66,7 @@ class CsvDecoder:
                 try:
                     values = self.names(batch, i)
                     sheet.put(i, values, text=True)
-                    if held := sheet.check_new({name: values[name] for name in new}, text=True):
+                    if held := sheet.check_new(i, {name: values[name] for name in new}, text=True):
                         sheet.new = (i, held)
                         break
                 except InvalidEvent as error:

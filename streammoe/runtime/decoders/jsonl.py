@@ -64,7 +64,7 @@ class JsonlDecoder:
                 sheet.put(i, values, text=False)
                 if known is not None and not values.keys() <= known:
                     new = {name: value for name, value in values.items() if name not in known}
-                    if held := sheet.check_new(new, text=False):
+                    if held := sheet.check_new(i, new, text=False):
                         sheet.new = (i, held)
                         break
                     if not new.keys() <= nulls and len(nulls) < _MOST_NULLS:

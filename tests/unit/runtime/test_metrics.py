@@ -135,6 +135,12 @@ def test_the_document_names_every_metric_and_no_other():
     assert named - series - {"streammoe_connectors"} == set(CATALOGUE)
 
 
+def test_the_document_says_of_what_type_each_metric_is_and_which_labels_it_has():
+    rows = re.findall(r"^\| `(streammoe_\w+)` \| (\w+)([^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
+    said = {name: (kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    assert said == {name: (metric.kind.__name__.lower(), metric.labels) for name, metric in CATALOGUE.items()}
+
+
 # --- values ---------------------------------------------------------------------------------------------------------
 
 

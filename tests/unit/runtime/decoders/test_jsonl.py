@@ -168,7 +168,7 @@ def test_events_with_some_of_their_targets_are_refused():
 @pytest.mark.parametrize("before", [b'{"a":1,"skip":"x"}\n', b'{"late":null,"a":1}\n', b'{"b":2,"skip":[{}]}\n'])
 @pytest.mark.parametrize("n", [0, 3])
 def test_reading_stops_before_the_first_value_of_a_new_field(before, n):
-    records = [before] * n + [b'{"late":"2024-05-01","a":1}\n', b"bad"]
+    records = [before] * n + [b'{"late":"2024-05-01","a":1,"y":0}\n', b"bad"]
     decoded = decode(*records, ignore={"skip", 'odd "name"'}, timestamps=frozenset({"late"}))
     assert decoded.first_new == (n, {"late": "2024-05-01"})
     assert decoded.rows.tolist() == list(range(n))
@@ -181,11 +181,21 @@ def test_without_leave_to_grow_new_fields_are_ignored():
 
 
 def test_a_refused_record_brings_no_field():
-    records = [b'{"a":"x","late":1}\n', b'{"late":"abc"}\n', b'{"late":1\n', b'{"a":1,"late":null}\n', b'{"late":[]}\n']
+    values = [b'"a":"x","late":1}', b'"late":"abc"}', b'"late":1', b'"a":1,"late":null}', b'"late":[]}']
+    records = [b'{"y":0,' + value + b"\n" for value in values]
     decoded = decode(*records, ignore=())
     assert decoded.first_new is None
     assert [bad.index for bad in decoded.rejected] == [0, 1, 2, 4]
     assert decode(*records, ignore=(), categorical=frozenset({"late"})).first_new == (1, {"late": "abc"})
+
+
+def test_events_that_are_not_learned_bring_no_field_but_are_refused_for_one_that_cannot_be_read():
+    records = [b'{"late":1}\n', b'{"late":1,"y":null,"l":"x"}\n', b'{"late":1,"y":1,"l":"x","w":0}\n', b'{"late":[]}\n']
+    records += [b'{"late":1,"y":1}\n', b'{"late":2,"y":1,"l":"x","w":2}\n']
+    decoded = decode(*records, ignore=(), label="l", weight="w")
+    assert decoded.first_new == (5, {"late": 2})
+    assert decoded.rows.tolist() == [0, 1, 2, 4]
+    assert [(bad.index, bad.reason) for bad in decoded.rejected] == [(3, "wrong_type")]
 
 
 def test_always_other_fields_that_are_null_are_no_columns():
