@@ -233,6 +233,12 @@ def model_from(settings: Settings) -> MixtureOfExperts:
     arguments = {name: value for name, value in given.items() if name in known}
     if arguments["averaging"] == "none":
         arguments["averaging"] = None
+    if schema.timestamps and settings.model.averaging != "none":
+        LOGGER.warning(
+            "schema.timestamps: times move slowly, so that single steps fit what is near, and the average of their "
+            'coefficients (model.averaging = %r) may fit nothing; compare with model.averaging = "none"',
+            settings.model.averaging,
+        )
     model = estimator(**arguments)
     if isinstance(model, MoEMultiTargetRegressor):
         model.set_targets(schema.targets)

@@ -144,18 +144,17 @@ def restart_average(state: MMState) -> MMState:
     )
 
 
-def with_class(state: MMState, rng: np.random.Generator, n_features: int) -> MMState:
-    """The state of a classifier that has met one more class: rare so far, so its odds begin at 1 to n + 1.
+def with_class(state: MMState, rng: np.random.Generator, n_features: int, gamma: float) -> MMState:
+    """The state of a classifier that has met one more class: one event of the 1/γ that a step of size γ spans.
 
-    The slopes of the first `n_features`, which are more than padding, are random, and the smaller the more is known
-    already: experts that know nothing yet can part.
+    So its odds begin at γ to 1 against the first class. The slopes of the first `n_features`, which are more than
+    padding, are random, and the smaller the more is known already: experts that know nothing yet can part.
     """
-    rarity = 1.0 / (1.0 + float(state.n[0]))
     K, _, p = state.experts.shape
     fresh = np.zeros((K, 1, p))
     if K > 1:
-        fresh[:, 0, :n_features] = rarity * rng.normal(size=(K, n_features))
-    fresh[:, :, 0] += np.log(rarity)
+        fresh[:, 0, :n_features] = gamma * rng.normal(size=(K, n_features))
+    fresh[:, :, 0] += np.log(gamma)
     grown = state._replace(
         experts=np.concatenate([state.experts, fresh], axis=1),
         prior_experts=np.concatenate([state.prior_experts, np.zeros((1, p))]),

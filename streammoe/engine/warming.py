@@ -77,7 +77,9 @@ class WarmUp:
         """Make room for a class that has just been met."""
         self.n_outputs += 1
         if self.n_outputs > 1:  # the first one is the reference
-            self.recursive = with_class(self.recursive, rng, n_features)
+            self.recursive = with_class(
+                self.recursive, rng, n_features, self.family.warmup_schedule(int(self.recursive.n[0]) + 1)
+            )
 
     def arrays(self) -> dict[str, AnyArray]:
         """All that shapes what comes next, by name."""

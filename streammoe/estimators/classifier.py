@@ -341,7 +341,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         if self._warm_up is not None:
             self._warm_up.add_class(rng, n_features)
         if self._state is not None:
-            self._start(with_class(self._state, rng, n_features))
+            self._start(with_class(self._state, rng, n_features, self.step_size))
         self._options = self._new_options()
         return float(index)
 
