@@ -71,6 +71,12 @@ def test_the_schema_reaches_the_pipeline(here):
     assert describe_checkpoint("state")["features"] == ["y"]
 
 
+@pytest.mark.parametrize(("averaging", "warns"), [("polyak", True), ("decay", True), ("none", False)])
+def test_averages_over_times_are_warned_of(here, caplog, averaging, warns):
+    run("schema.timestamps=['a']", f"model.averaging={averaging}")
+    assert ("times move slowly" in caplog.text) is warns
+
+
 def test_the_connector_for_files_is_found():
     assert "file" in connectors()
 
