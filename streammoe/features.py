@@ -23,6 +23,7 @@ from streammoe.kernels.features import (
     screen_rows,
 )
 from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.robust import winsorised
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.features")
@@ -35,6 +36,8 @@ CYCLES = ("day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNORECASE)
 """What `datetime.fromisoformat` is asked to read; by itself it takes any letter between date and time."""
+LEAST_SCALE = 1e-3
+"""Smallest scale of a column, in units of its plain standard deviation, far values included."""
 LANES = 4
 """Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
 
@@ -90,7 +93,7 @@ class Layout(NamedTuple):
 
 def number(value: object, name: object) -> float:
     """The value of a feature or target as a float; raises `InvalidEvent` for what would poison a model."""
-    if isinstance(value, float | int | np.floating | np.integer | np.bool_):
+    if isinstance(value, float | int | np.floating | np.integer | np.bool_) and not isinstance(value, np.timedelta64):
         try:
             result = float(value)
         except OverflowError:
@@ -116,7 +119,7 @@ def level(value: object, name: object) -> str:
         return str(value)
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
-    if isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64):
         found = number(value, name)
         if isinstance(value, int | np.integer):
             return str(int(value))
@@ -439,18 +442,14 @@ class Encoder:
     def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
         """Freeze means, and with `standardize` the scales, of the numeric fields as they are in the warm-up buffer."""
         fields, columns = self._plan.numeric.T
-        values = np.take(X, fields, axis=1)
-        present = ~np.isnan(values)
-        counts = np.maximum(present.sum(axis=0), 1)
-        means = np.where(present, values, 0.0).sum(axis=0) / counts
+        means, scales = _moments(np.take(X, fields, axis=1))
         scaler = identity_scaler(len(self.feature_names), Y.shape[1])
         scaler.fill[columns] = means
         if standardize:
-            deviations = np.sqrt(np.where(present, (values - means) ** 2, 0.0).sum(axis=0) / counts)
             scaler.center[columns] = means
-            scaler.scale[columns] = _usable(deviations, means)
-            target_means = Y.mean(axis=0)
-            scaler = scaler._replace(target_center=target_means, target_scale=_usable(Y.std(axis=0), target_means))
+            scaler.scale[columns] = scales
+            target_means, target_scales = _moments(Y)
+            scaler = scaler._replace(target_center=target_means, target_scale=target_scales)
         self.scaler = scaler
 
     # -- Keeping it ------------------------------------------------------------------------------------------------
@@ -653,6 +652,22 @@ def _as_json(values: Sequence[Any]) -> AnyArray:
 def _from_json(array: AnyArray) -> list[Any]:
     found: list[Any] = json.loads(array.tobytes())
     return found
+
+
+def _moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Means and usable scales of columns; NaN is missing.
+
+    They are never learned again, so one absurd value must not shape them: columns are winsorised. Should what was far
+    out be no accident after all, it still must not come out a million times larger than the rest; so no scale is below
+    a thousandth of the plain one.
+    """
+    present = ~np.isnan(values)
+    counts = np.maximum(present.sum(axis=0), 1)
+    kept = winsorised(values)
+    means = np.where(present, kept, 0.0).sum(axis=0) / counts
+    deviations = np.sqrt(np.where(present, (kept - means) ** 2, 0.0).sum(axis=0) / counts)
+    plain = np.sqrt(np.where(present, (values - means) ** 2, 0.0).sum(axis=0) / counts)
+    return means, _usable(np.maximum(deviations, LEAST_SCALE * plain), means)
 
 
 def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:

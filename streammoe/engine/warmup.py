@@ -25,6 +25,7 @@ from streammoe.kernels.batch import (
     softmax_rows,
 )
 from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions, Prior
 from streammoe.types import BoolArray, FloatArray
 
@@ -87,7 +88,7 @@ def _row_cost(family: Family, shape: Shape) -> float:
     """Multiply-adds of one row in one round of EM, to a factor."""
     K, N, p_w, p_v = shape
     experts = K * p_v**2 if family.n_variances(1) else K * _softmax_cost(N, p_v)
-    return experts + _softmax_cost(K - 1, p_w)
+    return max(experts + _softmax_cost(K - 1, p_w), 1.0)
 
 
 def _softmax_cost(free: int, p: int) -> float:
@@ -96,8 +97,12 @@ def _softmax_cost(free: int, p: int) -> float:
 
 
 def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Prior:
-    """The prior that a buffer suggests: size of the features, and what one expert makes of the targets."""
-    W, R, Y, weights = buffer
+    """The prior that a buffer suggests: size of the features, and what one expert makes of the targets.
+
+    The prior does not fade, so a single absurd value in the buffer must not shape it: columns are winsorised for it.
+    """
+    W, R, weights = winsorised(buffer.W), winsorised(buffer.R), buffer.weights
+    Y = winsorised(buffer.Y) if family.is_metric else buffer.Y
     prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
     squares = np.mean(R * R, axis=0)
     gate_squares = np.mean(W * W, axis=0)

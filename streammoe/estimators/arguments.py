@@ -64,6 +64,9 @@ def are_names(value: object) -> bool:
 
 def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
     """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
+    if isinstance(values, np.ma.MaskedArray):
+        msg = f"{what}: got a masked array; leave masked rows out, or fill them"
+        raise InvalidEvent(msg, reason="wrong_type", feature=what)
     found = np.asarray(values)
     if found.dtype.kind not in "fiub":
         msg = f"{what}: got values of type {found.dtype}; they must be numbers"

@@ -81,7 +81,8 @@ class MixtureOfExperts(base.Estimator):
         # River clones by the signatures of the estimators, which therefore spell out every argument.
         for name, value in arguments.items():
             # River's clone looks at the first entry of any tuple.
-            setattr(self, name, None if isinstance(value, tuple) and not value else value)
+            empty = name in {"categorical", "timestamps"} and isinstance(value, tuple) and not value
+            setattr(self, name, None if empty else value)
         problems = [problem for holds, problem in self._rules() if not holds]
         if problems:
             raise ConfigError(*problems)
@@ -199,13 +200,44 @@ class MixtureOfExperts(base.Estimator):
     ) -> FloatArray:
         """Learn rows whose columns have these names; `texts` has the levels of those that are not numbers."""
         counts = event_weights(weights, len(rows))
-        given = self._array_targets(y, len(rows))
-        targets, novel, refused = self._read_targets(given, len(rows))
+        if counts.all():
+            return self._learn_weighted(rows, names, texts, y, counts)
+        # As `learn_one` does: an event of weight 0 is looked at, and then nothing happens.
+        self._read_or_raise(self._array_targets(y, len(rows)), len(rows))
+        used = np.flatnonzero(counts)
+        losses = np.full(len(rows), np.nan)
+        if used.size:
+            kept: dict[Any, Sequence[str | None]] = {
+                name: [column[at] for at in used.tolist()] for name, column in texts.items()
+            }
+            try:
+                losses[used] = self._learn_weighted(rows[used], names, kept, _at(y, used), counts[used])
+            except InvalidEvent as error:
+                error.row = None if error.row is None else int(used[error.row])
+                raise
+        return losses
+
+    def _read_or_raise(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray]:
+        """Targets of n rows as numbers, and which hold a new label; `InvalidEvent` for the first that is no good."""
+        Y, novel, refused = self._read_targets(targets, n)
         if refused:
             row, error = min(refused.items())
             raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
-        if not counts.any():
-            return np.full(len(rows), np.nan)
+        return Y, novel
+
+    def _learn_weighted(
+        self,
+        rows: FloatArray,
+        names: Sequence[Any],
+        texts: Mapping[Any, Sequence[str | None]],
+        y: AnyArray,
+        weights: FloatArray,
+    ) -> FloatArray:
+        """Learn rows whose weights are all above 0."""
+        given = self._array_targets(y, len(rows))
+        targets, novel = self._read_or_raise(given, len(rows))
+        if not len(rows):
+            return np.empty(0)
         encoder = self._encoder
         known = set(encoder.fields)
         unseen = sorted((name for name in names if name not in known), key=str)
@@ -213,10 +245,8 @@ class MixtureOfExperts(base.Estimator):
         rows = reordered(rows, names, fields)
         texts = {**self._levels_of(rows, [name for name in fields if name not in texts], fields, names), **texts}
         texts = {name: texts[name] for name in fields if name in texts}
-        targets[counts == 0.0] = np.nan
-        novel &= counts > 0.0
         # The first event brings its levels together with its fields.
-        arrivals = encoder.arrivals({name: column[:1] for name, column in texts.items()}, counts[:1] > 0.0)
+        arrivals = encoder.arrivals({name: column[:1] for name, column in texts.items()})
         try:
             self._check_labels(given, novel)
             self._take(rows, targets, News(tuple(unseen), arrivals[0][1] if arrivals else ()))
@@ -228,16 +258,15 @@ class MixtureOfExperts(base.Estimator):
         start = 0
         while start < len(rows):
             # A new label makes the state grow at its own event, as it does in a loop over `learn_one`.
+            if novel[start]:
+                self._bring_levels(_sliced(texts, slice(start, start + 1)))
+                self._admit(given, start)
+                targets[start:], novel[start:], _ = self._read_targets(given[start:], len(rows) - start)
             ahead = np.flatnonzero(novel[start:])
-            stop = start + int(ahead[0]) if ahead.size else len(rows)
-            piece = slice(start, stop)
-            losses[piece] = self._learn_coded(rows[piece], _sliced(texts, piece), targets[piece], counts[piece]).losses
-            start = stop
-            if ahead.size:
-                self._admit(given, stop)
-                rest, later, _ = self._read_targets(given[stop:], len(rows) - stop)
-                novel[stop:] = later & (counts[stop:] > 0.0)
-                targets[stop:] = np.where(counts[stop:, None] == 0.0, np.nan, rest)
+            piece = slice(start, start + int(ahead[0]) if ahead.size else len(rows))
+            scores = self._learn_coded(rows[piece], _sliced(texts, piece), targets[piece], weights[piece])
+            losses[piece] = scores.losses
+            start = piece.stop
         return losses
 
     def _learn_coded(
@@ -258,10 +287,7 @@ class MixtureOfExperts(base.Estimator):
         runs = []
         for at, (start, levels) in enumerate(cuts):
             piece = slice(start, cuts[at + 1][0] if at + 1 < len(cuts) else len(X))
-            layout = encoder.layout
-            encoder.append_levels(levels)
-            if levels:
-                self._widen(layout)
+            self._append(levels)
             if piece.start == piece.stop:
                 continue
             for name, column in texts.items():
@@ -269,6 +295,17 @@ class MixtureOfExperts(base.Estimator):
                 X[piece, field] = encoder.codes(field, column[piece])
             runs.append(self._learn(X[piece], Y[piece], weights[piece], traced=traced))
         return mm.joined(runs)
+
+    def _bring_levels(self, texts: Mapping[Any, Sequence[str | None]]) -> None:
+        """Give the new levels of one learned row their columns, which always come before a new label."""
+        for _, levels in self._encoder.arrivals(texts):
+            self._append(levels)
+
+    def _append(self, levels: Sequence[tuple[Any, str]]) -> None:
+        if levels:
+            layout = self._encoder.layout
+            self._encoder.append_levels(levels)
+            self._widen(layout)
 
     def _check_labels(self, targets: Any, novel: BoolArray) -> None:
         """Raise `InvalidEvent` with its ``row`` if not every new label can be taken in."""
@@ -360,6 +397,7 @@ class MixtureOfExperts(base.Estimator):
         """Make room for the new label of one screened row, and learn it."""
         # What was predicted knew nothing of the label, so it had no probability.
         before, _ = self._score(self._raw(X, self.fields, texts), None)
+        self._bring_levels(texts)
         self._admit(targets, 0)
         target, _, _ = self._read_targets(targets, 1)
         scores = self._learn_coded(X, texts, target, weights, traced=traced)
@@ -698,6 +736,9 @@ class MixtureOfExperts(base.Estimator):
     def _learn_event(self, x: Mapping[Any, Any], target: FloatArray, w: float, new_label: Any = None) -> None:
         """Learn one event; `new_label` is one that the model has yet to make room for."""
         weight = event_weight(w)
+        if not isinstance(x, dict | Mapping):
+            msg = f"x: got {str(x)[:80]!r}; an event is a mapping of names to values"
+            raise InvalidEvent(msg, reason="wrong_type")
         news = self._encoder.news(x)
         row = self._encoder.row(x, news)
         if weight == 0.0:
@@ -915,6 +956,11 @@ class MixtureOfExperts(base.Estimator):
             for name in wanted
             if name in self._encoder.categorical and name in names
         }
+
+
+def _at(y: Any, used: AnyArray) -> Any:
+    """The targets of some rows; a list of labels keeps each one's type."""
+    return y[used] if isinstance(y, np.ndarray) else [y[at] for at in used]
 
 
 def _sliced(texts: Mapping[Any, Sequence[str | None]], piece: slice) -> dict[Any, Sequence[str | None]]:

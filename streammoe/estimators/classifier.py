@@ -241,7 +241,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        self._learn_table(*table_of(self, X), y.to_numpy(), None if w is None else np.asarray(w))
+        self._learn_table(*table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """The probability of each label at each row of a frame, one column for each, under the frame's index."""
@@ -255,7 +255,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         """Before anything was learned, every label that was given is as likely."""
         if self._state is None and self._warm_up is None and self._labels:
             return np.full((len(probabilities), len(self._labels)), 1.0 / len(self._labels))
-        return probabilities
+        return np.minimum(probabilities, 1.0)  # sums of shares may be a rounding above it
 
     def _likeliest(self, probabilities: FloatArray) -> AnyArray:
         labels = np.empty(len(self._labels) + 1, dtype=object)
@@ -271,6 +271,9 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     def _array_targets(self, y: Any, n: int) -> list[Label]:
         # Labels of several types in a list would all become strings.
         found = np.fromiter(y, dtype=object, count=len(y)) if isinstance(y, list | tuple) else np.asarray(y)
+        if found.dtype.kind not in "OUSbiuf" or isinstance(y, np.ma.MaskedArray):
+            msg = f"y: got values of type {found.dtype}; a label must be a string, a finite number or a boolean"
+            raise InvalidEvent(msg, reason="wrong_type", feature="target")
         if found.shape != (n,):
             msg = f"y: got shape {found.shape} for {n} rows; it must hold one label for each row of X"
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
@@ -394,7 +397,7 @@ def _plain(label: Any) -> Label:
     Raises:
         InvalidEvent: it is no label.
     """
-    if isinstance(label, np.generic):
+    if isinstance(label, np.generic) and not isinstance(label, np.timedelta64 | np.datetime64):
         label = label.item()
     if not _is_label(label):
         problem = "is NaN" if isinstance(label, float) else f"is a {type(label).__name__}"

@@ -29,6 +29,10 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> tuple[FloatArray, list[Any], dict
         InvalidEvent: a column or a value is of the wrong type, or a number is missing or not finite.
     """
     names = list(X.columns)
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1}, key=str)
+        msg = f"X: the columns {twice!r} stand more than once; give each column a name of its own"
+        raise InvalidEvent(msg, reason="wrong_shape")
     rows = np.zeros((len(X), len(names)))
     texts: dict[Any, list[str]] = {}
     for j, name in enumerate(names):

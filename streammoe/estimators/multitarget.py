@@ -260,6 +260,10 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         return frame_like(X, self._predict_table(*table_of(self, X)), self._targets)
 
     def _target_row(self, y: Mapping[Any, float]) -> FloatArray:
+        given: Any = y
+        if not isinstance(given, Mapping):
+            msg = f"target: got {str(given)[:80]!r}; it must be a mapping of outputs to numbers"
+            raise InvalidEvent(msg, reason="wrong_type", feature="target")
         return np.array([[number(y[name], name) for name in self._output_names(y)]])
 
     def _output_names(self, given: Iterable[Any]) -> list[Any]:

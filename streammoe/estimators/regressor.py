@@ -187,7 +187,7 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        self._learn_table(*table_of(self, X), y.to_numpy(), None if w is None else np.asarray(w))
+        self._learn_table(*table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The regression function at each row of a frame, under the frame's index."""
