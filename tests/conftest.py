@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-FEW = 12
+FEW = 4
 """Cases of one test that are fast; of more, evenly spread ones."""
 
 

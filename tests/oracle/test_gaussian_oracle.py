@@ -11,7 +11,7 @@ SOUND = [steps for steps in STEPS if steps != HOSTILE]
 WIDTHS = [3, 11, pytest.param(31, marks=pytest.mark.slow)]
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=11)
 @pytest.mark.parametrize("steps", SOUND)
 @pytest.mark.parametrize("bound", ["tight", "paper"])
 @pytest.mark.parametrize("p", WIDTHS)
@@ -24,7 +24,7 @@ def test_iterates_of_the_plain_algorithm(K, p, bound, steps):
     assert agreement.difference <= agreement.target(case), agreement
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=11)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("p", WIDTHS)
 @pytest.mark.parametrize("K", [1, 2, 4, 8])
@@ -37,7 +37,7 @@ def test_iterates_under_hostile_steps_with_a_prior(K, p, seed):
     assert agreement.difference <= agreement.target(case), agreement
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=11)
 @pytest.mark.parametrize(("degree", "gate_degree"), [(2, 2), (2, 1), (1, 2), (3, 1)])
 @pytest.mark.parametrize(("steps", "prior"), [(SOUND[0], 0.0), (SOUND[1], 0.5), (HOSTILE, 1.0)])
 def test_iterates_with_powers_of_the_inputs(steps, prior, degree, gate_degree):

@@ -16,7 +16,7 @@ families = pytest.mark.parametrize("family", FAMILIES, ids=["diagonal", "full"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("steps", SOUND)
 @pytest.mark.parametrize("K", [1, 2, 4])
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=11)
 def test_iterates_of_one_output_under_the_adaptive_bound(K, steps, weighted):
     case = Case(K, 11, "adaptive", steps, weighted=weighted)
     agreement = run(case, EVENTS, twins=1)
@@ -27,7 +27,7 @@ def test_iterates_of_one_output_under_the_adaptive_bound(K, steps, weighted):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("K", [1, 2, 4])
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=11)
 def test_iterates_of_one_output_under_hostile_steps_with_a_prior(K, seed):
     case = Case(K, 11, BOUNDS[-(seed % 3)], HOSTILE, prior=1.0, seed=seed, weighted=True)
     agreement = run(case, EVENTS, twins=1)
@@ -36,7 +36,7 @@ def test_iterates_of_one_output_under_hostile_steps_with_a_prior(K, seed):
     assert agreement.difference <= agreement.target(case), agreement
 
 
-@pytest.mark.sampled(one_in=7)
+@pytest.mark.sampled(one_in=11)
 @families
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weights"])
 @pytest.mark.parametrize("bound", BOUNDS)
@@ -50,7 +50,7 @@ def test_iterates_of_several_outputs(K, p, bound, weighted, family):
     assert agreement.difference <= agreement.target(case), agreement
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=11)
 @families
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("p", [3, 11])

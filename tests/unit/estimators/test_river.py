@@ -36,7 +36,7 @@ def cases():
             yield pytest.param(model, check, id=name, marks=marks)
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize(("model", "check"), list(cases()))
 def test_estimator_checks(model, check):
     check(model.clone())

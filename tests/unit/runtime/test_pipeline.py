@@ -325,7 +325,7 @@ def changes_for(kind):
     return st.lists(st.tuples(st.integers(0, 59), st.sampled_from([*CHANGES, *OF_TARGETS[kind]])), max_size=12)
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=9)
 @pytest.mark.parametrize(("kind", "format"), FORMATS_AND_KINDS)
 @settings(deadline=None, max_examples=12)
 @given(data=st.data())
@@ -374,7 +374,7 @@ def test_a_pipeline_learns_what_a_loop_over_events_does(kind, format):
     assert line.model.state_digest() == loop.model.state_digest()
 
 
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=9)
 @pytest.mark.parametrize("kind", streams.KINDS)
 @pytest.mark.parametrize("at", [3, 30, 39, 40, 50])
 def test_what_comes_late_in_one_event_comes_together_or_not_at_all(kind, at):

@@ -122,7 +122,7 @@ def twin(kind):
     return line.model.state_digest()
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=9)
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,7 +175,7 @@ def test_what_is_missing_or_can_be_read_is_no_poison(kind, format):
         assert "c=violet" in line.model.feature_names
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=9)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)

@@ -276,7 +276,7 @@ def quantile(shares, means, deviations, tail):
 
 @pytest.mark.parametrize("level", [0.0, 0.5, 0.9, 0.9999])
 @pytest.mark.parametrize("K", [1, 2, 5])
-@pytest.mark.sampled(one_in=4)
+@pytest.mark.sampled(one_in=9)
 def test_the_ends_are_quantiles_of_the_mixture(level, K):
     rng = np.random.default_rng(K)
     n, Q = 60, 2
@@ -379,7 +379,7 @@ def test_each_used_event_has_one_row_whose_version_is_what_was_learned_before(tm
     assert said.outcomes["learned"] == learned
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=9)
 @pytest.mark.parametrize("kind", streams.KINDS)
 @pytest.mark.parametrize("to", ["jsonl", "parquet"])
 @settings(max_examples=8, deadline=None)
