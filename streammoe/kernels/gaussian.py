@@ -15,8 +15,8 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
-from streammoe.kernels.linalg import VANISHED, dot
-from streammoe.kernels.linear import residual_of_linear, step_linear
+from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
+from streammoe.kernels.linear import residual_of_linear
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -213,19 +213,28 @@ def step(
     keep = 1.0 - gamma
     decay = state.decay[0] * keep
     amount = gamma * event_weight / decay
+    # With stored matrices R̃ = R / decay and their inverses P̃ = decay · P, the update of R by (1−γ) and γ τ r rᵀ is a
+    # rank-1 update of R̃ with weight γ τ / decay⁺, and R⁺⁻¹ r = P̃ r / (decay⁺ (1 + weight · rᵀ P̃ r)).
     step_gate(state, options, amount, shares, tau, push, w, gate_gain)
     for k in range(K):
         weight = amount * tau[k]
-        shrink = step_linear(state, k, r, y, means[k], weight, gain)
+        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
+        shrink = 1.0 / (1.0 + weight * quadratic)
         old_mass = keep * state.masses[k]
         fresh = gamma * event_weight * tau[k]
         # Without a prior a starved expert's mass would reach 0 and its variance 0/0; so it stays, dead but finite.
         mass = max(old_mass + fresh, VANISHED)
         for q in range(Q):
             error = y[q] - means[k, q]
+            # 1 − γ τ rᵀ R⁺⁻¹ r, written so that it cannot become negative, is the factor `shrink`.
             variance = (old_mass * state.variances[k, q] + fresh * error * error * shrink) / mass
             state.variances[k, q] = max(variance, options.variance_floor * state.prior_variances[q])
+            push_size = weight * shrink * error
+            for j in range(r.shape[0]):
+                state.experts[k, q, j] += push_size * gain[j]
         state.masses[k] = mass
+        add_outer(state.expert_inverses[k], gain, -weight * shrink)
+        add_outer(state.expert_grams[k], r, weight)
     finish_step(state, gamma, decay)
     if decay < REFRESH_BELOW:
         refresh(state, topped_up(state, options, gamma))

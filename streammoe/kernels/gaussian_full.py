@@ -12,8 +12,8 @@ import numpy as np
 
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gaussian import LOG_2PI
-from streammoe.kernels.linalg import VANISHED, dot
-from streammoe.kernels.linear import residual_of_linear, step_linear
+from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
+from streammoe.kernels.linear import residual_of_linear
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -232,7 +232,8 @@ def step(
     step_gate(state, options, amount, shares, tau, push, w, gate_gain)
     for k in range(K):
         weight = amount * tau[k]
-        shrink = step_linear(state, k, r, y, means[k], weight, gain)
+        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
+        shrink = 1.0 / (1.0 + weight * quadratic)
         old_mass = keep * state.masses[k]
         fresh = gamma * event_weight * tau[k]
         mass = max(old_mass + fresh, VANISHED)
@@ -245,7 +246,12 @@ def step(
                     value = max(value, options.variance_floor * state.prior_variances[q])
                 state.variances[k, q, c] = value
                 state.variances[k, c, q] = value
+            push_size = weight * shrink * error
+            for j in range(r.shape[0]):
+                state.experts[k, q, j] += push_size * gain[j]
         state.masses[k] = mass
+        add_outer(state.expert_inverses[k], gain, -weight * shrink)
+        add_outer(state.expert_grams[k], r, weight)
     finish_step(state, gamma, decay)
     if decay < REFRESH_BELOW:
         refresh(state, topped_up(state, options, gamma))
