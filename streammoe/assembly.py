@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points, version
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from pydantic import BaseModel
 
 from streammoe import settings as settings_module
-from streammoe.errors import CheckpointError
+from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import Source
@@ -60,7 +61,37 @@ def load_settings(
         ConfigError: with every problem at once.
     """
     sources: dict[str, type[BaseModel]] = {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
-    return settings_module.load(path, sources=sources, environment=environment, overrides=overrides)
+    settings = settings_module.load(path, sources=sources, environment=environment, overrides=overrides)
+    _refuse_own_output(settings)
+    return settings
+
+
+def _refuse_own_output(settings: Settings) -> None:
+    """Refuse files that would be read and written: the daemon would learn what it says, and spoil what it reads.
+
+    Raises:
+        ConfigError: with each setting that names such a file.
+    """
+    source = getattr(settings.source, "path", None)
+    if source is None:
+        return
+    read = os.path.realpath(source)
+    written = {"dead_letters.path": settings.dead_letters.path, "predictions.path": settings.predictions.path}
+    problems = [
+        f"{setting}: is {path!r}, which source.path {source!r} reads; name another file"
+        for setting, path in written.items()
+        if path is not None
+        and _names(read, os.path.realpath(path))
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _names(pattern: str, path: str) -> bool:
+    """Whether a path or glob, both absolute, names this path."""
+    if "**" in pattern:  # crosses folders
+        return fnmatch.fnmatch(path, pattern)
+    return path == pattern or PurePath(path).match(pattern)
 
 
 def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[str] = ()) -> Settings:
@@ -204,6 +235,7 @@ def schema_of(settings: Settings) -> Schema:
         categorical=frozenset(schema.categorical),
         timestamps=frozenset(schema.timestamps),
         late_columns=schema.late_columns,
+        max_columns=schema.max_columns,
     )
 
 

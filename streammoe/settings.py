@@ -86,6 +86,8 @@ class Schema(Section):
     categorical: Columns = ()
     timestamps: Columns = ()
     late_columns: bool = False
+    max_columns: int = Field(256, ge=1)
+    """Columns up to which late ones join."""
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -74,8 +74,9 @@ class GzipStream:
             at = self._offset + len(self._salvaged)
             self._damage = SourceError(
                 f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content ({error}); "
-                "what comes before has been read. Restore the file (gzip -t checks it) and start again, reading goes "
-                "on there"
+                "what comes before has been read, and may be spoilt from somewhere on, since damage can go unnoticed "
+                "until the checksum at the end. Restore the file (gzip -t checks it) and begin anew with --fresh; or, "
+                "if only the rest was damaged, start again: reading goes on there"
             )
             return b""
         self._between_members = self._decoder.eof

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -118,6 +119,9 @@ class _Pipe:
 
     def check(self) -> None:
         """Make sure that there is something to read from."""
+        if self._descriptor == 0 and sys.stdin is None:
+            # It was closed at the start, and has become the number of some file opened since.
+            raise SourceError("stdin is closed; connect a pipe or a file to it, such as with < records.jsonl")
         try:
             os.fstat(self._descriptor)
         except OSError as error:

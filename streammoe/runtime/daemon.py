@@ -98,6 +98,8 @@ class Daemon:
         self._processed = 0
         self._saved_at = time.monotonic()
         self._path = ""
+        self._begun = position is not None
+        """Whether there is a checkpoint that knows where reading began."""
         for outcome in outcomes:
             metrics.count(outcome, outcomes[outcome])
         for reason in reasons:
@@ -172,6 +174,7 @@ class Daemon:
         if self._position is not None:
             self._source.commit(self._position)
         self._unsaved = 0
+        self._begun = True
         self._saved_at = time.monotonic()
         self._path = str(path)
         self._metrics.checkpoint(self._saved_at - started)
@@ -220,6 +223,9 @@ class Daemon:
     def _is_due(self) -> bool:
         if not self._unsaved:
             return False
+        if not self._begun and self._source.progress() is None:
+            # Only a checkpoint knows which files an endless source was reading, should they be rotated away.
+            return True
         return (
             self._unsaved >= self._policy.every_events
             or time.monotonic() - self._saved_at >= self._policy.every_seconds

@@ -147,6 +147,7 @@ class BadRecordGuard:
             message = (
                 f"{worst} of {WINDOW} records in a row were refused, dead_letters.max_ratio allows {self.max_ratio:g} "
                 "of them; look at the reasons in the dead letters, mend the producer, or name the columns that hold no "
-                "numbers in schema.ignore, and start again: nothing after the last checkpoint has been passed over"
+                "numbers in schema.categorical, schema.timestamps or schema.ignore, and start again: nothing after the "
+                "last checkpoint has been passed over"
             )
             raise TooManyBadRecords(message)

@@ -32,6 +32,8 @@ class Schema(NamedTuple):
     categorical: frozenset[str] = frozenset()
     timestamps: frozenset[str] = frozenset()
     late_columns: bool = False
+    max_columns: int = 256
+    """Fields up to which late ones join."""
 
     @property
     def others(self) -> set[str]:
@@ -82,7 +84,7 @@ class Pipeline:
             return _refused_whole(batch)
         ledger = _Ledger(batch)
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
-        ignored = self.schema.others if self.schema.late_columns else None
+        ignored = self.schema.others if self._takes_columns() else None
         while True:
             decoded = decoder(batch.format).decode(rest, self._wanted(self.model.fields), ignored)
             self._learn(rest, decoded, ledger)
@@ -91,6 +93,13 @@ class Pipeline:
             at, values = decoded.first_new
             self._learn_wider(rest, at, values, ledger)
             rest = rest.tail(at + 1)
+            if not self._takes_columns():
+                LOGGER.warning(
+                    "%s: there are %d columns now, as many as schema.max_columns allows; later ones are ignored",
+                    batch.origin,
+                    len(self.model.fields),
+                )
+                ignored = None
         if ignored is None:
             self._notice_unknown(batch)
         if not self.model.is_finite():
@@ -220,6 +229,10 @@ class Pipeline:
         return _Before(self.model.n, len(self.model.output_names))
 
     # -- Fields ----------------------------------------------------------------------------------------------------
+
+    def _takes_columns(self) -> bool:
+        """Whether columns that come late still join; one record may bring several beyond the limit."""
+        return self.schema.late_columns and len(self.model.fields) < self.schema.max_columns
 
     @property
     def _is_classifier(self) -> bool:

@@ -77,6 +77,15 @@ def test_averages_over_times_are_warned_of(here, caplog, averaging, warns):
     assert ("times move slowly" in caplog.text) is warns
 
 
+@pytest.mark.parametrize("setting", ["dead_letters.path", "predictions.path"])
+@pytest.mark.parametrize("path", ["data.csv", "d*.csv", "*"])
+def test_what_is_read_is_never_written(here, setting, path):
+    flags = ["predictions.kind=file", "predictions.format=jsonl", "predictions.path=elsewhere/p.jsonl"]
+    with pytest.raises(ConfigError, match=f"{setting}: is 'data.csv'"):
+        settings(f"source.path={path}", *flags, f"{setting}=data.csv")
+    assert settings(f"source.path={path}", "dead_letters.path=elsewhere/letters.jsonl")
+
+
 def test_the_connector_for_files_is_found():
     assert "file" in connectors()
 

@@ -286,3 +286,9 @@ def test_a_file_or_nothing_may_stand_in_for_the_pipe(write, content):
     with write("a.csv", content).open("rb") as stdin:
         done = subprocess.run([sys.executable, "-c", PROGRAM], stdin=stdin, capture_output=True, check=True)
     assert done.stdout == (b"1\n2\n" if content else b"") + b"end\n"
+
+
+def test_a_closed_standard_input_is_not_some_file_opened_since(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SourceError, match="stdin is closed"):
+        StdinSource(StdinSource.Settings(kind="stdin", format="jsonl")).seek(None)

@@ -157,6 +157,18 @@ def test_a_checkpoint_is_due_after_so_many_seconds(build, clock):
     assert ran.store.positions == [300, 600, 900, 1000]
 
 
+def test_an_endless_source_has_a_checkpoint_after_its_first_batch(build):
+    """Only that knows which file was being read, should it be rotated away before the next one is due."""
+    stop = Asked()
+
+    def tick(following):
+        stop.requested = following == 900
+
+    ran = build(GOOD[:1000], policy=NEVER, before_poll=tick, endless=True)
+    ran.daemon.run(stop)
+    assert ran.store.positions == [100, 1000]
+
+
 def test_time_alone_writes_nothing_new(build, clock):
     stop = Asked()
 

@@ -431,3 +431,14 @@ def test_an_unknown_class_in_the_first_record_leaves_no_columns():
     line = streams.pipeline("classifier", classes=("low", "some", "high"))
     assert streams.run(line, streams.stream_of(events, "jsonl")).letters == [(0, "unknown_class", "validate")]
     assert line.model.fields == ["a", "b", "c", "t"]
+
+
+def test_late_columns_join_up_to_a_limit(caplog):
+    """Columns made up by a producer must not fill the memory."""
+    records = [json.dumps({"a": math.sin(i), f"k{i}": 1.0, "y": math.cos(i)}).encode() for i in range(30)]
+    model = MoERegressor(2, warmup=10, warmup_restarts=1)
+    line = Pipeline(model, Schema(TARGETS, late_columns=True, max_columns=7), PrequentialScores())
+    outcomes, *_ = stream(line, records, sizes=[11])
+    assert model.fields == ["a", *(f"k{i}" for i in range(6))]
+    assert outcomes["learned"] == 30
+    assert caplog.text.count("as many as schema.max_columns allows") == 1
