@@ -80,8 +80,7 @@ def _refuse_own_output(settings: Settings) -> None:
     problems = [
         f"{setting}: is {path!r}, which source.path {source!r} reads; name another file"
         for setting, path in written.items()
-        if path is not None
-        and _names(read, os.path.realpath(path))
+        if path is not None and _names(read, os.path.realpath(path))
     ]
     if problems:
         raise ConfigError(*problems)
