@@ -52,6 +52,11 @@ def connectors() -> dict[str, Callable[[Any], Source]]:
     return {entry.name: cast("Callable[[Any], Source]", entry.load()) for entry in entry_points(group=CONNECTORS)}
 
 
+def _source_settings() -> dict[str, type[BaseModel]]:
+    """What each installed connector wants to be told, by the ``kind`` that selects it."""
+    return {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
+
+
 def load_settings(
     path: str | Path, *, overrides: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 ) -> Settings:
@@ -60,8 +65,7 @@ def load_settings(
     Raises:
         ConfigError: with every problem at once.
     """
-    sources: dict[str, type[BaseModel]] = {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
-    settings = settings_module.load(path, sources=sources, environment=environment, overrides=overrides)
+    settings = settings_module.load(path, sources=_source_settings(), environment=environment, overrides=overrides)
     _refuse_own_output(settings)
     return settings
 
@@ -99,8 +103,7 @@ def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[s
     Raises:
         ConfigError: with every problem at once.
     """
-    sources: dict[str, type[BaseModel]] = {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
-    return settings_module.from_tables(tables, name, sources=sources, overrides=overrides)
+    return settings_module.from_tables(tables, name, sources=_source_settings(), overrides=overrides)
 
 
 def compile_kernels(settings: Settings | None = None) -> None:

@@ -42,7 +42,7 @@ class WarmUp:
         self.count += n_kept
         family = self.family
         options = learning_options(
-            bound="tight",
+            bound="tight" if family.is_metric else "adaptive",
             n_experts=1,
             n_rows=family.n_rows(self.n_outputs),
             prior_strength=PRIOR_STRENGTH,
@@ -53,7 +53,7 @@ class WarmUp:
             family,
             self.recursive,
             new_residual(family, self.recursive, self.n_outputs),
-            options._replace(adaptive=not family.is_metric),
+            options,
             family.warmup_schedule,
             R,
             R,

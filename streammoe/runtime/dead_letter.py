@@ -5,15 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 
-from streammoe.errors import CheckpointError, ConfigError, TooManyBadRecords
-from streammoe.persistence.durable import sync_folder
+from streammoe.errors import TooManyBadRecords
 from streammoe.ports import DeadLetter
+from streammoe.runtime.appending import AppendedLines
 from streammoe.types import BoolArray
 
 WINDOW = 1_000
@@ -27,21 +24,8 @@ class DeadLetterFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            torn = self.path.exists() and not self._ends_with_line_end()
-            self._stream = self.path.open("ab")
-            sync_folder(self.path.parent)
-            if torn:
-                # A killed process may have left half a line; what follows must not be glued to it.
-                self._stream.write(b"\n")
-        except OSError as error:
-            message = (
-                f"dead_letters.path {self.path}: cannot be opened for appending ({error.strerror}); "
-                "name a file in a folder that this user may write"
-            )
-            raise ConfigError(message) from error
+        self._lines = AppendedLines(path, "dead_letters.path")
+        self.path = self._lines.path
 
     def write(self, letters: list[DeadLetter]) -> None:
         """Append these letters; durable after `flush`."""
@@ -52,9 +36,7 @@ class DeadLetterFile:
             except UnicodeDecodeError:
                 del entry["record"]
                 entry["record_base64"] = base64.b64encode(letter.record).decode()
-            line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-            with self._failing_loudly():
-                self._stream.write(line)
+            self._lines.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
 
     def flush(self) -> None:
         """Return only when everything written is on disk.
@@ -62,32 +44,11 @@ class DeadLetterFile:
         Raises:
             CheckpointError: it cannot be written; a checkpoint must not pass over records that are kept nowhere.
         """
-        with self._failing_loudly():
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
+        self._lines.flush()
 
     def close(self) -> None:
         """Close the file."""
-        with self._failing_loudly():
-            self._stream.close()
-
-    @contextmanager
-    def _failing_loudly(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            message = (
-                f"dead_letters.path {self.path}: cannot be written ({error.strerror}); make room on the disk or mend "
-                "its permissions, and start again: nothing after the last checkpoint has been passed over"
-            )
-            raise CheckpointError(message) from error
-
-    def _ends_with_line_end(self) -> bool:
-        with self.path.open("rb") as stream:
-            if stream.seek(0, os.SEEK_END) == 0:
-                return True
-            stream.seek(-1, os.SEEK_END)
-            return stream.read(1) == b"\n"
+        self._lines.close()
 
 
 _REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detail": str}

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
+from streammoe.estimators.arguments import LARGEST_WEIGHT
 from streammoe.ports import Batch
 from streammoe.runtime.decoders.values import READERS, Kind, label, shortened
 from streammoe.types import BoolArray, FloatArray, IntArray
-
-LARGEST_WEIGHT = 1e6
 
 Values = dict[str, object]
 """One record, raw, by name."""
