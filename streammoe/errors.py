@@ -40,6 +40,12 @@ class CheckpointError(StreammoeError):
     exit_code = 4
 
 
+class SinkError(StreammoeError):
+    """Predictions or dead letters cannot be written, for good; what was learned since the last checkpoint is undone."""
+
+    exit_code = 6
+
+
 class TooManyBadRecords(StreammoeError):  # noqa: N818 - a public name that operators know from the exit codes
     """More of the latest records were refused than `dead_letters.max_ratio` allows; a deploy has probably gone bad."""
 

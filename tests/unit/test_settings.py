@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from streammoe.assembly import load_settings
 from streammoe.errors import ConfigError
 from streammoe.schedules import Constant, Power
-from streammoe.settings import SCHEDULE_TABLES, Model, Settings, learning_defaults, load
+from streammoe.settings import SCHEDULE_TABLES, Kinds, Model, Settings, learning_defaults, load
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -42,7 +42,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def read(path: Path, *flags: str, **environment: str) -> Settings:
-    return load(path, sources=SOURCES, environment=environment, overrides=flags)
+    return load(path, kinds=Kinds(SOURCES), environment=environment, overrides=flags)
 
 
 def problems(path: Path, *flags: str, **environment: str) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def problems(path: Path, *flags: str, **environment: str) -> tuple[str, ...]:
 class TestDefaults:
     def test_a_minimal_file_takes_every_default(self, config: Path) -> None:
         settings = read(config)
-        assert settings.source == FileSettings(kind="file", path="a.csv")
+        assert settings.sources[0] == FileSettings(kind="file", path="a.csv")
         assert settings.schema.target == "y"
         assert settings.model == Model()
         assert settings.model.schedule == Power(0.6)
@@ -145,7 +145,7 @@ class TestPrecedence:
 
     @pytest.mark.parametrize("text", ["b/*.csv", "a=b", "", "1\nformat = 2", '"open', "no # comment"])
     def test_values_that_are_not_toml_are_plain_text(self, config: Path, text: str) -> None:
-        source = read(config, f"source.path={text}").source
+        source = read(config, f"source.path={text}").sources[0]
         assert isinstance(source, FileSettings)
         assert source.path == text
 
@@ -161,7 +161,7 @@ class TestPrecedence:
 
     def test_the_kind_of_source_can_be_overridden(self, config: Path) -> None:
         config.write_text('[source]\nkind = "file"\n[schema]\ntarget = "y"\n')
-        assert read(config, "source.kind=queue", "source.topics=clicks").source == QueueSettings(
+        assert read(config, "source.kind=queue", "source.topics=clicks").sources[0] == QueueSettings(
             kind="queue", topics="clicks"
         )
 

@@ -13,6 +13,7 @@ from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.runtime.daemon import CheckpointPolicy, Daemon
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
+from streammoe.runtime.health import Health
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.runtime.predictions import JsonlPredictions
@@ -66,8 +67,8 @@ class Recorded(CheckpointStore):
 class Told(ListSource):
     told = None
 
-    def commit(self, position):
-        super().commit(position)
+    def commit(self, position, generation):
+        super().commit(position, generation)
         self.told.append("committed")
 
 
@@ -96,7 +97,7 @@ def build(tmp_path):
         told = []
         store = Recorded(tmp_path / "state", told)
         store.prepare()
-        found = store.latest()
+        generation, found = store.latest() or (0, None)
         metadata = found.metadata if found else {"positions": [None], "counters": {"outcomes": {}, "reasons": {}}}
         model = MoERegressor.from_checkpoint(found.arrays, metadata["model"]) if found else MoERegressor(2, warmup=50)
         scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
@@ -122,6 +123,8 @@ def build(tmp_path):
             policy=policy,
             description={"version": "1", "settings": {"model": {}}},
             position=metadata["positions"][0],
+            generation=generation,
+            health=Health(60.0),
             outcomes=metadata["counters"]["outcomes"],
             reasons=metadata["counters"]["reasons"],
         )
@@ -408,7 +411,7 @@ def test_restarts_do_not_carry_a_bad_deploy_past_the_window(build):
         ran = build(records, policy=CheckpointPolicy(100, 1e9))
         with pytest.raises(TooManyBadRecords):
             ran.daemon.run(Asked())
-        ends.append(ran.store.latest().metadata["positions"][0]["next"])
+        ends.append(ran.store.latest()[1].metadata["positions"][0]["next"])
     assert max(ends) <= 2500
 
 
