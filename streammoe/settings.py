@@ -458,7 +458,11 @@ class _Reader:
             **_joined(Predictions, kinds.predictions),
         }
         letters: dict[str, type[BaseModel]] = {"file": DeadLetterFile, **_joined(DeadLetters, kinds.dead_letters)}
-        read["predictions"] = self._chosen(("predictions",), predictions, tables.pop("predictions"), default="none")
+        table = tables.pop("predictions")
+        if isinstance(table, dict) and table.get("kind", "none") == "none":
+            # Whoever turns them off need not take out where they went.
+            table = {name: value for name, value in table.items() if name in NoPredictions.model_fields}
+        read["predictions"] = self._chosen(("predictions",), predictions, table, default="none")
         read["dead_letters"] = self._chosen(("dead_letters",), letters, tables.pop("dead_letters"), default="file")
         model = tables["model"]
         if isinstance(model, dict) and "schedule" in model:
@@ -570,6 +574,7 @@ def _parsed(text: str) -> object:
 
 
 _SECRET = re.compile("password|secret|token", re.IGNORECASE)
+_LOGIN = re.compile(r"//\S*@")  # of an address
 _MASK = "***"
 _LONGEST_SHOWN = 60
 
@@ -585,5 +590,5 @@ def _shown(value: object) -> str:
             return "a table"
         case list() | tuple():
             return "a list"
-    text = repr(value)
+    text = _LOGIN.sub(f"//{_MASK}@", repr(value))
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
