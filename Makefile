@@ -4,11 +4,13 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 VENV := .venv
 BIN := $(VENV)/bin
-# Both may be set on the command line: make test PYTEST_ARGS="-k gate", make demo DEMO_ARGS="--help".
+# May be set on the command line: make test PYTEST_ARGS="-k gate", make demo DEMO_ARGS="--help",
+# make kafka-up KAFKA_ARGS="--port 9093".
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+KAFKA_ARGS ?=
 
-.PHONY: help demo test bench lint format image-check clean
+.PHONY: help demo test bench lint format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +39,15 @@ format: $(VENV)/.stamp-dev  ## Mend what ruff can mend
 image-check: $(VENV)/.stamp-dev  ## Check the Dockerfile and rehearse its steps without an engine
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/check_image.py
 
+kafka-up: $(VENV)/.stamp-dev  ## Start a real Kafka on 127.0.0.1:9092; needs Java 17 and Maven
+	$(BIN)/python scripts/kafka_broker.py up $(KAFKA_ARGS)
+
+kafka-down: $(VENV)/.stamp-dev  ## End it; its topics stay in .kafka
+	$(BIN)/python scripts/kafka_broker.py down $(KAFKA_ARGS)
+
 clean:  ## Remove what the other targets made
-	rm -rf $(VENV) dist build demo-state .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@! [ -d .kafka ] || ! [ -x $(BIN)/python ] || $(BIN)/python scripts/kafka_broker.py down
+	rm -rf .kafka $(VENV) dist build demo-state .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments are as new as pyproject.toml, so a changed dependency is installed by the next target.

@@ -1,0 +1,76 @@
+"""Topics and records on a broker, for tests: what is asked for has happened when a call returns."""
+
+import itertools
+import uuid
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+
+TIMEOUT_MS = 30_000
+
+
+class Topics:
+    """Creates, fills and reads topics of one broker. Its clients connect when they are first needed, and are kept."""
+
+    def __init__(self, address):
+        self.address = address
+        self._admin = None
+        self._producer = None
+
+    def create(self, partitions=1, configs=None, name="events"):
+        """A new topic of this many partitions, with a name of its own that begins with `name`."""
+        if self._admin is None:
+            self._admin = KafkaAdminClient(bootstrap_servers=self.address)
+        topic = f"{name}-{uuid.uuid4().hex[:8]}"
+        settings = {key: str(value) for key, value in (configs or {}).items()}
+        new = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
+        self._admin.create_topics({topic: new}, timeout_ms=TIMEOUT_MS)
+        return topic
+
+    def fill(self, topic, values, *, partition=None, timestamps=None, keys=None, headers=None):
+        """Send these values (bytes, text, or None for a tombstone), in order; the offset of each.
+
+        `timestamps` (ms), `keys` (bytes) and `headers` (lists of names and bytes) go with them, one for each. Without
+        `partition` Kafka chooses by the key.
+        """
+        if self._producer is None:
+            self._producer = KafkaProducer(bootstrap_servers=self.address, linger_ms=5)
+        rows = zip(values, _each(keys), _each(headers), _each(timestamps), strict=False)
+        sent = [
+            self._producer.send(
+                topic,
+                value.encode() if isinstance(value, str) else value,
+                key=key,
+                headers=more,
+                partition=partition,
+                timestamp_ms=at,
+            )
+            for value, key, more, at in rows
+        ]
+        self._producer.flush(TIMEOUT_MS / 1000)
+        return [future.get(TIMEOUT_MS / 1000).offset for future in sent]
+
+    def read(self, topic, **settings):
+        """All records of a topic as they are now, partition after partition."""
+        settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
+        consumer = KafkaConsumer(bootstrap_servers=self.address, **settings)
+        try:
+            partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            ends = consumer.end_offsets(partitions)
+            found = {partition: [] for partition in partitions}
+            while any(consumer.position(partition) < end for partition, end in ends.items()):
+                for partition, records in consumer.poll(500).items():
+                    found[partition] += records
+        finally:
+            consumer.close()
+        return [record for partition in partitions for record in found[partition]]
+
+    def close(self):
+        for client in (self._admin, self._producer):
+            if client is not None:
+                client.close()
+
+
+def _each(values):
+    return itertools.repeat(None) if values is None else values
