@@ -34,6 +34,12 @@ class SourceError(StreammoeError):
     exit_code = 3
 
 
+class RetriableSourceError(SourceError):
+    """Events cannot be read for now, and nothing was lost: the same call may be made again later."""
+
+    retriable = True
+
+
 class CheckpointError(StreammoeError):
     """A checkpoint cannot be written, read or used with these settings; also a locked or unwritable folder."""
 

@@ -570,6 +570,7 @@ def _parsed(text: str) -> object:
 
 
 _SECRET = re.compile("password|secret|token", re.IGNORECASE)
+_LOGIN = re.compile(r"//\S*@")  # of an address
 _MASK = "***"
 _LONGEST_SHOWN = 60
 
@@ -585,5 +586,5 @@ def _shown(value: object) -> str:
             return "a table"
         case list() | tuple():
             return "a list"
-    text = repr(value)
+    text = _LOGIN.sub(f"//{_MASK}@", repr(value))
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
