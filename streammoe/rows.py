@@ -14,9 +14,9 @@ from streammoe.types import FloatArray
 def json_rows(rows: Predictions) -> list[dict[str, Any]]:
     """One object for each event: place, model_version, prediction, and what else is known.
 
-    Of several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. ``loss`` is the -log s(y|x) of
-    an event that was learned. What is not known is ``None`` or NaN; both are null once a strict encoder has written
-    them, and so are infinities.
+    Of several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. ``loss`` is the -log s(y|x)
+    of an event that was learned. What is not known is ``None`` or NaN, which JSON has to write as null, and infinities
+    too.
     """
     columns = {"place": rows.places, "model_version": rows.versions.tolist(), **_columns(rows)}
     names = tuple(columns)

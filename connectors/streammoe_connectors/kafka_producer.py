@@ -39,6 +39,7 @@ SAY_SECONDS = 30.0
 FIRST_SECONDS = 5.0
 """How long a start waits for a broker; it is there, or will be waited for once there is something to write."""
 CLOSE_SECONDS = 5.0
+TOPIC_NAME = r"^[a-zA-Z0-9._-]{1,249}$"
 SETTLED = "nothing was lost: the next start writes again all that came after the last checkpoint"
 
 _BOOTSTRAP_MS = 10_000
@@ -186,8 +187,9 @@ class TopicProducer:
         return self._producer
 
     def _connect(self) -> KafkaProducer:
-        producer = None
-        while producer is None and not self._closed.is_set():
+        producer: KafkaProducer | None = None
+        while producer is None:
+            self._check_open()
             try:
                 producer = KafkaProducer(**self._options)
             except KafkaTimeoutError:
@@ -196,21 +198,26 @@ class TopicProducer:
                 raise ConfigError(f"{self.target.section}: kafka-python refuses its settings: {error}") from error
             except (KafkaError, OSError) as error:
                 raise self.explained(error) from error
-        while not self._closed.is_set():
-            try:
-                producer.partitions_for(self.target.topic)
-            except KafkaTimeoutError:
-                self._look_for_topic(producer)
-            except (KafkaError, ValueError) as error:
-                producer.close(timeout=0)
-                raise self.explained(error) from error
-            else:
-                return producer
-        if producer is not None:
+        try:
+            while True:
+                self._check_open()
+                try:
+                    producer.partitions_for(self.target.topic)
+                except KafkaTimeoutError:
+                    self._look_for_topic()
+                except (KafkaError, ValueError) as error:
+                    raise self.explained(error) from error
+                else:
+                    return producer
+        except StreammoeError:
             producer.close(timeout=0)
-        raise SinkError(f"{self.target.section}: closed before a broker answered")
+            raise
 
-    def _look_for_topic(self, producer: KafkaProducer) -> None:
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise SinkError(f"{self.target.section}: closed before a broker answered")
+
+    def _look_for_topic(self) -> None:
         """Tell a topic that is not there from brokers that do not answer.
 
         Raises:
@@ -227,8 +234,17 @@ class TopicProducer:
             LOGGER.debug("%s: cannot be asked for topics: %s", self._servers, error)
             return
         if any(topic["error_code"] == UnknownTopicOrPartitionError.errno for topic in found):
-            producer.close(timeout=0)
             raise self.explained(UnknownTopicOrPartitionError())
+
+    def look(self, timeout: float) -> None:
+        """Connect for up to so many seconds, so that a topic that is not there is noticed at the start.
+
+        Raises:
+            SinkError: see `connected`.
+            ConfigError: same.
+        """
+        if self.connected(timeout) is None:
+            LOGGER.warning("%s: no broker of %s answers; it is tried on", self.target.section, self._servers)
 
     def wait_connected(self) -> KafkaProducer:
         """The producer; waits for a broker for as long as a record may take.
@@ -252,7 +268,12 @@ class TopicProducer:
         return len(self._retried(lambda: producer.partitions_for(self.target.topic)))
 
     def send(
-        self, value: bytes, key: bytes | None, place: Place, partitions: int, headers: list[tuple[str, bytes]]
+        self,
+        value: bytes,
+        key: bytes | None,
+        place: Place,
+        partitions: int,
+        headers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
         """Send one record; waits while too many are on their way.
 
@@ -276,7 +297,7 @@ class TopicProducer:
         size = len(value) + len(key) + sum(len(name) + len(content) for name, content in headers)
         try:
             future = self._retried(
-                lambda: producer.send(self.target.topic, value, key=key, partition=partition, headers=headers)
+                lambda: producer.send(self.target.topic, value, key=key, partition=partition, headers=list(headers))
             )
         except KafkaError as error:
             raise self.fail(error, size, place) from error

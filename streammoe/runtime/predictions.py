@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
