@@ -1,8 +1,6 @@
 """A daemon whose predictions are seen in transactions: where it goes on after a crash, and when it refuses to."""
 
 import itertools
-import json
-import logging
 import random
 from typing import Literal
 
