@@ -2,9 +2,9 @@
 
 A real broker on this machine, 170 bytes of JSON an event, 10 inputs, 4 experts. Raw consumer and daemon read the same
 topic in turn: the raw one takes every poll's values and joins them; the daemon decodes, predicts, learns, scores,
-serves metrics and writes a checkpoint every 30 s. The best of a few runs counts. Latency is from the append at the broker
-(LogAppendTime, in whole milliseconds, so up to 1 ms less than shown) to the end of the batch that the event was learned
-in, of a daemon inside this process, checkpoints every few seconds included.
+serves metrics and writes a checkpoint every 30 s. The best of a few runs counts. Latency is from the append at the
+broker (LogAppendTime, in whole milliseconds, so up to 1 ms less than shown) to the end of the batch that learned the
+event, in a daemon inside this process, checkpoints every few seconds included.
 """
 
 from __future__ import annotations

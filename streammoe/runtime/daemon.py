@@ -103,6 +103,7 @@ class Daemon:
         self._processed = 0
         self._saved_at = time.monotonic()
         self._path = ""
+        self._is_prepared = False
         self._begun = position is not None
         """Whether there is a checkpoint that knows where reading began."""
         for outcome in outcomes:
@@ -160,7 +161,7 @@ class Daemon:
             self._look_at_source()
         if stop.requested:
             return
-        self._health.ready = True
+        self._is_prepared = self._health.ready = True
         if self._position is None:
             self._position = self._source.position
             if self._position is not None:
@@ -210,7 +211,7 @@ class Daemon:
 
     def _tell_source(self) -> None:
         """Mirror the position of the last checkpoint where others look for it."""
-        if self._position is None:
+        if self._position is None or not self._is_prepared:
             return
         if self._pipeline.predictions is not None and self._is_transactional:
             self._pipeline.predictions.sink.commit(self._position, self._generation)
