@@ -422,6 +422,11 @@ class TestProblems:
         assert "***" in text
         assert "7777" not in text
 
+    def test_logins_in_addresses_are_masked(self, config: Path) -> None:
+        (found,) = problems(config, "metrics.port=http://me:77/77@host/path")
+        assert "http://***@host/path" in found
+        assert "77" not in found
+
     def test_long_values_are_shortened(self, config: Path) -> None:
         (found,) = problems(config, f"model.bound={'x' * 10_000}")
         assert len(found) < 200
