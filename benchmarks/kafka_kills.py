@@ -110,7 +110,7 @@ def broker_killer(broker: Broker) -> Callable[[Path, random.Random], int]:
         broker.start()
         time.sleep(1.0)
         if daemon.poll() is not None:
-            raise SystemExit(f"the daemon ended with {daemon.returncode}:\n{(config.parent / 'log').read_text()}")
+            raise lab.Failed(f"the daemon ended with {daemon.returncode}:\n{(config.parent / 'log').read_text()}")
         lab.kill(daemon)
         return before
 

@@ -56,6 +56,10 @@ DECIMALS = 4
 """Of the numbers in a record; an event of 10 inputs takes about 170 bytes of JSON with them."""
 
 
+class Failed(Exception):  # noqa: N818 - what happened, not what to do about it
+    """A process did not do what it is there for."""
+
+
 def events(n: int, seed: int = 0) -> tuple[Any, Any]:
     """(n, 10) inputs and (n,) targets, as they are written into records."""
     stream = tasks.full_gate(n, seed=seed)
@@ -140,7 +144,7 @@ producer.flush(120)
     def wait(self) -> None:
         """Until all is sent."""
         if self._process.wait(300):
-            raise SystemExit("the producer failed")
+            raise Failed("the producer failed")
 
 
 def command(config: Path, settings: Iterable[str] = ()) -> list[str]:
@@ -161,7 +165,7 @@ def finish(config: Path, *settings: str) -> dict[str, Any]:
         command(config, ["source.until=end", *settings]), capture_output=True, check=False, timeout=300
     )
     if ended.returncode:
-        raise SystemExit(f"a daemon failed with {ended.returncode}:\n{ended.stderr.decode()}")
+        raise Failed(f"a daemon failed with {ended.returncode}:\n{ended.stderr.decode()}")
     summary: dict[str, Any] = json.loads(ended.stdout)
     return summary
 
@@ -169,7 +173,7 @@ def finish(config: Path, *settings: str) -> dict[str, Any]:
 def kill(process: subprocess.Popen[bytes]) -> None:
     """As the kernel does when memory is short."""
     if process.poll() is not None:
-        raise SystemExit(f"a daemon that should have gone on for ever ended with {process.returncode}")
+        raise Failed(f"a daemon that should have gone on for ever ended with {process.returncode}")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -179,7 +183,7 @@ def wait_for_checkpoint(config: Path, process: subprocess.Popen[bytes], seconds:
     deadline = time.monotonic() + seconds
     while not any((config.parent / "state").glob("checkpoint-*.safetensors")):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"a daemon did not begin:\n{(config.parent / 'log').read_text()}")
+            raise Failed(f"a daemon did not begin:\n{(config.parent / 'log').read_text()}")
         time.sleep(0.02)
 
 
