@@ -6,31 +6,36 @@ import fnmatch
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points, version
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from pydantic import BaseModel
 
 from streammoe import settings as settings_module
-from streammoe.errors import CheckpointError, ConfigError
+from streammoe.errors import CheckpointError, ConfigError, SinkError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, read_checkpoint
-from streammoe.ports import Source
-from streammoe.runtime.daemon import CheckpointPolicy, Daemon, ProgressListener
+from streammoe.ports import DeadLetterSink, PredictionSink, Recovered, Source
+from streammoe.runtime.chained import ChainedSource
+from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
+from streammoe.runtime.health import Health
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.runtime.predictions import prediction_sink
 from streammoe.runtime.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.runtime.serving import MetricsServer
-from streammoe.settings import Settings
+from streammoe.runtime.signals import StopFlag
+from streammoe.settings import Kinds, NoPredictions, PredictionFile, Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
+PREDICTIONS = "streammoe.predictions"
+DEAD_LETTERS = "streammoe.dead_letters"
+"""Groups of entry points. Classes of the last two are called with their own settings and with those of the sources."""
 MAY_CHANGE = {("model", "range_factor")}
 """Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
 
@@ -47,14 +52,29 @@ class Running(NamedTuple):
     """Events that the model had learned when it was taken up again; 0 for a new one."""
 
 
-def connectors() -> dict[str, Callable[[Any], Source]]:
-    """The installed connectors by the ``kind`` that selects them."""
-    return {entry.name: cast("Callable[[Any], Source]", entry.load()) for entry in entry_points(group=CONNECTORS)}
+def connectors(group: str = CONNECTORS) -> dict[str, Any]:
+    """The installed connectors by the ``kind`` that selects them: sources, or those of another group."""
+    return {entry.name: entry.load() for entry in entry_points(group=group)}
 
 
-def _source_settings() -> dict[str, type[BaseModel]]:
-    """What each installed connector wants to be told, by the ``kind`` that selects it."""
-    return {kind: connector.Settings for kind, connector in connectors().items()}  # type: ignore[attr-defined]
+def open_source(settings: Settings) -> Source:
+    """The source that the settings describe; nothing has been called on it yet."""
+    known = connectors()
+    sources = [
+        cast("Source", known[source.kind](source))  # type: ignore[attr-defined]
+        for source in settings.sources
+    ]
+    return sources[0] if len(sources) == 1 else ChainedSource(sources)
+
+
+def _kinds() -> Kinds:
+    """What each installed connector wants to be told."""
+    return Kinds(
+        *(
+            {kind: connector.Settings for kind, connector in connectors(group).items()}
+            for group in (CONNECTORS, PREDICTIONS, DEAD_LETTERS)
+        )
+    )
 
 
 def load_settings(
@@ -65,7 +85,7 @@ def load_settings(
     Raises:
         ConfigError: with every problem at once.
     """
-    settings = settings_module.load(path, sources=_source_settings(), environment=environment, overrides=overrides)
+    settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
     _refuse_own_output(settings)
     return settings
 
@@ -76,15 +96,14 @@ def _refuse_own_output(settings: Settings) -> None:
     Raises:
         ConfigError: with each setting that names such a file.
     """
-    source = getattr(settings.source, "path", None)
-    if source is None:
-        return
-    read = os.path.realpath(source)
-    written = {"dead_letters.path": settings.dead_letters.path, "predictions.path": settings.predictions.path}
+    sections = {"dead_letters.path": settings.dead_letters, "predictions.path": settings.predictions}
+    written = {setting: getattr(section, "path", None) for setting, section in sections.items()}
     problems = [
-        f"{setting}: is {path!r}, which source.path {source!r} reads; name another file"
+        f"{setting}: is {path!r}, which source.path {source.path!r} reads; name another file"
+        for source in settings.sources
+        if hasattr(source, "path")
         for setting, path in written.items()
-        if path is not None and _names(read, os.path.realpath(path))
+        if path is not None and _names(os.path.realpath(source.path), os.path.realpath(path))
     ]
     if problems:
         raise ConfigError(*problems)
@@ -103,7 +122,7 @@ def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[s
     Raises:
         ConfigError: with every problem at once.
     """
-    return settings_module.from_tables(tables, name, sources=_source_settings(), overrides=overrides)
+    return settings_module.from_tables(tables, name, kinds=_kinds(), overrides=overrides)
 
 
 def compile_kernels(settings: Settings | None = None) -> None:
@@ -150,6 +169,7 @@ def open_daemon(
     *,
     fresh: bool = False,
     on_batch: ProgressListener | None = None,
+    stop: StopFlag | None = None,
 ) -> Iterator[Running]:
     """Everything that a run needs, opened and checked before any event is read, and closed at the end.
 
@@ -157,38 +177,44 @@ def open_daemon(
         settings: of the daemon.
         fresh: begin anew although there are checkpoints, which are set aside in a folder of their own.
         on_batch: told the source's progress after each batch.
+        stop: ends the wait for a broker that must say which checkpoint to go on from.
 
     Raises:
         ConfigError: a port or a file named in the settings cannot be used.
         CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints.
         SourceError: there is nothing to read.
+        SinkError: predictions cannot be written.
     """
     with ExitStack() as stack:
         stack.enter_context(FolderLock(settings.checkpoint.dir))
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep)
         store.prepare()
-        found = None if fresh else store.latest()
+        server = None
+        health = Health(settings.metrics.alive_seconds)
+        if settings.metrics.enabled:
+            server = MetricsServer(settings.metrics.host, settings.metrics.port, health)
+            stack.callback(server.close)
+        writer = _prediction_writer(settings)
+        recovered = None
+        if writer is not None:
+            stack.callback(writer.sink.close)
+            recovered = _recovered(writer.sink, health, stop)
+        latest = None if fresh else _latest(store, recovered)
+        generation, found = latest or (0, None)
         model = model_from(settings) if found is None else _resumed(settings, found)
         metrics = Metrics()
-        dead_letters = DeadLetterFile(settings.dead_letters.path)
+        dead_letters = _dead_letters(settings)
         stack.callback(dead_letters.close)
-        source = connectors()[settings.source.kind](settings.source)  # type: ignore[attr-defined]
+        source = open_source(settings)
         stack.callback(source.close)
         metadata = found.metadata if found is not None else {}
         position = metadata.get("positions", [None])[0]
         source.seek(position)
         compile_kernels(settings)
         counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
-        scores = _scores(settings, found)
-        writer = None
-        if settings.predictions.kind == "file":
-            path = cast("str", settings.predictions.path)
-            sink = prediction_sink(path, settings.predictions.file_format)
-            stack.callback(sink.close)
-            writer = PredictionWriter(sink, settings.predictions.interval, settings.predictions.gate)
         daemon = Daemon(
             source=source,
-            pipeline=Pipeline(model, schema_of(settings), scores, writer),
+            pipeline=Pipeline(model, schema_of(settings), _scores(settings, found), writer),
             store=store,
             dead_letters=dead_letters,
             guard=BadRecordGuard(
@@ -203,22 +229,88 @@ def open_daemon(
                 "replayed": metadata.get("replayed", {}),
             },
             position=position,
+            generation=generation,
             outcomes=counters["outcomes"],
             reasons=counters["reasons"],
+            health=health,
             on_batch=on_batch,
         )
-        # After the counters have been restored, so that nobody sees them jump.
-        url = None
-        if settings.metrics.enabled:
-            server = MetricsServer(settings.metrics.host, settings.metrics.port, metrics.registry)
-            stack.callback(server.close)
-            url = server.url
+        if server is not None:
+            server.show(metrics.registry)
         if found is not None:
             LOGGER.info("going on from a checkpoint in %s with %d events learned", store.folder, model.n)
         if fresh:
             # Last of all: a start that fails must leave everything as it was.
             store.set_aside()
-        yield Running(daemon, url, model.n)
+        yield Running(daemon, None if server is None else server.url, model.n)
+
+
+def _prediction_writer(settings: Settings) -> PredictionWriter | None:
+    predictions = settings.predictions
+    match predictions:
+        case NoPredictions():
+            return None
+        case PredictionFile():
+            sink = prediction_sink(predictions.path, predictions.file_format)
+        case _:
+            sink = connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources)
+    return PredictionWriter(sink, predictions.interval, predictions.gate)
+
+
+def _dead_letters(settings: Settings) -> DeadLetterSink:
+    letters = settings.dead_letters
+    if isinstance(letters, settings_module.DeadLetterFile):
+        return DeadLetterFile(letters.path)
+    return cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
+
+
+def _recovered(sink: PredictionSink, health: Health, stop: StopFlag | None) -> Recovered | None:
+    """Which checkpoint's predictions have been seen, if the sink is one to know, however long it takes to be told."""
+    if not sink.transactional:
+        return None
+    while (found := sink.recover(POLL_SECONDS)) is None:
+        health.beat()
+        if stop is not None and stop.requested:
+            raise SinkError("asked to stop before the broker said which predictions have been seen; nothing was done")
+    return found
+
+
+def _latest(store: CheckpointStore, recovered: Recovered | None) -> tuple[int, Checkpoint] | None:
+    """The newest sound checkpoint; with transactions the newest whose predictions have all been seen.
+
+    A crash between a checkpoint and its transaction leaves one whose predictions nobody has seen, nor ever will. The
+    one before it makes them again.
+    """
+    latest = store.latest()
+    if latest is None or recovered is None or not latest[1].metadata.get("transactional"):
+        return latest
+    generation = latest[0]
+    if recovered.generation is None:
+        if not latest[1].metadata["counters"]["outcomes"]:
+            return latest
+        message = (
+            f"checkpoint folder {store.folder}: generation {generation} awaits a transaction, and the group has no "
+            "committed offsets that tell whether it was committed (have they expired, or was the group renamed?); "
+            "start once with predictions.transactional = false to go on from it, or begin anew with --fresh"
+        )
+        raise CheckpointError(message)
+    if recovered.generation >= generation:
+        return latest
+    if recovered.generation not in store.generations():
+        message = (
+            f"checkpoint folder {store.folder}: predictions up to generation {recovered.generation} have been seen, "
+            f"and there are only {', '.join(map(str, store.generations()))}; raise checkpoint.keep, and start once "
+            "with predictions.transactional = false to go on without those in between"
+        )
+        raise CheckpointError(message)
+    found = store.load(recovered.generation)
+    LOGGER.warning(
+        "going back from generation %d to %d: the predictions after it were never seen, and are made again",
+        generation,
+        recovered.generation,
+    )
+    store.set_aside(after=recovered.generation)
+    return recovered.generation, found
 
 
 def _latest_runs(metadata: Mapping[str, Any]) -> dict[str, int]:

@@ -140,7 +140,7 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
         with (
             StopFlag() as stop,
             progress_bar("learning") as follow,
-            open_daemon(settings, fresh=fresh, on_batch=follow) as running,
+            open_daemon(settings, fresh=fresh, on_batch=follow, stop=stop) as running,
         ):
             if running.metrics_url:
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)

@@ -34,10 +34,22 @@ class SourceError(StreammoeError):
     exit_code = 3
 
 
+class RetriableSourceError(SourceError):
+    """Events cannot be read for now, and nothing was lost: the same call may be made again later."""
+
+    retriable = True
+
+
 class CheckpointError(StreammoeError):
     """A checkpoint cannot be written, read or used with these settings; also a locked or unwritable folder."""
 
     exit_code = 4
+
+
+class SinkError(StreammoeError):
+    """Predictions or dead letters cannot be written, for good; what was learned since the last checkpoint is undone."""
+
+    exit_code = 6
 
 
 class TooManyBadRecords(StreammoeError):  # noqa: N818 - a public name that operators know from the exit codes

@@ -7,8 +7,9 @@ read. Connectors know records and positions and nothing of events, features or m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from streammoe.types import FloatArray, IntArray
@@ -20,8 +21,18 @@ Place = dict[str, str | int]
 """Where one record came from: the key of a dead letter or a prediction.
 
 For a file ``path`` and ``offset`` (in what it holds, decompressed) or ``row``; for one that is followed also
-``rotation``, how many there were under its path before it.
+``rotation``, how many there were under its path before it. For Kafka ``topic``, ``partition`` and ``offset``.
 """
+
+
+class Unreadable(NamedTuple):
+    """A record of which the source itself could make nothing."""
+
+    reason: str
+    """See `DeadLetter.reason`."""
+    detail: str
+    record: bytes
+    """Its own bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +63,21 @@ class Batch:
     table: Any = None
     """For the format ``arrow``, whose records come as columns: a ``pyarrow.RecordBatch``, one row for each record.
     ``block`` and ``ends`` are empty then."""
+    timestamps: IntArray | None = None
+    """When each record came into being, in milliseconds since 1970, shape (n,); for sources that know."""
+    keys: Sequence[bytes | None] | None = None
+    """The n records' keys, for sources that have any."""
+    unreadable: Mapping[int, Unreadable] = field(default_factory=dict)
+    """Records that must be refused, by their number. In the block stands something in their place that no decoder
+    accepts."""
 
     def __len__(self) -> int:
         return len(self.ends) if self.table is None else int(self.table.num_rows)
 
     def record(self, i: int) -> bytes:
         """The i-th record without its line end; a row of a table as a JSON object."""
+        if i in self.unreadable:
+            return self.unreadable[i].record
         if self.table is not None:
             row = {name: _as_python(self.table[name][i]) for name in self.table.schema.names}
             return json.dumps(row, default=str, ensure_ascii=False).encode(errors="replace")
@@ -70,10 +90,17 @@ class Batch:
         def place(i: int) -> Place:
             return self.place(first + i)
 
+        rest = replace(
+            self,
+            place=place,
+            timestamps=None if self.timestamps is None else self.timestamps[first:],
+            keys=None if self.keys is None else self.keys[first:],
+            unreadable={i - first: bad for i, bad in self.unreadable.items() if i >= first},
+        )
         if self.table is not None:
-            return replace(self, table=self.table.slice(first), place=place)
+            return replace(rest, table=self.table.slice(first))
         start = int(self.ends[first - 1]) if first else 0
-        return replace(self, block=self.block[start:], ends=self.ends[first:] - start, place=place)
+        return replace(rest, block=self.block[start:], ends=self.ends[first:] - start)
 
 
 def _as_python(scalar: Any) -> object:
@@ -85,21 +112,63 @@ def _as_python(scalar: Any) -> object:
         return ticks if isinstance(ticks, int) else f"a value of type {scalar.type}"
 
 
+class Partition(NamedTuple):
+    """A part of a stream whose records are in order."""
+
+    topic: str
+    partition: int
+
+
+class SourceStatus(NamedTuple):
+    """How a source fares, for metrics and for whoever asks whether the daemon is ready."""
+
+    ready: bool = True
+    """Whether reading has begun at the position that was sought."""
+    connected: bool = True
+    """Whether what is read from answers."""
+    positions: Mapping[Partition, int] = MappingProxyType({})
+    """The next offset to read of each partition that is read."""
+    lags: Mapping[Partition, int] = MappingProxyType({})
+    """Records that each of them has beyond that."""
+    stalled: Sequence[Partition] = ()
+    """Partitions that hold more, of which nothing has come for a while."""
+    happened: Mapping[str, int] = MappingProxyType({})
+    """What happened how often since the start, by short stable names such as ``reconnected``."""
+
+
 class Source(Protocol):
     """Where records come from.
 
-    The daemon calls, from one thread: ``seek`` once, then ``poll`` again and again, now and then ``commit``, at the
-    end ``close``. A source keeps no position outside what ``seek`` was given and ``poll`` has returned.
+    The daemon calls, from one thread: ``seek`` once; ``prepare`` until it says that it is done; then ``poll`` again and
+    again, now and then ``commit``; at the end ``close``. ``status`` may be asked at any time between. A source keeps no
+    position outside what ``seek`` was given and ``poll`` has returned.
+
+    Methods with a body are what most sources need; they are inherited by classes that derive from this one.
     """
 
     def seek(self, position: Position | None) -> None:
         """Go where `position` says, or to the configured beginning for ``None``.
 
-        Called once, before the first ``poll``, and before any event is read. Raises `SourceError` when the place
-        does not exist, cannot be read, or no longer holds what the position speaks of (a truncated or replaced
-        file); it never starts elsewhere silently.
+        Called once, before anything else. Raises `SourceError` when the place does not exist, cannot be read, or no
+        longer holds what the position speaks of (a truncated or replaced file); it never starts elsewhere silently. A
+        source that has to ask others for that may leave it to ``prepare``.
         """
         ...
+
+    def prepare(self, timeout: float) -> bool:
+        """Go on connecting for up to `timeout` seconds; whether reading can begin.
+
+        Whoever cannot be reached is tried again and again, by later calls. Raises what ``seek`` does.
+        """
+        return True
+
+    @property
+    def position(self) -> Position | None:
+        """Where reading begins, once prepared, if that is worth a checkpoint before anything was read.
+
+        Such as the end of a topic: a start after a crash must not begin at what is the end then.
+        """
+        return None
 
     def poll(self, timeout: float) -> Batch | None:
         """The next batch, or ``None`` when nothing came within `timeout` seconds.
@@ -113,17 +182,24 @@ class Source(Protocol):
         """True once a finite source has returned its last batch. Always false for an endless one."""
         ...
 
-    def commit(self, position: Position) -> None:
-        """Told after a checkpoint that holds `position` is durable. Advisory; must not raise for a mere mirror."""
-        ...
+    def commit(self, position: Position, generation: int) -> None:
+        """Told after a checkpoint of this generation, which holds `position`, is durable.
+
+        At the start also of the checkpoint that reading goes on from. Advisory: must not wait, nor raise for a mere
+        mirror. `SourceError` says that somebody else has taken what is read.
+        """
+        return
 
     def progress(self) -> tuple[int, int] | None:
         """Bytes (or records) returned so far and in all, for a progress bar; ``None`` when the end is unknown."""
         ...
 
+    def status(self) -> SourceStatus:
+        """How it fares. Must not wait."""
+        return SourceStatus()
+
     def close(self) -> None:
         """Let go of files and connections. Called once; nothing is called afterwards."""
-        ...
 
 
 class DeadLetter(NamedTuple):
@@ -156,7 +232,11 @@ class DeadLetterSink(Protocol):
         ...
 
     def flush(self) -> None:
-        """Return only when everything written is durable; the daemon checkpoints after this."""
+        """Return only when everything written is durable; the daemon checkpoints after this.
+
+        Raises:
+            SinkError: it cannot be made durable, for good; nothing may be dropped.
+        """
         ...
 
     def close(self) -> None: ...
@@ -188,12 +268,27 @@ class Predictions:
     intervals: FloatArray | None = None
     """(n, Q, 2) ends of the predictive intervals, or nothing if they are not wanted."""
 
+    keys: Sequence[bytes | None] | None = None
+    """The keys of the n records that the events came from, for sources that have any."""
+    losses: FloatArray | None = None
+    """(n,) -log s(y|x) of each event that was learned, in the target's own units; NaN for others."""
+
     def __len__(self) -> int:
         return len(self.versions)
 
 
+class Recovered(NamedTuple):
+    """What a transactional sink has found."""
+
+    generation: int | None
+    """Of the checkpoint whose predictions are all to be seen; ``None`` if there is none yet."""
+
+
 class PredictionSink(Protocol):
-    """Where predictions go. At least once: a restart may write rows again, with the same places and versions."""
+    """Where predictions go. At least once: a restart may write rows again, with the same places and versions.
+
+    Methods with a body are what most sinks need; they are inherited by classes that derive from this one.
+    """
 
     def write(self, rows: Predictions) -> None:
         """Take these rows, in order. May buffer."""
@@ -206,3 +301,29 @@ class PredictionSink(Protocol):
     def close(self) -> None:
         """Let go of files and connections; what has not been flushed may be lost."""
         ...
+
+    @property
+    def transactional(self) -> bool:
+        """Whether what was written stays unseen until `commit`, together with the source's position."""
+        return False
+
+    def recover(self, timeout: float) -> Recovered | None:
+        """Of a transactional sink, before anything else: which checkpoint's predictions have been seen.
+
+        Ends what an earlier run has left open. ``None`` if nobody could be asked within `timeout` seconds; to be called
+        again.
+
+        Raises:
+            SinkError: it cannot be told, for good.
+        """
+        return Recovered(None)
+
+    def commit(self, position: Position, generation: int) -> None:
+        """Of a transactional sink, after a checkpoint of this generation, which holds `position`, is durable.
+
+        Makes all that was written before seen, and writes the position beside it, both or neither.
+
+        Raises:
+            SinkError: it cannot be done, for good; the next start goes on from an earlier checkpoint.
+        """
+        return

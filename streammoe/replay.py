@@ -133,8 +133,16 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
         if not dry_run:
             stack.enter_context(FolderLock(folder))
             store.prepare()
-        found = store.latest()
-        assert found is not None  # noqa: S101 - for the type checker; there are generations
+        latest = store.latest()
+        assert latest is not None  # noqa: S101 - for the type checker; there are generations
+        found = latest[1]
+        if found.metadata.get("transactional"):
+            message = (
+                f"checkpoint folder {folder}: its newest checkpoint stands only together with a transaction on the "
+                "predictions, which a replay cannot take part in; run the daemon with predictions.transactional = "
+                "false, stop it, and replay then"
+            )
+            raise CheckpointError(message)
         this = _Replay(path, settings, store, found, reason)
         compile_kernels(settings)
         return this.run(dry_run=dry_run)
@@ -274,20 +282,19 @@ class _Replay:
         reasons = Counter(metadata["counters"]["reasons"])
         reasons.subtract(self.reasons)
         model, scores = self.pipeline.model, self.pipeline.scores
-        return str(
-            self.store.save(
-                {**model.arrays(), **scores.arrays(), "guard.latest": self.found.arrays["guard.latest"]},
-                {
-                    **metadata,
-                    **model.describe(),
-                    "counters": {"outcomes": dict(outcomes), "reasons": {r: n for r, n in reasons.items() if n}},
-                    "scores": scores.to_json(),
-                    # Of each file the latest replay: it has taken those before it out of the file.
-                    "replayed": {**metadata.get("replayed", {}), self.place: sorted(self.named)},
-                    "created": datetime.now(UTC).isoformat(timespec="seconds"),
-                },
-            )
+        generation = self.store.save(
+            {**model.arrays(), **scores.arrays(), "guard.latest": self.found.arrays["guard.latest"]},
+            {
+                **metadata,
+                **model.describe(),
+                "counters": {"outcomes": dict(outcomes), "reasons": {r: n for r, n in reasons.items() if n}},
+                "scores": scores.to_json(),
+                # Of each file the latest replay: it has taken those before it out of the file.
+                "replayed": {**metadata.get("replayed", {}), self.place: sorted(self.named)},
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            },
         )
+        return str(self.store.path(generation))
 
     def _rewrite(self, lines: list[bytes], size: int) -> None:
         """Leave these lines in the file, with its owner and permissions."""

@@ -13,7 +13,8 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, cast, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -228,6 +229,8 @@ class Metrics(Section):
     host: Text = "127.0.0.1"
     port: int = Field(9464, ge=0, le=65535)
     """0 takes any free port."""
+    alive_seconds: float = Field(300.0, gt=0)
+    """How long one turn of the learning loop may take before /healthz says that it hangs."""
 
 
 PREDICTION_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -235,53 +238,69 @@ PREDICTION_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parque
 
 
 class Predictions(Section):
-    """Where predictions go, and what they hold."""
+    """What predictions hold; where they go is told by the model of their kind, which is derived from this one."""
 
-    kind: Literal["none", "file"] = "none"
-    format: Literal["auto", "jsonl", "parquet"] = "auto"
-    path: Text | None = Field(None, validate_default=True)
-    """Required where ``kind = "file"``."""
+    kind: str = "none"
     interval: float = Field(0.9, ge=0, lt=1)
     """Probability of the predictive interval; 0 leaves it out."""
     gate: bool = True
 
+
+class NoPredictions(Predictions):
+    """Predictions are scored, and written nowhere."""
+
+    kind: Literal["none"] = "none"
+
+
+class PredictionFile(Predictions):
+    """Predictions go to files."""
+
+    kind: Literal["file"]
+    format: Literal["auto", "jsonl", "parquet"] = "auto"
+    path: Text
+
     @field_validator("path")
     @classmethod
-    def _has_place(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if info.data.get("kind") == "file":
-            if path is None:
-                raise ValueError('must be set where predictions.kind = "file"')
-            if info.data.get("format") == "auto" and Path(path).suffix.lower() not in PREDICTION_FORMATS:
-                known = ", ".join(PREDICTION_FORMATS)
-                raise ValueError(f'must end in one of {known}, since predictions.format = "auto" goes by that')
+    def _has_format(cls, path: str, info: ValidationInfo) -> str:
+        if info.data.get("format") == "auto" and Path(path).suffix.lower() not in PREDICTION_FORMATS:
+            known = ", ".join(PREDICTION_FORMATS)
+            raise ValueError(f'must end in one of {known}, since predictions.format = "auto" goes by that')
         return path
 
     @property
     def file_format(self) -> str:
         """The format of the file, ``jsonl`` or ``parquet``."""
-        return PREDICTION_FORMATS[Path(self.path or "").suffix.lower()] if self.format == "auto" else self.format
+        return PREDICTION_FORMATS[Path(self.path).suffix.lower()] if self.format == "auto" else self.format
 
 
 class DeadLetters(Section):
-    """Where refused records go, and how many are too many."""
+    """How many refused records are too many; where they go is told by the model of their kind, derived from this."""
+
+    kind: str = "file"
+    max_ratio: float = Field(0.5, gt=0, le=1)
+
+
+class DeadLetterFile(DeadLetters):
+    """Refused records go to a file."""
 
     kind: Literal["file"] = "file"
     path: Text = "state/dead-letters.jsonl"
-    max_ratio: float = Field(0.5, gt=0, le=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings of one daemon."""
 
-    source: BaseModel
-    """An instance of the `Settings` that the connector brings for its kind."""
+    sources: tuple[BaseModel, ...]
+    """Read one after the other; each an instance of the `Settings` that the connector brings for its kind."""
     schema: Schema
     model: Model
     checkpoint: Checkpoint
     metrics: Metrics
     predictions: Predictions
+    """Of a kind that a connector brings, also an instance of its `Settings`."""
     dead_letters: DeadLetters
+    """The same."""
 
     def learning_settings(self) -> dict[str, object]:
         """What shapes the learned state, as plain JSON values, to compare with what a checkpoint was learned with."""
@@ -315,10 +334,18 @@ SCHEDULE_TABLES: Mapping[str, type[BaseModel]] = {kind: _schedule_table(kind) fo
 """The model of the table ``model.schedule``, by its kind."""
 
 
+class Kinds(NamedTuple):
+    """What each connector wants to be told, by the ``kind`` that selects it; each model has a field ``kind``."""
+
+    sources: Mapping[str, type[BaseModel]]
+    predictions: Mapping[str, type[BaseModel]] = MappingProxyType({})
+    dead_letters: Mapping[str, type[BaseModel]] = MappingProxyType({})
+
+
 def load(
     path: str | Path,
     *,
-    sources: Mapping[str, type[BaseModel]],
+    kinds: Kinds,
     environment: Mapping[str, str] = os.environ,
     overrides: Sequence[str] = (),
 ) -> Settings:
@@ -328,9 +355,9 @@ def load(
 
     Args:
         path: config file (TOML).
-        sources: the `Settings` model of each source connector by its kind; each has a field ``kind``.
+        kinds: of connectors.
         environment: ``STREAMMOE_<SECTION>__<FIELD>`` is a setting; names without a double underscore are not.
-        overrides: flags, ``section.field=value``.
+        overrides: flags, ``section.field=value``. Of several sources the first is ``source.0.field``.
 
     Raises:
         ConfigError: with one sentence for each thing that is wrong.
@@ -341,12 +368,10 @@ def load(
         reader.read_variable(name, text)
     for flag in overrides:
         reader.read_flag(flag)
-    return reader.settings(sources)
+    return reader.settings(kinds)
 
 
-def from_tables(
-    tables: Mapping[str, Any], name: str, *, sources: Mapping[str, type[BaseModel]], overrides: Sequence[str] = ()
-) -> Settings:
+def from_tables(tables: Mapping[str, Any], name: str, *, kinds: Kinds, overrides: Sequence[str] = ()) -> Settings:
     """The settings of tables that are in no file; messages call them `name`. Otherwise as `load`.
 
     Raises:
@@ -356,7 +381,7 @@ def from_tables(
     reader.tables = {section: dict(table) for section, table in tables.items()}
     for flag in overrides:
         reader.read_flag(flag)
-    return reader.settings(sources)
+    return reader.settings(kinds)
 
 
 Place = tuple[str, ...]
@@ -400,9 +425,20 @@ class _Reader:
             self.problems.append(f"flag {name!r}: must look like section.field=value, such as model.n_experts=4")
 
     def _put(self, place: Place, text: str, origin: str) -> None:
-        table = self.tables
+        table: dict[str, Any] = self.tables
+        first = 0
+        sources = self.tables.get("source")
+        if place[0] == "source" and isinstance(sources, list):
+            number = place[1]
+            if not (len(place) > 2 and number.isdecimal() and int(number) < len(sources)):
+                self.problems.append(
+                    f"{'.'.join(place)}: there are {len(sources)} sources (from {origin}); name one of them by its "
+                    f"number, such as source.0.{place[-1]}"
+                )
+                return
+            table, first = sources[int(number)], 2
         self.origins = {known: where for known, where in self.origins.items() if known[: len(place)] != place}
-        for i, part in enumerate(place[:-1], start=1):
+        for i, part in enumerate(place[first:-1], start=first + 1):
             if not isinstance(table.get(part), dict):
                 table[part] = {}
                 self.origins[place[:i]] = origin
@@ -410,12 +446,24 @@ class _Reader:
         table[place[-1]] = _parsed(text)
         self.origins[place] = origin
 
-    def settings(self, sources: Mapping[str, type[BaseModel]]) -> Settings:
-        sections = get_type_hints(Settings)
+    def settings(self, kinds: Kinds) -> Settings:
+        sections = {"source" if name == "sources" else name: model for name, model in get_type_hints(Settings).items()}
         unknown = [name for name in self.tables if name not in sections]
         self.problems += [self._unknown((name,), "section", sections) for name in unknown]
         tables = {name: self.tables.get(name, {}) for name in sections}
-        read = {"source": self._chosen(("source",), sources, tables.pop("source"))}
+        read: dict[str, Any] = {"sources": self._sources(kinds.sources, tables.pop("source"))}
+        predictions: dict[str, type[BaseModel]] = {
+            "none": NoPredictions,
+            "file": PredictionFile,
+            **_joined(Predictions, kinds.predictions),
+        }
+        letters: dict[str, type[BaseModel]] = {"file": DeadLetterFile, **_joined(DeadLetters, kinds.dead_letters)}
+        table = tables.pop("predictions")
+        if isinstance(table, dict) and table.get("kind", "none") == "none":
+            # Whoever turns them off need not take out where they went.
+            table = {name: value for name, value in table.items() if name in NoPredictions.model_fields}
+        read["predictions"] = self._chosen(("predictions",), predictions, table, default="none")
+        read["dead_letters"] = self._chosen(("dead_letters",), letters, tables.pop("dead_letters"), default="file")
         model = tables["model"]
         if isinstance(model, dict) and "schedule" in model:
             table = model.pop("schedule")
@@ -434,7 +482,15 @@ class _Reader:
                 self.problems.append(self._broken(("schema", "target"), rule, target))
         if self.problems:
             raise ConfigError(*self.problems)
-        return Settings(**cast("dict[str, Any]", read))
+        return Settings(**read)
+
+    def _sources(self, models: Mapping[str, type[BaseModel]], tables: Any) -> tuple[BaseModel | None, ...]:
+        """One table, or several that are read one after the other."""
+        if not isinstance(tables, list):
+            return (self._chosen(("source",), models, tables),)
+        if not tables:
+            self.problems.append(self._missing(("source",), f"add [source] to {self.file}"))
+        return tuple(self._chosen(("source", str(i)), models, table) for i, table in enumerate(tables))
 
     def _chosen(
         self, place: Place, models: Mapping[str, type[BaseModel]], table: Any, default: str | None = None
@@ -492,6 +548,11 @@ class _Reader:
         return "from " + next((self.origins[place[:n]] for n in lengths if place[:n] in self.origins), self.file)
 
 
+def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
+    """What connectors want to be told, beside what is common to all kinds of their section."""
+    return {kind: create_model(model.__name__, __base__=(model, common)) for kind, model in models.items()}
+
+
 def _within(table: object, location: tuple[int | str, ...]) -> Iterator[str]:
     """The parts of an error's location that are in the user's table: pydantic adds names of union members."""
     for i, part in enumerate(location):
@@ -513,6 +574,7 @@ def _parsed(text: str) -> object:
 
 
 _SECRET = re.compile("password|secret|token", re.IGNORECASE)
+_LOGIN = re.compile(r"//\S*@")  # of an address
 _MASK = "***"
 _LONGEST_SHOWN = 60
 
@@ -528,5 +590,5 @@ def _shown(value: object) -> str:
             return "a table"
         case list() | tuple():
             return "a list"
-    text = repr(value)
+    text = _LOGIN.sub(f"//{_MASK}@", repr(value))
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from streammoe.ports import Batch, Position
+from streammoe.ports import Batch, Position, Source
 from streammoe_connectors.file_settings import FileSettings
 from streammoe_connectors.finite import FiniteFiles
 from streammoe_connectors.follow import FollowedFiles
 
 
-class FileSource:
+class FileSource(Source):
     """Reads whole records from files, in name order.
 
     How records are cut from csv and jsonl is told by `RecordReader`; a row of a Parquet file is a record.
@@ -32,9 +32,6 @@ class FileSource:
     @property
     def finished(self) -> bool:
         return self._files.finished
-
-    def commit(self, position: Position) -> None:
-        """Nobody else needs to know how far files were read."""
 
     def progress(self) -> tuple[int, int] | None:
         return self._files.progress()

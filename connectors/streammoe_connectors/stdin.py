@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Position
+from streammoe.ports import Batch, Position, Source
 from streammoe_connectors.records import LARGEST_BYTES, RecordReader
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20  # a pipe gives less
 _GATHER_SECONDS = 0.05  # for how long records may wait for others, so that many can be decoded together
 
 
-class StdinSource:
+class StdinSource(Source):
     """Reads whole records from the standard input, to its end.
 
     How they are cut is told by `RecordReader`. Complete records are given as soon as they are there, however few; many
@@ -98,9 +98,6 @@ class StdinSource:
     @property
     def finished(self) -> bool:
         return self._reader.done
-
-    def commit(self, position: Position) -> None:
-        """A pipe cannot be told."""
 
     def progress(self) -> None:
         """Nobody knows how much is to come."""

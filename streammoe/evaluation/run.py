@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.assembly import compile_kernels, connectors, model_from, schema_of
+from streammoe.assembly import compile_kernels, model_from, open_source, schema_of
 from streammoe.errors import SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.curve import Curve
 from streammoe.evaluation.peers import Event, Peer, baseline, peer
-from streammoe.ports import Batch, DeadLetter, Predictions, Source
+from streammoe.ports import Batch, DeadLetter, Predictions, PredictionSink, Source
 from streammoe.runtime.daemon import POLL_SECONDS, ProgressListener
 from streammoe.runtime.decoders import Wanted, decoder
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter
@@ -98,7 +98,7 @@ def evaluate(
         SourceError: reading failed, or no event could be learned.
     """
     run = _Run(settings, against, source_name, shares=shares)
-    source = connectors()[settings.source.kind](settings.source)  # type: ignore[attr-defined]
+    source = open_source(settings)
     try:
         source.seek(None)
         compile_kernels(settings)
@@ -249,7 +249,7 @@ class _LabelCurves(ClassificationScores):
         self.curve.add(missed.astype(np.float64)[:, None])
 
 
-class _ShareSink:
+class _ShareSink(PredictionSink):
     """Follows the gate's shares instead of writing predictions."""
 
     def __init__(self, n_experts: int) -> None:

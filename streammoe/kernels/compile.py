@@ -17,7 +17,7 @@ def jit(function: Function) -> Function:
     and remove the checks for finite numbers. ``error_model="numpy"`` gives inf and NaN instead of exceptions, which
     would keep loops from being vectorised.
     """
-    return cast("Function", numba.njit(cache=True, error_model="numpy")(function))
+    return cast("Function", numba.njit(cache=True, error_model="numpy", nogil=True)(function))
 
 
 def inline(function: Function) -> Function:

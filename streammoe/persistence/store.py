@@ -61,13 +61,14 @@ class CheckpointStore:
         """Where the checkpoint of a generation is."""
         return self.folder / f"checkpoint-{generation:012d}.safetensors"
 
-    def save(self, arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> Path:
-        """Write the next generation, durably, and only then remove those beyond the newest `keep`.
+    def save(self, arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> int:
+        """Write the next generation, durably, and only then remove those beyond the newest `keep`; return its number.
 
         Raises:
             CheckpointError: it cannot be written; the older generations are untouched.
         """
-        path = self.path(max(self.generations(), default=0) + 1)
+        generation = max(self.generations(), default=0) + 1
+        path = self.path(generation)
         try:
             replace(path, encode(arrays, metadata))
         except OSError as error:
@@ -75,7 +76,7 @@ class CheckpointStore:
                 f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"
             ) from error
         self._prune()
-        return path
+        return generation
 
     def load(self, generation: int) -> Checkpoint:
         """Read one generation.
@@ -90,8 +91,8 @@ class CheckpointStore:
             raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
         return decode(data, str(path))
 
-    def latest(self) -> Checkpoint | None:
-        """Read the newest sound checkpoint, or ``None`` from a folder without any.
+    def latest(self) -> tuple[int, Checkpoint] | None:
+        """Read the newest sound checkpoint and say its generation, or ``None`` from a folder without any.
 
         Unsound ones are passed over, each logged as an error: what they held is learned again from the source.
 
@@ -102,7 +103,7 @@ class CheckpointStore:
         generations = self.generations()
         for generation in reversed(generations):
             try:
-                return self.load(generation)
+                return generation, self.load(generation)
             except NewerCheckpointError:
                 raise
             except CheckpointError as refused:
@@ -116,13 +117,16 @@ class CheckpointStore:
             "restore a copy, or move these files away to learn from the beginning"
         )
 
-    def set_aside(self) -> Path | None:
-        """Move all checkpoints to a new sub-folder, so that nothing goes on from them; return it if there were any.
+    def set_aside(self, after: int = 0) -> Path | None:
+        """Move checkpoints to a new sub-folder, so that nothing goes on from them; return it if there were any.
+
+        Args:
+            after: move those of later generations only.
 
         Raises:
             CheckpointError: they cannot be moved.
         """
-        generations = self.generations()
+        generations = [generation for generation in self.generations() if generation > after]
         if not generations:
             return None
         try:
@@ -137,7 +141,8 @@ class CheckpointStore:
                 f"checkpoint folder {self.folder}: its checkpoints cannot be set aside ({error.strerror}); "
                 "move them away by hand, or set checkpoint.dir to another folder"
             ) from error
-        logger.warning("the checkpoints that were in %s are in %s now", self.folder, aside)
+        which = "the checkpoints that were" if not after else f"the checkpoints after generation {after} that were"
+        logger.warning("%s in %s are in %s now", which, self.folder, aside)
         return aside
 
     def _prune(self) -> None:
@@ -159,7 +164,7 @@ def read_checkpoint(place: str | os.PathLike[str]) -> Checkpoint:
         found = CheckpointStore(path).latest()
         if found is None:
             raise CheckpointError(f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
-        return found
+        return found[1]
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -15,6 +15,7 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import DeadLetter, DeadLetterSink, Position, Source
 from streammoe.runtime.dead_letter import BadRecordGuard
+from streammoe.runtime.health import Health
 from streammoe.runtime.metrics import OUTCOMES, Metrics
 from streammoe.runtime.pipeline import Pipeline
 from streammoe.runtime.scores import Scores
@@ -77,8 +78,10 @@ class Daemon:
         policy: CheckpointPolicy,
         description: Mapping[str, Any],
         position: Position | None,
+        generation: int,
         outcomes: Mapping[str, int],
         reasons: Mapping[str, int],
+        health: Health,
         on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
@@ -91,6 +94,8 @@ class Daemon:
         self._description = description
         self._run = uuid.uuid4().hex[:12]
         self._position = position
+        self._generation = generation
+        self._health = health
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
         self._on_batch = on_batch
@@ -98,6 +103,7 @@ class Daemon:
         self._processed = 0
         self._saved_at = time.monotonic()
         self._path = ""
+        self._is_prepared = False
         self._begun = position is not None
         """Whether there is a checkpoint that knows where reading began."""
         for outcome in outcomes:
@@ -124,6 +130,7 @@ class Daemon:
         """
         started = time.monotonic()
         self._publish()
+        self._begin(stop)
         try:
             while not stop.requested and not self._source.finished:
                 self._advance()
@@ -145,20 +152,37 @@ class Daemon:
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
         if self._unsaved or not self._path:
             self.checkpoint()
+        self._health.ready = False
         return self._summary(time.monotonic() - started)
+
+    def _begin(self, stop: StopFlag) -> None:
+        """Wait until reading can begin, however long that takes."""
+        while not stop.requested and not self._source.prepare(POLL_SECONDS):
+            self._look_at_source()
+        if stop.requested:
+            return
+        self._is_prepared = self._health.ready = True
+        if self._position is None:
+            self._position = self._source.position
+            if self._position is not None:
+                # A crash before the first checkpoint must not begin elsewhere, such as at what is the end then.
+                self.checkpoint()
+        else:
+            self._tell_source()
+        self._look_at_source()
 
     def checkpoint(self) -> None:
         """Make everything learned so far survive a crash.
 
-        1. Dead letters and predictions are flushed to disk. 2. State, positions and counters replace the checkpoint,
-        durably. 3. The source is told, for the sake of lag tools. The order is the guarantee: nothing is ahead of the
-        state.
+        1. Dead letters and predictions are flushed, so that they are durable. 2. State, positions and counters replace
+        the checkpoint, durably. 3. The source is told, for the sake of lag tools; or a transaction makes predictions
+        and position seen. The order is the guarantee: nothing is ahead of the state.
         """
         started = time.monotonic()
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
-        path = self._store.save(
+        self._generation = self._store.save(
             {**self.model.arrays(), **self.scores.arrays(), "guard.latest": self._guard.latest},
             {
                 **self._description,
@@ -168,20 +192,39 @@ class Daemon:
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
+                "transactional": self._is_transactional,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
         )
-        if self._position is not None:
-            self._source.commit(self._position)
+        self._tell_source()
         self._unsaved = 0
         self._begun = True
         self._saved_at = time.monotonic()
-        self._path = str(path)
+        self._path = str(self._store.path(self._generation))
         self._metrics.checkpoint(self._saved_at - started)
-        LOGGER.debug("checkpoint %s after %d events", path, self.model.n)
+        LOGGER.debug("checkpoint %s after %d events", self._path, self.model.n)
+
+    @property
+    def _is_transactional(self) -> bool:
+        predictions = self._pipeline.predictions
+        return predictions is not None and predictions.sink.transactional
+
+    def _tell_source(self) -> None:
+        """Mirror the position of the last checkpoint where others look for it."""
+        if self._position is None or not self._is_prepared:
+            return
+        if self._pipeline.predictions is not None and self._is_transactional:
+            self._pipeline.predictions.sink.commit(self._position, self._generation)
+        else:
+            self._source.commit(self._position, self._generation)
+
+    def _look_at_source(self) -> None:
+        self._health.beat()
+        self._metrics.source(self._source.status())
 
     def _advance(self) -> None:
         batch = self._source.poll(POLL_SECONDS)
+        self._look_at_source()
         if batch is None:
             return
         started = time.monotonic()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from streammoe.estimators import MixtureOfExperts
+from streammoe.ports import SourceStatus
 from streammoe.runtime.scores import AVERAGES, ClassificationScores, PrequentialScores, Scores
 
 BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -57,6 +58,14 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
     "streammoe_checkpoint_seconds": Metric(Histogram, "Time to write a checkpoint durably", (), CHECKPOINT_SECONDS),
     "streammoe_checkpoint_age_seconds": Metric(Gauge, "Seconds since the last checkpoint, or since the start"),
+    "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
+    "streammoe_source_connected": Metric(Gauge, "1 while what is read from answers, else 0"),
+    "streammoe_source_stalled": Metric(Gauge, "Partitions that hold more, of which nothing has come for a while"),
+    "streammoe_source_happened_total": Metric(
+        Counter, "What happened to the source, such as reconnected or offset_reset, since this start", ("event",)
+    ),
+    "streammoe_consumer_lag": Metric(Gauge, "Records of a partition that are still to be read", ("topic", "partition")),
+    "streammoe_consumer_position": Metric(Gauge, "The next offset to read of a partition", ("topic", "partition")),
     "streammoe_source_progress_ratio": Metric(Gauge, "Part of a finite source that has been read; NaN without an end"),
 }
 
@@ -76,6 +85,7 @@ class Metrics:
                 made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
         self._checkpoint_at = time.monotonic()
+        self._status = SourceStatus(ready=False, connected=False)
         self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
         for outcome in OUTCOMES:
             self.count(outcome, 0)
@@ -118,6 +128,23 @@ class Metrics:
             self._gauge("streammoe_expert_mass", str(expert)).set(mass)
         done, total = progress or (0, 0)
         self._gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+
+    def source(self, status: SourceStatus) -> None:
+        """Show how the source fares. Series of partitions that are no longer read go."""
+        before, self._status = self._status, status
+        self._gauge("streammoe_source_ready").set(status.ready)
+        self._gauge("streammoe_source_connected").set(status.connected)
+        self._gauge("streammoe_source_stalled").set(len(status.stalled))
+        for event, times in status.happened.items():
+            self._counter("streammoe_source_happened_total", event).inc(times - before.happened.get(event, 0))
+        for name, values, earlier in (
+            ("streammoe_consumer_position", status.positions, before.positions),
+            ("streammoe_consumer_lag", status.lags, before.lags),
+        ):
+            for topic, partition in earlier.keys() - values.keys():
+                self._of[name].remove(topic, str(partition))
+            for (topic, partition), value in values.items():
+                self._gauge(name, topic, str(partition)).set(value)
 
     def _show(self, name: str, means: Mapping[str, float], *labels: str) -> None:
         for average in AVERAGES:

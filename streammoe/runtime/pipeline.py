@@ -162,14 +162,16 @@ class Pipeline:
         ledger.used += int(used.sum())
         if self.predictions is not None and used.any():
             versions = (before.n + np.cumsum(learned) - learned)[used]
-            places = [ledger.batch.place(int(i)) for i in rows[used]]
+            kept = [int(i) for i in rows[used]]
+            keys = ledger.batch.keys
+            origins = _Origins([ledger.batch.place(i) for i in kept], keys and [keys[i] for i in kept])
             if labels is None:
-                self._write_numbers(places, versions, outcome, used)
+                self._write_numbers(origins, versions, outcome, used)
             else:
                 targets = [label for label, use in zip(labels, used, strict=True) if use]
-                self._write_labels(places, versions, outcome, used, targets, before.classes)
+                self._write_labels(origins, versions, outcome, used, targets, before.classes)
 
-    def _write_numbers(self, places: list[Place], versions: Any, outcome: Outcome, used: BoolArray) -> None:
+    def _write_numbers(self, origins: _Origins, versions: Any, outcome: Outcome, used: BoolArray) -> None:
         """Rows for those events of `outcome` that were used."""
         writer = self.predictions
         assert writer is not None  # noqa: S101 - for the type checker; callers have looked
@@ -181,10 +183,12 @@ class Pipeline:
             intervals = mixture_intervals(shares, means, spread, writer.interval)
         writer.sink.write(
             Predictions(
-                places=places,
+                places=origins.places,
+                keys=origins.keys,
                 versions=versions,
                 predictions=outcome.predictions[used],
                 targets=outcome.targets[used],
+                losses=outcome.losses[used],
                 outputs=self.schema.targets,
                 gate=shares if writer.gate else None,
                 intervals=intervals,
@@ -193,7 +197,7 @@ class Pipeline:
 
     def _write_labels(
         self,
-        places: list[Place],
+        origins: _Origins,
         versions: Any,
         outcome: Outcome,
         used: BoolArray,
@@ -214,10 +218,12 @@ class Pipeline:
             likeliest = [names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start)
             writer.sink.write(
                 Predictions(
-                    places=places[start:stop],
+                    places=origins.places[start:stop],
+                    keys=origins.keys and origins.keys[start:stop],
                     versions=versions[start:stop],
                     predictions=likeliest,
                     targets=targets[start:stop],
+                    losses=outcome.losses[used][start:stop],
                     outputs=self.schema.targets,
                     classes=tuple(names[:M]),
                     probabilities=probabilities,
@@ -297,6 +303,13 @@ class Pipeline:
         return batch.tail(len(batch))
 
 
+class _Origins(NamedTuple):
+    """Where some events came from."""
+
+    places: list[Place]
+    keys: Sequence[bytes | None] | None
+
+
 class _Before(NamedTuple):
     """The model before it learned."""
 
@@ -318,6 +331,10 @@ class _Ledger:
     def refuse(self, i: int, stage: str, reason: str, detail: str) -> None:
         """The i-th record carries no event that can be learned."""
         batch = self.batch
+        if i in batch.unreadable:
+            reason, detail, record = batch.unreadable[i]
+            self._letters[i] = DeadLetter(batch.place(i), "decode", reason, detail, record)
+            return
         written = "jsonl" if batch.table is not None else batch.format  # see `Batch.record`
         columns = None if batch.table is not None else batch.columns
         whole = None if batch.too_long else written

@@ -39,7 +39,7 @@ def prediction_sink(path: str | os.PathLike[str], format: str) -> PredictionSink
     raise ConfigError(f"predictions.format must be jsonl or parquet, got {format!r}")
 
 
-class JsonlPredictions:
+class JsonlPredictions(PredictionSink):
     """Appends one JSON object a row: place, model_version, prediction, and what else is known.
 
     Of several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. Numbers that are not finite
@@ -65,7 +65,7 @@ class JsonlPredictions:
         self._lines.close()
 
 
-class ParquetPredictions:
+class ParquetPredictions(PredictionSink):
     """Writes parts ``<stem>-<model version of the first row>.parquet``, each whole and for good.
 
     A part appears at each `flush`, or earlier after `MOST_ROWS`, under its name only when all of it is on disk. Columns

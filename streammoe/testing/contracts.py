@@ -161,7 +161,7 @@ class SourceContract(ABC):
             found = []
             for batch in _batches(source):
                 found.append(batch)
-                source.commit(batch.end)
+                source.commit(batch.end, 1)
         assert _placed(found) == _placed(self._read())
 
     def test_progress_never_goes_back_and_reaches_the_whole(self) -> None:

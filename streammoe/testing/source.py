@@ -8,14 +8,14 @@ from itertools import accumulate
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Place, Position
+from streammoe.ports import Batch, Place, Position, Source
 from streammoe.types import IntArray
 
 KIND = "list"
 ORIGIN = "the list"
 
 
-class ListSource:
+class ListSource(Source):
     """Gives the records of a list, in batches of chosen sizes.
 
     The script speaks of records by their number in the list, counted from 0, so that it means the same wherever
@@ -127,7 +127,7 @@ class ListSource:
     def finished(self) -> bool:
         return not self._endless and self._at == len(self._records)
 
-    def commit(self, position: Position) -> None:
+    def commit(self, position: Position, generation: int) -> None:
         self.commits.append(position)
 
     def progress(self) -> tuple[int, int] | None:

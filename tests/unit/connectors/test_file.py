@@ -203,7 +203,7 @@ def test_progress_reaches_the_whole(write, tmp_path):
     seen = []
     while not opened.finished:
         batch = opened.poll(0)
-        opened.commit(batch.end)
+        opened.commit(batch.end, 1)
         seen.append(opened.progress())
     assert seen == sorted(seen)
     assert seen[-1] == (10_006, 10_006)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from streammoe.errors import SourceError
-from streammoe.settings import ConfigError, load
+from streammoe.settings import ConfigError, Kinds, load
 from streammoe_connectors import follow
 from streammoe_connectors.file import FileSource
 from streammoe_connectors.listing import digest
@@ -83,7 +83,7 @@ def test_the_refusal_says_what_is_wrong(tmp_path):
     config = tmp_path / "config.toml"
     config.write_text('source = { kind = "file", path = "*.csv.gz", follow = true }\nschema.target = "y"\n')
     with pytest.raises(ConfigError, match=r"source\.follow: must be false for compressed and Parquet files.*got true"):
-        load(config, sources={"file": FileSource.Settings}, environment={})
+        load(config, kinds=Kinds({"file": FileSource.Settings}), environment={})
 
 
 # --- growth ---------------------------------------------------------------------------------------------------------

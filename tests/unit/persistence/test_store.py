@@ -29,8 +29,10 @@ def damage(path: Path) -> None:
 
 
 def latest_n(store: CheckpointStore) -> int:
-    checkpoint = store.latest()
-    assert checkpoint is not None
+    latest = store.latest()
+    assert latest is not None
+    generation, checkpoint = latest
+    assert store.load(generation).metadata == checkpoint.metadata
     assert (checkpoint.arrays["theta"] == checkpoint.metadata["n"]).all()
     return int(checkpoint.metadata["n"])
 
@@ -41,7 +43,8 @@ class TestGenerations:
         assert CheckpointStore(tmp_path / "absent").latest() is None
 
     def test_are_numbered_and_pruned(self, store: CheckpointStore) -> None:
-        assert store.save({}, {}) == store.folder / "checkpoint-000000000001.safetensors"
+        assert store.save({}, {}) == 1
+        assert store.path(1) == store.folder / "checkpoint-000000000001.safetensors"
         save(store, 2, 3, 4, 5)
         assert store.generations() == [3, 4, 5]
         assert latest_n(store) == 5

@@ -1,0 +1,77 @@
+"""Values that a binary format holds to JSON text, such that the decoder takes or refuses what they were."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from math import isfinite
+
+import msgspec
+
+_AS_THEY_ARE = frozenset({str, int, bool, type(None)})
+_ABSENT = object()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What Python's JSON reads as these numbers, for the decoder to refuse; as null they would count as missing.
+_NOT_FINITE = {"nan": msgspec.Raw(b"NaN"), "inf": msgspec.Raw(b"Infinity"), "-inf": msgspec.Raw(b"-Infinity")}
+
+
+def json_text(value: object) -> bytes:
+    """JSON text of a value on one line.
+
+    Bytes that are text in UTF-8 without NUL become that; others are left out of what they are a field of. Decimals
+    become numbers, times ISO 8601, numbers that are not finite the literals ``NaN``, ``Infinity`` and ``-Infinity``.
+
+    >>> json_text({"a": b"text", "b": bytes([0, 255]), "c": Decimal("1.50"), "d": float("nan")})
+    b'{"a":"text","c":1.50,"d":NaN}'
+    """
+    return msgspec.json.encode(None if (plain := _plain(value)) is _ABSENT else plain)
+
+
+def utc_text(seconds: int, nanoseconds: int) -> str:
+    """A time since 1970 as ISO 8601 in UTC.
+
+    >>> utc_text(86400, 5)
+    '1970-01-02T00:00:00.000000005Z'
+
+    Raises:
+        ValueError: the time is not within the years 1 to 9999, or `nanoseconds` are not part of one second.
+    """
+    if not 0 <= nanoseconds < 10**9:
+        raise ValueError(f"{nanoseconds} nanoseconds are not part of a second")
+    try:
+        whole = _EPOCH + timedelta(seconds=seconds)
+    except OverflowError:
+        raise ValueError(f"{seconds} seconds since 1970 are not within the years 1 to 9999") from None
+    fraction = f".{nanoseconds:09}" if nanoseconds else ""
+    return f"{whole.isoformat().removesuffix('+00:00')}{fraction}Z"
+
+
+def _plain(value: object) -> object:
+    kind = value.__class__
+    if kind in _AS_THEY_ARE:
+        return value
+    if isinstance(value, dict):
+        # Most parts are numbers and texts: a call for each of those would take twice the time.
+        return {
+            name: plain
+            for name, part in value.items()
+            if (
+                plain := part
+                if (kind := part.__class__) in _AS_THEY_ARE or (kind is float and isfinite(part))
+                else _plain(part)
+            )
+            is not _ABSENT
+        }
+    if isinstance(value, float):
+        return value if isfinite(value) else _NOT_FINITE[repr(value)]
+    if isinstance(value, list | tuple):
+        return [None if (plain := _plain(part)) is _ABSENT else plain for part in value]
+    if isinstance(value, bytes):
+        try:
+            text = value.decode()
+        except UnicodeDecodeError:
+            return _ABSENT
+        return _ABSENT if "\0" in text else text
+    if isinstance(value, Decimal):
+        return msgspec.Raw(str(value).encode())
+    return value  # dates and times, which the encoder knows

@@ -1,0 +1,53 @@
+"""Records with what is used of kafka-python's, and what becomes of their values in the daemon's decoders."""
+
+from typing import NamedTuple
+
+from streammoe.ports import Batch
+from streammoe.runtime.decoders import Wanted, decoder
+from streammoe_connectors.kafka_values import Values, ValueSettings
+
+
+class Record(NamedTuple):
+    timestamp: int
+    key: bytes | None
+    value: bytes
+    headers: list[tuple[str, bytes | None]]
+
+
+def record(value, *, key=None, headers=(), timestamp=-1):
+    return Record(timestamp, key, value, list(headers))
+
+
+def values_of(**settings):
+    return Values(ValueSettings.model_validate(settings))
+
+
+def batch_of(values, records):
+    block = values.block(records)
+    return Batch(block.block, block.ends, values.format, values.columns, "events", lambda i: {"offset": i}, {})
+
+
+def outcomes(values, records, wanted):
+    """Of each record (x, texts, y) as they are read, or the reason for which it is refused."""
+    refused = values.block(records).refused
+    return _decoded(batch_of(values, records), wanted) | {i: reason for i, (reason, _) in refused.items()}
+
+
+def _decoded(batch, wanted):
+    decoded = decoder(batch.format).decode(batch, wanted)
+    found = {bad.index: bad.reason for bad in decoded.rejected}
+    for row, i in enumerate(decoded.rows.tolist()):
+        texts = {wanted.fields[j]: column[row] for j, column in decoded.texts.items()}
+        found[i] = (decoded.X[row].tobytes(), texts, decoded.Y[row].tobytes())
+    return found
+
+
+def numbers(values, records, *fields, target="y", **wanted):
+    """Each record's features, or the reason for which it is refused."""
+    batch = batch_of(values, records)
+    refused = values.block(records).refused
+    decoded = decoder(batch.format).decode(batch, Wanted(fields, (target,), **wanted))
+    found = {bad.index: bad.reason for bad in decoded.rejected}
+    found |= dict(zip(decoded.rows.tolist(), decoded.X.tolist(), strict=True))
+    found |= {i: reason for i, (reason, _) in refused.items()}
+    return [found[i] for i in range(len(records))]
