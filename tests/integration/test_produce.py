@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 TIMEOUT = 90
-COMMAND = [sys.executable, "-W", "default", "-m", "streammoe.cli", "produce"]
+COMMAND = [sys.executable, "-m", "streammoe.cli", "produce"]
 
 
 @pytest.fixture(autouse=True)
