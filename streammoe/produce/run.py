@@ -106,10 +106,10 @@ def _opened(file: str) -> Source:
     if not file:
         raise ConfigError("FILE: must be the path of a file, or a glob")
     connector = connectors()["file"]
-    settings = connector.Settings(  # type: ignore[attr-defined]
+    settings = connector.Settings(
         kind="file", path=file, block_bytes=BLOCK_BYTES, block_rows=1 << 10, max_record_bytes=LONGEST_BYTES
     )
-    source = connector(settings)
+    source: Source = connector(settings)
     try:
         source.seek(None)
     except BaseException:
