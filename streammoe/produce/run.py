@@ -98,7 +98,7 @@ def produce(
     finally:
         to.close()
     for trouble, records in messages.troubles.items():
-        LOGGER.warning("%d records %s", records, trouble)
+        LOGGER.warning("%d of the records %s", records, trouble)
     return Produced(to.acknowledged, took, topic)
 
 

@@ -179,7 +179,7 @@ def test_a_record_that_is_too_large_is_left_out_and_counted(start, topics, tmp_p
     out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, err
     assert out.startswith("2 records in ")
-    assert "1 records were larger than the client allows" in err
+    assert "1 of the records were larger than the client allows" in err
     assert [record.value for record in topics.read(name)] == [b'{"a": 1}', b'{"a": 2}']
 
 
