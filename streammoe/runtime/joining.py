@@ -48,7 +48,8 @@ class _Waiting:
     key: str
     record: bytes
     is_label: bool
-    place: Place
+    place: bytes
+    """As JSON: the collector of garbage, and checkpoints, need not look at each of them."""
     record_key: bytes | None
     """The key that the source gave to the record."""
     number: int
@@ -146,14 +147,13 @@ class LabelJoin:
         """What a checkpoint keeps of it."""
         waiting = self._waiting.values()
         return {
-            "labels.records": np.frombuffer(b"".join(each.record for each in waiting), np.uint8),
+            "labels.records": np.frombuffer(b"".join([each.record for each in waiting]), np.uint8),
             "labels.ends": np.cumsum([len(each.record) for each in waiting], dtype=np.int64),
             "labels.numbers": np.array([each.number for each in waiting], np.int64),
             "labels.times": np.array([each.time for each in waiting], np.int64),
             "labels.clock": np.array([self._seen, self._now], np.int64),
-            "labels.origins": np.frombuffer(
-                msgspec.json.encode([(each.place, each.record_key) for each in waiting]), np.uint8
-            ),
+            "labels.places": np.frombuffer(b"[%s]" % b",".join([each.place for each in waiting]), np.uint8),
+            "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
             "labels.refused": np.array([each.refused for each in waiting], np.bool_),
         }
 
@@ -161,11 +161,12 @@ class LabelJoin:
         """The inverse of `arrays`, into a new one with the same key and schema."""
         records = arrays["labels.records"].tobytes()
         self._seen, self._now = arrays["labels.clock"].tolist()
-        for (start, stop), number, time, origin, refused in zip(
+        for (start, stop), number, time, place, record_key, refused in zip(
             pairwise([0, *arrays["labels.ends"].tolist()]),
             arrays["labels.numbers"].tolist(),
             arrays["labels.times"].tolist(),
-            _ORIGINS.decode(arrays["labels.origins"].tobytes()),
+            _PLACES.decode(arrays["labels.places"].tobytes()),
+            _KEYS.decode(arrays["labels.keys"].tobytes()),
             arrays["labels.refused"].tolist(),
             strict=True,
         ):
@@ -173,7 +174,7 @@ class LabelJoin:
             value, is_label = self._read(record)
             key = label(self.key, value, text=False)
             assert key is not None  # noqa: S101 - for the type checker; nothing else has been kept
-            self._waiting[key] = _Waiting(key, record, is_label, *origin, number, time, refused)
+            self._waiting[key] = _Waiting(key, record, is_label, bytes(place), record_key, number, time, refused)
         self._refused = int(arrays["labels.refused"].sum())
 
     def _joined(self, batch: Batch) -> Batch:
@@ -331,8 +332,9 @@ class _Found:
     def waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _Waiting:
         """The i-th record as one that waits."""
         batch = self._from
+        place = msgspec.json.encode(batch.place(i))
         record_key = None if batch.keys is None else batch.keys[i]
-        return _Waiting(key, record.rstrip(b"\r\n"), is_label, batch.place(i), record_key, number, time)
+        return _Waiting(key, record.rstrip(b"\r\n"), is_label, place, record_key, number, time)
 
     def batch(self) -> Batch:
         """All of them."""
@@ -340,7 +342,7 @@ class _Found:
 
         def place(i: int) -> Place:
             features = origins[i]
-            return batch.place(rows[i]) if features is None else features.place
+            return batch.place(rows[i]) if features is None else _PLACE.decode(features.place)
 
         ends: IntArray = np.cumsum([len(record) for record in self._records], dtype=np.int64)
         return replace(
@@ -365,12 +367,14 @@ class _Found:
 
 _UNKNOWN = -1
 """No time; Kafka writes it so, too."""
-_BESIDE = {"labels.origins", "labels.refused"}
+_BESIDE = {"labels.places", "labels.keys", "labels.refused"}
 """What is kept for messages, rows and counts, and shapes nothing that is learned."""
 _NULL = msgspec.Raw(b"null")
 _MISSING = (msgspec.Raw(), _NULL, msgspec.Raw(b'""'))
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ORIGINS = msgspec.json.Decoder(list[tuple[dict[str, int | str], bytes | None]])
+_PLACE = msgspec.json.Decoder(Place)
+_PLACES = msgspec.json.Decoder(list[msgspec.Raw])
+_KEYS = msgspec.json.Decoder(list[bytes | None])
 _Key = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None
 
 

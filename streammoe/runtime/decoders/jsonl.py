@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, text_of
+from streammoe.runtime.decoders import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, readable, text_of
 from streammoe.runtime.decoders.arrow import times_of
 from streammoe.runtime.decoders.values import LONGEST_TEXT, Kind, TooLarge
 from streammoe.types import FloatArray
@@ -29,7 +29,7 @@ class JsonlDecoder:
     """Decodes objects of numbers, booleans, texts and nulls; fields that are not wanted may hold anything."""
 
     def names(self, batch: Batch, i: int) -> Values:
-        return object_of(batch.record(i))
+        return object_of(readable(batch, i))
 
     def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
         sheet = Sheet(len(batch), wanted)
