@@ -7,7 +7,6 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
