@@ -1,14 +1,13 @@
 """compose.yaml, as far as it can be held without Docker: it was never run by these tests."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
 from scripts import kafka_broker
-from streammoe.settings import Metrics
+from streammoe.assembly import load_settings
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -67,15 +66,15 @@ def test_the_daemon_reads_the_topic_that_is_made_from_the_broker_that_is_there()
     daemon = SERVICES["streammoe"]
     [config] = [volume.split(":") for volume in daemon["volumes"] if volume.startswith("./")]
     assert config[1] in (ROOT / "Dockerfile").read_text()
-    settings = tomllib.loads((ROOT / config[0]).read_text())
+    settings = load_settings(ROOT / config[0], environment=daemon["environment"])
+    [source] = settings.sources
     made = SERVICES["topic"]["command"]
-    assert settings["source"]["topics"] == made[made.index("--topic") + 1]
-    advertised = SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
-    assert f"INSIDE://{daemon['environment']['STREAMMOE_SOURCE__BOOTSTRAP_SERVERS']}," in advertised
-    assert daemon["environment"]["STREAMMOE_METRICS__HOST"] == "0.0.0.0"
-    assert "metrics" not in settings  # so that the port is that of the default
-    assert daemon["ports"] == [f"127.0.0.1:{port}:{port}" for port in (Metrics().port,)]
-    assert not Path(settings["checkpoint"]["dir"]).is_absolute()  # below the volume, which is where the image works
+    assert list(source.topics) == [made[made.index("--topic") + 1]]
+    [server] = source.bootstrap_servers
+    assert f"INSIDE://{server}," in SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert settings.metrics.host == "0.0.0.0"
+    assert daemon["ports"] == [f"127.0.0.1:{settings.metrics.port}:{settings.metrics.port}"]
+    assert not Path(settings.checkpoint.dir).is_absolute()  # below the volume, which is where the image works
 
 
 def test_what_was_given_to_prometheus_and_grafana_fits_together():

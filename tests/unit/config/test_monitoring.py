@@ -16,10 +16,6 @@ CONFIG = Path(__file__).parents[3] / "config"
 DASHBOARD = json.loads((CONFIG / "grafana" / "streammoe.json").read_text())
 ALERTS = yaml.safe_load((CONFIG / "prometheus" / "alerts.yml").read_text())
 SCRAPE = yaml.safe_load((CONFIG / "prometheus" / "prometheus.yml").read_text())
-COMING = {"streammoe_pending_labels"}
-"""Metrics on their way into the catalogue. TO BE REMOVED, with its uses, once they are there."""
-COMING_OUTCOMES = {"expired"}
-"""The same of outcomes."""
 
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
@@ -38,19 +34,14 @@ def named(text):
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_what_is_asked_for_is_in_the_catalogue(expression):
-    unknown = named(expression) - CATALOGUE.keys() - COMING
+    unknown = named(expression) - CATALOGUE.keys()
     assert not unknown
     for name, selector in re.findall(r"\b(streammoe_\w+)\{([^}]*)\}", expression):
         [metric] = named(name)
-        labels = set(CATALOGUE[metric].labels) if metric in CATALOGUE else set()
+        labels = set(CATALOGUE[metric].labels)
         assert set(re.findall(r"(\w+)[!=]", selector)) <= labels | {"job", "instance"}
     for outcomes in re.findall(r'outcome=~?"([^"]*)"', expression):
-        assert set(outcomes.split("|")) <= {*OUTCOMES, *COMING_OUTCOMES}
-
-
-def test_what_was_coming_is_taken_off_the_list_once_it_is_there():
-    assert not COMING & CATALOGUE.keys()
-    assert not COMING_OUTCOMES & set(OUTCOMES)
+        assert set(outcomes.split("|")) <= set(OUTCOMES)
 
 
 def test_the_dashboard_shows_every_metric():
