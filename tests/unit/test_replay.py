@@ -139,10 +139,13 @@ def test_what_waits_for_its_label_waits_on(tmp_path):
     Path("data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, *labels[:-100]]))
     before = learn("1e6", "jsonl", *flags)
     # What is far out of range is refused once it has a target, a text at once, and again then.
-    assert (before.learned, before.rejected, before.pending) == (N - 100 - FAR - TEXT, FAR + 2 * TEXT, 100)
+    far, text = FAR - 1, TEXT - 1  # among those that have their labels; the others have one of each
+    assert (before.learned, before.rejected, before.pending) == (N - 100 - far - text, far + text + TEXT, 99)
     done = replay(LETTERS, settings("1e12", "jsonl", *flags))
-    assert done.learned == FAR
-    assert describe_checkpoint("state")["pending"] == 100
+    assert done.learned == far
+    assert describe_checkpoint("state")["pending"] == 99
+    digest = describe_checkpoint("state")["state_digest"]
+    assert learn("1e12", "jsonl", *flags).state_digest == read_checkpoint("state").metadata["state_digest"] == digest
     with Path("data-2.jsonl").open("w") as stream:
         stream.writelines(json.dumps(record) + "\n" for record in labels[-100:])
     after = learn("1e12", "jsonl", *flags)
