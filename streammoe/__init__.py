@@ -1,8 +1,9 @@
 """Streaming mixture-of-experts learning: a daemon and a River model that learn one event at a time."""
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from streammoe import schedules
 from streammoe.errors import (
     CheckpointError,
     ConfigError,
@@ -11,7 +12,10 @@ from streammoe.errors import (
     StreammoeError,
     TooManyBadRecords,
 )
-from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+
+if TYPE_CHECKING:
+    from streammoe import schedules
+    from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 
 __all__ = [
     "CheckpointError",
@@ -27,3 +31,14 @@ __all__ = [
     "schedules",
 ]
 __version__ = version("streammoe")
+
+_ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimators when they are first asked for: connectors and their processes do without."""
+    if name in _ESTIMATORS:
+        return getattr(import_module("streammoe.estimators"), name)
+    if name == "schedules":
+        return import_module("streammoe.schedules")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,7 @@ from streammoe import settings as settings_module
 from streammoe.errors import CheckpointError, ConfigError, SinkError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, read_checkpoint
-from streammoe.ports import DeadLetterSink, PredictionSink, Recovered, Source
+from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.runtime.chained import ChainedSource
 from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
@@ -201,11 +201,14 @@ def open_daemon(
             server = MetricsServer(settings.metrics.host, settings.metrics.port, health)
             stack.callback(server.close)
         writer = _prediction_writer(settings)
-        recovered = None
+        latest = None if fresh else store.latest()
         if writer is not None:
             stack.callback(writer.sink.close)
-            recovered = _recovered(writer.sink, health, stop)
-        latest = None if fresh else _latest(store, recovered)
+            if writer.sink.transactional:
+                _check_keep(settings)
+                position = None if latest is None else latest[1].metadata["positions"][0]
+                recovered = _recovered(writer.sink, position, health, stop)
+                latest = latest and _seen(store, latest, recovered)
         generation, found = latest or (0, None)
         model = model_from(settings) if found is None else _resumed(settings, found)
         metrics = Metrics()
@@ -271,25 +274,30 @@ def _dead_letters(settings: Settings) -> DeadLetterSink:
     return cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
 
 
-def _recovered(sink: PredictionSink, health: Health, stop: StopFlag | None) -> Recovered | None:
-    """Which checkpoint's predictions have been seen, if the sink is one to know, however long it takes to be told."""
-    if not sink.transactional:
-        return None
-    while (found := sink.recover(POLL_SECONDS)) is None:
+def _check_keep(settings: Settings) -> None:
+    if settings.checkpoint.keep < 2:
+        raise ConfigError(
+            f"checkpoint.keep: must be at least 2 where predictions are transactional, got {settings.checkpoint.keep}; "
+            "a crash between a checkpoint and its transaction goes back to the one before"
+        )
+
+
+def _recovered(sink: PredictionSink, position: Position | None, health: Health, stop: StopFlag | None) -> Recovered:
+    """Which checkpoint's predictions have been seen, however long it takes to be told."""
+    while (found := sink.recover(POLL_SECONDS, position)) is None:
         health.beat()
         if stop is not None and stop.requested:
             raise SinkError("asked to stop before the broker said which predictions have been seen; nothing was done")
     return found
 
 
-def _latest(store: CheckpointStore, recovered: Recovered | None) -> tuple[int, Checkpoint] | None:
-    """The newest sound checkpoint; with transactions the newest whose predictions have all been seen.
+def _seen(store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered) -> tuple[int, Checkpoint]:
+    """Of the newest sound checkpoint and those before it the newest whose predictions have all been seen.
 
     A crash between a checkpoint and its transaction leaves one whose predictions nobody has seen, nor ever will. The
     one before it makes them again.
     """
-    latest = store.latest()
-    if latest is None or recovered is None or not latest[1].metadata.get("transactional"):
+    if not latest[1].metadata.get("transactional"):
         return latest
     generation = latest[0]
     if recovered.generation is None:
@@ -301,6 +309,13 @@ def _latest(store: CheckpointStore, recovered: Recovered | None) -> tuple[int, C
             "start once with predictions.transactional = false to go on from it, or begin anew with --fresh"
         )
         raise CheckpointError(message)
+    if recovered.generation > generation:
+        LOGGER.warning(
+            "going on from generation %d, although predictions up to generation %d have been seen: those after it are "
+            "made again, and are seen twice",
+            generation,
+            recovered.generation,
+        )
     if recovered.generation >= generation:
         return latest
     if recovered.generation not in store.generations():

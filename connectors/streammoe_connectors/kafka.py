@@ -1,0 +1,217 @@
+"""Kafka: records of topics, in the order of their times, with positions in checkpoints."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from streammoe.errors import ConfigError, SourceError
+from streammoe.ports import Batch, Partition, Place, Position, Source, SourceStatus, Unreadable
+from streammoe.types import IntArray
+from streammoe_connectors.kafka_link import Frame
+from streammoe_connectors.kafka_log import check_position
+from streammoe_connectors.kafka_mirror import offsets_of
+from streammoe_connectors.kafka_process import ReaderProcess
+from streammoe_connectors.kafka_settings import client_options
+from streammoe_connectors.kafka_source_settings import KafkaSettings, ReadingSettings
+from streammoe_connectors.kafka_values import Values
+
+_LOGGER = logging.getLogger("streammoe.source")
+_REFUSED = {"jsonl": b"!", "csv": b'"'}
+"""What no decoder accepts, in place of records that are refused."""
+
+
+class KafkaSource(Source):
+    """Reads topics of a Kafka cluster, in a process of its own (see `kafka_reader`).
+
+    Positions live in checkpoints; what the consumer group has committed follows them, for lag tools. Partitions are
+    assigned by the settings, never by the group.
+
+    Args:
+        settings: which cluster, what of it, and how to read it.
+
+    Raises:
+        ConfigError: a password, a schema or a package is missing.
+    """
+
+    Settings = KafkaSettings
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        if importlib.util.find_spec("kafka") is None:
+            raise ConfigError(
+                'source.kind: is "kafka", which needs kafka-python, and that is not installed; '
+                "pip install 'streammoe[kafka]'"
+            )
+        self._settings = settings
+        self._options = client_options(settings)
+        values = Values(settings)
+        self._format, self._columns = values.format, values.columns
+        self._origin = f"kafka topic {', '.join(settings.topics)}"
+        self._process: ReaderProcess | None = None
+        self._ready = False
+        self._finished = False
+        self._first: Position | None = None
+        self._begun_anew = False
+        self._batch: Batch | None = None
+        self._done = 0
+        self._total: int | None = None
+        self._positions: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] = {}
+        self._status = SourceStatus(ready=False, connected=False)
+
+    def seek(self, position: Position | None) -> None:
+        if position is not None:
+            check_position(position)
+        self._begun_anew = position is None
+        self._process = ReaderProcess(
+            {
+                "settings": {name: getattr(self._settings, name) for name in ReadingSettings.model_fields},
+                "options": self._options,
+                "position": position,
+                "owner": uuid.uuid4().hex if position is None else position["owner"],
+                "log_level": _LOGGER.getEffectiveLevel(),
+            }
+        )
+
+    def prepare(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while not self._ready:
+            left = deadline - time.monotonic()
+            if not self._receive(max(left, 0.0)) and left <= 0:
+                return False
+        return True
+
+    @property
+    def position(self) -> Position | None:
+        return self._first if self._begun_anew else None
+
+    def poll(self, timeout: float) -> Batch | None:
+        deadline = time.monotonic() + timeout
+        while not self._finished and self._batch is None:
+            left = deadline - time.monotonic()
+            if not self._receive(max(left, 0.0)) and left <= 0:
+                break
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            self._positions = offsets_of(batch.end)
+        return batch
+
+    @property
+    def finished(self) -> bool:
+        return self._finished and self._batch is None
+
+    def commit(self, position: Position, generation: int) -> None:
+        if self._process is not None:
+            # A child that takes no orders just now is told by the next commit.
+            self._process.send({"type": "commit", "position": position, "generation": generation})
+
+    def progress(self) -> tuple[int, int] | None:
+        """Offsets passed so far and in all."""
+        if self._settings.until == "never":
+            return None
+        return self._done, self._total or 0
+
+    def status(self) -> SourceStatus:
+        lags = {
+            partition: max(0, self._ends.get(partition, offset) - offset)
+            for partition, offset in self._positions.items()
+        }
+        return self._status._replace(ready=self._ready, positions=self._positions, lags=lags)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+
+    # --- frames -----------------------------------------------------------------------------------------------------
+
+    def _receive(self, timeout: float) -> bool:
+        """Take in the next frame, if there is one within `timeout` seconds."""
+        if self._process is None:
+            raise SourceError("Kafka was not sought; call seek first")
+        frame = self._process.receive(timeout)
+        if frame is None:
+            return False
+        header = frame.header
+        match header["type"]:
+            case "batch":
+                self._done = header["done"]
+                self._batch = self._unpacked(frame)
+            case "ready":
+                self._ready = True
+                self._first = header["position"]
+                self._positions = offsets_of(header["position"])
+                self._total = header["total"]
+            case "status":
+                self._ends = {Partition(topic, number): end for topic, number, end in header["ends"]}
+                self._status = SourceStatus(
+                    connected=header["connected"],
+                    stalled=[Partition(*partition) for partition in header["stalled"]],
+                    happened=header["happened"],
+                )
+            case "log":
+                logging.getLogger(header["name"]).log(header["level"], "%s", header["message"])
+            case "finished":
+                self._finished = True
+                self._done = self._total or 0
+            case _:
+                kinds: Mapping[str, type[ConfigError | SourceError]] = {"ConfigError": ConfigError}
+                raise kinds.get(header["kind"], SourceError)(header["message"])
+        return True
+
+    def _unpacked(self, frame: Frame) -> Batch:
+        header = frame.header
+        pieces = _pieces(frame)
+        count = header["count"]
+        offsets, times, ends = (np.frombuffer(next(pieces), np.int64) for _ in range(3))
+        keys = _keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
+        partitions = header["partitions"]
+        which = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
+        unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["refused"]}
+
+        def place(i: int) -> Place:
+            topic, partition = partitions[which[i]]
+            return {"topic": topic, "partition": partition, "offset": int(offsets[i])}
+
+        block = bytes(next(pieces))
+        if unreadable:
+            block, ends = _masked(block, ends, unreadable, _REFUSED[self._format] + b"\n")
+        return Batch(
+            block=block,
+            ends=ends,
+            format=self._format,
+            columns=self._columns,
+            origin=self._origin,
+            place=place,
+            end=header["end"],
+            skipped=header["skipped"],
+            timestamps=times,
+            keys=keys,
+            unreadable=unreadable,
+        )
+
+
+def _masked(block: bytes, ends: IntArray, refused: Mapping[int, Unreadable], instead: bytes) -> tuple[bytes, IntArray]:
+    """The block with something else in place of refused records, and where its records end."""
+    starts = [0, *ends.tolist()]
+    records = [instead if i in refused else block[starts[i] : starts[i + 1]] for i in range(len(ends))]
+    return b"".join(records), np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
+
+
+def _pieces(frame: Frame) -> Iterator[memoryview]:
+    start = 0
+    for size in frame.header["sizes"]:
+        yield frame.body[start : start + size]
+        start += size
+
+
+def _keys(lengths: IntArray, joined: memoryview) -> list[bytes | None]:
+    stops = np.cumsum(np.maximum(lengths, 0)).tolist()
+    return [
+        None if length < 0 else bytes(joined[stop - length : stop])
+        for length, stop in zip(lengths.tolist(), stops, strict=True)
+    ]

@@ -1,0 +1,529 @@
+"""The process that reads from Kafka for a `KafkaSource`, and does nothing else: its main loop.
+
+kafka-python takes records apart in Python, and receives them in small pieces; next to a learning thread each would wait
+for the other. In a process of its own it reads while the daemon learns. What is to be done comes as frames through the
+standard input, settings and passwords included; what was read goes out as frames through the standard output. When
+either is gone, so is the daemon, and this process ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.errors import ConfigError, RetriableSourceError, SourceError
+from streammoe.ports import Partition, Position
+from streammoe.types import IntArray
+from streammoe_connectors.kafka_cluster import Cluster, Lost, Unanswered
+from streammoe_connectors.kafka_keeper import Keeper
+from streammoe_connectors.kafka_link import Inlet, Outlet
+from streammoe_connectors.kafka_log import Lane, LogRecord, position_of
+from streammoe_connectors.kafka_merge import merge
+from streammoe_connectors.kafka_source_settings import ReadingSettings
+from streammoe_connectors.kafka_start import beginnings, elsewhere, partitions_of
+from streammoe_connectors.kafka_values import Values
+
+_LOGGER = logging.getLogger("streammoe.source")
+_POLL_SECONDS = 0.1
+"""Longest wait for records, so that nothing else waits longer."""
+_TICK_SECONDS = 1.0
+_SILENT_SECONDS = 3.0
+"""A cluster that leaves a question unanswered for so long does not answer."""
+_QUIET_SECONDS = 30.0
+"""How often to say the same thing again."""
+_LOOK_SECONDS = 0.05
+"""How often to ask whether a partition of which nothing comes is at its end."""
+_LONGEST_PAUSE = 30.0
+
+
+class Pending(NamedTuple):
+    """Records that were given by their lanes, and are to be sent."""
+
+    records: list[LogRecord]
+    which: IntArray | None
+    """The number of each record's partition in `partitions`, if there are several."""
+    partitions: list[Partition]
+    end: Position
+    skipped: int
+    done: int
+
+
+class Reader:
+    """Reads for one daemon.
+
+    Args:
+        order: the first frame: settings, options of clients, position.
+        owner: whose position it is.
+        outlet: where frames go.
+        orders: where further ones come from.
+    """
+
+    def __init__(self, order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
+        self._settings = ReadingSettings.model_validate(order["settings"])
+        self._options: dict[str, Any] = order["options"]
+        self._position: Position | None = order["position"]
+        self._owner: str = order["owner"]
+        self._outlet = outlet
+        self._orders = orders
+        self._values = Values(self._settings)
+        self._happened: Counter[str] = Counter()
+        self._keeper = Keeper(self._settings, self._owner, self._happened)
+        self._cluster: Cluster | None = None
+        self._lanes: dict[Partition, Lane] = {}
+        self._paused: set[Partition] = set()
+        self._ids: dict[str, str | None] = {}
+        self._pending: Pending | None = None
+        self._closing = False
+        self._ready = False
+        self._finished = False
+        self._connected = False
+        self._stalled: list[Partition] = []
+        self._rebuilt: set[Partition] = set()
+        self._missing = 0
+        self._retry_at = 0.0
+        self._failures = 0
+        self._tick_at = 0.0
+        self._ask_at = 0.0
+        self._look_at = 0.0
+        self._complained_at = -_QUIET_SECONDS
+        self._status: dict[str, Any] = {}
+        self.logs: deque[dict[str, Any]] = deque(maxlen=200)
+
+    def run(self) -> None:
+        """Read until asked to close.
+
+        Raises:
+            SourceError: reading is not possible.
+            BrokenPipeError: the daemon is gone.
+        """
+        while not self._closing:
+            self._obey()
+            try:
+                self._tick()
+                if self._outlet.pending:
+                    self._outlet.flush(_POLL_SECONDS)
+                elif time.monotonic() < self._retry_at:
+                    time.sleep(0.02)
+                else:
+                    if self._ready:
+                        self._read()
+                    else:
+                        self._prepare()
+                    self._failures = 0
+            except Unanswered as error:
+                self._put_off(str(error))
+        self._close()
+
+    # --- the daemon -------------------------------------------------------------------------------------------------
+
+    def _obey(self) -> None:
+        while True:
+            try:
+                order = self._orders.get_nowait()
+            except Empty:
+                return
+            if order["type"] == "close":
+                self._closing = True
+            elif order["type"] == "commit" and self._cluster is not None:
+                self._keeper.commit(self._cluster, order["position"], order["generation"])
+
+    def _tick(self) -> None:
+        """What is due about once a second, whatever else is going on."""
+        self.send_logs()
+        now = time.monotonic()
+        if now < self._tick_at:
+            return
+        self._tick_at = now + _TICK_SECONDS
+        if self._cluster is not None:
+            if self._ready:
+                self._keeper.tend(self._cluster)
+                self._discover(self._cluster, now)
+            self._judge_connection(self._cluster)
+        status = {
+            "type": "status",
+            "connected": self._connected,
+            "ends": [[*lane.partition, lane.end] for lane in self._lanes.values() if lane.end is not None],
+            "stalled": self._stalled,
+            "happened": self._happened,
+        }
+        if status != self._status:
+            self._status = {**status, "happened": dict(self._happened)}
+            self._outlet.send(self._status)
+
+    def send_logs(self) -> None:
+        """Hand on what was logged since."""
+        while self.logs:
+            self._outlet.send(self.logs.popleft())
+
+    def _put_off(self, why: str) -> None:
+        """Try again later, each time a bit later."""
+        self._failures += 1
+        self._retry_at = time.monotonic() + min(0.1 * 2**self._failures, _LONGEST_PAUSE if self._pending else 2.0)
+        self._set_connected(False)
+        now = time.monotonic()
+        if now - self._complained_at >= _QUIET_SECONDS:
+            self._complained_at = now
+            _LOGGER.warning("what is read from does not answer (%s); trying again and again", why)
+
+    def _set_connected(self, connected: bool) -> None:
+        if connected and not self._connected and self._ready:
+            self._happened["reconnected"] += 1
+            _LOGGER.info("Kafka answers again")
+        if connected != self._connected:
+            self._tick_at = 0.0
+        self._connected = connected
+
+    def _judge_connection(self, cluster: Cluster) -> None:
+        asking = cluster.asking_seconds
+        if asking is None:
+            self._set_connected(not self._failures)
+        elif asking > _SILENT_SECONDS:
+            if self._connected:
+                _LOGGER.warning("Kafka has not answered for %.0f s; waiting until it does", asking)
+            self._set_connected(False)
+
+    # --- the start --------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        settings = self._settings
+        if self._cluster is None:
+            self._cluster = Cluster(self._options, settings)
+            self._cluster.ask(settings.topics)
+        cluster = self._cluster
+        if cluster.asking_seconds is not None:
+            self._retry_at = time.monotonic() + 0.005
+            return
+        self._look_for_topics(cluster)
+        if self._missing:
+            return
+        partitions = partitions_of(cluster, settings)
+        self._keeper.check(cluster, partitions)
+        offsets = beginnings(cluster, settings, self._position, partitions, self._happened)
+        stops = cluster.end_offsets(partitions) if settings.until == "end" else {}
+        self._ids = {topic: cluster.topic_id(topic) for topic in settings.topics}
+        for partition in partitions:
+            stop = stops.get(partition)
+            self._lanes[partition] = Lane(
+                partition, offsets[partition], None if stop is None else max(stop, offsets[partition])
+            )
+        cluster.assign(offsets)
+        if not partitions:
+            _LOGGER.warning("source.shard = %r has no partition of these topics", settings.shard)
+        self._connected = self._ready = True
+        self._ask_at = time.monotonic() + settings.discover_seconds
+        total = sum((lane.stop or 0) - lane.start for lane in self._lanes.values()) if stops else 0
+        self._outlet.send(
+            {"type": "ready", "position": self._end(), "total": None if settings.until == "never" else total}
+        )
+
+    def _look_for_topics(self, cluster: Cluster) -> None:
+        missing = [topic for topic in self._settings.topics if cluster.partitions(topic) is None]
+        if not missing:
+            self._missing = 0
+            return
+        self._missing += 1
+        if self._missing > 3:  # brokers may not have heard yet of what has just been created
+            raise SourceError(
+                f"Kafka has no topic {', '.join(missing)}; create it, correct source.topics, or allow this user to "
+                "see it"
+            )
+        self._retry_at = time.monotonic() + 0.5
+        cluster.ask(self._settings.topics)
+
+    def _discover(self, cluster: Cluster, now: float) -> None:
+        """Look for new partitions, and for topics that are no longer the same."""
+        if cluster.asking_seconds is not None:
+            return
+        for topic in self._settings.topics:
+            before, topic_id = self._ids[topic], cluster.topic_id(topic)
+            if topic_id is None or before == topic_id:
+                continue
+            if before is not None:
+                self._start_over(cluster, topic)
+            self._ids[topic] = topic_id
+        new = [partition for partition in partitions_of(cluster, self._settings) if partition not in self._lanes]
+        if new and self._settings.until == "never":
+            self._add(cluster, new)
+        if now >= self._ask_at:
+            self._ask_at = now + self._settings.discover_seconds
+            cluster.ask(self._settings.topics)
+
+    def _start_over(self, cluster: Cluster, topic: str) -> None:
+        """A topic was deleted, and another one has its name now."""
+        for partition, lane in self._lanes.items():
+            if partition.topic == topic:
+                self._leave(cluster, lane, recreated=True)
+
+    def _add(self, cluster: Cluster, partitions: list[Partition]) -> None:
+        try:
+            firsts = cluster.first_offsets(partitions)
+        except Unanswered:
+            return  # they are still new at the next look
+        for partition in partitions:
+            self._happened["partition_discovered"] += 1
+            _LOGGER.info("topic %s has a new partition %d, read from its first record", *partition)
+            self._lanes[partition] = Lane(partition, firsts[partition])
+        self._lanes = dict(sorted(self._lanes.items()))
+        self._reassign(cluster)
+
+    def _reassign(self, cluster: Cluster) -> None:
+        cluster.assign({partition: lane.fetched for partition, lane in self._lanes.items()})
+        self._paused.clear()
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        cluster = self._cluster
+        if self._pending is not None:
+            self._send(self._pending)
+            return
+        if cluster is None or not self._lanes or self._finished:
+            time.sleep(0.02)
+            self._finish()
+            return
+        idle = self._settings.idle_ms / 1000
+        held = any(lane.records for lane in self._lanes.values())
+        try:
+            found = cluster.poll(min(_POLL_SECONDS, max(0.002, idle / 4)) if held else _POLL_SECONDS)
+        except Lost as lost:
+            for partition in lost.partitions:
+                self._leave(cluster, self._lanes[partition])
+            return
+        now = time.monotonic()
+        for partition, records in found.items():
+            self._happened["gap"] += self._lanes[partition].add(records, now)
+        for lane in self._lanes.values():
+            if lane.at_end_since is None:
+                self._look(cluster, lane, now)
+        self._give(cluster)
+        self._finish()
+
+    def _look(self, cluster: Cluster, lane: Lane, now: float) -> None:
+        """Whether all that the log holds of this partition has been fetched."""
+        fetched = cluster.fetched(lane.partition)
+        if fetched is not None and fetched > lane.fetched:
+            lane.reach(fetched)
+        end = cluster.log_end(lane.partition)
+        if end is None:
+            return
+        lane.end = end
+        if lane.fetched >= end:
+            lane.at_end_since = lane.received_at = now
+
+    def _give(self, cluster: Cluster) -> None:
+        """Send what is next, as far as that can be told, and keep the rest in bounds."""
+        lanes = list(self._lanes.values())
+        now = time.monotonic()
+        idle = self._settings.idle_ms / 1000
+        holds = [lane.holds(now, idle) for lane in lanes]
+        if any(lane.records for lane in lanes):
+            self._ask_for_ends(cluster, [lane for lane, hold in zip(lanes, holds, strict=True) if hold], now)
+        if len(lanes) == 1:
+            counts, order = [min(len(lanes[0].records), self._settings.max_poll_records)], None
+        else:
+            counts, order = merge([lane.times for lane in lanes], holds, self._settings.max_poll_records)
+        if sum(counts):
+            given = [lane.give(count) for lane, count in zip(lanes, counts, strict=True)]
+            records = [record for records in given for record in records]
+            which = None
+            partitions = [lane.partition for lane, count in zip(lanes, counts, strict=True) if count]
+            if order is not None:
+                which = np.repeat(np.arange(len(partitions)), [count for count in counts if count])[order]
+                records = [records[i] for i in order.tolist()]
+            self._send(
+                Pending(
+                    records,
+                    which if len(partitions) > 1 else None,
+                    partitions,
+                    self._end(),
+                    sum(lane.passed() for lane in lanes),
+                    sum(lane.next - lane.start for lane in lanes),
+                )
+            )
+        self._bound(cluster, lanes)
+
+    def _ask_for_ends(self, cluster: Cluster, lanes: list[Lane], now: float) -> None:
+        """Records of open transactions count for `log_end`, and not for what may be read."""
+        if self._settings.isolation != "read_committed" or now < self._look_at:
+            return
+        unsure = [lane for lane in lanes if not lane.records and lane.at_end_since is None and lane.end is not None]
+        unsure = [lane for lane in unsure if now - lane.received_at >= _LOOK_SECONDS]
+        if not unsure:
+            return
+        self._look_at = now + _LOOK_SECONDS
+        ends = cluster.end_offsets([lane.partition for lane in unsure])
+        for lane in unsure:
+            if lane.fetched >= ends[lane.partition]:
+                lane.at_end_since = now
+
+    def _bound(self, cluster: Cluster, lanes: list[Lane]) -> None:
+        """Fetch no more of what waits for other partitions than there is room for."""
+        if len(lanes) == 1:
+            return
+        room = self._settings.buffer_bytes / len(lanes)
+        for lane in lanes:
+            partition = lane.partition
+            if partition in self._paused:
+                if lane.bytes < room / 2 and not lane.complete:
+                    cluster.resume(partition)
+                    self._paused.discard(partition)
+            elif lane.bytes > room or lane.complete:
+                cluster.pause(partition)
+                self._paused.add(partition)
+
+    def _send(self, pending: Pending) -> None:
+        records = pending.records
+        try:
+            block, ends, refused = self._values.block(records)
+        except RetriableSourceError as error:
+            self._pending = pending
+            raise Unanswered(str(error)) from None
+        self._pending = None
+        count = len(records)
+        times = np.fromiter(
+            (-1 if record.timestamp is None else record.timestamp for record in records), np.int64, count
+        )
+        offsets = np.fromiter((record.offset for record in records), np.int64, count)
+        body = [offsets.tobytes(), times.tobytes(), ends.tobytes()]
+        keys = [record.key for record in records]
+        has_keys = keys.count(None) < count
+        if has_keys:
+            lengths = np.fromiter((-1 if key is None else len(key) for key in keys), np.int64, count)
+            body += [lengths.tobytes(), b"".join(key for key in keys if key is not None)]
+        if pending.which is not None:
+            body.append(pending.which.tobytes())
+        raw = [records[i].value for i in refused]
+        header = {
+            "type": "batch",
+            "count": count,
+            "sizes": [*map(len, body), *map(len, raw), len(block)],
+            "keys": has_keys,
+            "partitions": pending.partitions,
+            "refused": [[i, *why] for i, why in refused.items()],
+            "end": pending.end,
+            "skipped": pending.skipped,
+            "done": pending.done,
+        }
+        self._outlet.send(header, [*body, *raw, block])
+
+    def _finish(self) -> None:
+        """Say once that everything was sent, if there is an end."""
+        if (
+            self._settings.until == "end"
+            and not self._finished
+            and self._pending is None
+            and all(lane.complete and not lane.records for lane in self._lanes.values())
+        ):
+            self._finished = True
+            self._outlet.send({"type": "finished"})
+
+    def _leave(self, cluster: Cluster, lane: Lane, *, recreated: bool = False) -> None:
+        """Go on elsewhere in a partition that no longer holds what was to be read."""
+        offset = elsewhere(cluster, self._settings, lane.partition, lane.fetched, self._happened, recreated=recreated)
+        lane.jump(offset)
+        if lane.stop is not None:
+            lane.stop = max(offset, cluster.end_offsets([lane.partition])[lane.partition])
+        cluster.seek(lane.partition, offset)
+
+    def _end(self) -> Position:
+        return position_of(self._settings.group, self._owner, self._ids, list(self._lanes.values()))
+
+    def _close(self) -> None:
+        if self._cluster is not None:
+            if self._connected:
+                self._keeper.release(self._cluster)
+            self._cluster.close()
+        self.send_logs()
+
+
+class _Forward(logging.Handler):
+    """Hands log lines on to the daemon; the same one again only after a while."""
+
+    def __init__(self, logs: deque[dict[str, Any]]) -> None:
+        super().__init__()
+        self._logs = logs
+        self._said: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        if not record.name.startswith("streammoe"):
+            if now - self._said.get(str(record.msg), -_QUIET_SECONDS) < _QUIET_SECONDS:
+                return
+            self._said = {text: at for text, at in self._said.items() if now - at < _QUIET_SECONDS}
+            self._said[str(record.msg)] = now
+        self._logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": record.getMessage()})
+
+
+def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
+    """Hand on what is ordered; end everything once nobody is left to order anything."""
+    closing = False
+    try:
+        while True:
+            frame = inlet.next()
+            if frame is not None:
+                closing = closing or frame.header["type"] == "close"
+                orders.put(frame.header)
+    except EOFError:
+        if not closing:
+            os._exit(0)
+
+
+def main() -> None:
+    """Serve the daemon at the other ends of the standard input and output."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # They reach the whole group. The daemon finishes its batch first, and then says when to close.
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    # Whatever prints something must not print it between frames.
+    output = os.dup(1)
+    os.dup2(2, 1)
+    inlet = Inlet(0)
+    try:
+        first = inlet.next()
+    except EOFError:
+        first = None
+    if first is None:
+        return  # nothing was ordered
+    orders: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(inlet, orders), daemon=True).start()
+    outlet = Outlet(output)
+    try:
+        _serve(first.header, outlet, orders)
+        while outlet.pending:
+            outlet.flush(_POLL_SECONDS)
+    except BrokenPipeError:
+        pass  # the daemon is gone
+    # Not through the interpreter's end, which waits for kafka-python's threads.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
+    try:
+        reader = Reader(order, outlet, orders)
+        logging.basicConfig(level=logging.WARNING, handlers=[_Forward(reader.logs)])
+        _LOGGER.setLevel(order["log_level"])
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        try:
+            reader.run()
+        finally:
+            reader.send_logs()
+    except (ConfigError, SourceError) as error:
+        outlet.send({"type": "error", "kind": type(error).__name__, "message": str(error)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""How to reach a Kafka cluster: the settings that everything that talks to one shares."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+
+from streammoe.errors import ConfigError
+
+DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
+"""What every client of ours is told, unless ``options`` says otherwise. kafka-python would wait 30 s before it tries a
+broker again that has been down for a while."""
+
+_OWN_SETTINGS = {
+    "bootstrap_servers",
+    "security_protocol",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "ssl_cafile",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "client_id",
+    "api_version",
+}
+_PROMISES = {
+    "acks": "nothing that was written may be lost",
+    "auto_offset_reset": "positions are kept in checkpoints",
+    "consumer_timeout_ms": "records are polled",
+    "default_offset_commit_callback": "failed commits are counted",
+    "enable_auto_commit": "positions are kept in checkpoints",
+    "enable_idempotence": "nothing may be written twice",
+    "exclude_internal_topics": "topics are named one by one",
+    "group_id": "it is the setting group",
+    "group_instance_id": "partitions are not shared out by the group",
+    "isolation_level": "it is the setting isolation",
+    "kafka_client": "it is code",
+    "key_deserializer": "it is code",
+    "key_serializer": "it is code",
+    "metric_reporters": "it is code",
+    "partition_assignment_strategy": "it is code",
+    "partitioner": "it is code",
+    "sasl_oauth_token_provider": "it is code",
+    "selector": "it is code",
+    "ssl_context": "it is code",
+    "transactional_id": "transactions are a setting of their own",
+    "value_deserializer": "it is code",
+    "value_serializer": "it is code",
+}
+"""Options that break what streammoe promises, or cannot be written in a file, and why."""
+
+
+def servers(value: object) -> object:
+    """A list of addresses, or one text with commas."""
+    found = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(found, (list, tuple)) or not found:
+        raise ValueError('must be the addresses of brokers, such as "one.example:9092,two.example:9092" or a list')
+    for server in found:
+        if not isinstance(server, str) or not re.fullmatch(
+            r"[^\s:/@]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?", server
+        ):
+            raise ValueError("must be addresses of brokers like broker.example:9092, without protocol and login")
+    return tuple(found)
+
+
+def _version(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Connection(BaseModel):
+    """How to reach a Kafka cluster; a part of the settings of whatever talks to one.
+
+    Passwords are shown nowhere: not in the settings' representation, messages or checkpoints.
+
+    Attributes:
+        bootstrap_servers: addresses of some brokers, as a list or with commas between them.
+        security_protocol: whether the connection is encrypted (SSL), and whether one logs in (SASL).
+        sasl_mechanism: how to log in.
+        sasl_plain_username: the user's name for PLAIN and SCRAM.
+        sasl_plain_password: that user's password; better in one of the next two.
+        sasl_plain_password_file: a file that holds it, such as a mounted secret; a line end behind it is not part of
+            it.
+        sasl_plain_password_env: the environment variable that holds it.
+        ssl_cafile: certificates of the authorities that brokers' certificates are checked against.
+        ssl_certfile: the client's own certificate.
+        ssl_keyfile: the private key of that.
+        ssl_password: what decrypts that key; better in one of the next two.
+        ssl_password_file: a file that holds it.
+        ssl_password_env: the environment variable that holds it.
+        client_id: the name under which brokers log and limit this client.
+        api_version: of the brokers, such as ``[2, 3]``; asked for at the start without it.
+        options: further options of kafka-python's clients, by their names there.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(servers)]
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
+        default=None, validate_default=True
+    )
+    sasl_plain_username: str | None = Field(default=None, min_length=1, validate_default=True)
+    sasl_plain_password: SecretStr | None = None
+    sasl_plain_password_file: str | None = Field(default=None, min_length=1)
+    sasl_plain_password_env: str | None = Field(default=None, min_length=1, validate_default=True)
+    ssl_cafile: str | None = Field(default=None, min_length=1)
+    ssl_certfile: str | None = Field(default=None, min_length=1)
+    ssl_keyfile: str | None = Field(default=None, min_length=1)
+    ssl_password: SecretStr | None = None
+    ssl_password_file: str | None = Field(default=None, min_length=1)
+    ssl_password_env: str | None = Field(default=None, min_length=1)
+    client_id: str = Field(default="streammoe", min_length=1)
+    api_version: Annotated[tuple[int, ...] | None, BeforeValidator(_version)] = None
+    options: dict[str, Any] = Field(default_factory=dict, repr=False)
+
+    @field_validator("sasl_mechanism")
+    @classmethod
+    def _logs_in(cls, mechanism: str | None, info: ValidationInfo) -> str | None:
+        protocol = info.data.get("security_protocol")
+        if protocol in {"SASL_PLAINTEXT", "SASL_SSL"} and mechanism is None:
+            raise ValueError(f'must be set where security_protocol is "{protocol}"')
+        if protocol in {"PLAINTEXT", "SSL"} and mechanism is not None:
+            raise ValueError(f'must not be set where security_protocol is "{protocol}", by which nobody logs in')
+        return mechanism
+
+    @field_validator("sasl_plain_username")
+    @classmethod
+    def _has_user(cls, name: str | None, info: ValidationInfo) -> str | None:
+        mechanism = info.data.get("sasl_mechanism")
+        if name is None and mechanism not in {None, "GSSAPI"}:
+            raise ValueError(f'must be set where sasl_mechanism is "{mechanism}"')
+        return name
+
+    @field_validator("sasl_plain_password_env")
+    @classmethod
+    def _has_password(cls, variable: str | None, info: ValidationInfo) -> str | None:
+        if "sasl_plain_password" not in info.data or "sasl_plain_password_file" not in info.data:
+            return variable
+        given = _given(info.data["sasl_plain_password"], info.data["sasl_plain_password_file"], variable)
+        if given > 1:
+            raise ValueError(_ONE_OF.format("sasl_plain_password"))
+        if not given and info.data.get("sasl_plain_username") is not None:
+            raise ValueError(
+                "must be set where sasl_plain_username is, unless sasl_plain_password_file or sasl_plain_password is"
+            )
+        return variable
+
+    @field_validator("ssl_password_env")
+    @classmethod
+    def _one_password(cls, variable: str | None, info: ValidationInfo) -> str | None:
+        if _given(info.data.get("ssl_password"), info.data.get("ssl_password_file"), variable) > 1:
+            raise ValueError(_ONE_OF.format("ssl_password"))
+        return variable
+
+    @field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")
+    @classmethod
+    def _encrypted(cls, path: str | None, info: ValidationInfo) -> str | None:
+        protocol = info.data.get("security_protocol")
+        if path is not None and protocol in {"PLAINTEXT", "SASL_PLAINTEXT"}:
+            raise ValueError(f'must not be set where security_protocol is "{protocol}", which encrypts nothing')
+        return path
+
+    @field_validator("options")
+    @classmethod
+    def _harmless(cls, options: dict[str, Any]) -> dict[str, Any]:
+        for name in options:
+            if name in _OWN_SETTINGS:
+                raise ValueError(f"must not hold {name}, which is a setting beside options")
+            if name in _PROMISES:
+                raise ValueError(f"must not hold {name}: {_PROMISES[name]}")
+        return options
+
+
+_ONE_OF = "must not be set together with others; choose one of {0}, {0}_file and {0}_env"
+
+
+def _given(*values: object) -> int:
+    return sum(value is not None for value in values)
+
+
+def client_options(connection: Connection) -> dict[str, Any]:
+    """Arguments of kafka-python's clients, passwords in plain text among them: never to be logged.
+
+    Raises:
+        ConfigError: a password's file or variable cannot be read.
+    """
+    found: dict[str, Any] = {
+        **DEFAULTS,
+        "bootstrap_servers": list(connection.bootstrap_servers),
+        "security_protocol": connection.security_protocol,
+        "client_id": connection.client_id,
+        "sasl_mechanism": connection.sasl_mechanism,
+        "sasl_plain_username": connection.sasl_plain_username,
+        "sasl_plain_password": _password(connection, "sasl_plain_password"),
+        "ssl_cafile": connection.ssl_cafile,
+        "ssl_certfile": connection.ssl_certfile,
+        "ssl_keyfile": connection.ssl_keyfile,
+        "ssl_password": _password(connection, "ssl_password"),
+        "api_version": connection.api_version,
+        **connection.options,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _password(connection: Connection, name: str) -> str | None:
+    secret: SecretStr | None = getattr(connection, name)
+    if secret is not None:
+        return secret.get_secret_value()
+    variable: str | None = getattr(connection, f"{name}_env")
+    if variable is not None:
+        if variable not in os.environ:
+            raise ConfigError(f"{name}_env: names the environment variable {variable!r}, which is not set; set it")
+        return os.environ[variable]
+    path: str | None = getattr(connection, f"{name}_file")
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(f"{name}_file: {path} cannot be read ({reason}); put the password there") from None

@@ -1,0 +1,129 @@
+"""Where the reading of each partition begins: at a checkpoint's offset, or where the settings say."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streammoe.errors import SourceError
+from streammoe.ports import Partition, Position
+from streammoe_connectors.kafka_cluster import Cluster
+from streammoe_connectors.kafka_source_settings import ReadingSettings
+
+_LOGGER = logging.getLogger("streammoe.source")
+
+
+def partitions_of(cluster: Cluster, settings: ReadingSettings) -> list[Partition]:
+    """The partitions of the shard, in the order of topics and numbers, as of the cluster's last answer."""
+    return [
+        Partition(topic, number)
+        for topic in sorted(settings.topics)
+        for number in cluster.partitions(topic) or ()
+        if settings.is_ours(number)
+    ]
+
+
+def beginnings(
+    cluster: Cluster,
+    settings: ReadingSettings,
+    position: Position | None,
+    partitions: Sequence[Partition],
+    happened: Counter[str],
+) -> dict[Partition, int]:
+    """The first offset to read of each partition.
+
+    Raises:
+        SourceError: what a position speaks of is no longer there, and ``on_lost`` is ``fail``.
+        Unanswered: the cluster must be asked again.
+    """
+    known: Mapping[str, Any] = {} if position is None else position["topics"]
+    gone = sorted(
+        f"{topic}/{number}"
+        for topic, held in known.items()
+        for number in held["partitions"]
+        if topic not in settings.topics or not settings.is_ours(int(number))
+    )
+    if gone:
+        _LOGGER.warning("no longer read, as source.topics and source.shard say: %s", ", ".join(gone))
+    firsts = cluster.first_offsets(partitions)
+    found: dict[Partition, int] = {}
+    fresh: list[Partition] = []
+    for partition in partitions:
+        topic = partition.topic
+        held = known.get(topic)
+        if held is None:
+            fresh.append(partition)
+            continue
+        wanted = held["partitions"].get(str(partition.partition))
+        topic_id = cluster.topic_id(topic)
+        recreated = None not in {held["id"], topic_id} and held["id"] != topic_id
+        if wanted is None:
+            # Its topic was read before: so it is new, or was another shard's.
+            found[partition] = firsts[partition]
+            happened["partition_discovered"] += 1
+            _LOGGER.info("topic %s has a new partition %d, read from its first record", *partition)
+        elif recreated or wanted < firsts[partition]:
+            # An offset behind the end is noticed by the first fetch; here, open transactions would look the same.
+            found[partition] = elsewhere(cluster, settings, partition, wanted, happened, recreated=recreated)
+        else:
+            found[partition] = wanted
+    found |= _fresh(cluster, settings, fresh, firsts)
+    return found
+
+
+def elsewhere(
+    cluster: Cluster,
+    settings: ReadingSettings,
+    partition: Partition,
+    wanted: int,
+    happened: Counter[str],
+    *,
+    recreated: bool = False,
+) -> int:
+    """Where to go on in a partition that no longer holds the wanted offset.
+
+    Raises:
+        SourceError: ``on_lost`` is ``fail``.
+        Unanswered: the cluster must be asked again.
+    """
+    first, end = cluster.first_offsets([partition])[partition], cluster.end_offsets([partition])[partition]
+    holds = f"it holds {first} to {end - 1}" if end > first else f"it holds nothing, and goes on at {end}"
+    what = "was created anew, and offset %d was next in the one before" if recreated else "no longer has offset %d"
+    what %= wanted
+    if settings.on_lost == "fail":
+        raise SourceError(
+            f"Kafka topic {partition.topic}, partition {partition.partition} {what}; {holds}. What was to be learned "
+            'next is lost. Set source.on_lost = "earliest" or "latest" to go on there, or begin anew with --fresh'
+        )
+    chosen = first if settings.on_lost == "earliest" else end
+    happened["offset_reset"] += 1
+    _LOGGER.warning(
+        "topic %s, partition %d %s; %s. Going on at %d, as source.on_lost says", *partition, what, holds, chosen
+    )
+    return chosen
+
+
+def _fresh(
+    cluster: Cluster, settings: ReadingSettings, partitions: Sequence[Partition], firsts: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """Where the settings let partitions begin that no position speaks of."""
+    milliseconds = settings.start_milliseconds
+    if milliseconds is not None:
+        return cluster.offsets_at(partitions, milliseconds) if partitions else {}
+    if settings.start == "latest":
+        return cluster.end_offsets(partitions)
+    if settings.start == "committed":
+        found = {}
+        for partition in partitions:
+            committed = cluster.committed(partition)
+            if committed is None:
+                _LOGGER.info(
+                    "group %s has committed nothing of topic %s, partition %d, which is read from its first record",
+                    settings.group,
+                    *partition,
+                )
+            found[partition] = firsts[partition] if committed is None else committed[0]
+        return found
+    return {partition: firsts[partition] for partition in partitions}
