@@ -375,9 +375,12 @@ def test_what_has_expired_is_an_error_unless_told_otherwise(broker, topic, fill,
     with opened(settings) as source:
         position = source.position
     expire(admin, name, 3)
-    with pytest.raises(
-        SourceError, match=rf"topic {name}, partition 0 no longer has offset 0; it holds 3 to 4.*on_lost"
-    ), opened(settings, position):
+    with (
+        pytest.raises(
+            SourceError, match=rf"topic {name}, partition 0 no longer has offset 0; it holds 3 to 4.*on_lost"
+        ),
+        opened(settings, position),
+    ):
         pass
 
 
