@@ -7,7 +7,7 @@ RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim
 COPY --from=build /wheels /wheels
-RUN python -m pip install --no-cache-dir /wheels/*.whl
+RUN python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[kafka]"
 
 # The kernel cache belongs to the user of the image: numba passes over a cache folder that it cannot write to.
 # NUMBA_CPU_NAME=generic: machine code for one processor would be compiled again on any other one. It gives up wide
@@ -28,7 +28,7 @@ VOLUME /var/lib/streammoe
 # Metrics listen inside only, as everywhere; to be scraped from outside: docker run -e STREAMMOE_METRICS__HOST=0.0.0.0
 EXPOSE 9464
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/metrics', timeout=4).close()"]
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/healthz', timeout=4).close()"]
 # Finish the batch, save, exit 0.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["streammoe"]

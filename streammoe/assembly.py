@@ -18,11 +18,12 @@ from streammoe import settings as settings_module
 from streammoe.errors import CheckpointError, ConfigError, SinkError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, read_checkpoint
-from streammoe.ports import DeadLetterSink, PredictionSink, Recovered, Source
+from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.runtime.chained import ChainedSource
 from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
 from streammoe.runtime.health import Health
+from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.runtime.predictions import prediction_sink
@@ -36,7 +37,12 @@ CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
 """Groups of entry points. Classes of the last two are called with their own settings and with those of the sources."""
-MAY_CHANGE = {("model", "range_factor")}
+MAY_CHANGE = {
+    ("model", "range_factor"),
+    ("labels", "max_pending"),
+    ("labels", "expire_events"),
+    ("labels", "expire_seconds"),
+}
 """Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
 
 RUNS_KEPT = 1_000
@@ -195,11 +201,14 @@ def open_daemon(
             server = MetricsServer(settings.metrics.host, settings.metrics.port, health)
             stack.callback(server.close)
         writer = _prediction_writer(settings)
-        recovered = None
+        latest = None if fresh else store.latest()
         if writer is not None:
             stack.callback(writer.sink.close)
-            recovered = _recovered(writer.sink, health, stop)
-        latest = None if fresh else _latest(store, recovered)
+            if writer.sink.transactional:
+                _check_keep(settings)
+                position = None if latest is None else latest[1].metadata["positions"][0]
+                recovered = _recovered(writer.sink, position, health, stop)
+                latest = latest and _seen(store, latest, recovered)
         generation, found = latest or (0, None)
         model = model_from(settings) if found is None else _resumed(settings, found)
         metrics = Metrics()
@@ -233,6 +242,7 @@ def open_daemon(
             outcomes=counters["outcomes"],
             reasons=counters["reasons"],
             health=health,
+            labels=_labels(settings, found),
             on_batch=on_batch,
         )
         if server is not None:
@@ -264,25 +274,30 @@ def _dead_letters(settings: Settings) -> DeadLetterSink:
     return cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
 
 
-def _recovered(sink: PredictionSink, health: Health, stop: StopFlag | None) -> Recovered | None:
-    """Which checkpoint's predictions have been seen, if the sink is one to know, however long it takes to be told."""
-    if not sink.transactional:
-        return None
-    while (found := sink.recover(POLL_SECONDS)) is None:
+def _check_keep(settings: Settings) -> None:
+    if settings.checkpoint.keep < 2:
+        raise ConfigError(
+            f"checkpoint.keep: must be at least 2 where predictions are transactional, got {settings.checkpoint.keep}; "
+            "a crash between a checkpoint and its transaction goes back to the one before"
+        )
+
+
+def _recovered(sink: PredictionSink, position: Position | None, health: Health, stop: StopFlag | None) -> Recovered:
+    """Which checkpoint's predictions have been seen, however long it takes to be told."""
+    while (found := sink.recover(POLL_SECONDS, position)) is None:
         health.beat()
         if stop is not None and stop.requested:
             raise SinkError("asked to stop before the broker said which predictions have been seen; nothing was done")
     return found
 
 
-def _latest(store: CheckpointStore, recovered: Recovered | None) -> tuple[int, Checkpoint] | None:
-    """The newest sound checkpoint; with transactions the newest whose predictions have all been seen.
+def _seen(store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered) -> tuple[int, Checkpoint]:
+    """Of the newest sound checkpoint and those before it the newest whose predictions have all been seen.
 
     A crash between a checkpoint and its transaction leaves one whose predictions nobody has seen, nor ever will. The
     one before it makes them again.
     """
-    latest = store.latest()
-    if latest is None or recovered is None or not latest[1].metadata.get("transactional"):
+    if not latest[1].metadata.get("transactional"):
         return latest
     generation = latest[0]
     if recovered.generation is None:
@@ -294,6 +309,13 @@ def _latest(store: CheckpointStore, recovered: Recovered | None) -> tuple[int, C
             "start once with predictions.transactional = false to go on from it, or begin anew with --fresh"
         )
         raise CheckpointError(message)
+    if recovered.generation > generation:
+        LOGGER.warning(
+            "going on from generation %d, although predictions up to generation %d have been seen: those after it are "
+            "made again, and are seen twice",
+            generation,
+            recovered.generation,
+        )
     if recovered.generation >= generation:
         return latest
     if recovered.generation not in store.generations():
@@ -324,13 +346,30 @@ def schema_of(settings: Settings) -> Schema:
     return Schema(
         targets=schema.targets,
         features=None if schema.features == "*" else tuple(schema.features),
-        ignore=schema.ignore,
+        ignore=(*schema.ignore, *_ignored_key(settings)),
         weight=schema.weight,
         categorical=frozenset(schema.categorical),
         timestamps=frozenset(schema.timestamps),
         late_columns=schema.late_columns,
         max_columns=schema.max_columns,
     )
+
+
+def _ignored_key(settings: Settings) -> tuple[str, ...]:
+    """The key of labels, where it would be a feature though nobody names it as one."""
+    key, schema = settings.labels.key, settings.schema
+    return () if key is None or schema.features != "*" or key in schema.ignore else (key,)
+
+
+def _labels(settings: Settings, found: Checkpoint | None) -> LabelJoin | None:
+    labels = settings.labels
+    if labels.key is None:
+        return None
+    limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
+    joining = LabelJoin(labels.key, schema_of(settings), limits)
+    if found is not None:
+        joining.restore(found.arrays)
+    return joining
 
 
 def _scores(settings: Settings, found: Checkpoint | None) -> Scores:
@@ -381,7 +420,7 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
-            was = kept[section].get(name, defaults[section].get(name))
+            was = kept.get(section, {}).get(name, defaults[section].get(name))
             if was != value and (section, name) not in MAY_CHANGE:
                 differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
     if differences:
@@ -413,15 +452,17 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
     found = read_checkpoint(place)
     metadata = found.metadata
     model = model_of(found, place)
+    labels = label_arrays(found.arrays)
     return {
         "path": str(place),
         "n": model.n,
         "positions": metadata.get("positions", []),
         "model": metadata["model"],
         "version": metadata.get("version"),
-        "state_digest": model.state_digest(),
+        "state_digest": digest_with(model, labels),
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
+        "pending": int((~labels["labels.refused"]).sum()) if labels else 0,
         "features": model.feature_names,
         "outputs": model.output_names,
         "warming_up": model.is_warming_up,

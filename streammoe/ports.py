@@ -210,7 +210,7 @@ class DeadLetter(NamedTuple):
     """Where it was refused: ``decode``, ``validate`` or ``learn``."""
     reason: str
     """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``,
-    ``partial_target``."""
+    ``partial_target``, ``no_key``."""
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes
@@ -307,11 +307,16 @@ class PredictionSink(Protocol):
         """Whether what was written stays unseen until `commit`, together with the source's position."""
         return False
 
-    def recover(self, timeout: float) -> Recovered | None:
+    def recover(self, timeout: float, position: Position | None) -> Recovered | None:
         """Of a transactional sink, before anything else: which checkpoint's predictions have been seen.
 
         Ends what an earlier run has left open. ``None`` if nobody could be asked within `timeout` seconds; to be called
         again.
+
+        Args:
+            timeout: seconds to wait at most.
+            position: in the newest checkpoint; of the checkpoints that `commit` was told of, only those that it goes
+                back to count. ``None`` where all begins anew.
 
         Raises:
             SinkError: it cannot be told, for good.

@@ -55,17 +55,17 @@ _PROMISES = {
 """Options that break what streammoe promises, or cannot be written in a file, and why."""
 
 
-def _servers(value: object) -> object:
+def servers(value: object) -> object:
     """A list of addresses, or one text with commas."""
-    servers = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(servers, (list, tuple)) or not servers:
+    found = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(found, (list, tuple)) or not found:
         raise ValueError('must be the addresses of brokers, such as "one.example:9092,two.example:9092" or a list')
-    for server in servers:
+    for server in found:
         if not isinstance(server, str) or not re.fullmatch(
             r"[^\s:/@]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?", server
         ):
             raise ValueError("must be addresses of brokers like broker.example:9092, without protocol and login")
-    return tuple(servers)
+    return tuple(found)
 
 
 def _version(value: object) -> object:
@@ -99,7 +99,7 @@ class Connection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(_servers)]
+    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(servers)]
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
         default=None, validate_default=True

@@ -18,6 +18,7 @@ from scipy.special import ndtr, ndtri
 from streammoe.errors import ConfigError
 from streammoe.persistence import durable
 from streammoe.ports import Predictions, PredictionSink
+from streammoe.rows import json_rows
 from streammoe.runtime.appending import AppendedLines, failing_loudly
 from streammoe.types import FloatArray
 
@@ -40,10 +41,9 @@ def prediction_sink(path: str | os.PathLike[str], format: str) -> PredictionSink
 
 
 class JsonlPredictions(PredictionSink):
-    """Appends one JSON object a row: place, model_version, prediction, and what else is known.
+    """Appends one JSON object a row, see `json_rows`; numbers that are not finite and what is not known are null.
 
-    Of several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. Numbers that are not finite
-    and targets that are not known are null. Durable after `flush`. A line that a killed process has torn is ended
+    Durable after `flush`. A line that a killed process has torn is ended
     at the next start, and stays as a line that is no JSON.
     """
 
@@ -52,11 +52,7 @@ class JsonlPredictions(PredictionSink):
         self._encode = msgspec.json.Encoder().encode_lines
 
     def write(self, rows: Predictions) -> None:
-        columns = {"place": rows.places, "model_version": rows.versions.tolist(), **_json_columns(rows)}
-        names = tuple(columns)
-        self._lines.write(
-            self._encode([dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)])
-        )
+        self._lines.write(self._encode(json_rows(rows)))
 
     def flush(self) -> None:
         self._lines.flush()
@@ -189,33 +185,6 @@ _FAR = 40.0  # deviations from its centre a Gaussian has no density that a float
 _MOST_ROUNDS = 200  # bisection alone needs fewer
 
 
-def _json_columns(rows: Predictions) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
-    outputs = rows.outputs
-    predictions, targets = rows.predictions, rows.targets
-    if isinstance(predictions, np.ndarray) and isinstance(targets, np.ndarray):
-        columns["prediction"] = _by_output(predictions, outputs)
-        if rows.intervals is not None:
-            columns["interval"] = _by_output(rows.intervals, outputs)
-        columns["target"] = _by_output(targets, outputs)
-        for i in np.flatnonzero(np.isnan(targets).any(axis=1)) if len(outputs) > 1 else ():
-            columns["target"][i] = None
-    else:
-        columns["prediction"], columns["target"] = predictions, targets
-    if rows.probabilities is not None:
-        columns["probabilities"] = [dict(zip(rows.classes, row, strict=True)) for row in rows.probabilities.tolist()]
-    if rows.gate is not None:
-        columns["gate"] = rows.gate.tolist()
-    return columns
-
-
-def _by_output(values: FloatArray, outputs: Sequence[str]) -> list[Any]:
-    """(n, Q, …) as n values of the only output, or n objects."""
-    if len(outputs) == 1:
-        return list(values[:, 0].tolist())
-    return [dict(zip(outputs, row, strict=True)) for row in values.tolist()]
-
-
 def _record_batch(rows: Predictions) -> Any:
     columns: dict[str, Any] = {
         "place": pa.array(rows.places),
@@ -230,6 +199,8 @@ def _record_batch(rows: Predictions) -> Any:
     else:
         columns["prediction"] = pa.array(predictions, pa.string())
         columns["target"] = pa.array(targets, pa.string())
+    if rows.losses is not None:
+        columns["loss"] = pa.array(rows.losses, from_pandas=True)
     if rows.probabilities is not None:
         n, M = rows.probabilities.shape
         names = pa.array(list(rows.classes) * n, pa.string())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -35,7 +36,9 @@ class MetricsServer:
         self._health = health
         self._metrics: Callable[..., Iterable[bytes]] | None = None
         try:
-            self._server = make_server(host, port, self._answer, _Server, _Silent)
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            server = type("_Server", (_Server,), {"address_family": family})
+            self._server: WSGIServer = make_server(host, port, self._answer, server, _Silent)
         except OSError as error:
             message = (
                 f"metrics.host {host} with metrics.port {port}: cannot be bound ({error.strerror or error}); stop what "

@@ -59,7 +59,7 @@ class TestListSource(SourceContract):
         asked = []
         source = ListSource([b"0", b"1"], sizes=[1], before_poll=asked.append)
         source.seek({"kind": "list", "next": 1})
-        source.commit(source.poll(0.0).end)
+        source.commit(source.poll(0.0).end, 1)
         source.close()
         assert source.seeks == [{"kind": "list", "next": 1}]
         assert source.commits == [{"kind": "list", "next": 2}]

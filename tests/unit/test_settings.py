@@ -10,7 +10,18 @@ from pydantic import BaseModel
 from streammoe.assembly import load_settings
 from streammoe.errors import ConfigError
 from streammoe.schedules import Constant, Power
-from streammoe.settings import SCHEDULE_TABLES, Kinds, Model, Settings, learning_defaults, load
+from streammoe.settings import (
+    SCHEDULE_TABLES,
+    Kinds,
+    Labels,
+    Model,
+    NoPredictions,
+    PredictionFile,
+    Predictions,
+    Settings,
+    learning_defaults,
+    load,
+)
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -63,7 +74,7 @@ class TestDefaults:
     def test_the_default_file_holds_every_setting_and_its_default(self) -> None:
         written = tomllib.loads((CONFIG / "default.toml").read_text())
         source = written.pop("source")
-        sections = {name: hint for name, hint in Settings.__annotations__.items() if name != "source"}
+        sections = {name: hint for name, hint in Settings.__annotations__.items() if name != "sources"}
         assert set(written) == set(sections)
         for name, table in written.items():
             found = dict(table)
@@ -78,8 +89,8 @@ class TestDefaults:
     def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:
         text = (CONFIG / "default.toml").read_text()
         opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-        assert count == 8
-        opened = opened.replace('"regressor"', '"classifier"', 1)
+        assert count == 12
+        opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
         path = tmp_path / "opened.toml"
@@ -87,7 +98,8 @@ class TestDefaults:
         settings = read(path)
         assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", 400)
         assert (settings.model.bound, settings.model.classes) == ("tight", ("no", "yes"))
-        assert settings.predictions.path == "predictions.jsonl"
+        assert settings.predictions == PredictionFile(kind="file", path="predictions.jsonl")
+        assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
 
     def test_every_setting_of_the_default_file_has_a_comment(self) -> None:
         for line in (CONFIG / "default.toml").read_text().splitlines():
@@ -102,7 +114,8 @@ class TestDefaults:
 def section_model(name: str) -> type[BaseModel]:
     from streammoe import settings
 
-    model = getattr(settings, Settings.__annotations__[name])
+    by_kind = {"predictions": "NoPredictions", "dead_letters": "DeadLetterFile"}
+    model = getattr(settings, by_kind.get(name, Settings.__annotations__[name]))
     assert isinstance(model, type)
     assert issubclass(model, BaseModel)
     return model
@@ -340,10 +353,7 @@ class TestProblems:
         [
             (
                 ["kind=file"],
-                (
-                    'predictions.path: must be set where predictions.kind = "file", '
-                    "got nothing (from flag predictions.kind)"
-                ),
+                "predictions.path: required, but not set; add it to [predictions] in config.toml",
             ),
             (
                 ["kind=file", "path=out.txt"],
@@ -414,6 +424,11 @@ class TestProblems:
         assert "***" in text
         assert "7777" not in text
 
+    def test_logins_in_addresses_are_masked(self, config: Path) -> None:
+        (found,) = problems(config, "metrics.port=http://me:77/77@host/path")
+        assert "http://***@host/path" in found
+        assert "77" not in found
+
     def test_long_values_are_shortened(self, config: Path) -> None:
         (found,) = problems(config, f"model.bound={'x' * 10_000}")
         assert len(found) < 200
@@ -475,10 +490,11 @@ class TestSettings:
         assert json.loads(json.dumps(first)) == first == read(config, "checkpoint.keep=9").learning_settings()
         assert first != read(config, "model.schedule.alpha=0.7").learning_settings()
         assert first != read(config, 'schema.ignore=["id"]').learning_settings()
+        assert first != read(config, "labels.key=id").learning_settings()
 
     def test_what_an_old_checkpoint_does_not_know_is_as_if_it_had_been_left_out(self, config: Path) -> None:
         now, known = read(config).learning_settings(), learning_defaults()
-        for section in ("model", "schema"):
+        for section in ("model", "schema", "labels"):
             values = now[section]
             assert isinstance(values, dict)
             assert {name: values[name] for name in values if name != "target"} == known[section]
@@ -486,3 +502,117 @@ class TestSettings:
 
     def test_every_schedule_has_a_table(self) -> None:
         assert set(SCHEDULE_TABLES) == {"power", "constant"}
+
+
+class TestLabels:
+    @pytest.mark.parametrize(
+        ("flags", "columns"),
+        [
+            (["schema.target=['z', 'id']"], "target"),
+            (["schema.weight=id"], "weight"),
+            (["schema.categorical=['id']"], "categorical"),
+            (["schema.timestamps=['id']"], "timestamps"),
+            (["schema.features=['a']", "schema.target=id"], "target"),
+        ],
+    )
+    def test_the_key_means_nothing_else(self, config: Path, flags: list[str], columns: str) -> None:
+        (found,) = problems(config, "labels.key=id", *flags)
+        rule = f"labels.key: must not be a column that schema.{columns} names, got 'id' (from flag labels.key)"
+        assert found == rule
+
+    @pytest.mark.parametrize(
+        "flags", [["schema.ignore=['id']"], ["schema.features=['id', 'a']", "schema.categorical=['id']"]]
+    )
+    def test_the_key_may_be_ignored_or_a_feature_that_is_named(self, config: Path, flags: list[str]) -> None:
+        assert read(config, "labels.key=id", *flags).labels.key == "id"
+
+    @pytest.mark.parametrize("format", ["csv", "parquet"])
+    def test_formats_without_json_are_refused(self, config: Path, format: str) -> None:
+        (found,) = problems(config, "labels.key=id", f"source.format={format}")
+        assert found == (
+            f"labels.key: must be left out where a source has the format {format!r}; only JSON Lines are joined, "
+            "got 'id' (from flag labels.key)"
+        )
+
+    @pytest.mark.parametrize("flag", ["expire_events=5", "expire_seconds=1.5"])
+    def test_nothing_expires_where_nothing_waits(self, config: Path, flag: str) -> None:
+        (found,) = problems(config, f"labels.{flag}")
+        assert found.startswith(f"labels.{flag.partition('=')[0]}: must be left out where labels.key is")
+
+    @pytest.mark.parametrize("flag", ["max_pending=0", "expire_events=0", "expire_seconds=0.0", "key=''"])
+    def test_bounds(self, config: Path, flag: str) -> None:
+        found = problems(config, "labels.key=id", f"labels.{flag}")
+        assert found[0].startswith(f"labels.{flag.partition('=')[0]}: must ")
+
+    def test_with_other_mistakes_beside_it_each_is_told(self, config: Path) -> None:
+        found = problems(config, "labels.key=y", "labels.kye=x", "source.kind=no")
+        assert [problem.partition(":")[0] for problem in found] == ["source.kind", "labels.kye"]
+        assert len(problems(config, "labels.key=y", "schema.weigth=x")) == 1
+
+
+class TestSeveralSources:
+    @pytest.fixture
+    def two(self, config: Path) -> Path:
+        config.write_text(
+            '[[source]]\nkind = "file"\npath = "a.csv"\n[[source]]\nkind = "queue"\ntopics = "t"\n'
+            '[schema]\ntarget = "y"\n'
+        )
+        return config
+
+    def test_they_are_taken_in_order(self, two: Path) -> None:
+        assert read(two).sources == (FileSettings(kind="file", path="a.csv"), QueueSettings(kind="queue", topics="t"))
+
+    def test_flags_and_variables_name_them_by_number(self, two: Path) -> None:
+        settings = read(two, "source.0.path=b.csv", STREAMMOE_SOURCE__1__TOPICS="u")
+        assert settings.sources == (FileSettings(kind="file", path="b.csv"), QueueSettings(kind="queue", topics="u"))
+
+    @pytest.mark.parametrize("flag", ["source.path=b.csv", "source.2.path=b.csv", "source.0=b.csv"])
+    def test_a_flag_without_a_number_of_one_is_refused(self, two: Path, flag: str) -> None:
+        (found,) = problems(two, flag)
+        name = flag.partition("=")[0]
+        assert found.startswith(f"{name}: there are 2 sources (from flag {name}); name one of them by its number")
+
+    def test_problems_name_the_source(self, two: Path) -> None:
+        assert problems(two, "source.1.kind=quue") == (
+            "source.1.kind: must be one of file, queue, got 'quue' (from flag source.1.kind)",
+        )
+        assert problems(two, "source.0.pth=x")[0].startswith("source.0.pth: unknown setting (from flag source.0.pth)")
+
+    def test_none_is_one_too_few(self, config: Path) -> None:
+        config.write_text('source = []\n[schema]\ntarget = "y"\n')
+        assert problems(config) == ("source: required, but not set; add [source] to config.toml",)
+
+    def test_one_in_a_list_is_one(self, config: Path) -> None:
+        config.write_text('[[source]]\nkind = "file"\npath = "a.csv"\n[schema]\ntarget = "y"\n')
+        assert read(config).sources == (FileSettings(kind="file", path="a.csv"),)
+
+
+class TestKindsOfConnectors:
+    class Topic(BaseModel):
+        kind: Literal["topic"]
+        topic: str
+
+    def load(self, config: Path, *flags: str) -> Settings:
+        kinds = Kinds(SOURCES, {"topic": self.Topic}, {"topic": self.Topic})
+        return load(config, kinds=kinds, environment={}, overrides=flags)
+
+    def test_they_have_settings_of_their_own_beside_those_of_all(self, config: Path) -> None:
+        found = self.load(config, "predictions.kind=topic", "predictions.topic=out", "predictions.gate=false")
+        assert isinstance(found.predictions, self.Topic)
+        assert isinstance(found.predictions, Predictions)
+        assert (found.predictions.topic, found.predictions.gate, found.predictions.interval) == ("out", False, 0.9)
+
+    def test_dead_letters_too(self, config: Path) -> None:
+        found = self.load(config, "dead_letters.kind=topic", "dead_letters.topic=bad", "dead_letters.max_ratio=0.1")
+        assert isinstance(found.dead_letters, self.Topic)
+        assert found.dead_letters.max_ratio == 0.1
+
+    def test_problems_name_both(self, config: Path) -> None:
+        with pytest.raises(ConfigError) as refused:
+            self.load(config, "predictions.kind=topic", "predictions.interval=2", "predictions.path=a.jsonl")
+        places = {problem.partition(":")[0] for problem in refused.value.problems}
+        assert places == {"predictions.topic", "predictions.interval", "predictions.path"}
+
+    def test_turned_off_they_need_not_be_taken_out(self, config: Path) -> None:
+        found = self.load(config, "predictions.topic=out", "predictions.kind=none", "predictions.interval=0.5")
+        assert found.predictions == NoPredictions(interval=0.5)

@@ -32,7 +32,7 @@ def latest_n(store: CheckpointStore) -> int:
     latest = store.latest()
     assert latest is not None
     generation, checkpoint = latest
-    assert generation == max(store.generations())
+    assert store.load(generation).metadata == checkpoint.metadata
     assert (checkpoint.arrays["theta"] == checkpoint.metadata["n"]).all()
     return int(checkpoint.metadata["n"])
 

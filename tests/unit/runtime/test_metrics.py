@@ -8,6 +8,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.ports import Partition, SourceStatus
 from streammoe.runtime.metrics import CATALOGUE, OUTCOMES, Metrics
 from streammoe.runtime.scores import AVERAGES, ClassificationScores, PrequentialScores
 
@@ -55,7 +56,18 @@ def published(kind):
     metrics.batch(0.02)
     metrics.checkpoint(0.004)
     metrics.publish(*learned(kind), (30, 120))
+    metrics.source(status({0: 7}, {0: 3}, reconnected=1))
     return metrics
+
+
+def status(positions, lags, **happened):
+    """A source that reads partitions of one topic."""
+    return SourceStatus(
+        positions={Partition("t", partition): offset for partition, offset in positions.items()},
+        lags={Partition("t", partition): lag for partition, lag in lags.items()},
+        stalled=[Partition("t", partition) for partition, lag in lags.items() if lag > 100],
+        happened=happened,
+    )
 
 
 KINDS = ("regressor", "outputs", "classifier")
@@ -232,3 +244,41 @@ def test_two_daemons_in_a_process_share_no_metric():
     one, other = Metrics(), Metrics()
     one.count("learned", 7)
     assert samples(other)["streammoe_events_total", "learned"] == 0
+
+
+# --- the source -----------------------------------------------------------------------------------------------------
+
+
+def test_each_partition_has_a_lag_and_a_position():
+    metrics = Metrics()
+    metrics.source(status({0: 7, 1: 9}, {0: 3, 1: 0}))
+    assert samples(metrics)["streammoe_consumer_lag", "0", "t"] == 3
+    assert samples(metrics)["streammoe_consumer_lag", "1", "t"] == 0
+    assert samples(metrics)["streammoe_consumer_position", "1", "t"] == 9
+
+
+def test_series_of_a_partition_that_is_no_longer_read_go():
+    metrics = Metrics()
+    metrics.source(status({0: 7, 1: 9}, {0: 3, 1: 0}))
+    metrics.source(status({1: 10}, {1: 4}))
+    found = {name for name in samples(metrics) if name[0].startswith("streammoe_consumer_")}
+    assert found == {("streammoe_consumer_lag", "1", "t"), ("streammoe_consumer_position", "1", "t")}
+    assert samples(metrics)["streammoe_consumer_lag", "1", "t"] == 4
+
+
+def test_what_happened_to_the_source_is_counted_once():
+    metrics = Metrics()
+    for reconnected, gap in ((1, 0), (1, 2), (3, 2)):
+        metrics.source(status({}, {}, reconnected=reconnected, gap=gap))
+    assert samples(metrics)["streammoe_source_happened_total", "reconnected"] == 3
+    assert samples(metrics)["streammoe_source_happened_total", "gap"] == 2
+
+
+def test_before_it_is_asked_the_source_is_neither_ready_nor_connected():
+    metrics = Metrics()
+    assert samples(metrics)["streammoe_source_ready",] == 0
+    assert samples(metrics)["streammoe_source_connected",] == 0
+    metrics.source(status({0: 1, 1: 1}, {0: 101, 1: 102})._replace(connected=False))
+    assert samples(metrics)["streammoe_source_ready",] == 1
+    assert samples(metrics)["streammoe_source_connected",] == 0
+    assert samples(metrics)["streammoe_source_stalled",] == 2

@@ -1,0 +1,52 @@
+"""Predictions as rows of plain values, one for each event, for whoever writes them as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streammoe.ports import Predictions
+from streammoe.types import FloatArray
+
+
+def json_rows(rows: Predictions) -> list[dict[str, Any]]:
+    """One object for each event: place, model_version, prediction, and what else is known.
+
+    Of several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. ``loss`` is the -log s(y|x)
+    of an event that was learned. What is not known is ``None`` or NaN, which JSON has to write as null, and infinities
+    too.
+    """
+    columns = {"place": rows.places, "model_version": rows.versions.tolist(), **_columns(rows)}
+    names = tuple(columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _columns(rows: Predictions) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    outputs = rows.outputs
+    predictions, targets = rows.predictions, rows.targets
+    if isinstance(predictions, np.ndarray) and isinstance(targets, np.ndarray):
+        columns["prediction"] = _by_output(predictions, outputs)
+        if rows.intervals is not None:
+            columns["interval"] = _by_output(rows.intervals, outputs)
+        columns["target"] = _by_output(targets, outputs)
+        for i in np.flatnonzero(np.isnan(targets).any(axis=1)) if len(outputs) > 1 else ():
+            columns["target"][i] = None
+    else:
+        columns["prediction"], columns["target"] = predictions, targets
+    if rows.losses is not None:
+        columns["loss"] = rows.losses.tolist()
+    if rows.probabilities is not None:
+        columns["probabilities"] = [dict(zip(rows.classes, row, strict=True)) for row in rows.probabilities.tolist()]
+    if rows.gate is not None:
+        columns["gate"] = rows.gate.tolist()
+    return columns
+
+
+def _by_output(values: FloatArray, outputs: Sequence[str]) -> list[Any]:
+    """(n, Q, …) as n values of the only output, or n objects."""
+    if len(outputs) == 1:
+        return list(values[:, 0].tolist())
+    return [dict(zip(outputs, row, strict=True)) for row in values.tolist()]
