@@ -87,7 +87,7 @@ def live_partitions(
     right = (
         summary["learned"] == events
         and counts == {partition: len(range(partition, events, 4)) for partition in range(4)}
-        and max(difference, apart) <= TOLERANCE
+        and float(max(difference, apart)) <= TOLERANCE
     )
     detail = f"{summary['learned']} of {events} learned, statistics differ by {max(difference, apart):.1e}"
     return Round(len(found), _in_vain(found, events), right, detail)
@@ -102,7 +102,7 @@ def broker_killer(broker: Broker) -> Callable[[Path, random.Random], int]:
 
     def kill_broker(config: Path, rng: random.Random) -> int:
         daemon = lab.start(config)
-        lab.wait_for_checkpoint(config, daemon)
+        lab.wait_for_events(config, daemon)
         time.sleep(rng.uniform(0.0, 2.0))
         before = lab.dealt_with(config)
         broker.kill9()

@@ -120,7 +120,7 @@ from kafka import KafkaProducer
 address, topic, path, partitions, rate = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
 lines = open(path, "rb").read().split(b"\\n")
 producer = KafkaProducer(
-    bootstrap_servers=address, acks="all", linger_ms=2 if rate else 20, batch_size=1 << 17, buffer_memory=1 << 28,
+    bootstrap_servers=address, acks="all", linger_ms=2 if rate else 20, batch_size=1 << 17,
     delivery_timeout_ms=120_000, max_block_ms=120_000, reconnect_backoff_max_ms=500,
 )
 begun = time.monotonic()
@@ -178,24 +178,25 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def wait_for_checkpoint(config: Path, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
-    """Until the daemon has begun."""
+def wait_for_events(config: Path, process: subprocess.Popen[bytes], seconds: float = 20.0) -> None:
+    """Until a checkpoint of this daemon has more events behind it than there were, or no more come."""
+    before = dealt_with(config)
     deadline = time.monotonic() + seconds
-    while not any((config.parent / "state").glob("checkpoint-*.safetensors")):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise Failed(f"a daemon did not begin:\n{(config.parent / 'log').read_text()}")
+    while dealt_with(config) == before and time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise Failed(f"a daemon ended:\n{(config.parent / 'log').read_text()}")
         time.sleep(0.02)
 
 
 def killed_once(config: Path, rng: random.Random, most: float) -> int:
-    """Start a daemon, kill it at a random moment up to `most` seconds from its start or first checkpoint.
+    """Start a daemon, kill it at a random moment up to `most` seconds from its start or its first events.
 
     Returns how many events its last checkpoint had dealt with.
     """
     process = start(config)
     if rng.random() < 0.75:
         # Most moments are in the middle of learning; the others anywhere in a start, a restore or a connection.
-        wait_for_checkpoint(config, process)
+        wait_for_events(config, process)
     time.sleep(rng.uniform(0.0, most))
     kill(process)
     return dealt_with(config)

@@ -43,7 +43,7 @@ TOPIC_NAME = r"^[a-zA-Z0-9._-]{1,249}$"
 SETTLED = "nothing was lost: the next start writes again all that came after the last checkpoint"
 
 _BOOTSTRAP_MS = 10_000
-_METADATA_MS = 5_000
+_METADATA_MS = 2_000
 _GRACE_SECONDS = 5.0  # for kafka-python to say itself why a record has not arrived
 _LARGEST_REQUEST = 64 << 20  # so that the topic's max.message.bytes is the one limit
 
@@ -191,7 +191,7 @@ class TopicProducer:
         while producer is None:
             self._check_open()
             try:
-                producer = KafkaProducer(**self._options)
+                producer = _made(self._options)
             except KafkaTimeoutError:
                 LOGGER.debug("%s: no broker answered, trying again", self._servers)
             except (KafkaConfigurationError, ValueError, TypeError, AssertionError, RuntimeError) as error:
@@ -463,6 +463,22 @@ class _Waiting:
             self._told = max(waited, 1e-9)
             LOGGER.warning("%s; waiting since %.0f s, up to %.0f s", self._what, waited, self._patience)
         return True
+
+
+def _made(options: Mapping[str, Any]) -> KafkaProducer:
+    """A producer; what one that could not be made has opened is closed, which kafka-python leaves to chance."""
+    opened: list[Any] = []
+
+    def client(**arguments: Any) -> Any:
+        opened.append(KafkaProducer.DEFAULT_CONFIG["kafka_client"](**arguments))
+        return opened[0]
+
+    try:
+        return KafkaProducer(**options, kafka_client=client)
+    except BaseException:
+        for one in opened:
+            one.close()
+        raise
 
 
 def in_background(call: Callable[[], Result]) -> Future[Result]:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -45,6 +45,10 @@ _QUIET_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 """How often to ask whether a partition of which nothing comes is at its end."""
 _LONGEST_PAUSE = 30.0
+_ASK_SECONDS = 2.0
+"""How often to ask whether the cluster is there while nothing comes."""
+_UNREADABLE = {"jsonl": b"!", "csv": b'"'}
+"""What no decoder accepts, in place of records that are refused."""
 
 
 class Pending(NamedTuple):
@@ -89,7 +93,10 @@ class Reader:
         self._finished = False
         self._connected = False
         self._stalled: list[Partition] = []
-        self._rebuilt: set[Partition] = set()
+        self._rebuilt = False
+        self._received_at = 0.0
+        self._held_up_at = 0.0
+        self._watch_at = 0.0
         self._missing = 0
         self._retry_at = 0.0
         self._failures = 0
@@ -112,14 +119,17 @@ class Reader:
             try:
                 self._tick()
                 if self._outlet.pending:
+                    self._held_up_at = time.monotonic()
                     self._outlet.flush(_POLL_SECONDS)
                 elif time.monotonic() < self._retry_at:
                     time.sleep(0.02)
                 else:
-                    if self._ready:
-                        self._read()
-                    else:
+                    if not self._ready:
                         self._prepare()
+                    elif self._cluster is None:
+                        self._rebuild()
+                    else:
+                        self._read(self._cluster)
                     self._failures = 0
             except Unanswered as error:
                 self._put_off(str(error))
@@ -149,6 +159,7 @@ class Reader:
             if self._ready:
                 self._keeper.tend(self._cluster)
                 self._discover(self._cluster, now)
+                self._watch(self._cluster, now)
             self._judge_connection(self._cluster)
         status = {
             "type": "status",
@@ -255,7 +266,8 @@ class Reader:
         new = [partition for partition in partitions_of(cluster, self._settings) if partition not in self._lanes]
         if new and self._settings.until == "never":
             self._add(cluster, new)
-        if now >= self._ask_at:
+        silent = now - max(self._received_at, self._ask_at - self._settings.discover_seconds) >= _ASK_SECONDS
+        if now >= self._ask_at or silent:
             self._ask_at = now + self._settings.discover_seconds
             cluster.ask(self._settings.topics)
 
@@ -281,14 +293,54 @@ class Reader:
         cluster.assign({partition: lane.fetched for partition, lane in self._lanes.items()})
         self._paused.clear()
 
+    def _watch(self, cluster: Cluster, now: float) -> None:
+        """See whether partitions that hold more give nothing."""
+        patience = self._settings.stall_seconds
+        if now < self._watch_at or not self._connected:
+            return
+        self._watch_at = now + patience / 4
+        silent = [
+            lane
+            for lane in self._lanes.values()
+            if lane.partition not in self._paused
+            and not lane.complete
+            and now - max(lane.received_at, self._held_up_at) >= patience
+        ]
+        ends = cluster.end_offsets([lane.partition for lane in silent])
+        for lane in silent:
+            lane.end = max(lane.end or 0, ends[lane.partition])
+        stalled = [lane.partition for lane in silent if ends[lane.partition] > lane.fetched]
+        new = [partition for partition in stalled if partition not in self._stalled]
+        self._stalled = stalled
+        if not stalled:
+            self._rebuilt = False
+            return
+        if new:
+            _LOGGER.warning(
+                "nothing has come for %.0f s of %s, though there is more to read",
+                patience,
+                ", ".join(f"topic {topic}, partition {number}" for topic, number in new),
+            )
+        if not self._rebuilt:
+            self._rebuilt = True
+            self._happened["consumer_rebuilt"] += 1
+            self._cluster = None
+            cluster.close()
+
+    def _rebuild(self) -> None:
+        """Connect anew, and go on where reading stood."""
+        cluster = Cluster(self._options, self._settings)
+        cluster.ask(self._settings.topics)
+        self._reassign(cluster)
+        self._cluster = cluster
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        cluster = self._cluster
+    def _read(self, cluster: Cluster) -> None:
         if self._pending is not None:
             self._send(self._pending)
             return
-        if cluster is None or not self._lanes or self._finished:
+        if not self._lanes or self._finished:
             time.sleep(0.02)
             self._finish()
             return
@@ -301,6 +353,8 @@ class Reader:
                 self._leave(cluster, self._lanes[partition])
             return
         now = time.monotonic()
+        if found:
+            self._received_at = now
         for partition, records in found.items():
             self._happened["gap"] += self._lanes[partition].add(records, now)
         for lane in self._lanes.values():
@@ -390,6 +444,9 @@ class Reader:
             self._pending = pending
             raise Unanswered(str(error)) from None
         self._pending = None
+        raw = [records[i].value for i in refused]
+        if refused:
+            block, ends = _masked(block, ends, refused, _UNREADABLE[self._values.format] + b"\n")
         count = len(records)
         times = np.fromiter(
             (-1 if record.timestamp is None else record.timestamp for record in records), np.int64, count
@@ -403,7 +460,6 @@ class Reader:
             body += [lengths.tobytes(), b"".join(key for key in keys if key is not None)]
         if pending.which is not None:
             body.append(pending.which.tobytes())
-        raw = [records[i].value for i in refused]
         header = {
             "type": "batch",
             "count": count,
@@ -445,6 +501,13 @@ class Reader:
                 self._keeper.release(self._cluster)
             self._cluster.close()
         self.send_logs()
+
+
+def _masked(block: bytes, ends: IntArray, refused: Collection[int], instead: bytes) -> tuple[bytes, IntArray]:
+    """The block with something else in place of refused records, and where its records end."""
+    starts = [0, *ends.tolist()]
+    records = [instead if i in refused else block[starts[i] : starts[i + 1]] for i in range(len(ends))]
+    return b"".join(records), np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
 
 
 class _Forward(logging.Handler):
