@@ -7,7 +7,7 @@ RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim
 COPY --from=build /wheels /wheels
-RUN python -m pip install --no-cache-dir /wheels/*.whl
+RUN python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[kafka]"
 
 # The kernel cache belongs to the user of the image: numba passes over a cache folder that it cannot write to.
 # NUMBA_CPU_NAME=generic: machine code for one processor would be compiled again on any other one. It gives up wide

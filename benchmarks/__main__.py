@@ -1,4 +1,4 @@
-"""All benchmarks in turn: `python -m benchmarks`, or some: `python -m benchmarks --only crime --only streams`."""
+"""All benchmarks but the longest in turn: `python -m benchmarks`, or some: `python -m benchmarks --only crime`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ NAMES = (
     "image_segments",
     "daemon_throughput",
     "daemon_memory",
+    "kafka",
 )
+LONG = ("kafka_kills",)
+"""Half an hour and more; run only when asked for by name."""
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -57,7 +60,7 @@ def run(name: str) -> tuple[int, list[str]]:
 def main(argv: list[str] | None = None) -> int:
     """Print all tables, and last what fell short; the exit code is 1 only where a script failed to run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", action="append", choices=NAMES, help="may be repeated")
+    parser.add_argument("--only", action="append", choices=[*NAMES, *LONG], help="may be repeated")
     chosen = parser.parse_args(argv).only or NAMES
     print(machine(), flush=True)
     begun = time.perf_counter()

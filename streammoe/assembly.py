@@ -23,6 +23,7 @@ from streammoe.runtime.chained import ChainedSource
 from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
 from streammoe.runtime.health import Health
+from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.runtime.predictions import prediction_sink
@@ -36,7 +37,12 @@ CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
 """Groups of entry points. Classes of the last two are called with their own settings and with those of the sources."""
-MAY_CHANGE = {("model", "range_factor")}
+MAY_CHANGE = {
+    ("model", "range_factor"),
+    ("labels", "max_pending"),
+    ("labels", "expire_events"),
+    ("labels", "expire_seconds"),
+}
 """Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
 
 RUNS_KEPT = 1_000
@@ -236,6 +242,7 @@ def open_daemon(
             outcomes=counters["outcomes"],
             reasons=counters["reasons"],
             health=health,
+            labels=_labels(settings, found),
             on_batch=on_batch,
         )
         if server is not None:
@@ -339,13 +346,30 @@ def schema_of(settings: Settings) -> Schema:
     return Schema(
         targets=schema.targets,
         features=None if schema.features == "*" else tuple(schema.features),
-        ignore=schema.ignore,
+        ignore=(*schema.ignore, *_ignored_key(settings)),
         weight=schema.weight,
         categorical=frozenset(schema.categorical),
         timestamps=frozenset(schema.timestamps),
         late_columns=schema.late_columns,
         max_columns=schema.max_columns,
     )
+
+
+def _ignored_key(settings: Settings) -> tuple[str, ...]:
+    """The key of labels, where it would be a feature though nobody names it as one."""
+    key, schema = settings.labels.key, settings.schema
+    return () if key is None or schema.features != "*" or key in schema.ignore else (key,)
+
+
+def _labels(settings: Settings, found: Checkpoint | None) -> LabelJoin | None:
+    labels = settings.labels
+    if labels.key is None:
+        return None
+    limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
+    joining = LabelJoin(labels.key, schema_of(settings), limits)
+    if found is not None:
+        joining.restore(found.arrays)
+    return joining
 
 
 def _scores(settings: Settings, found: Checkpoint | None) -> Scores:
@@ -396,7 +420,7 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
-            was = kept[section].get(name, defaults[section].get(name))
+            was = kept.get(section, {}).get(name, defaults[section].get(name))
             if was != value and (section, name) not in MAY_CHANGE:
                 differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
     if differences:
@@ -428,15 +452,17 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
     found = read_checkpoint(place)
     metadata = found.metadata
     model = model_of(found, place)
+    labels = label_arrays(found.arrays)
     return {
         "path": str(place),
         "n": model.n,
         "positions": metadata.get("positions", []),
         "model": metadata["model"],
         "version": metadata.get("version"),
-        "state_digest": model.state_digest(),
+        "state_digest": digest_with(model, labels),
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
+        "pending": int((~labels["labels.refused"]).sum()) if labels else 0,
         "features": model.feature_names,
         "outputs": model.output_names,
         "warming_up": model.is_warming_up,

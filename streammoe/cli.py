@@ -335,6 +335,54 @@ def dead_letters(
             click.echo(json.dumps(done._asdict()) if as_json else replay.replayed_text(done, dry_run=dry_run))
 
 
+@main.command(short_help="Play a file into a Kafka topic.")
+@click.argument("file")
+@click.option("--topic", required=True, help="Made if it is missing, with replication 1.")
+@click.option("--bootstrap-servers", "servers", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT,…")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "raw"]),
+    default="json",
+    show_default=True,
+    help="json: records of csv and Parquet files become JSON objects; raw: lines as they are.",
+)
+@click.option("--key", metavar="FIELD", help="Field whose value becomes the key; equal keys keep their order.")
+@click.option("--timestamp", metavar="FIELD", help="Field whose time becomes the timestamp.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0), default=0, metavar="N", help="Records a second; 0: as fast as possible."
+)
+@click.option("--partitions", type=click.IntRange(min=1), metavar="N", help="Of a topic that is made; else 1.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, metavar="N", help="Play the file so many times.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Send so many records at most.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Settings of kafka-python, such as security_protocol and sasl_plain_password.",
+)
+@logged
+def produce(file: str, log_level: str, log_format: str, **given: Any) -> None:
+    """Send the records of csv, jsonl (also .gz) or Parquet files to a topic, in order.
+
+    A message has no header, so a csv record becomes a JSON object: numbers as numbers, empty cells left out, and
+    anything else as text, also numbers with zeros in front. Lines of jsonl are sent as they are.
+
+    \b
+    Example:
+      streammoe produce rides.csv --topic rides --partitions 4 --key station
+      streammoe produce rides.csv --topic rides --rate 500 --repeat 10
+    """
+    set_up_logging(log_level, log_format)
+    with exit_codes():
+        from streammoe.produce.run import produce as run_produce
+        from streammoe.runtime.signals import StopFlag
+
+        with StopFlag() as stop, progress_bar("producing") as follow:
+            done = run_produce(file, stop=stop, on_batch=follow, **given)
+        click.echo(done)
+
+
 @main.command(short_help="Stream a real data set through the daemon.")
 @click.option(
     "--dir",

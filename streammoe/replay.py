@@ -21,6 +21,7 @@ from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
 from streammoe.ports import Batch, DeadLetter
 from streammoe.runtime.dead_letter import printable, read_letter
+from streammoe.runtime.joining import digest_with, label_arrays
 from streammoe.runtime.pipeline import Pipeline, Processed
 from streammoe.settings import Settings
 
@@ -282,11 +283,13 @@ class _Replay:
         reasons = Counter(metadata["counters"]["reasons"])
         reasons.subtract(self.reasons)
         model, scores = self.pipeline.model, self.pipeline.scores
+        labels = label_arrays(self.found.arrays)
         generation = self.store.save(
-            {**model.arrays(), **scores.arrays(), "guard.latest": self.found.arrays["guard.latest"]},
+            {**model.arrays(), **scores.arrays(), **labels, "guard.latest": self.found.arrays["guard.latest"]},
             {
                 **metadata,
                 **model.describe(),
+                "state_digest": digest_with(model, labels),
                 "counters": {"outcomes": dict(outcomes), "reasons": {r: n for r, n in reasons.items() if n}},
                 "scores": scores.to_json(),
                 # Of each file the latest replay: it has taken those before it out of the file.

@@ -213,6 +213,26 @@ class Model(Section):
         return to_settings(schedule)
 
 
+class Labels(Section):
+    """How features find a label that comes later."""
+
+    key: Text | None = None
+    """The field that both hold; ``None`` where features and target come in the same record."""
+    max_pending: int = Field(100_000, ge=1)
+    """Records that may wait for their other half; beyond that the oldest expires."""
+    expire_events: int | None = Field(None, ge=1)
+    """Records until one that waits expires; ``None`` sets no limit."""
+    expire_seconds: float | None = Field(None, gt=0)
+    """The same in seconds, by the records' own times."""
+
+    @field_validator("expire_events", "expire_seconds")
+    @classmethod
+    def _joined(cls, limit: float | None, info: ValidationInfo) -> float | None:
+        if limit is not None and info.data.get("key", "") is None:
+            raise ValueError("must be left out where labels.key is, since nothing waits then")
+        return limit
+
+
 class Checkpoint(Section):
     """Where and how often the model is saved; whichever of the two comes first."""
 
@@ -294,6 +314,7 @@ class Settings:
     sources: tuple[BaseModel, ...]
     """Read one after the other; each an instance of the `Settings` that the connector brings for its kind."""
     schema: Schema
+    labels: Labels
     model: Model
     checkpoint: Checkpoint
     metrics: Metrics
@@ -304,7 +325,11 @@ class Settings:
 
     def learning_settings(self) -> dict[str, object]:
         """What shapes the learned state, as plain JSON values, to compare with what a checkpoint was learned with."""
-        return {"model": self.model.model_dump(mode="json"), "schema": self.schema.model_dump(mode="json")}
+        return {
+            "model": self.model.model_dump(mode="json"),
+            "schema": self.schema.model_dump(mode="json"),
+            "labels": self.labels.model_dump(mode="json"),
+        }
 
 
 def learning_defaults() -> dict[str, dict[str, object]]:
@@ -312,7 +337,7 @@ def learning_defaults() -> dict[str, dict[str, object]]:
 
     A setting that a checkpoint does not know came with a later version, and was what its default is.
     """
-    sections = {"model": Model(), "schema": Schema(target="y")}
+    sections = {"model": Model(), "schema": Schema(target="y"), "labels": Labels()}
     known = {name: section.model_dump(mode="json") for name, section in sections.items()}
     del known["schema"]["target"]
     return known
@@ -480,9 +505,31 @@ class _Reader:
             if isinstance(target, list) and len(target) > 1:
                 rule = "must be one column where model.kind = 'classifier'"
                 self.problems.append(self._broken(("schema", "target"), rule, target))
+        self._check_labels(**read)
         if self.problems:
             raise ConfigError(*self.problems)
         return Settings(**read)
+
+    def _check_labels(
+        self, *, labels: Labels | None, schema: Schema | None, sources: Iterable[BaseModel | None], **_: object
+    ) -> None:
+        """Whether what is sound by itself goes together with joined labels."""
+        key = None if labels is None else labels.key
+        if key is None:
+            return
+        if schema is not None:
+            taken = {"target": schema.targets, "weight": (schema.weight,)}
+            if schema.features == "*":  # with a list the key may be a feature, if that names it
+                taken |= {"categorical": schema.categorical, "timestamps": schema.timestamps}
+            self.problems += [
+                self._broken(("labels", "key"), f"must not be a column that schema.{name} names", key)
+                for name, columns in taken.items()
+                if key in columns
+            ]
+        formats = [form for source in sources if (form := getattr(source, "format", None)) in {"csv", "parquet"}]
+        if formats:
+            rule = f"must be left out where a source has the format {formats[0]!r}; only JSON Lines are joined"
+            self.problems.append(self._broken(("labels", "key"), rule, key))
 
     def _sources(self, models: Mapping[str, type[BaseModel]], tables: Any) -> tuple[BaseModel | None, ...]:
         """One table, or several that are read one after the other."""

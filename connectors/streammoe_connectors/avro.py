@@ -51,7 +51,7 @@ class AvroFile:
 
 
 class AvroRegistry:
-    """Reads values that name their schema.
+    """Reads values that name their schema. Schemas are kept for ever: a number always means the same one.
 
     Args:
         registry: has the schemas.

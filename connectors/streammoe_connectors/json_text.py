@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import isfinite
 
 import msgspec
 
@@ -21,7 +21,7 @@ def json_text(value: object) -> bytes:
     Bytes that are text in UTF-8 without NUL become that; others are left out of what they are a field of. Decimals
     become numbers, times ISO 8601, numbers that are not finite the literals ``NaN``, ``Infinity`` and ``-Infinity``.
 
-    >>> json_text({"a": b"text", "b": bytes([0, 255]), "c": Decimal("1.50"), "d": math.nan})
+    >>> json_text({"a": b"text", "b": bytes([0, 255]), "c": Decimal("1.50"), "d": float("nan")})
     b'{"a":"text","c":1.50,"d":NaN}'
     """
     return msgspec.json.encode(None if (plain := _plain(value)) is _ABSENT else plain)
@@ -50,14 +50,20 @@ def _plain(value: object) -> object:
     kind = value.__class__
     if kind in _AS_THEY_ARE:
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _NOT_FINITE[repr(value)]
     if isinstance(value, dict):
+        # Most parts are numbers and texts: a call for each of those would take twice the time.
         return {
             name: plain
             for name, part in value.items()
-            if (plain := part if part.__class__ in _AS_THEY_ARE else _plain(part)) is not _ABSENT
+            if (
+                plain := part
+                if (kind := part.__class__) in _AS_THEY_ARE or (kind is float and isfinite(part))
+                else _plain(part)
+            )
+            is not _ABSENT
         }
+    if isinstance(value, float):
+        return value if isfinite(value) else _NOT_FINITE[repr(value)]
     if isinstance(value, list | tuple):
         return [None if (plain := _plain(part)) is _ABSENT else plain for part in value]
     if isinstance(value, bytes):

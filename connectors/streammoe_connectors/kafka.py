@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+
 import numpy as np
 
 from streammoe.errors import ConfigError, SourceError

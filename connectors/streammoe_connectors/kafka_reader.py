@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from queue import Empty, SimpleQueue
@@ -156,11 +157,15 @@ class Reader:
             return
         self._tick_at = now + _TICK_SECONDS
         if self._cluster is not None:
+            self._judge_connection(self._cluster)
             if self._ready:
                 self._keeper.tend(self._cluster)
                 self._discover(self._cluster, now)
                 self._watch(self._cluster, now)
-            self._judge_connection(self._cluster)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Send the status, if it has changed."""
         status = {
             "type": "status",
             "connected": self._connected,
@@ -482,6 +487,7 @@ class Reader:
             and all(lane.complete and not lane.records for lane in self._lanes.values())
         ):
             self._finished = True
+            self._tell()
             self._outlet.send({"type": "finished"})
 
     def _leave(self, cluster: Cluster, lane: Lane, *, recreated: bool = False) -> None:
@@ -561,15 +567,19 @@ def main() -> None:
     orders: SimpleQueue[dict[str, Any]] = SimpleQueue()
     threading.Thread(target=_listen, args=(inlet, orders), daemon=True).start()
     outlet = Outlet(output)
+    status = 0
     try:
         _serve(first.header, outlet, orders)
         while outlet.pending:
             outlet.flush(_POLL_SECONDS)
     except BrokenPipeError:
         pass  # the daemon is gone
+    except Exception:  # noqa: BLE001 - the daemon is told by the status and these last words
+        traceback.print_exc()
+        status = 1
     # Not through the interpreter's end, which waits for kafka-python's threads.
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:

@@ -38,7 +38,9 @@ class Registered(NamedTuple):
 
 
 class Registry:
-    """Asks a registry. What it answered is kept for ever: a number always means the same schema.
+    """Asks a registry.
+
+    Requests go through the proxies that the environment names (``https_proxy``, ``no_proxy``), if any.
 
     Args:
         address: of the registry, with user and password if it asks for them.
@@ -60,7 +62,7 @@ class Registry:
         self._unknown: dict[int, tuple[float, str]] = {}
 
     def avro(self, number: int) -> Registered:
-        """The Avro schema of this number. Its answer is not kept here.
+        """The Avro schema of this number, asked for anew each time; that there is none is kept for a minute.
 
         Raises:
             UnknownSchema: there is none.

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
-from streammoe.ports import DeadLetter, DeadLetterSink, Position, Source
+from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.runtime.dead_letter import BadRecordGuard
 from streammoe.runtime.health import Health
+from streammoe.runtime.joining import LabelJoin, digest_with
 from streammoe.runtime.metrics import OUTCOMES, Metrics
-from streammoe.runtime.pipeline import Pipeline
+from streammoe.runtime.pipeline import Pipeline, Processed
 from streammoe.runtime.scores import Scores
 from streammoe.runtime.signals import StopFlag
 
@@ -82,9 +83,11 @@ class Daemon:
         outcomes: Mapping[str, int],
         reasons: Mapping[str, int],
         health: Health,
+        labels: LabelJoin | None = None,
         on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
+        self._labels = labels
         self._pipeline = pipeline
         self._store = store
         self._dead_letters = dead_letters
@@ -103,6 +106,7 @@ class Daemon:
         self._processed = 0
         self._saved_at = time.monotonic()
         self._path = ""
+        self._is_prepared = False
         self._begun = position is not None
         """Whether there is a checkpoint that knows where reading began."""
         for outcome in outcomes:
@@ -160,7 +164,7 @@ class Daemon:
             self._look_at_source()
         if stop.requested:
             return
-        self._health.ready = True
+        self._is_prepared = self._health.ready = True
         if self._position is None:
             self._position = self._source.position
             if self._position is not None:
@@ -178,14 +182,16 @@ class Daemon:
         and position seen. The order is the guarantee: nothing is ahead of the state.
         """
         started = time.monotonic()
+        labels = self._labels.arrays() if self._labels is not None else {}
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
         self._generation = self._store.save(
-            {**self.model.arrays(), **self.scores.arrays(), "guard.latest": self._guard.latest},
+            {**self.model.arrays(), **self.scores.arrays(), **labels, "guard.latest": self._guard.latest},
             {
                 **self._description,
                 **self.model.describe(),
+                "state_digest": digest_with(self.model, labels),
                 # Which dead letters it has passed over: what a run did after its last checkpoint, the next one repeats.
                 "runs": {**self._description.get("runs", {}), self._run: sum(self._outcomes.values())},
                 "positions": [self._position],
@@ -210,7 +216,7 @@ class Daemon:
 
     def _tell_source(self) -> None:
         """Mirror the position of the last checkpoint where others look for it."""
-        if self._position is None:
+        if self._position is None or not self._is_prepared:
             return
         if self._pipeline.predictions is not None and self._is_transactional:
             self._pipeline.predictions.sink.commit(self._position, self._generation)
@@ -228,7 +234,7 @@ class Daemon:
             return
         started = time.monotonic()
         was_warming_up = self.model.is_warming_up
-        processed = self._pipeline.process(batch)
+        processed = self._process(batch)
         if processed.letters:
             events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
@@ -255,6 +261,11 @@ class Daemon:
         self._metrics.batch(time.monotonic() - started)
         self._publish()
 
+    def _process(self, batch: Batch) -> Processed:
+        if self._labels is None:
+            return self._pipeline.process(batch)
+        return self._labels.settle(self._pipeline.process(self._labels.join(batch)))
+
     def _report_new_reasons(self, letters: list[DeadLetter]) -> None:
         """Log the first refusal of each kind: the dead letters have them all, and a flood helps nobody."""
         first_of = {letter.reason: letter for letter in reversed(letters)}
@@ -276,18 +287,22 @@ class Daemon:
     def _publish(self) -> None:
         progress = self._source.progress()
         self._metrics.publish(self.model, self.scores, progress)
+        self._metrics.pending(self._pending)
         if self._on_batch is not None:
             self._on_batch(progress)
+
+    @property
+    def _pending(self) -> int:
+        return 0 if self._labels is None else self._labels.pending
 
     def _summary(self, seconds: float) -> Summary:
         counts = {outcome: self._outcomes[outcome] for outcome in OUTCOMES}
         return Summary(
-            events=sum(counts.values()),
+            events=sum(counts.values()) + self._pending,
             **counts,
-            pending=0,
-            expired=0,
+            pending=self._pending,
             scores=self.scores.summary(),
             events_per_second=self._processed / max(seconds, 1e-9),
             checkpoint=self._path,
-            state_digest=self.model.state_digest(),
+            state_digest=digest_with(self.model, {} if self._labels is None else self._labels.arrays()),
         )

@@ -15,7 +15,7 @@ from streammoe.runtime.scores import AVERAGES, ClassificationScores, Prequential
 
 BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-OUTCOMES = ("learned", "predicted_only", "rejected", "skipped")
+OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 
 
 class Metric(NamedTuple):
@@ -30,6 +30,7 @@ class Metric(NamedTuple):
 CATALOGUE: dict[str, Metric] = {
     "streammoe_events_total": Metric(Counter, "Events by what became of them, since the first start", ("outcome",)),
     "streammoe_rejected_total": Metric(Counter, "Refused records by reason, since the first start", ("reason",)),
+    "streammoe_pending_labels": Metric(Gauge, "Features that wait for their label, and labels for their features"),
     "streammoe_prequential_log_loss": Metric(
         Gauge, "Mean of -log s(y|x), each event predicted before it is learned", ("average",)
     ),
@@ -97,6 +98,10 @@ class Metrics:
     def count_rejected(self, reason: str, records: int) -> None:
         """`records` more were refused for this reason."""
         self._counter("streammoe_rejected_total", reason).inc(records)
+
+    def pending(self, events: int) -> None:
+        """So many events wait for their other half."""
+        self._gauge("streammoe_pending_labels").set(events)
 
     def batch(self, seconds: float) -> None:
         """A batch took so long."""

@@ -45,7 +45,7 @@ class Processed(NamedTuple):
     """What became of a batch."""
 
     outcomes: Counter[str]
-    """Events by outcome: learned, predicted_only, rejected, skipped."""
+    """Events by outcome: learned, predicted_only, rejected, skipped, and expired where labels are joined."""
     reasons: Counter[str]
     """Refused records by reason."""
     letters: list[DeadLetter]
@@ -75,7 +75,7 @@ class Pipeline:
         self._unknown: set[str] = set()
 
     def process(self, batch: Batch) -> Processed:
-        """Learn a batch, strictly in order.
+        """Learn a batch, strictly in order; one without records has nothing but what it skipped.
 
         Raises:
             StreammoeError: the model is no longer finite; it must be neither saved nor served.
@@ -83,6 +83,8 @@ class Pipeline:
         if batch.too_long:
             return _refused_whole(batch)
         ledger = _Ledger(batch)
+        if not len(batch):
+            return ledger.closed()
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
         ignored = self.schema.others if self._takes_columns() else None
         while True:

@@ -18,13 +18,15 @@ class Topics:
 
     def create(self, partitions=1, configs=None, name="events"):
         """A new topic of this many partitions, with a name of its own that begins with `name`."""
-        if self._admin is None:
-            self._admin = KafkaAdminClient(bootstrap_servers=self.address)
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         settings = {key: str(value) for key, value in (configs or {}).items()}
         new = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
-        self._admin.create_topics({topic: new}, timeout_ms=TIMEOUT_MS)
+        self._connected_admin().create_topics({topic: new}, timeout_ms=TIMEOUT_MS, wait_for_metadata=True)
         return topic
+
+    def names(self):
+        """All topics of the broker."""
+        return self._connected_admin().list_topics()
 
     def fill(self, topic, values, *, partition=None, timestamps=None, keys=None, headers=None):
         """Send these values (bytes, text, or None for a tombstone), in order; the offset of each.
@@ -70,6 +72,11 @@ class Topics:
         for client in (self._admin, self._producer):
             if client is not None:
                 client.close()
+
+    def _connected_admin(self):
+        if self._admin is None:
+            self._admin = KafkaAdminClient(bootstrap_servers=self.address)
+        return self._admin
 
 
 def _each(values):

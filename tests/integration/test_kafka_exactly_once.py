@@ -1,95 +1,60 @@
-"""The whole daemon, killed again and again: each event's prediction is seen once, and the model is the same."""
+"""Each event counts exactly once, whatever is killed: rounds of `benchmarks.kafka_kills`, few here and many there.
 
-import json
+`STREAMMOE_ROUNDS=100` runs as many as the benchmark.
+"""
+
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
-EVENTS = 6_000
+from benchmarks import kafka_kills, kafka_lab
 
-pytestmark = [pytest.mark.integration, pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.process]
 
-
-class Daemon:
-    """The command line in a folder."""
-
-    def __init__(self, folder, address, topic, written):
-        self.folder = folder
-        folder.mkdir()
-        (folder / "config.toml").write_text(f"""
-            schema.target = "y"
-            model = {{ n_experts = 2, warmup = 100, warmup_restarts = 1 }}
-            metrics.enabled = false
-            checkpoint = {{ every_events = 300, keep = 3 }}
-            predictions = {{ kind = "kafka", topic = "{written}", transactional = true }}
-            [source]
-            kind = "kafka"
-            topics = "{topic}"
-            group = "{written}"
-            bootstrap_servers = "{address}"
-            until = "end"
-            max_poll_records = 50
-        """)
-
-    def start(self):
-        return subprocess.Popen(
-            [sys.executable, "-m", "streammoe.cli", "run", "config.toml", "--summary", "json"],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+ROUNDS = range(int(os.environ.get("STREAMMOE_ROUNDS", "2")))
 
 
-def events(n):
-    return [json.dumps({"a": i % 7, "b": i % 11, "y": (i % 7) * (1 if i % 2 else -1)}) for i in range(n)]
+@pytest.fixture
+def room(broker, tmp_path):
+    return kafka_lab.Lab(tmp_path, broker.address)
 
 
-def seen(topics, written):
-    found = topics.read(written, isolation_level="read_committed")
-    places = [json.loads(record.value)["place"] for record in found]
-    return sorted((place["partition"], place["offset"]) for place in places)
+@pytest.fixture(scope="module")
+def finished(topics, broker, tmp_path_factory):
+    """A complete topic of four partitions, and the digest of a run that nobody disturbed."""
+    room = kafka_lab.Lab(tmp_path_factory.mktemp("finished"), broker.address)
+    events = 100_000
+    topic = topics.create(4)
+    room.fill(topic, kafka_lab.values(*kafka_lab.events(events)), 4).wait()
+    summaries = [kafka_lab.finish(room.config(topic)) for _ in range(2)]
+    assert summaries[0]["learned"] == events
+    assert summaries[0]["state_digest"] == summaries[1]["state_digest"], "a backlog is reproducible"
+    return topic, events, summaries[0]["state_digest"]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_each_prediction_is_seen_once_over_random_kills(broker, topics, tmp_path, seed):
-    topic = topics.create(partitions=2)
-    for partition in (0, 1):
-        topics.fill(topic, events(EVENTS // 2), partition=partition)
-    digests = []
-    for killed in (False, True):
-        written = topics.create(name="predictions", partitions=3)
-        daemon = Daemon(tmp_path / written, broker.address, topic, written)
-        kills = 0
-        chance = random.Random(seed)
-        while killed and kills < 6:
-            process = daemon.start()
-            # From its first checkpoint of this run on, at any moment.
-            deadline = time.monotonic() + 60
-            state = daemon.folder / "state"
-            before = newest(state)
-            while newest(state) == before and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.005)
-            time.sleep(chance.random() * 0.15)
-            if process.poll() is not None:
-                break
-            os.kill(process.pid, signal.SIGKILL)
-            process.communicate()
-            kills += 1
-        process = daemon.start()
-        out, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
-        digests.append(json.loads(out)["state_digest"])
-        assert seen(topics, written) == [(p, i) for p in (0, 1) for i in range(EVENTS // 2)]
-        assert not killed or kills >= 3
-    assert digests[0] == digests[1]
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_one_partition_that_is_still_filled_ends_as_if_nobody_had_been_killed(room, topics, seed):
+    played = kafka_kills.live_partition(room, topics, random.Random(seed))
+    assert played.right, played
 
 
-def newest(state):
-    return max((path.name for path in state.glob("*.safetensors")), default="")
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_four_partitions_of_a_finished_topic_end_so_too(room, finished, seed):
+    topic, events, digest = finished
+    played = kafka_kills.finished_partitions(room, topic, events, digest, random.Random(seed))
+    assert played.right, played
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_four_partitions_that_are_still_filled_count_each_event_once(room, topics, seed):
+    played = kafka_kills.live_partitions(room, topics, random.Random(seed), kafka_kills.kill_daemon)
+    assert played.right, played
+
+
+def test_a_broker_that_is_killed_costs_and_doubles_nothing(broker_factory, topics_of, tmp_path):
+    broker = broker_factory()
+    room = kafka_lab.Lab(tmp_path, broker.address)
+    killer = kafka_kills.broker_killer(broker)
+    played = kafka_kills.live_partitions(room, topics_of(broker), random.Random(0), killer)
+    assert played.right, played

@@ -324,6 +324,18 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+def readable(batch: Batch, i: int) -> bytes:
+    """The i-th record of `batch`.
+
+    Raises:
+        InvalidEvent: the source itself could make nothing of it, though its bytes may look sound.
+    """
+    if i in batch.unreadable:
+        reason, detail, _ = batch.unreadable[i]
+        raise InvalidEvent(detail, reason=reason)
+    return batch.record(i)
+
+
 def text_of(record: bytes) -> str:
     """A record's text.
 

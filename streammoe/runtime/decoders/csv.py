@@ -20,6 +20,7 @@ from streammoe.runtime.decoders import (
     growing_runs,
     is_utf8,
     malformed,
+    readable,
     require_targets,
     text_of,
 )
@@ -38,7 +39,7 @@ class CsvDecoder:
     """Decodes records whose column names the batch holds."""
 
     def names(self, batch: Batch, i: int) -> Values:
-        record = text_of(batch.record(i))
+        record = text_of(readable(batch, i))
         fields = _fields(record)
         columns = _columns(batch)
         if len(fields) != len(columns):

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, text_of
+from streammoe.runtime.decoders import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, readable, text_of
 from streammoe.runtime.decoders.arrow import times_of
 from streammoe.runtime.decoders.values import LONGEST_TEXT, Kind, TooLarge
 from streammoe.types import FloatArray
@@ -29,16 +29,7 @@ class JsonlDecoder:
     """Decodes objects of numbers, booleans, texts and nulls; fields that are not wanted may hold anything."""
 
     def names(self, batch: Batch, i: int) -> Values:
-        record = text_of(batch.record(i))
-        if _depth(record) > _DEPTH:
-            raise malformed(record, f"must not be nested deeper than {_DEPTH} levels")
-        try:
-            value = _JSON.decode(record)
-        except json.JSONDecodeError as error:
-            raise malformed(record, f"must be JSON, and is not at character {error.pos}: {error.msg}") from None
-        if not isinstance(value, dict):
-            raise malformed(record, "must be a JSON object")
-        return value
+        return object_of(readable(batch, i))
 
     def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
         sheet = Sheet(len(batch), wanted)
@@ -51,8 +42,7 @@ class JsonlDecoder:
         # One record at a time: a parser of whole blocks also takes two objects in a line, or one across two lines.
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
             record = batch.block[start:stop]
-            # The parser leaves out both checks for what it skips.
-            if _brackets(record) <= _DEPTH and (ascii_only or is_utf8(record)):
+            if is_for_parser(record, ascii_only=ascii_only):
                 try:
                     rows.append(read(record))
                     taken.append(i)
@@ -74,6 +64,29 @@ class JsonlDecoder:
                 sheet.reject(i, error)
         _take(sheet, range(len(rows)) if len(rows) == len(batch) else taken, rows)
         return sheet.finish()
+
+
+def object_of(record: bytes) -> Values:
+    """A record, without its line end, as names and raw values: the exact path.
+
+    Raises:
+        InvalidEvent: it is ``malformed``.
+    """
+    text = text_of(record)
+    if _depth(text) > _DEPTH:
+        raise malformed(text, f"must not be nested deeper than {_DEPTH} levels")
+    try:
+        value = _JSON.decode(text)
+    except json.JSONDecodeError as error:
+        raise malformed(text, f"must be JSON, and is not at character {error.pos}: {error.msg}") from None
+    if not isinstance(value, dict):
+        raise malformed(text, "must be a JSON object")
+    return value
+
+
+def is_for_parser(record: bytes, *, ascii_only: bool = False) -> bool:
+    """Whether a compiled parser may judge a record: it leaves out both checks for what it skips."""
+    return _brackets(record) <= _DEPTH and (ascii_only or is_utf8(record))
 
 
 def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> None:

@@ -11,9 +11,7 @@ from streammoe_connectors.kafka_predictions import KafkaPredictions
 from streammoe_connectors.kafka_producer import borrowed, place_key
 
 FILE = FileSource.Settings(kind="file", path="a.jsonl")
-TOPIC = KafkaSource.Settings(
-    kind="kafka", topics="t", group="g", bootstrap_servers="there:1", options={"fetch_max_bytes": 9}
-)
+TOPIC = KafkaSource.Settings(kind="kafka", topics="t", group="g", bootstrap_servers="there:1")
 
 
 def predictions(**settings):

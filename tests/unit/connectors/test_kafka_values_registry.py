@@ -59,6 +59,7 @@ class Server:
 @pytest.fixture
 def registry(monkeypatch):
     monkeypatch.setattr(schema_registry, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
     server = Server()
     yield server
     server.close()
@@ -228,4 +229,4 @@ def test_user_and_password_are_sent_and_never_shown(registry):
         assert registry.address in str(caught.value)
         assert "p%40ss" not in str(caught.value)
         assert "p@ss" not in str(caught.value)
-    assert "ss" not in values.block([framed(10)]).refused[0][1].partition("has nothing")[0].partition("registry")[2]
+    assert "p%40ss" not in values.block([framed(10)]).refused[0][1]

@@ -11,6 +11,7 @@ import pytest
 from streammoe.errors import CheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
+from streammoe.ports import SourceStatus
 from streammoe.runtime.daemon import CheckpointPolicy, Daemon
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
 from streammoe.runtime.health import Health
@@ -66,6 +67,24 @@ class Recorded(CheckpointStore):
 
 class Told(ListSource):
     told = None
+    unanswered = 0
+    """How often whoever it reads from does not answer."""
+    begins = None
+    """What it says of where it begins."""
+    on_prepare = None
+
+    def prepare(self, timeout):
+        if self.on_prepare is not None:
+            self.on_prepare()
+        self.unanswered -= 1
+        return self.unanswered < 0
+
+    @property
+    def position(self):
+        return self.begins
+
+    def status(self):
+        return SourceStatus(ready=self.unanswered < 0, connected=self.unanswered < 0)
 
     def commit(self, position, generation):
         super().commit(position, generation)
@@ -133,6 +152,57 @@ def build(tmp_path):
     yield build
     for letters in opened:
         letters.close()
+
+
+# --- how it begins --------------------------------------------------------------------------------------------------
+
+
+def test_it_waits_for_the_source_and_is_not_ready_meanwhile(build):
+    metrics = Metrics()
+    ran = build(GOOD[:100], metrics=metrics)
+    ran.source.unanswered = 3
+    seen = []
+
+    def look():
+        seen.append((ran.daemon._health.ready, metrics.registry.get_sample_value("streammoe_source_connected")))
+
+    ran.source.on_prepare = look
+    ran.source._before_poll = lambda _: seen.append(ran.daemon._health.ready)
+    assert ran.daemon.run(Asked()).events == 100
+    assert seen == [(False, 0.0)] * 4 + [True]
+    assert metrics.registry.get_sample_value("streammoe_source_connected") == 1.0
+    assert not ran.daemon._health.ready, "it has ended"
+
+
+def test_a_stop_while_it_waits_changes_no_checkpoint(build):
+    build(GOOD[:100]).daemon.run(Asked())
+    ran = build(GOOD[:200])
+    ran.source.unanswered = 10**9
+    stop = Asked()
+    ran.source.on_prepare = lambda: setattr(stop, "requested", True)
+    assert ran.daemon.run(stop).events == 100
+    assert ran.store.positions[-1:] in ([], [100])
+    assert ran.source.commits == [], "it was never reached"
+    assert build(GOOD[:200]).daemon.run(Asked()).events == 200
+
+
+def test_where_reading_begins_is_saved_before_anything_is_read(build):
+    ran = build(GOOD[:100])
+    ran.source.begins = {"kind": "list", "next": 0}
+    polled = []
+    ran.source._before_poll = lambda _: polled.append(list(ran.told))
+    ran.daemon.run(Asked())
+    assert polled[0] == ["flushed", "saved", "committed"]
+    assert ran.store.positions == [0, 100]
+
+
+def test_a_source_that_goes_on_is_told_from_which_checkpoint(build):
+    build(GOOD[:100]).daemon.run(Asked())
+    ran = build(GOOD[:200])
+    ran.source.begins = {"kind": "list", "next": 0}  # it must not begin there again
+    ran.daemon.run(Asked())
+    assert [commit["next"] for commit in ran.source.commits] == [100, 200]
+    assert ran.store.positions == [200]
 
 
 # --- when it saves --------------------------------------------------------------------------------------------------

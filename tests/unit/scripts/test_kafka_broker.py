@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -116,9 +117,13 @@ def test_a_process_with_the_settings_of_the_folder_is_ours(tmp_path):
     sleep = [sys.executable, "-c", "input()", "kafka.Kafka", str(tmp_path / "server.properties")]
     with subprocess.Popen(sleep, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         (tmp_path / "broker.pid").write_text(f"{process.pid}\n")
-        assert kafka_broker.running(tmp_path) == process.pid
+        deadline = time.monotonic() + 10
+        while kafka_broker.running(tmp_path) is None and time.monotonic() < deadline:
+            time.sleep(0.01)  # the words of a process show a moment after it has begun
+        found = kafka_broker.running(tmp_path)
         process.kill()
         process.wait()
+    assert found == process.pid
     assert kafka_broker.running(tmp_path) is None
 
 

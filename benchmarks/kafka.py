@@ -1,0 +1,149 @@
+"""How fast does the daemon learn from Kafka, beside a consumer that only reads; and how soon is an event in the model?
+
+A real broker on this machine, 170 bytes of JSON an event, 10 inputs, 4 experts. Raw consumer and daemon read the same
+topic in turn: the raw one takes every poll's values and joins them; the daemon decodes, predicts, learns, scores,
+serves metrics and writes a checkpoint every 30 s. The best of a few runs counts. Latency is from the append at the
+broker (LogAppendTime, in whole milliseconds, so up to 1 ms less than shown) to the end of the batch that learned the
+event, in a daemon inside this process, checkpoints every few seconds included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import kafka_lab as lab
+from benchmarks.report import machine, table
+from scripts.kafka_broker import Broker
+from tests.integration.kafka_topics import Topics
+
+RAW = """
+import sys, time
+from kafka import KafkaConsumer, TopicPartition
+address, topic, partitions, events = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+consumer = KafkaConsumer(bootstrap_servers=address, max_poll_records=2000)
+assigned = [TopicPartition(topic, i) for i in range(partitions)]
+consumer.assign(assigned)
+consumer.seek_to_beginning(*assigned)
+read = size = 0
+begun = None
+while read < events:
+    for records in consumer.poll(500).values():
+        begun = begun or time.perf_counter()
+        size += len(b"\\n".join([record.value for record in records]))
+        read += len(records)
+print(read / (time.perf_counter() - begun))
+"""
+SHARE, RATE = 0.65, 100_000
+LATENCY = {50: 10.0, 99: 50.0}
+"""Milliseconds that may be exceeded by so many percent less than 100."""
+
+
+def raw(address: str, topic: str, partitions: int, events: int) -> float:
+    """Records a second of the plain consumer."""
+    command = [sys.executable, "-c", RAW, address, topic, str(partitions), str(events)]
+    return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+
+def throughput(room: lab.Lab, topics: Topics, partitions: int, events: int, repeats: int) -> list[str]:
+    """A row of the table."""
+    topic = topics.create(partitions)
+    room.fill(topic, lab.values(*lab.events(events)), partitions).wait()
+    plain, learning = [], []
+    for _ in range(repeats):
+        plain.append(raw(room.address, topic, partitions, events))
+        learning.append(lab.finish(room.config(topic))["events_per_second"])
+    share, rate = max(learning) / max(plain), max(learning)
+    met = share >= SHARE and rate >= RATE
+    return [
+        str(partitions),
+        f"{max(plain):,.0f}",
+        f"{rate:,.0f}",
+        f"{share:.2f}",
+        f"≥ {SHARE}, ≥ {RATE:,}",
+        "met" if met else "MISSED",
+    ]
+
+
+def latencies(room: lab.Lab, topics: Topics, partitions: int, seconds: float, idle_ms: int) -> Any:
+    """Milliseconds from the broker to the model of each event, at 1,000 events a second."""
+    from streammoe.assembly import load_settings, open_daemon
+    from streammoe.ports import Batch, Source
+    from streammoe.runtime.signals import StopFlag
+
+    topic = topics.create(partitions, {"message.timestamp.type": "LogAppendTime"})
+    settings = load_settings(
+        room.config(topic, every_seconds=5), overrides=[f"source.idle_ms={idle_ms}", "model.warmup=500"]
+    )
+    taken: list[Any] = []
+    last: list[Batch] = []
+    stop = StopFlag()
+
+    def on_batch(_progress: tuple[int, int] | None) -> None:
+        if last:
+            stamps = last.pop().timestamps
+            assert stamps is not None
+            taken.append(time.time() * 1000.0 - stamps)
+
+    with open_daemon(settings, on_batch=on_batch, stop=stop) as running:
+        source: Source = running.daemon._source  # noqa: SLF001 - to see what it gives
+        poll = source.poll
+
+        def remembered(timeout: float) -> Batch | None:
+            batch = poll(timeout)
+            if batch is not None:
+                last.append(batch)
+            return batch
+
+        source.poll = remembered  # type: ignore[method-assign]
+
+        def produce() -> None:
+            time.sleep(2.0)
+            room.fill(topic, lab.values(*lab.events(int(1000 * seconds))), partitions, rate=1000.0).wait()
+            time.sleep(1.0)
+            stop.requested = True
+
+        threading.Thread(target=produce).start()
+        running.daemon.run(stop)
+    found = np.concatenate(taken)
+    return found[len(found) // 10 :]  # less the warm-up and the fit that ends it
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=1_000_000, help="of each topic")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement of latency")
+    arguments = parser.parse_args(argv)
+    print(machine(), "\n")
+    with tempfile.TemporaryDirectory(prefix="streammoe-") as name, Broker(Path(name, "kafka"), quick=False) as broker:
+        room, topics = lab.Lab(Path(name), broker.address), Topics(broker.address)
+        rows = [throughput(room, topics, partitions, arguments.events, arguments.repeats) for partitions in (1, 4)]
+        print(f"{arguments.events:,} events a topic; the first fit and connecting count for the daemon")
+        print(table(["partitions", "raw consumer/s", "daemon/s", "daemon / raw", "target", "verdict"], rows))
+        rows = []
+        for partitions, idle_ms in ((1, 100), (4, 2)):
+            found = latencies(room, topics, partitions, arguments.seconds, idle_ms)
+            shown = [float(np.percentile(found, share)) for share in LATENCY]
+            met = all(value <= limit for value, limit in zip(shown, LATENCY.values(), strict=True))
+            limits = ", ".join(f"≤ {limit:g}" for limit in LATENCY.values())
+            verdict = "met" if met else "MISSED"
+            rows.append(
+                [str(partitions), str(idle_ms), *(f"{value:.1f}" for value in [*shown, found.max()]), limits, verdict]
+            )
+        topics.close()
+    print("\nMilliseconds from the broker's append to the model, at 1,000 events/s, a checkpoint every 5 s")
+    print(table(["partitions", "idle_ms", "p50", "p99", "worst", "target", "verdict"], rows))
+
+
+if __name__ == "__main__":
+    main()

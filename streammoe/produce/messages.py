@@ -1,0 +1,166 @@
+"""A file's records as messages of their own: a message has no header, so that it must name its values itself."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.ports import Batch
+from streammoe.runtime.decoders import decoder
+from streammoe.runtime.decoders.values import BOOLEANS, seconds
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+"""How JSON writes numbers: such text is sent as it stands, to the last digit."""
+_LIKE_A_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""Other ways, which csv files have; but not with zeros in front, which identifiers have."""
+
+
+class Message(NamedTuple):
+    """One record on its way."""
+
+    value: bytes
+    key: bytes | None = None
+    timestamp: int | None = None
+    """In ms since 1970; ``None`` leaves it to the time of sending."""
+
+
+class Messages:
+    """Turns batches into messages.
+
+    Args:
+        form: ``json``: csv records and rows of tables become JSON objects; ``raw``: lines as they are.
+        key: the field whose text becomes the key, if any.
+        timestamp: the field whose time becomes the timestamp, if any.
+    """
+
+    def __init__(self, *, form: str = "json", key: str | None = None, timestamp: str | None = None) -> None:
+        self._raw = form == "raw"
+        self._key = key
+        self._timestamp = timestamp
+        self.troubles: Counter[str] = Counter()
+        """How many records were not sent, or not as asked for, and why."""
+
+    def of(self, batch: Batch) -> Iterator[Message]:
+        """The messages of a batch, in order.
+
+        A record that cannot be taken apart is sent as it is, without key and timestamp: who reads it will refuse it.
+
+        Raises:
+            ConfigError: rows of a table have no raw form.
+        """
+        if batch.too_long:
+            self.troubles["were too long and not sent"] += 1
+        elif batch.table is not None:
+            if self._raw:
+                raise ConfigError("--format raw: a Parquet file has no lines; leave it out, and rows are sent as JSON")
+            for row in _rows(batch.table):
+                yield self._message(row, _ENCODER.encode(row), text=False)
+        elif batch.format == "csv":
+            yield from self._csv(batch)
+        else:
+            yield from self._lines(batch)
+
+    def _csv(self, batch: Batch) -> Iterator[Message]:
+        names = decoder("csv").names
+        for i in range(len(batch)):
+            try:
+                # An empty cell is a missing value, which JSON says best by leaving it out.
+                row = {name: str(value) for name, value in names(batch, i).items() if value != ""}
+                value = batch.record(i) if self._raw else _ENCODER.encode({k: literal(v) for k, v in row.items()})
+            except (InvalidEvent, UnicodeEncodeError):
+                yield self._as_it_is(batch.record(i))
+            else:
+                yield self._message(row, value, text=True)
+
+    def _lines(self, batch: Batch) -> Iterator[Message]:
+        for i in range(len(batch)):
+            record = batch.record(i)
+            if self._key is None and self._timestamp is None:
+                yield Message(record)
+                continue
+            try:
+                row = _DECODER.decode(record)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                row = None
+            yield self._message(row, record, text=False) if isinstance(row, dict) else self._as_it_is(record)
+
+    def _as_it_is(self, record: bytes) -> Message:
+        self.troubles["could not be taken apart and were sent as they are"] += 1
+        return Message(record)
+
+    def _message(self, row: dict[str, Any], value: bytes, *, text: bool) -> Message:
+        key, timestamp = None, None
+        if self._key is not None:
+            held = row.get(self._key)
+            if held is None:
+                self.troubles[f"had no {self._key!r} to be the key"] += 1
+            else:
+                key = held.encode() if isinstance(held, str) else _ENCODER.encode(held)
+        if self._timestamp is not None:
+            try:
+                at = seconds(self._timestamp, row.get(self._timestamp), text)
+            except InvalidEvent:
+                at = math.nan
+            if at >= 0.0:
+                timestamp = round(at * 1000.0)
+            else:
+                self.troubles[f"had no time since 1970 in {self._timestamp!r} and got that of sending"] += 1
+        return Message(value, key, timestamp)
+
+
+def literal(text: str) -> Any:
+    """A csv cell as JSON should hold it: numbers and booleans as such, anything else as text.
+
+    >>> msgspec.json.encode([literal(cell) for cell in ("1.50", "+2", " .5", "007", "True", "nan", "a")])
+    b'[1.50,2.0,0.5,"007",true,"nan","a"]'
+    """
+    if _NUMBER.fullmatch(text):
+        return msgspec.Raw(text.encode())
+    if text.lower() in BOOLEANS:
+        return text.lower() == "true"
+    bare = text.strip(" \t")
+    if _LIKE_A_NUMBER.fullmatch(bare) and math.isfinite(float(bare)):
+        return msgspec.Raw(bare.encode()) if _NUMBER.fullmatch(bare) else float(bare)
+    return text
+
+
+# --- rows of tables --------------------------------------------------------------------------------------------------
+
+
+_ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+_DECODER = msgspec.json.Decoder()
+
+
+def _rows(table: Any) -> Iterator[dict[str, Any]]:
+    """Rows without what is null."""
+    names = table.schema.names
+    for values in zip(*(_values(table.column(j)) for j in range(len(names))), strict=True):
+        yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def _values(column: Any) -> list[Any]:
+    """A column's values in a form that JSON has; ``None`` for null."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _values(column.dictionary_decode())
+    if pa.types.is_timestamp(kind):
+        utc = column.cast(pa.timestamp(kind.unit)) if kind.tz else column  # whole, and without the zone's database
+        return [None if text is None else f"{text}Z" for text in utc.cast(pa.string()).to_pylist()]
+    if pa.types.is_date(kind):
+        return list(column.cast(pa.date32()).cast(pa.string()).to_pylist())
+    try:
+        values = list(column.to_pylist())
+    except (ValueError, LookupError, UnicodeDecodeError):
+        return [f"a value of type {kind}" if value.is_valid else None for value in column]
+    if pa.types.is_floating(kind) and not np.isfinite(column.to_numpy(zero_copy_only=False)).all():
+        # As text: JSON has no such numbers, and null would say that the value is missing.
+        return [value if value is None or math.isfinite(value) else str(value) for value in values]
+    return values

@@ -1,0 +1,209 @@
+"""A topic to write to, made if it is missing, and an idempotent producer that waits for every acknowledgement."""
+
+from __future__ import annotations
+
+import logging
+import re
+import tomllib
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from streammoe.errors import ConfigError, SourceError
+from streammoe.produce.messages import Message
+
+try:
+    from kafka import KafkaAdminClient, KafkaProducer
+    from kafka import errors as kafka_errors
+except ModuleNotFoundError as error:  # the extra is optional
+    raise ConfigError(
+        f"kafka-python is not installed ({error}); install it with pip install 'streammoe[kafka]'"
+    ) from error
+
+_LOG = logging.getLogger("kafka")
+CONNECT_MS = 10_000
+DELIVER_MS = 30_000
+"""How long a broker that went away may stay away."""
+WINDOW = 2_000
+WINDOWS = 20
+"""So many records times so many windows may be on their way; the client itself has no limit."""
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+OURS = {"bootstrap_servers", "key_serializer", "value_serializer", "enable_idempotence", "acks", "transactional_id"}
+"""Settings of the client that are not the user's to choose here."""
+
+
+def client_settings(path: Path | None) -> dict[str, Any]:
+    """Settings of kafka-python from a TOML file, such as those of TLS and SASL. No message shows a value.
+
+    Raises:
+        ConfigError: the file cannot be read, or names what is no setting.
+    """
+    if path is None:
+        return {}
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path}: cannot be read ({error.strerror})") from error
+    except ValueError:  # the parser's own message may quote a secret
+        raise ConfigError(f"--config {path}: is not TOML; write a line such as security_protocol = 'SSL'") from None
+    known = KafkaProducer.DEFAULT_CONFIG.keys() - OURS
+    if unknown := sorted(settings.keys() - known):
+        raise ConfigError(
+            *(f"--config {path}: {name} is no setting of kafka-python's producer to be set here" for name in unknown)
+        )
+    if settings.get("security_protocol", "PLAINTEXT") not in PROTOCOLS:
+        # kafka-python would take any other word for PLAINTEXT, and send a password in the clear.
+        raise ConfigError(f"--config {path}: security_protocol must be one of {', '.join(PROTOCOLS)}")
+    return settings
+
+
+class _ClientLog(logging.Handler):
+    """Takes what kafka-python logs, a flood while it cannot connect, and keeps the first reason."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.first: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.first = self.first or re.sub(r"^<.*?>: ", "", record.getMessage())
+
+
+class Topic:
+    """A topic, from construction to `close`.
+
+    Args:
+        servers: addresses of brokers, between commas.
+        name: of the topic.
+        partitions: of a topic that has to be made (1 without it); one that is there must have as many.
+        paced: whether records come slowly, and should not wait for each other.
+        settings: of kafka-python, over those chosen here.
+
+    Raises:
+        ConfigError: a setting cannot be used, or the topic is there with other partitions.
+        SourceError: no broker answers, or it refuses the topic.
+    """
+
+    def __init__(
+        self, servers: str, name: str, *, partitions: int | None, paced: bool, settings: dict[str, Any]
+    ) -> None:
+        self._servers = servers
+        self._name = name
+        self._waiting: deque[list[Any]] = deque([[]])
+        self.acknowledged = 0
+        """Records that the broker has confirmed."""
+        self._client_log = _ClientLog()
+        _LOG.addHandler(self._client_log)
+        _LOG.propagate = logging.getLogger("streammoe").isEnabledFor(logging.DEBUG)
+        try:
+            self._producer = self._connected(partitions, paced, settings)
+        except BaseException:
+            self._leave_log()
+            raise
+
+    def _connected(self, partitions: int | None, paced: bool, settings: dict[str, Any]) -> Any:
+        common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_MS, **settings}
+        try:
+            self._prepare(partitions, common)
+            return KafkaProducer(
+                **{
+                    "linger_ms": 5 if paced else 50,
+                    "batch_size": 1 << 18,
+                    "delivery_timeout_ms": DELIVER_MS,
+                    "request_timeout_ms": DELIVER_MS // 2,
+                    "max_block_ms": CONNECT_MS,
+                    "reconnect_backoff_max_ms": 1_000,
+                    "allow_auto_create_topics": False,
+                    **common,
+                }
+            )
+        except kafka_errors.KafkaError as error:
+            raise self._explained(error) from error
+        except ConfigError:
+            raise
+        except (AssertionError, TypeError, ValueError, OSError) as error:
+            # Values of settings are judged by kafka-python, which may quote them.
+            raise ConfigError(
+                f"kafka-python cannot use these settings ({type(error).__name__}); see --config, "
+                f"--bootstrap-servers {self._servers!r} and --topic {self._name!r}"
+            ) from None
+
+    def send(self, message: Message) -> None:
+        """Take a message; may wait for the broker.
+
+        Raises:
+            SourceError: an earlier one could not be delivered.
+            ValueError: this one is too large.
+        """
+        try:
+            future = self._producer.send(self._name, message.value, key=message.key, timestamp_ms=message.timestamp)
+        except kafka_errors.MessageSizeTooLargeError as error:
+            raise ValueError(str(error)) from error
+        except kafka_errors.KafkaError as error:
+            raise self._explained(error) from error
+        newest = self._waiting[-1]
+        newest.append(future)
+        if len(newest) == WINDOW:
+            self._waiting.append([])
+            if len(self._waiting) > WINDOWS:
+                self._confirm()
+
+    def flush(self) -> None:
+        """Return when everything that was sent is acknowledged, which goes out by itself after ``linger_ms``.
+
+        Raises:
+            SourceError: something could not be delivered.
+        """
+        while self._waiting:
+            self._confirm()
+
+    def close(self) -> None:
+        """Let go of the connection; what was not flushed may be lost."""
+        # First by a way of its own: `KafkaProducer.close` would wait for what cannot be delivered, and fail.
+        self._producer._sender.force_close()  # noqa: SLF001
+        try:
+            self._producer.close(timeout=1)
+        finally:
+            self._leave_log()
+
+    def _leave_log(self) -> None:
+        _LOG.removeHandler(self._client_log)
+        _LOG.propagate = True
+
+    def _prepare(self, partitions: int | None, common: dict[str, Any]) -> None:
+        known = KafkaAdminClient.DEFAULT_CONFIG
+        admin = KafkaAdminClient(**{name: value for name, value in common.items() if name in known})
+        try:
+            if self._name not in admin.list_topics():
+                new = {"num_partitions": partitions or 1, "replication_factor": 1}
+                with suppress(kafka_errors.TopicAlreadyExistsError):  # somebody else was quicker
+                    admin.create_topics({self._name: new}, timeout_ms=CONNECT_MS, wait_for_metadata=True)
+            there = len(admin.describe_topics([self._name])[0]["partitions"])
+        finally:
+            admin.close()
+        if partitions is not None and partitions != there:
+            raise ConfigError(
+                f"--partitions {partitions}: topic {self._name!r} is there already, with {there}; leave the option "
+                "out, or choose another topic"
+            )
+
+    def _confirm(self) -> None:
+        for future in self._waiting.popleft():
+            try:
+                future.get(2 * DELIVER_MS / 1000)  # fails by itself before
+            except kafka_errors.KafkaError as error:
+                raise self._explained(error) from error
+            self.acknowledged += 1
+
+    def _explained(self, error: Exception) -> SourceError:
+        unreached = (kafka_errors.KafkaTimeoutError, kafka_errors.KafkaConnectionError)
+        after = f"; {self.acknowledged:,} records had been acknowledged" if self.acknowledged else ""
+        if isinstance(error, unreached):
+            why = f" ({self._client_log.first})" if self._client_log.first else ""
+            return SourceError(
+                f"no broker answers at {self._servers}{why}{after}; start one (make kafka-up, from a clone), or mend "
+                "--bootstrap-servers or --config"
+            )
+        told = re.search(r"error_message=[\"'](.*?)[\"'], \w+=", str(error))
+        why = told[1] if told else str(error)
+        return SourceError(f"topic {self._name!r} at {self._servers}: {why}{after}")

@@ -1,0 +1,198 @@
+"""Features and labels in any order, cut anywhere, with restarts: the same events, to the last bit; and a plain model.
+
+The plain model keeps what waits in a list and looks at all of it for every record.
+"""
+
+import json
+import math
+from collections import Counter
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from streammoe.estimators import MoERegressor
+from streammoe.persistence import decode, encode
+from streammoe.ports import Batch
+from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
+from streammoe.runtime.pipeline import Pipeline, Schema
+from streammoe.runtime.scores import PrequentialScores
+
+SCHEMA = Schema(("y",), ignore=("id",), weight="w")
+KEYS = st.integers(0, 6)
+KINDS = st.sampled_from(
+    ["features", "features", "label", "label", "complete", "no key", "malformed", "bad features", "0"]
+)
+
+
+def record_of(kind, key, i):
+    a = math.sin(3 * i)
+    values = {
+        "features": {"id": key, "a": a},
+        "label": {"id": key, "y": 2 * a + 1},
+        "complete": {"id": key, "a": a, "y": 2 * a},
+        "no key": {"a": a},
+        "bad features": {"id": key, "a": "text"},
+        "0": {"id": key, "y": a, "w": 0.0},
+    }
+    return b"[" if kind == "malformed" else json.dumps(values[kind]).encode()
+
+
+def batch_of(records, times, start, stop):
+    lines = [record + b"\n" for record in records[start:stop]]
+    return Batch(
+        block=b"".join(lines),
+        ends=np.array(list(accumulate(map(len, lines))), np.int64),
+        format="jsonl",
+        columns=None,
+        origin="here",
+        place=lambda i: {"at": start + i},
+        end={},
+        timestamps=np.array(times[start:stop], np.int64),
+        keys=[b"%d" % i for i in range(start, stop)],
+    )
+
+
+class Daemonlike:
+    """Pipeline and buffer, and what a checkpoint would hold of both."""
+
+    def __init__(self, limits):
+        self.limits = limits
+        self.join = LabelJoin("id", SCHEMA, limits)
+        self.pipeline = Pipeline(MoERegressor(2, warmup=8, warmup_restarts=1), SCHEMA, PrequentialScores())
+        self.outcomes = Counter()
+        self.letters = []
+        self.passed = []
+
+    def take(self, batch):
+        joined = self.join.join(batch)
+        self.passed += [(joined.place(i)["at"], joined.keys[i], joined.record(i)) for i in range(len(joined))]
+        processed = self.join.settle(self.pipeline.process(joined))
+        self.outcomes.update(processed.outcomes)
+        self.letters += processed.letters
+
+    def restart(self):
+        model = self.pipeline.model
+        kept = decode(encode({**model.arrays(), **self.join.arrays()}, model.describe()), "memory")
+        model = MoERegressor.from_checkpoint(kept.arrays, kept.metadata["model"])
+        self.pipeline = Pipeline(model, SCHEMA, self.pipeline.scores)
+        self.join = LabelJoin("id", SCHEMA, self.limits)
+        self.join.restore(label_arrays(kept.arrays))
+
+    def found(self):
+        digest = digest_with(self.pipeline.model, self.join.arrays())
+        return digest, self.outcomes, self.letters, self.passed, self.join.pending
+
+
+def in_words(records, times, limits):
+    """What passes, as places of features and labels: (features, label), either of them None."""
+    waiting, passed, now = [], [], -1
+    for i, record in enumerate(records):
+        now = max(now, times[i])
+        for old in list(waiting):
+            late = limits.expire_events is not None and i - old["at"] > limits.expire_events
+            if late or (limits.expire_seconds is not None and now - old["time"] > 1000 * limits.expire_seconds):
+                waiting.remove(old)
+        value = None if record == b"[" else json.loads(record)
+        if value is None or "id" not in value:
+            passed.append((i, None))
+            continue
+        label, features = "y" in value, "a" in value
+        same = [old for old in waiting if old["id"] == value["id"]]
+        assert len(same) <= 1
+        other = [old for old in same if old["label"] != label]
+        if other:
+            waiting.remove(other[0])
+            passed.append((other[0]["at"], i) if label else (i, other[0]["at"]))
+        elif label and features:
+            passed.append((i, None))
+        else:
+            waiting = [old for old in waiting if old not in same]
+            waiting.append({"id": value["id"], "label": label, "at": i, "time": now})
+            waiting = waiting[-limits.max_pending :]
+            if features:
+                passed.append((i, None))
+    return passed, len(waiting)
+
+
+STREAM = st.lists(st.tuples(KINDS, KEYS, st.integers(-2, 5)), min_size=1, max_size=120)
+LIMITS = st.builds(
+    Limits,
+    st.sampled_from([1, 3, 1_000]),
+    st.sampled_from([None, 1, 4, 15]),
+    st.sampled_from([None, 0.001, 0.005, 0.02]),
+)
+
+
+def written(stream):
+    records = [record_of(kind, key, i) for i, (kind, key, _) in enumerate(stream)]
+    return records, [max(0, time) for time in accumulate(step for _, _, step in stream)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(stream=STREAM, limits=LIMITS, cuts=st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=12))
+@example(
+    stream=[("bad features", 1, 1), ("label", 1, 1), ("features", 1, 1), ("features", 1, 0)],
+    limits=Limits(1_000),
+    cuts=[(1, True), (2, False), (3, True)],
+)
+def test_where_batches_are_cut_and_runs_interrupted_leaves_no_trace(stream, limits, cuts):
+    records, times = written(stream)
+    whole, parts = Daemonlike(limits), Daemonlike(limits)
+    whole.take(batch_of(records, times, 0, len(records)))
+    restarts = {at for at, restart in cuts if restart}
+    edges = sorted({0, len(records), *(at for at, _ in cuts if at < len(records))})
+    for start, stop in pairwise(edges):
+        if start in restarts:
+            parts.restart()
+        parts.take(batch_of(records, times, start, stop))
+    assert parts.found() == whole.found()
+    for name, array in whole.join.arrays().items():
+        assert array.tobytes() == parts.join.arrays()[name].tobytes(), name
+
+
+@settings(max_examples=150, deadline=None)
+@given(stream=STREAM, limits=LIMITS)
+def test_what_passes_is_what_the_plain_model_says(stream, limits):
+    records, times = written(stream)
+    found = Daemonlike(limits)
+    found.take(batch_of(records, times, 0, len(records)))
+    passed, waiting = in_words(records, times, limits)
+    assert [(at, key) for at, key, _ in found.passed] == [(features, b"%d" % features) for features, _ in passed]
+    for (features, label), (_, _, record) in zip(passed, found.passed, strict=True):
+        if label is None:
+            assert record == records[features]
+        else:
+            event = json.loads(records[features])
+            assert json.loads(record) == json.loads(records[label]) | event
+    assert len(found.join._waiting) == waiting
+
+
+@settings(max_examples=100, deadline=None)
+@given(stream=STREAM, limits=LIMITS)
+def test_every_record_is_in_one_event_that_counts_once(stream, limits):
+    records, times = written(stream)
+    found = Daemonlike(limits)
+    found.take(batch_of(records, times, 0, len(records)))
+    events = sum(found.outcomes.values()) + found.join.pending
+    passed, _ = in_words(records, times, limits)
+    pairs = sum(label is not None for _, label in passed)
+    refused_and_joined = sum(
+        label is not None and b"text" in records[features] and features < label for features, label in passed
+    )
+    assert min([*found.outcomes.values(), found.join.pending]) >= 0
+    assert events == len(records) - pairs + refused_and_joined
+    assert found.outcomes["learned"] == found.pipeline.model.n
+
+
+@pytest.mark.parametrize("n", [400])
+def test_delays_of_every_length(n):
+    rng = np.random.default_rng(3)
+    order = np.argsort(np.concatenate([np.arange(n), np.arange(n) + rng.exponential(40.0, n)]), kind="stable").tolist()
+    records = [record_of("features" if at < n else "label", at % n, at % n) for at in order]
+    found = Daemonlike(Limits(1_000))
+    found.take(batch_of(records, [0] * len(records), 0, len(records)))
+    assert found.outcomes == Counter(learned=n, predicted_only=0, rejected=0, skipped=0, expired=0)
+    assert found.join.pending == 0

@@ -1,0 +1,179 @@
+import json
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from streammoe.assembly import connectors
+from streammoe.errors import ConfigError
+from streammoe.produce.messages import Message, Messages, literal
+
+
+@pytest.fixture
+def batches(tmp_path):
+    """The batches of a file with this content."""
+
+    def read(name, content):
+        path = tmp_path / name
+        if isinstance(content, pa.Table):
+            pa.parquet.write_table(content, path)
+        else:
+            path.write_bytes(content)
+        connector = connectors()["file"]
+        source = connector(connector.Settings(kind="file", path=str(path)))
+        source.seek(None)
+        found = []
+        while not source.finished:
+            batch = source.poll(1.0)
+            found += [] if batch is None else [batch]
+        source.close()
+        return found
+
+    return read
+
+
+def sent(batches, **arguments):
+    messages = Messages(**arguments)
+    return [message for batch in batches for message in messages.of(batch)], messages.troubles
+
+
+def values(batches, **arguments):
+    return [json.loads(message.value) for message in sent(batches, **arguments)[0]]
+
+
+def test_a_csv_record_becomes_an_object_of_numbers_texts_and_what_is_there(batches):
+    found = batches("a.csv", b'a,b,c,d\n1,2.5e3,"x, ""y""",\n-0.10,,007,TRUE\n')
+    assert values(found) == [{"a": 1, "b": 2500.0, "c": 'x, "y"'}, {"a": -0.1, "c": "007", "d": True}]
+
+
+def test_numbers_keep_every_digit(batches):
+    found = batches("a.csv", b"a,b\n0.10000000000000000555,12345678901234567890\n")
+    [message], _ = sent(found)
+    assert message.value == b'{"a":0.10000000000000000555,"b":12345678901234567890}'
+
+
+@pytest.mark.parametrize(
+    ("cell", "meant"),
+    [
+        ("+1", 1),
+        (".5", 0.5),
+        ("5.", 5),
+        (" 7 ", 7),
+        ("1E3", 1000.0),
+        ("-0", 0),
+        ("00", "00"),
+        ("-01", "-01"),
+        ("1e999", float("inf")),
+        ("+1e999", "+1e999"),
+        ("NaN", "NaN"),
+        ("inf", "inf"),
+        ("1_0", "1_0"),
+        ("0x1", "0x1"),
+        ("2020-01-02", "2020-01-02"),
+        ("-", "-"),
+        ("True", True),
+        ("no", "no"),
+        ("\u0661", "\u0661"),
+    ],
+)
+def test_a_cell_is_a_number_if_it_looks_like_one(cell, meant):
+    import msgspec
+
+    read = json.loads(msgspec.json.encode(literal(cell)))
+    assert read == meant
+    assert isinstance(read, str) == isinstance(meant, str)
+
+
+def test_lines_of_jsonl_and_raw_ones_of_csv_are_sent_as_they_are(batches):
+    lines = [b'{"b": 1.0,  "a": 2}', b"no json", b'{"b": NaN}']
+    found, troubles = sent(batches("a.jsonl", b"\n".join(lines) + b"\n"))
+    assert found == [Message(line) for line in lines]
+    assert not troubles
+    found, _ = sent(batches("a.csv", b"a,b\r\n1,\r\n2,x\r\n"), form="raw")
+    assert found == [Message(b"1,"), Message(b"2,x")]
+
+
+def test_keys_are_the_text_of_their_field(batches):
+    found, troubles = sent(batches("a.csv", b"k,x\n7,1\ncar,2\n,3\n"), key="k")
+    assert [message.key for message in found] == [b"7", b"car", None]
+    assert troubles == {"had no 'k' to be the key": 1}
+    lines = b'{"k": 7}\n{"k": "\xc3\xa9"}\n{"k": null}\n{"k": [1, 2]}\n{\n[1]\n'
+    found, troubles = sent(batches("a.jsonl", lines), key="k")
+    assert [message.key for message in found] == [b"7", "\u00e9".encode(), None, b"[1,2]", None, None]
+    assert troubles == {
+        "had no 'k' to be the key": 1,
+        "could not be taken apart and were sent as they are": 2,
+    }
+
+
+def test_timestamps_are_milliseconds(batches):
+    found, troubles = sent(batches("a.csv", b't\n1970-01-01T00:00:01.5Z\n2.25\nsoon\n1969-12-31\n""\n'), timestamp="t")
+    assert [message.timestamp for message in found] == [1_500, 2_250, None, None, None]
+    assert list(troubles.values()) == [3]
+    found, _ = sent(batches("a.jsonl", b'{"t": "1970-01-02"}\n{"t": 3}\n'), timestamp="t")
+    assert [message.timestamp for message in found] == [86_400_000, 3_000]
+
+
+def test_a_csv_record_with_a_cell_too_many_is_sent_for_its_reader_to_refuse(batches):
+    found, troubles = sent(batches("a.csv", b"a,b\n1,2,3\n4,5\n\xff,6\n"), key="a")
+    assert found == [Message(b"1,2,3"), Message(b'{"a":4,"b":5}', b"4"), Message(b"\xff,6")]
+    assert list(troubles.values()) == [2]
+
+
+def test_a_record_that_was_cut_short_is_not_sent(batches):
+    [batch] = batches("a.jsonl", b'{"a": 1}\n')
+    found, troubles = sent([replace(batch, too_long=True)])
+    assert found == []
+    assert troubles == {"were too long and not sent": 1}
+
+
+def test_rows_of_parquet_become_objects(batches):
+    noon = datetime(2024, 1, 2, 12, 0, 0, 250_000, UTC)
+    table = pa.table(
+        {
+            "n": pa.array([1, None]),
+            "f": pa.array([0.1, np.nan]),
+            "half": pa.array([np.float16(0.5), np.float16(-np.inf)], pa.float16()),
+            "d": pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)),
+            "s": pa.array(["\u00e9", ""]),
+            "c": pa.array(["red", "red"]).dictionary_encode(),
+            "b": pa.array([True, False]),
+            "day": pa.array([date(2024, 1, 2), None]),
+            "zoned": pa.array([noon, None], pa.timestamp("ms", "Europe/Paris")),
+            "ns": pa.array([1_700_000_000_000_000_001, None], pa.timestamp("ns")),
+            "many": pa.array([[1, 2], None]),
+        }
+    )
+    first, second = values(batches("a.parquet", table))
+    zoned = first.pop("zoned")
+    assert first == {
+        "n": 1,
+        "f": 0.1,
+        "half": 0.5,
+        "d": 1.5,
+        "s": "\u00e9",
+        "c": "red",
+        "b": True,
+        "day": "2024-01-02",
+        "ns": "2023-11-14 22:13:20.000000001Z",
+        "many": [1, 2],
+    }
+    assert datetime.fromisoformat(zoned) == noon
+    # JSON has no such numbers; as text they are refused for what they are, where null would be taken for missing.
+    assert second == {"f": "nan", "half": "-inf", "s": "", "c": "red", "b": False}
+
+
+def test_keys_and_times_of_parquet(batches):
+    table = pa.table({"k": [1.5, None], "t": pa.array([1_250, None], pa.timestamp("ms"))})
+    found, troubles = sent(batches("a.parquet", table), key="k", timestamp="t")
+    assert [(message.key, message.timestamp) for message in found] == [(b"1.5", 1_250), (None, None)]
+    assert list(troubles.values()) == [1, 1]
+
+
+def test_parquet_has_no_raw_lines(batches):
+    with pytest.raises(ConfigError, match="--format raw: a Parquet file has no lines"):
+        sent(batches("a.parquet", pa.table({"a": [1]})), form="raw")
