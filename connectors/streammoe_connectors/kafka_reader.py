@@ -48,6 +48,8 @@ _LOOK_SECONDS = 0.05
 _LONGEST_PAUSE = 30.0
 _ASK_SECONDS = 2.0
 """How often to ask whether the cluster is there while nothing comes."""
+_MISSING_ANSWERS = 4
+"""How many answers in a row must lack a topic before that is believed."""
 _UNREADABLE = {"jsonl": b"!", "csv": b'"'}
 """What no decoder accepts, in place of records that are refused."""
 
@@ -102,7 +104,9 @@ class Reader:
         self._retry_at = 0.0
         self._failures = 0
         self._tick_at = 0.0
-        self._ask_at = 0.0
+        self._asked_at = 0.0
+        self._missed_at = 0.0
+        self._more = False
         self._look_at = 0.0
         self._complained_at = -_QUIET_SECONDS
         self._status: dict[str, Any] = {}
@@ -159,7 +163,7 @@ class Reader:
         if self._cluster is not None:
             self._judge_connection(self._cluster)
             if self._ready:
-                self._keeper.tend(self._cluster)
+                self._keeper.tend(self._cluster, answers=self._connected)
                 self._discover(self._cluster, now)
                 self._watch(self._cluster, now)
         self._tell()
@@ -185,7 +189,8 @@ class Reader:
     def _put_off(self, why: str) -> None:
         """Try again later, each time a bit later."""
         self._failures += 1
-        self._retry_at = time.monotonic() + min(0.1 * 2**self._failures, _LONGEST_PAUSE if self._pending else 2.0)
+        longest = _LONGEST_PAUSE if self._pending is not None else 2.0
+        self._retry_at = time.monotonic() + min(0.1 * 2 ** min(self._failures, 10), longest)
         self._set_connected(False)
         now = time.monotonic()
         if now - self._complained_at >= _QUIET_SECONDS:
@@ -225,8 +230,10 @@ class Reader:
             return
         partitions = partitions_of(cluster, settings)
         self._keeper.check(cluster, partitions)
-        offsets = beginnings(cluster, settings, self._position, partitions, self._happened)
+        happened: Counter[str] = Counter()
+        offsets = beginnings(cluster, settings, self._position, partitions, happened)
         stops = cluster.end_offsets(partitions) if settings.until == "end" else {}
+        self._happened.update(happened)
         self._ids = {topic: cluster.topic_id(topic) for topic in settings.topics}
         for partition in partitions:
             stop = stops.get(partition)
@@ -237,7 +244,7 @@ class Reader:
         if not partitions:
             _LOGGER.warning("source.shard = %r has no partition of these topics", settings.shard)
         self._connected = self._ready = True
-        self._ask_at = time.monotonic() + settings.discover_seconds
+        self._asked_at = self._missed_at = time.monotonic()
         total = sum((lane.stop or 0) - lane.start for lane in self._lanes.values()) if stops else 0
         self._outlet.send(
             {"type": "ready", "position": self._end(), "total": None if settings.until == "never" else total}
@@ -249,7 +256,7 @@ class Reader:
             self._missing = 0
             return
         self._missing += 1
-        if self._missing > 3:  # brokers may not have heard yet of what has just been created
+        if self._missing >= _MISSING_ANSWERS:  # brokers may not have heard yet of what has just been created
             raise SourceError(
                 f"Kafka has no topic {', '.join(missing)}; create it, correct source.topics, or allow this user to "
                 "see it"
@@ -268,19 +275,41 @@ class Reader:
             if before is not None:
                 self._start_over(cluster, topic)
             self._ids[topic] = topic_id
+        self._miss(cluster)
         new = [partition for partition in partitions_of(cluster, self._settings) if partition not in self._lanes]
         if new and self._settings.until == "never":
             self._add(cluster, new)
-        silent = now - max(self._received_at, self._ask_at - self._settings.discover_seconds) >= _ASK_SECONDS
-        if now >= self._ask_at or silent:
-            self._ask_at = now + self._settings.discover_seconds
+        silent = now - max(self._received_at, self._asked_at) >= _ASK_SECONDS
+        if silent or now - self._asked_at >= self._settings.discover_seconds:
+            self._asked_at = now
             cluster.ask(self._settings.topics)
+
+    def _miss(self, cluster: Cluster) -> None:
+        """See whether topics are gone, and do not come back at once."""
+        if self._missed_at == self._asked_at:
+            return  # that answer was looked at before
+        self._missed_at = self._asked_at
+        missing = [topic for topic in self._settings.topics if cluster.partitions(topic) is None]
+        self._missing = self._missing + 1 if missing else 0
+        if self._missing != _MISSING_ANSWERS:
+            return
+        gone = f"Kafka no longer has topic {', '.join(missing)}"
+        if self._settings.on_lost == "fail":
+            raise SourceError(f'{gone}. Set source.on_lost = "earliest" to go on with one of that name, or begin anew')
+        _LOGGER.warning("%s; waiting for one of that name", gone)
 
     def _start_over(self, cluster: Cluster, topic: str) -> None:
         """A topic was deleted, and another one has its name now."""
-        for partition, lane in self._lanes.items():
-            if partition.topic == topic:
+        there = cluster.partitions(topic) or ()
+        for partition, lane in list(self._lanes.items()):
+            if partition.topic != topic:
+                continue
+            if partition.partition in there:
                 self._leave(cluster, lane, recreated=True)
+            elif not lane.records:
+                # One with fewer partitions. Where others are, `on_lost` has decided.
+                del self._lanes[partition]
+                self._reassign(cluster)
 
     def _add(self, cluster: Cluster, partitions: list[Partition]) -> None:
         try:
@@ -352,7 +381,7 @@ class Reader:
         idle = self._settings.idle_ms / 1000
         held = any(lane.records for lane in self._lanes.values())
         try:
-            found = cluster.poll(min(_POLL_SECONDS, max(0.002, idle / 4)) if held else _POLL_SECONDS)
+            found = cluster.poll(0.0 if self._more else min(_POLL_SECONDS, max(0.002, idle / 4) if held else 1.0))
         except Lost as lost:
             for partition in lost.partitions:
                 self._leave(cluster, self._lanes[partition])
@@ -365,7 +394,7 @@ class Reader:
         for lane in self._lanes.values():
             if lane.at_end_since is None:
                 self._look(cluster, lane, now)
-        self._give(cluster)
+        self._more = self._give(cluster)
         self._finish()
 
     def _look(self, cluster: Cluster, lane: Lane, now: float) -> None:
@@ -380,8 +409,8 @@ class Reader:
         if lane.fetched >= end:
             lane.at_end_since = lane.received_at = now
 
-    def _give(self, cluster: Cluster) -> None:
-        """Send what is next, as far as that can be told, and keep the rest in bounds."""
+    def _give(self, cluster: Cluster) -> bool:
+        """Send what is next, as far as that can be told, and keep the rest in bounds; whether there was something."""
         lanes = list(self._lanes.values())
         now = time.monotonic()
         idle = self._settings.idle_ms / 1000
@@ -411,6 +440,7 @@ class Reader:
                 )
             )
         self._bound(cluster, lanes)
+        return sum(counts) > 0
 
     def _ask_for_ends(self, cluster: Cluster, lanes: list[Lane], now: float) -> None:
         """Records of open transactions count for `log_end`, and not for what may be read."""
@@ -527,10 +557,10 @@ class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
         if not record.name.startswith("streammoe"):
-            if now - self._said.get(str(record.msg), -_QUIET_SECONDS) < _QUIET_SECONDS:
+            place = f"{record.pathname}:{record.lineno}"
+            if now - self._said.get(place, -_QUIET_SECONDS) < _QUIET_SECONDS:
                 return
-            self._said = {text: at for text, at in self._said.items() if now - at < _QUIET_SECONDS}
-            self._said[str(record.msg)] = now
+            self._said[place] = now
         self._logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": record.getMessage()})
 
 
@@ -587,6 +617,8 @@ def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[st
         reader = Reader(order, outlet, orders)
         logging.basicConfig(level=logging.WARNING, handlers=[_Forward(reader.logs)])
         _LOGGER.setLevel(order["log_level"])
+        # It warns whenever parsing keeps its other thread from running for 0.1 s, as it does on a busy machine.
+        logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)

@@ -86,9 +86,9 @@ def test_a_second_daemon_is_refused_until_the_first_has_ended(broker, topic, gro
     with opened(settings) as source:
         source.commit(source.position, 1)
         wait_for(lambda: group.mirror, "it is committed")
-        with pytest.raises(SourceError, match=rf"group {settings.group}: .*{source.position['owner']}.*sign of life"):
-            with opened(settings):
-                pass
+        refused = rf"group {settings.group}: .*{source.position['owner']}.*sign of life"
+        with pytest.raises(SourceError, match=refused), opened(settings):
+            pass
     with opened(settings) as source:
         assert source.position is not None
 

@@ -430,6 +430,16 @@ def test_a_topic_that_is_created_anew_is_noticed_while_it_is_read(broker, topic,
             assert batch.end["topics"][name]["partitions"] == {"0": 1}
 
 
+def test_a_topic_that_is_deleted_is_told(broker, topic, fill, admin):
+    name = topic()
+    fill(name, numbers(0))
+    with opened(settings_of(broker.address, name)) as source:
+        take(source, 1)
+        admin.delete_topics([name])
+        with pytest.raises(SourceError, match=f"no longer has topic {name}"):
+            source.poll(30.0)
+
+
 # --- status ----------------------------------------------------------------------------------------------------------
 
 
