@@ -101,6 +101,11 @@ def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -
         ConfigError: there is neither, or the section has only a part of one.
     """
     if settings.bootstrap_servers is not None:
+        unknown = sorted(settings.options.keys() - KafkaProducer.DEFAULT_CONFIG.keys())
+        if unknown:
+            raise ConfigError(
+                f"{section}.options: kafka-python's producers have no {', '.join(unknown)}; leave them out"
+            )
         return settings
     parts = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
     if parts:

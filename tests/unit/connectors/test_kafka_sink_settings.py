@@ -35,6 +35,11 @@ def test_half_a_connection_is_refused():
         KafkaPredictions(predictions(security_protocol="SSL", client_id="me"), [TOPIC])
 
 
+def test_an_option_that_producers_do_not_have_is_refused():
+    with pytest.raises(ConfigError, match=r"predictions\.options: kafka-python's producers have no fetch_max_bytes"):
+        KafkaPredictions(predictions(bootstrap_servers="here:1", options={"fetch_max_bytes": 9}), [])
+
+
 def test_transactions_need_a_group():
     with pytest.raises(ConfigError, match=r"predictions\.transactional: must be false without a source of kind kafka"):
         KafkaPredictions(predictions(transactional=True, bootstrap_servers="here:1"), [FILE])
