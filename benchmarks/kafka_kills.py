@@ -43,8 +43,10 @@ def live_partition(room: lab.Lab, topics: Topics, rng: random.Random, events: in
     """One partition, killed while a producer runs: equal to an undisturbed run, bit for bit."""
     topic = topics.create(1)
     config = room.config(topic, **OFTEN)
-    producer = room.fill(topic, lab.values(*lab.events(events, rng.randrange(1 << 30))), rate=events / 5.0)
-    found = [lab.killed_once(config, rng, 1.5)]
+    records = lab.values(*lab.events(events, rng.randrange(1 << 30)))
+    daemon = lab.begun(config)
+    producer = room.fill(topic, records, rate=events / 5.0)
+    found = [lab.killed_after(config, daemon, rng.uniform(0.5, 3.0))]
     while producer.busy and len(found) < 3:
         found.append(lab.killed_once(config, rng, 1.0))
     producer.wait()
@@ -70,8 +72,9 @@ def live_partitions(
     topic = topics.create(4)
     config = room.config(topic, model=lab.LEAST_SQUARES, **OFTEN)
     X, y = lab.events(events, rng.randrange(1 << 30))
+    daemon = lab.begun(config)
     producer = room.fill(topic, lab.values(X, y), 4, rate=events / 5.0)
-    found = [kill(config, rng)]
+    found = [lab.killed_after(config, daemon, rng.uniform(0.5, 3.0))]
     while producer.busy and len(found) < 3:
         found.append(kill(config, rng))
     producer.wait()
@@ -126,6 +129,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=100, help="that kill the daemon")
     parser.add_argument("--broker-rounds", type=int, default=20, help="that kill the broker")
+    parser.add_argument("--only", type=int, action="append", help="which of the four kinds, from 0; may be repeated")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     print(machine(), "\n")
@@ -150,7 +154,8 @@ def main(argv: list[str] | None = None) -> None:
                 lambda rng: live_partitions(room, topics, rng, broker_killer(broker)),
             ),
         ]
-        for title, rounds, play in kinds:
+        for kind in arguments.only or range(len(kinds)):
+            title, rounds, play = kinds[kind]
             found = []
             for number in range(rounds):
                 found.append(play(random.Random(f"{arguments.seed} {title} {number}")))

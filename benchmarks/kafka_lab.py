@@ -188,6 +188,23 @@ def wait_for_events(config: Path, process: subprocess.Popen[bytes], seconds: flo
         time.sleep(0.02)
 
 
+def begun(config: Path) -> subprocess.Popen[bytes]:
+    """A daemon that has taken up its position."""
+    process = start(config)
+    while not any((config.parent / "state").glob("checkpoint-*.safetensors")):
+        if process.poll() is not None:
+            raise Failed(f"a daemon ended:\n{(config.parent / 'log').read_text()}")
+        time.sleep(0.02)
+    return process
+
+
+def killed_after(config: Path, process: subprocess.Popen[bytes], seconds: float) -> int:
+    """Kill a daemon so much later; how many events its last checkpoint had dealt with."""
+    time.sleep(seconds)
+    kill(process)
+    return dealt_with(config)
+
+
 def killed_once(config: Path, rng: random.Random, most: float) -> int:
     """Start a daemon, kill it at a random moment up to `most` seconds from its start or its first events.
 
@@ -197,9 +214,7 @@ def killed_once(config: Path, rng: random.Random, most: float) -> int:
     if rng.random() < 0.75:
         # Most moments are in the middle of learning; the others anywhere in a start, a restore or a connection.
         wait_for_events(config, process)
-    time.sleep(rng.uniform(0.0, most))
-    kill(process)
-    return dealt_with(config)
+    return killed_after(config, process, rng.uniform(0.0, most))
 
 
 def dealt_with(config: Path) -> int:

@@ -1,12 +1,23 @@
 """Brokers for tests: a real Kafka that they share, real ones of their own, and a mock that fails on demand."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from scripts.kafka_broker import Broker, Unavailable
 from tests.integration.kafka_topics import Topics
 from tests.integration.mock_cluster import MockCluster
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """All of these take their time, if only for the broker that they share."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+            item.add_marker(pytest.mark.slow)
 
 
 def without(what):
