@@ -279,3 +279,45 @@ def test_passwords_are_seen_nowhere(broker, topic, caplog):
         source.close()
     assert "does not answer" in caplog.text
     assert "hunter2" not in caplog.text + repr(settings) + repr(source.status())
+
+
+@pytest.fixture
+def guarded(broker_factory):
+    """A broker that wants a login."""
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    return broker_factory(
+        properties={
+            "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.plaintext.plain.sasl.jaas.config": (
+                f'{login} username="me" password="hunter2" user_me="hunter2";'
+            ),
+        }
+    )
+
+
+def test_a_login_opens_the_way_and_a_wrong_one_does_not(guarded, caplog, tmp_path):
+    password = tmp_path / "password"
+    login = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "me",
+        "sasl_plain_password_file": str(password),
+    }
+    settings = settings_of(guarded.address, "nowhere-at-all", **login)
+    password.write_text("hunter2\n")
+    # Only whoever is logged in is told what there is.
+    with pytest.raises(SourceError, match="no topic nowhere-at-all"), opened(settings):
+        pass
+    password.write_text("*******\n")
+    source = KafkaSource(settings)
+    try:
+        source.seek(None)
+        assert not source.prepare(8.0)
+        assert not source.status().connected
+    finally:
+        source.close()
+    assert "Authentication" in caplog.text
+    assert "hunter2" not in caplog.text
