@@ -256,6 +256,6 @@ def test_a_letter_that_is_too_large_names_the_ways_out(broker, topics, topic, cl
     assert len(topics.read(name)[-1].value) == 30_000
 
 
-def test_an_option_that_producers_do_not_have_is_refused(broker, topic):
+def test_an_option_that_breaks_the_promise_is_refused(broker, topic):
     with pytest.raises(ConfigError, match="kafka-python refuses"):
         sink_to(broker.address, topic(), options={"retries": 0})

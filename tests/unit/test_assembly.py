@@ -155,7 +155,7 @@ def test_predictions_are_written_where_the_settings_say(here, name):
     else:
         rows = parquet.read_table(part).to_pylist()
     assert [row["model_version"] for row in rows] == list(range(200))
-    assert rows[0].keys() == {"place", "model_version", "prediction", "interval", "target", "gate"}
+    assert rows[0].keys() == {"place", "model_version", "prediction", "interval", "target", "loss", "gate"}
     run("predictions.kind=file", f"predictions.path=out/{name}")
     assert len(list((here / "out").iterdir())) == 1  # nothing new, no new rows
 
