@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
+from scripts.kafka_broker import free_port
 from streammoe.errors import SourceError
 from streammoe_connectors.kafka import KafkaSource
 from streammoe_connectors.kafka_mirror import mirror_metadata, parse_mirror
@@ -283,22 +284,27 @@ def test_passwords_are_seen_nowhere(broker, topic, caplog):
 
 @pytest.fixture
 def guarded(broker_factory):
-    """A broker that wants a login."""
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    return broker_factory(
+    """A broker with a second address that wants a login: the broker, and that address."""
+    port, controller, login = free_port(), free_port(), free_port()
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    broker = broker_factory(
+        port=port,
         properties={
-            "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "sasl.mechanism.inter.broker.protocol": "PLAIN",
-            "listener.name.plaintext.plain.sasl.jaas.config": (
-                f'{login} username="me" password="hunter2" user_me="hunter2";'
-            ),
-        }
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": f'{module} user_me="hunter2";',
+        },
     )
+    return broker, f"127.0.0.1:{login}"
 
 
-def test_a_login_opens_the_way_and_a_wrong_one_does_not(guarded, caplog, tmp_path):
+def test_a_login_opens_the_way_and_a_wrong_one_does_not(guarded, topics_of, caplog, tmp_path):
+    broker, address = guarded
+    topics = topics_of(broker)
+    name = topics.create()
+    topics.fill(name, [b"a"])
     password = tmp_path / "password"
     login = {
         "security_protocol": "SASL_PLAINTEXT",
@@ -306,12 +312,11 @@ def test_a_login_opens_the_way_and_a_wrong_one_does_not(guarded, caplog, tmp_pat
         "sasl_plain_username": "me",
         "sasl_plain_password_file": str(password),
     }
-    settings = settings_of(guarded.address, "nowhere-at-all", **login)
+    settings = settings_of(address, name, **login)
     password.write_text("hunter2\n")
-    # Only whoever is logged in is told what there is.
-    with pytest.raises(SourceError, match="no topic nowhere-at-all"), opened(settings):
-        pass
-    password.write_text("*******\n")
+    with opened(settings) as source:
+        assert take(source, 1)[0] == [b"a"]
+    password.write_text("hunter3\n")
     source = KafkaSource(settings)
     try:
         source.seek(None)
@@ -319,5 +324,5 @@ def test_a_login_opens_the_way_and_a_wrong_one_does_not(guarded, caplog, tmp_pat
         assert not source.status().connected
     finally:
         source.close()
-    assert "Authentication" in caplog.text
-    assert "hunter2" not in caplog.text
+    assert "check bootstrap_servers, security_protocol and the login" in caplog.text
+    assert "hunter" not in caplog.text
