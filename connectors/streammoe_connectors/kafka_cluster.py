@@ -85,7 +85,10 @@ class Cluster:
                 made.close()
             if not getattr(error, "retriable", False):
                 raise SourceError(f"Kafka cannot be reached with these settings: {_said(error)}") from None
-            raise Unanswered(_said(error)) from None
+            # Brokers just hang up on whoever logs in wrongly or speaks another protocol.
+            protocol = options.get("security_protocol", "PLAINTEXT")
+            check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
+            raise Unanswered(f"{_said(error)}; check bootstrap_servers, {check}") from None
         self._asked: Any = None
         self._asked_at = 0.0
         self._failed_commits: deque[str] = deque()

@@ -99,6 +99,7 @@ class Reader:
         self._rebuilt = False
         self._received_at = 0.0
         self._held_up_at = 0.0
+        """When something else last kept records from being fetched."""
         self._watch_at = 0.0
         self._missing = 0
         self._retry_at = 0.0
@@ -203,6 +204,7 @@ class Reader:
             _LOGGER.info("Kafka answers again")
         if connected != self._connected:
             self._tick_at = 0.0
+            self._held_up_at = time.monotonic()
         self._connected = connected
 
     def _judge_connection(self, cluster: Cluster) -> None:
@@ -244,7 +246,7 @@ class Reader:
         if not partitions:
             _LOGGER.warning("source.shard = %r has no partition of these topics", settings.shard)
         self._connected = self._ready = True
-        self._asked_at = self._missed_at = time.monotonic()
+        self._asked_at = self._missed_at = self._held_up_at = time.monotonic()
         total = sum((lane.stop or 0) - lane.start for lane in self._lanes.values()) if stops else 0
         self._outlet.send(
             {"type": "ready", "position": self._end(), "total": None if settings.until == "never" else total}
@@ -330,6 +332,8 @@ class Reader:
     def _watch(self, cluster: Cluster, now: float) -> None:
         """See whether partitions that hold more give nothing."""
         patience = self._settings.stall_seconds
+        if self._pending is not None:
+            self._held_up_at = now
         if now < self._watch_at or not self._connected:
             return
         self._watch_at = now + patience / 4
@@ -410,7 +414,7 @@ class Reader:
             lane.at_end_since = lane.received_at = now
 
     def _give(self, cluster: Cluster) -> bool:
-        """Send what is next, as far as that can be told, and keep the rest in bounds; whether there was something."""
+        """Send what is next, as far as that can be told, and keep the rest in bounds; whether more may follow."""
         lanes = list(self._lanes.values())
         now = time.monotonic()
         idle = self._settings.idle_ms / 1000
@@ -440,7 +444,7 @@ class Reader:
                 )
             )
         self._bound(cluster, lanes)
-        return sum(counts) > 0
+        return sum(counts) > 0 and any(lane.records for lane in lanes)
 
     def _ask_for_ends(self, cluster: Cluster, lanes: list[Lane], now: float) -> None:
         """Records of open transactions count for `log_end`, and not for what may be read."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
+from scripts.kafka_broker import free_port
 from streammoe.errors import SourceError
 from streammoe_connectors.kafka import KafkaSource
 from streammoe_connectors.kafka_mirror import mirror_metadata, parse_mirror
@@ -279,3 +280,49 @@ def test_passwords_are_seen_nowhere(broker, topic, caplog):
         source.close()
     assert "does not answer" in caplog.text
     assert "hunter2" not in caplog.text + repr(settings) + repr(source.status())
+
+
+@pytest.fixture
+def guarded(broker_factory):
+    """A broker with a second address that wants a login: the broker, and that address."""
+    port, controller, login = free_port(), free_port(), free_port()
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    broker = broker_factory(
+        port=port,
+        properties={
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": f'{module} user_me="hunter2";',
+        },
+    )
+    return broker, f"127.0.0.1:{login}"
+
+
+def test_a_login_opens_the_way_and_a_wrong_one_does_not(guarded, topics_of, caplog, tmp_path):
+    broker, address = guarded
+    topics = topics_of(broker)
+    name = topics.create()
+    topics.fill(name, [b"a"])
+    password = tmp_path / "password"
+    login = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "me",
+        "sasl_plain_password_file": str(password),
+    }
+    settings = settings_of(address, name, **login)
+    password.write_text("hunter2\n")
+    with opened(settings) as source:
+        assert take(source, 1)[0] == [b"a"]
+    password.write_text("hunter3\n")
+    source = KafkaSource(settings)
+    try:
+        source.seek(None)
+        assert not source.prepare(8.0)
+        assert not source.status().connected
+    finally:
+        source.close()
+    assert "check bootstrap_servers, security_protocol and the login" in caplog.text
+    assert "hunter" not in caplog.text

@@ -28,14 +28,15 @@ class Row(NamedTuple):
 
 
 class Script:
-    """A log of one partition, and how the cluster behaves."""
+    """Logs of partitions, and how the cluster behaves."""
 
     def __init__(self):
-        self.log = []
-        self.deaf = False
+        self.logs = {0: []}
+        self.deaf = set()
         self.unanswered = 0
         self.made = 0
         self.at = {}
+        self.paused = set()
 
 
 def cluster_of(script):
@@ -52,7 +53,7 @@ def cluster_of(script):
             pass
 
         def partitions(self, topic):
-            return [0]
+            return list(script.logs)
 
         def topic_id(self, topic):
             return None
@@ -61,29 +62,37 @@ def cluster_of(script):
             return dict.fromkeys(partitions, 0)
 
         def end_offsets(self, partitions):
-            return dict.fromkeys(partitions, len(script.log))
+            return {partition: len(script.logs[partition.partition]) for partition in partitions}
 
         def committed(self, partition):
             return None
 
         def assign(self, offsets):
-            script.at = dict(offsets)
-            script.deaf = False
+            script.at = {partition.partition: at for partition, at in offsets.items()}
+            if script.made > 1:
+                script.deaf = set()
+
+        def pause(self, partition):
+            script.paused.add(partition.partition)
+
+        def resume(self, partition):
+            script.paused.discard(partition.partition)
 
         def poll(self, seconds):
             time.sleep(0.005)
-            at = script.at[Partition("t", 0)]
-            rows = script.log[at:]
-            if script.deaf or not rows:
-                return {}
-            script.at[Partition("t", 0)] = len(script.log)
-            return {Partition("t", 0): rows}
+            found = {}
+            for number, log in script.logs.items():
+                rows = log[script.at[number] :][:100]
+                if rows and number not in script.deaf | script.paused:
+                    script.at[number] += len(rows)
+                    found[Partition("t", number)] = rows
+            return found
 
         def fetched(self, partition):
-            return script.at[partition]
+            return script.at[partition.partition]
 
         def log_end(self, partition):
-            return script.at[partition]
+            return None if partition.partition in script.deaf else len(script.logs[partition.partition])
 
         def failed_commits(self):
             return []
@@ -147,7 +156,7 @@ def test_a_cluster_that_does_not_answer_is_tried_again(child):
 
 def test_records_are_kept_while_a_registry_does_not_answer(child):
     script, start = child
-    script.log = [Row(0), Row(1)]
+    script.logs[0] = [Row(0), Row(1)]
     reader, until = start()
     failures = [RetriableSourceError("the registry is down")] * 2
     block = reader._values.block
@@ -160,20 +169,56 @@ def test_records_are_kept_while_a_registry_does_not_answer(child):
     reader._values.block = failing
     batch = until(is_a("batch"))
     assert (batch["count"], batch["end"]["topics"]["t"]["partitions"]) == (2, {"0": 2})
-    script.log.append(Row(2))
+    script.logs[0].append(Row(2))
     assert until(is_a("batch"))["count"] == 1
 
 
 def test_a_partition_of_which_nothing_comes_is_reported_and_the_consumer_built_anew_once(child):
     script, start = child
-    script.log = [Row(0)]
+    script.logs[0] = [Row(0)]
     _, until = start(stall_seconds=0.5)
     until(is_a("batch"))
-    script.deaf = True
-    script.log.append(Row(1))
+    script.deaf = {0}
+    script.logs[0].append(Row(1))
     stalled = until(lambda header: header["type"] == "status" and header["stalled"])
     assert stalled["stalled"] == [["t", 0]]
     assert until(is_a("batch"))["count"] == 1  # the new consumer hears
     status = until(lambda header: header["type"] == "status" and not header["stalled"])
     assert status["happened"]["consumer_rebuilt"] == 1
     assert script.made == 2
+
+
+def test_the_wait_for_a_registry_is_no_stall(child):
+    script, start = child
+    script.logs[0] = [Row(0)]
+    reader, until = start(stall_seconds=0.2)
+    block, began = reader._values.block, time.monotonic()
+
+    def failing(records):
+        if time.monotonic() < began + 3.0:
+            script.logs[0].append(Row(len(script.logs[0])))
+            raise RetriableSourceError("the registry is down")
+        return block(records)
+
+    reader._values.block = failing
+    until(is_a("batch"))
+    assert "consumer_rebuilt" not in reader._happened
+
+
+def test_of_what_waits_for_another_partition_only_so_much_is_fetched(child):
+    script, start = child
+    script.logs = {0: [Row(i, b"x" * 10_000) for i in range(2_000)], 1: [Row(0, b"other", 1)]}
+    script.deaf = {1}
+    reader, until = start(buffer_bytes=1 << 20)
+    until(is_a("ready"))
+    deadline = time.monotonic() + 10
+    while not script.paused:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert script.paused == {0}
+    assert reader._lanes[Partition("t", 0)].bytes < 2 << 20
+    script.deaf = set()
+    found = 0
+    while found < 2_001:
+        found += until(is_a("batch"))["count"]
+    assert script.at == {0: 2_000, 1: 1}
