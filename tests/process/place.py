@@ -78,9 +78,9 @@ class Place:
         """)
         return config
 
-    def start(self, *arguments, **options):
+    def start(self, *arguments, program=("-m", "streammoe.cli"), **options):
         return subprocess.Popen(
-            [sys.executable, "-m", "streammoe.cli", *map(str, arguments)],
+            [sys.executable, *program, *map(str, arguments)],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -99,8 +99,8 @@ class Place:
             pytest.fail(f"still running after {TIMEOUT} seconds\n{out}\n{err}")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def call(self, *arguments):
-        return self.finish(self.start(*arguments))
+    def call(self, *arguments, **options):
+        return self.finish(self.start(*arguments, **options))
 
     def run(self, config, *flags, code=0):
         """The summary of a run, or its whole result where it is meant to fail."""

@@ -5,6 +5,7 @@ Interrupted runs are told from uninterrupted ones by nothing: same digest, same 
 
 import csv
 import json
+import os
 import random
 import re
 import signal
@@ -199,18 +200,22 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(place, data, summar
     assert whole["rmse"] == pytest.approx(summary["rmse"], rel=1e-9)
 
 
-def test_a_second_signal_leaves_at_once(place, data):
-    config = place.config(data / "good.csv")
-    process = place.start_paused(config, data / "good.csv", 3, deaf=True)
+@pytest.mark.parametrize(("second", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_leaves_at_once_without_a_checkpoint(place, data, summary, second, code):
+    config = place.config(data / "good.csv", extra="checkpoint.every_events = 600\ncheckpoint.every_seconds = 1e6")
+    process = place.start_paused(config, data / "good.csv", 6, deaf=True)
+    before = place.inspect()
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(second)
     sent = time.monotonic()
     done = place.finish(process)
     assert time.monotonic() - sent < 5
-    assert done.returncode == 128 + signal.SIGTERM
+    assert done.returncode == code
     assert done.stdout == ""
+    assert place.inspect() == before
+    assert place.run(config)["state_digest"] == summary["state_digest"]
 
 
 def test_killed_at_any_moment_each_event_still_counts_once(place, data):
@@ -397,12 +402,20 @@ def test_a_folder_as_source(place):
     assert re.search("data.csv is not a regular file", done.stderr)
 
 
-def test_a_checkpoint_folder_that_cannot_be_written(place, data):
+def test_a_checkpoint_folder_that_cannot_be_written(place):
     (place.folder / "state").write_text("a file where a folder is asked for")
-    config = place.config(data / "good.csv")
-    done = place.run(config, "--set", "dead_letters.path=dead.jsonl", code=4)
+    # It is told of the folder, since that is looked at before there is anything to read.
+    done = place.run(place.config("nowhere.csv"), "--set", "dead_letters.path=dead.jsonl", code=4)
     assert "error: checkpoint folder state: cannot be locked" in done.stderr
     assert "checkpoint.dir" in done.stderr
+    assert "nowhere.csv" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_checkpoint_folder_without_permission(place):
+    (place.folder / "state").mkdir(mode=0o500)
+    done = place.run(place.config("nowhere.csv"), "--set", "dead_letters.path=dead.jsonl", code=4)
+    assert "error: checkpoint folder state: cannot be locked (Permission denied)" in done.stderr
 
 
 def test_dead_letters_that_cannot_be_written(place, data):

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from streammoe.errors import SourceError
 from streammoe_connectors.file import FileSource
-from tests.unit.connectors.reading import read, records, source, through_json
+from tests.unit.connectors.reading import drain, read, records, source, through_json
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
@@ -312,6 +312,19 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(write):
     os.truncate(path, 100)
     with pytest.raises(SourceError, match="shorter while it was being read"):
         opened.poll(0)
+    opened.close()
+
+
+def test_a_file_that_is_removed_while_it_is_read_is_read_to_its_end(write):
+    path = write("a.csv", b"x\n" + b"1\n" * 9000)
+    opened = source(path, block_bytes=4096)
+    opened.seek(None)
+    first = opened.poll(0)
+    path.unlink()
+    batches = drain(opened, [first])
+    assert len(first) < 9000
+    assert records(batches) == [b"1"] * 9000
+    assert batches[-1].end["files"][0]["done"]
     opened.close()
 
 

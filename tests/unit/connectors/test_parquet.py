@@ -125,6 +125,22 @@ def test_rows_before_a_damage_are_given_and_reading_goes_on_once_it_is_mended(pa
     assert tables(before + read(path, through_json(before[-1].end))).equals(TABLE)
 
 
+def test_without_page_checksums_damaged_numbers_cannot_be_told_from_others(tmp_path):
+    path = tmp_path / "a.parquet"
+    plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    parquet.write_table(TABLE, path, **plain)
+    number = np.float64(TABLE["x"][700].as_py()).tobytes()
+    start = path.read_bytes().index(number)
+    scramble(path, start, start + 3)
+    found = tables(read(path))["x"].to_numpy()
+    assert np.flatnonzero(found != TABLE["x"].to_numpy()).tolist() == [700]
+
+    parquet.write_table(TABLE, path, **plain, write_page_checksum=True)
+    scramble(path, start := path.read_bytes().index(number), start + 3)
+    with pytest.raises(SourceError, match="cannot be read as Parquet"):
+        read(path)
+
+
 def test_a_file_cut_off_is_refused(path):
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(SourceError, match="cannot be read as Parquet"):
