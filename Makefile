@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 # May be set on the command line: make test PYTEST_ARGS="-k gate", make demo DEMO_ARGS="--help",
 # make kafka-up KAFKA_ARGS="--port 9093".
 PYTEST_ARGS ?=
+# Processes that tests run in: make test WORKERS=1.
+WORKERS ?= auto
 DEMO_ARGS ?=
 KAFKA_ARGS ?=
 
@@ -19,9 +21,11 @@ demo: $(VENV)/.stamp  ## Learn a real data set as a stream, with metrics on
 	$(BIN)/streammoe demo $(DEMO_ARGS)
 
 test: $(VENV)/.stamp-dev  ## Run all tests, the fast ones first
-	@# 5: PYTEST_ARGS picks no test of this half, which is no failure.
-	$(BIN)/pytest -m "not slow" $(PYTEST_ARGS) || test $$? -eq 5
-	$(BIN)/pytest -m "slow" $(PYTEST_ARGS) || test $$? -eq 5
+	@# Once, so that workers do not all compile the same.
+	@$(BIN)/streammoe compile
+	@# 5: PYTEST_ARGS picks no test of this half, which is no failure. The slow ones by file, which share what is costly.
+	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(PYTEST_ARGS) || test $$? -eq 5
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "slow" $(PYTEST_ARGS) || test $$? -eq 5
 
 bench: $(VENV)/.stamp-dev  ## Print the benchmark tables
 	$(BIN)/python -m benchmarks
