@@ -22,8 +22,6 @@ from streammoe_connectors.kafka_source_settings import KafkaSettings, ReadingSet
 from streammoe_connectors.kafka_values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
-_REFUSED = {"jsonl": b"!", "csv": b'"'}
-"""What no decoder accepts, in place of records that are refused."""
 
 
 class KafkaSource(Source):
@@ -177,11 +175,8 @@ class KafkaSource(Source):
             topic, partition = partitions[which[i]]
             return {"topic": topic, "partition": partition, "offset": int(offsets[i])}
 
-        block = bytes(next(pieces))
-        if unreadable:
-            block, ends = _masked(block, ends, unreadable, _REFUSED[self._format] + b"\n")
         return Batch(
-            block=block,
+            block=bytes(next(pieces)),
             ends=ends,
             format=self._format,
             columns=self._columns,
@@ -193,13 +188,6 @@ class KafkaSource(Source):
             keys=keys,
             unreadable=unreadable,
         )
-
-
-def _masked(block: bytes, ends: IntArray, refused: Mapping[int, Unreadable], instead: bytes) -> tuple[bytes, IntArray]:
-    """The block with something else in place of refused records, and where its records end."""
-    starts = [0, *ends.tolist()]
-    records = [instead if i in refused else block[starts[i] : starts[i + 1]] for i in range(len(ends))]
-    return b"".join(records), np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
 
 
 def _pieces(frame: Frame) -> Iterator[memoryview]:

@@ -17,6 +17,7 @@ from kafka.errors import (
     LogTruncationError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
+    UnsupportedCodecError,
 )
 from kafka.net.compat import KafkaNetClient
 
@@ -246,6 +247,8 @@ class Cluster:
             raise Lost(Partition(*partition) for partition in error.divergent_offsets) from None
         except TopicAuthorizationFailedError as error:
             raise SourceError(f"Kafka: this user may not read {_said(error)}; allow it to read the topic") from None
+        except UnsupportedCodecError as error:
+            raise SourceError(f"Kafka: records are compressed in a way that needs a package ({_said(error)})") from None
         except KafkaError as error:
             raise Unanswered(_said(error)) from None
         return {Partition(*partition): records for partition, records in found.items()}

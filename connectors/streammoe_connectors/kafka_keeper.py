@@ -54,8 +54,12 @@ class Keeper:
         self._offsets, self._generation = offsets_of(position), generation
         self._write(cluster)
 
-    def tend(self, cluster: Cluster) -> None:
+    def tend(self, cluster: Cluster, *, answers: bool) -> None:
         """To be called about once a second.
+
+        Args:
+            cluster: where the group is.
+            answers: whether it does. If not, nothing is asked, which would only be waited for.
 
         Raises:
             SourceError: somebody else has taken a partition.
@@ -69,7 +73,7 @@ class Keeper:
                     self._settings.group,
                     reason,
                 )
-        if self._offsets and time.monotonic() >= self._refresh_at:
+        if self._offsets and answers and time.monotonic() >= self._refresh_at:
             partitions = list(self._offsets)
             self._looked += 1
             try:

@@ -35,6 +35,9 @@ def merge(times: Sequence[IntArray], holds: Sequence[bool], most: int) -> Merged
     nothing = Merged([0] * len(times), np.empty(0, np.int64))
     if any(hold and not own.size for own, hold in zip(times, holds, strict=True)):
         return nothing
+    # No partition gives more than that, and there may be many at hand.
+    holds = [hold or own.size > most for own, hold in zip(times, holds, strict=True)]
+    times = [own[:most] for own in times]
     # Whoever stands behind a later time in its own partition waits with it: the merge of running maxima is that of
     # heads, and a stable sort.
     keys = [np.maximum.accumulate(own) for own in times]

@@ -30,7 +30,7 @@ class KafkaPredictionSettings(Delivery, Connection):
             committed: they are seen with the checkpoint that follows them, and not before. Needs a Kafka source on the
             same cluster.
         transactional_id: of the transactions: the same in each run of a daemon, and no other daemon's. By default
-            ``streammoe-`` and the group of the source, and its shard if there are several.
+            ``streammoe-<group>-<shard>``, of the source.
         transaction_timeout_seconds: after which brokers end a transaction by themselves, and the daemon stops. One is
             open from the first prediction after a checkpoint to the next checkpoint, so this must be well above
             ``checkpoint.every_seconds``, by what a batch and a checkpoint take. Brokers allow up to their
@@ -130,5 +130,5 @@ def _group(sources: Sequence[BaseModel]) -> tuple[str, str]:
             "predictions.transactional: must be false without a source of kind kafka, in whose group the position is "
             "committed together with the predictions"
         )
-    parts = [str(getattr(source, name)) for name in ("group", "shard") if getattr(source, name, None) is not None]
-    return parts[0], "-".join(["streammoe", *parts])
+    group, shard = (getattr(source, name) for name in ("group", "shard"))
+    return group, f"streammoe-{group}-{shard}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import msgspec
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import (
     AuthorizationError,
@@ -43,9 +44,11 @@ TOPIC_NAME = r"^[a-zA-Z0-9._-]{1,249}$"
 SETTLED = "nothing was lost: the next start writes again all that came after the last checkpoint"
 
 _BOOTSTRAP_MS = 10_000
-_METADATA_MS = 5_000
+_METADATA_MS = 2_000
 _GRACE_SECONDS = 5.0  # for kafka-python to say itself why a record has not arrived
 _LARGEST_REQUEST = 64 << 20  # so that the topic's max.message.bytes is the one limit
+
+_ENCODE = msgspec.json.Encoder().encode
 
 Result = TypeVar("Result")
 
@@ -88,7 +91,7 @@ def place_key(place: Place) -> bytes:
 
     A record that is written again after a restart comes with the same key, so to the same partition.
     """
-    return json.dumps(place, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
+    return _ENCODE(place)
 
 
 def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:
@@ -98,6 +101,11 @@ def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -
         ConfigError: there is neither, or the section has only a part of one.
     """
     if settings.bootstrap_servers is not None:
+        unknown = sorted(settings.options.keys() - KafkaProducer.DEFAULT_CONFIG.keys())
+        if unknown:
+            raise ConfigError(
+                f"{section}.options: kafka-python's producers have no {', '.join(unknown)}; leave them out"
+            )
         return settings
     parts = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
     if parts:
@@ -191,7 +199,7 @@ class TopicProducer:
         while producer is None:
             self._check_open()
             try:
-                producer = KafkaProducer(**self._options)
+                producer = _made(self._options)
             except KafkaTimeoutError:
                 LOGGER.debug("%s: no broker answered, trying again", self._servers)
             except (KafkaConfigurationError, ValueError, TypeError, AssertionError, RuntimeError) as error:
@@ -295,10 +303,12 @@ class TopicProducer:
             key = place_key(place)
             partition = zlib.crc32(key) % partitions
         size = len(value) + len(key) + sum(len(name) + len(content) for name, content in headers)
+        record = {"value": value, "key": key, "partition": partition, "headers": list(headers)}
         try:
-            future = self._retried(
-                lambda: producer.send(self.target.topic, value, key=key, partition=partition, headers=list(headers))
-            )
+            try:
+                future = producer.send(self.target.topic, **record)
+            except KafkaTimeoutError:  # before it was taken
+                future = self._retried(lambda: producer.send(self.target.topic, **record))
         except KafkaError as error:
             raise self.fail(error, size, place) from error
         self._unsettled.append(_Sent(future, size, place))
@@ -463,6 +473,22 @@ class _Waiting:
             self._told = max(waited, 1e-9)
             LOGGER.warning("%s; waiting since %.0f s, up to %.0f s", self._what, waited, self._patience)
         return True
+
+
+def _made(options: Mapping[str, Any]) -> KafkaProducer:
+    """A producer; what one that could not be made has opened is closed, which kafka-python leaves to chance."""
+    opened: list[Any] = []
+
+    def client(**arguments: Any) -> Any:
+        opened.append(KafkaProducer.DEFAULT_CONFIG["kafka_client"](**arguments))
+        return opened[0]
+
+    try:
+        return KafkaProducer(**options, kafka_client=client)
+    except BaseException:
+        for one in opened:
+            one.close()
+        raise
 
 
 def in_background(call: Callable[[], Result]) -> Future[Result]:

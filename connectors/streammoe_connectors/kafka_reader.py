@@ -15,8 +15,9 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -45,6 +46,12 @@ _QUIET_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 """How often to ask whether a partition of which nothing comes is at its end."""
 _LONGEST_PAUSE = 30.0
+_ASK_SECONDS = 2.0
+"""How often to ask whether the cluster is there while nothing comes."""
+_MISSING_ANSWERS = 4
+"""How many answers in a row must lack a topic before that is believed."""
+_UNREADABLE = {"jsonl": b"!", "csv": b'"'}
+"""What no decoder accepts, in place of records that are refused."""
 
 
 class Pending(NamedTuple):
@@ -89,12 +96,17 @@ class Reader:
         self._finished = False
         self._connected = False
         self._stalled: list[Partition] = []
-        self._rebuilt: set[Partition] = set()
+        self._rebuilt = False
+        self._received_at = 0.0
+        self._held_up_at = 0.0
+        self._watch_at = 0.0
         self._missing = 0
         self._retry_at = 0.0
         self._failures = 0
         self._tick_at = 0.0
-        self._ask_at = 0.0
+        self._asked_at = 0.0
+        self._missed_at = 0.0
+        self._more = False
         self._look_at = 0.0
         self._complained_at = -_QUIET_SECONDS
         self._status: dict[str, Any] = {}
@@ -112,14 +124,17 @@ class Reader:
             try:
                 self._tick()
                 if self._outlet.pending:
+                    self._held_up_at = time.monotonic()
                     self._outlet.flush(_POLL_SECONDS)
                 elif time.monotonic() < self._retry_at:
                     time.sleep(0.02)
                 else:
-                    if self._ready:
-                        self._read()
-                    else:
+                    if not self._ready:
                         self._prepare()
+                    elif self._cluster is None:
+                        self._rebuild()
+                    else:
+                        self._read(self._cluster)
                     self._failures = 0
             except Unanswered as error:
                 self._put_off(str(error))
@@ -146,10 +161,15 @@ class Reader:
             return
         self._tick_at = now + _TICK_SECONDS
         if self._cluster is not None:
-            if self._ready:
-                self._keeper.tend(self._cluster)
-                self._discover(self._cluster, now)
             self._judge_connection(self._cluster)
+            if self._ready:
+                self._keeper.tend(self._cluster, answers=self._connected)
+                self._discover(self._cluster, now)
+                self._watch(self._cluster, now)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Send the status, if it has changed."""
         status = {
             "type": "status",
             "connected": self._connected,
@@ -169,7 +189,8 @@ class Reader:
     def _put_off(self, why: str) -> None:
         """Try again later, each time a bit later."""
         self._failures += 1
-        self._retry_at = time.monotonic() + min(0.1 * 2**self._failures, _LONGEST_PAUSE if self._pending else 2.0)
+        longest = _LONGEST_PAUSE if self._pending is not None else 2.0
+        self._retry_at = time.monotonic() + min(0.1 * 2 ** min(self._failures, 10), longest)
         self._set_connected(False)
         now = time.monotonic()
         if now - self._complained_at >= _QUIET_SECONDS:
@@ -209,8 +230,10 @@ class Reader:
             return
         partitions = partitions_of(cluster, settings)
         self._keeper.check(cluster, partitions)
-        offsets = beginnings(cluster, settings, self._position, partitions, self._happened)
+        happened: Counter[str] = Counter()
+        offsets = beginnings(cluster, settings, self._position, partitions, happened)
         stops = cluster.end_offsets(partitions) if settings.until == "end" else {}
+        self._happened.update(happened)
         self._ids = {topic: cluster.topic_id(topic) for topic in settings.topics}
         for partition in partitions:
             stop = stops.get(partition)
@@ -221,7 +244,7 @@ class Reader:
         if not partitions:
             _LOGGER.warning("source.shard = %r has no partition of these topics", settings.shard)
         self._connected = self._ready = True
-        self._ask_at = time.monotonic() + settings.discover_seconds
+        self._asked_at = self._missed_at = time.monotonic()
         total = sum((lane.stop or 0) - lane.start for lane in self._lanes.values()) if stops else 0
         self._outlet.send(
             {"type": "ready", "position": self._end(), "total": None if settings.until == "never" else total}
@@ -233,7 +256,7 @@ class Reader:
             self._missing = 0
             return
         self._missing += 1
-        if self._missing > 3:  # brokers may not have heard yet of what has just been created
+        if self._missing >= _MISSING_ANSWERS:  # brokers may not have heard yet of what has just been created
             raise SourceError(
                 f"Kafka has no topic {', '.join(missing)}; create it, correct source.topics, or allow this user to "
                 "see it"
@@ -252,18 +275,41 @@ class Reader:
             if before is not None:
                 self._start_over(cluster, topic)
             self._ids[topic] = topic_id
+        self._miss(cluster)
         new = [partition for partition in partitions_of(cluster, self._settings) if partition not in self._lanes]
         if new and self._settings.until == "never":
             self._add(cluster, new)
-        if now >= self._ask_at:
-            self._ask_at = now + self._settings.discover_seconds
+        silent = now - max(self._received_at, self._asked_at) >= _ASK_SECONDS
+        if silent or now - self._asked_at >= self._settings.discover_seconds:
+            self._asked_at = now
             cluster.ask(self._settings.topics)
+
+    def _miss(self, cluster: Cluster) -> None:
+        """See whether topics are gone, and do not come back at once."""
+        if self._missed_at == self._asked_at:
+            return  # that answer was looked at before
+        self._missed_at = self._asked_at
+        missing = [topic for topic in self._settings.topics if cluster.partitions(topic) is None]
+        self._missing = self._missing + 1 if missing else 0
+        if self._missing != _MISSING_ANSWERS:
+            return
+        gone = f"Kafka no longer has topic {', '.join(missing)}"
+        if self._settings.on_lost == "fail":
+            raise SourceError(f'{gone}. Set source.on_lost = "earliest" to go on with one of that name, or begin anew')
+        _LOGGER.warning("%s; waiting for one of that name", gone)
 
     def _start_over(self, cluster: Cluster, topic: str) -> None:
         """A topic was deleted, and another one has its name now."""
-        for partition, lane in self._lanes.items():
-            if partition.topic == topic:
+        there = cluster.partitions(topic) or ()
+        for partition, lane in list(self._lanes.items()):
+            if partition.topic != topic:
+                continue
+            if partition.partition in there:
                 self._leave(cluster, lane, recreated=True)
+            elif not lane.records:
+                # One with fewer partitions. Where others are, `on_lost` has decided.
+                del self._lanes[partition]
+                self._reassign(cluster)
 
     def _add(self, cluster: Cluster, partitions: list[Partition]) -> None:
         try:
@@ -281,32 +327,74 @@ class Reader:
         cluster.assign({partition: lane.fetched for partition, lane in self._lanes.items()})
         self._paused.clear()
 
+    def _watch(self, cluster: Cluster, now: float) -> None:
+        """See whether partitions that hold more give nothing."""
+        patience = self._settings.stall_seconds
+        if now < self._watch_at or not self._connected:
+            return
+        self._watch_at = now + patience / 4
+        silent = [
+            lane
+            for lane in self._lanes.values()
+            if lane.partition not in self._paused
+            and not lane.complete
+            and now - max(lane.received_at, self._held_up_at) >= patience
+        ]
+        ends = cluster.end_offsets([lane.partition for lane in silent])
+        for lane in silent:
+            lane.end = max(lane.end or 0, ends[lane.partition])
+        stalled = [lane.partition for lane in silent if ends[lane.partition] > lane.fetched]
+        new = [partition for partition in stalled if partition not in self._stalled]
+        self._stalled = stalled
+        if not stalled:
+            self._rebuilt = False
+            return
+        if new:
+            _LOGGER.warning(
+                "nothing has come for %.0f s of %s, though there is more to read",
+                patience,
+                ", ".join(f"topic {topic}, partition {number}" for topic, number in new),
+            )
+        if not self._rebuilt:
+            self._rebuilt = True
+            self._happened["consumer_rebuilt"] += 1
+            self._cluster = None
+            cluster.close()
+
+    def _rebuild(self) -> None:
+        """Connect anew, and go on where reading stood."""
+        cluster = Cluster(self._options, self._settings)
+        cluster.ask(self._settings.topics)
+        self._reassign(cluster)
+        self._cluster = cluster
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        cluster = self._cluster
+    def _read(self, cluster: Cluster) -> None:
         if self._pending is not None:
             self._send(self._pending)
             return
-        if cluster is None or not self._lanes or self._finished:
+        if not self._lanes or self._finished:
             time.sleep(0.02)
             self._finish()
             return
         idle = self._settings.idle_ms / 1000
         held = any(lane.records for lane in self._lanes.values())
         try:
-            found = cluster.poll(min(_POLL_SECONDS, max(0.002, idle / 4)) if held else _POLL_SECONDS)
+            found = cluster.poll(0.0 if self._more else min(_POLL_SECONDS, max(0.002, idle / 4) if held else 1.0))
         except Lost as lost:
             for partition in lost.partitions:
                 self._leave(cluster, self._lanes[partition])
             return
         now = time.monotonic()
+        if found:
+            self._received_at = now
         for partition, records in found.items():
             self._happened["gap"] += self._lanes[partition].add(records, now)
         for lane in self._lanes.values():
             if lane.at_end_since is None:
                 self._look(cluster, lane, now)
-        self._give(cluster)
+        self._more = self._give(cluster)
         self._finish()
 
     def _look(self, cluster: Cluster, lane: Lane, now: float) -> None:
@@ -321,8 +409,8 @@ class Reader:
         if lane.fetched >= end:
             lane.at_end_since = lane.received_at = now
 
-    def _give(self, cluster: Cluster) -> None:
-        """Send what is next, as far as that can be told, and keep the rest in bounds."""
+    def _give(self, cluster: Cluster) -> bool:
+        """Send what is next, as far as that can be told, and keep the rest in bounds; whether there was something."""
         lanes = list(self._lanes.values())
         now = time.monotonic()
         idle = self._settings.idle_ms / 1000
@@ -352,6 +440,7 @@ class Reader:
                 )
             )
         self._bound(cluster, lanes)
+        return sum(counts) > 0
 
     def _ask_for_ends(self, cluster: Cluster, lanes: list[Lane], now: float) -> None:
         """Records of open transactions count for `log_end`, and not for what may be read."""
@@ -390,6 +479,9 @@ class Reader:
             self._pending = pending
             raise Unanswered(str(error)) from None
         self._pending = None
+        raw = [records[i].value for i in refused]
+        if refused:
+            block, ends = _masked(block, ends, refused, _UNREADABLE[self._values.format] + b"\n")
         count = len(records)
         times = np.fromiter(
             (-1 if record.timestamp is None else record.timestamp for record in records), np.int64, count
@@ -403,7 +495,6 @@ class Reader:
             body += [lengths.tobytes(), b"".join(key for key in keys if key is not None)]
         if pending.which is not None:
             body.append(pending.which.tobytes())
-        raw = [records[i].value for i in refused]
         header = {
             "type": "batch",
             "count": count,
@@ -426,6 +517,7 @@ class Reader:
             and all(lane.complete and not lane.records for lane in self._lanes.values())
         ):
             self._finished = True
+            self._tell()
             self._outlet.send({"type": "finished"})
 
     def _leave(self, cluster: Cluster, lane: Lane, *, recreated: bool = False) -> None:
@@ -447,6 +539,13 @@ class Reader:
         self.send_logs()
 
 
+def _masked(block: bytes, ends: IntArray, refused: Collection[int], instead: bytes) -> tuple[bytes, IntArray]:
+    """The block with something else in place of refused records, and where its records end."""
+    starts = [0, *ends.tolist()]
+    records = [instead if i in refused else block[starts[i] : starts[i + 1]] for i in range(len(ends))]
+    return b"".join(records), np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
+
+
 class _Forward(logging.Handler):
     """Hands log lines on to the daemon; the same one again only after a while."""
 
@@ -458,10 +557,10 @@ class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
         if not record.name.startswith("streammoe"):
-            if now - self._said.get(str(record.msg), -_QUIET_SECONDS) < _QUIET_SECONDS:
+            place = f"{record.pathname}:{record.lineno}"
+            if now - self._said.get(place, -_QUIET_SECONDS) < _QUIET_SECONDS:
                 return
-            self._said = {text: at for text, at in self._said.items() if now - at < _QUIET_SECONDS}
-            self._said[str(record.msg)] = now
+            self._said[place] = now
         self._logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": record.getMessage()})
 
 
@@ -498,15 +597,19 @@ def main() -> None:
     orders: SimpleQueue[dict[str, Any]] = SimpleQueue()
     threading.Thread(target=_listen, args=(inlet, orders), daemon=True).start()
     outlet = Outlet(output)
+    status = 0
     try:
         _serve(first.header, outlet, orders)
         while outlet.pending:
             outlet.flush(_POLL_SECONDS)
     except BrokenPipeError:
         pass  # the daemon is gone
+    except Exception:  # noqa: BLE001 - the daemon is told by the status and these last words
+        traceback.print_exc()
+        status = 1
     # Not through the interpreter's end, which waits for kafka-python's threads.
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
 
 
 def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
@@ -514,6 +617,8 @@ def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[st
         reader = Reader(order, outlet, orders)
         logging.basicConfig(level=logging.WARNING, handlers=[_Forward(reader.logs)])
         _LOGGER.setLevel(order["log_level"])
+        # It warns whenever parsing keeps its other thread from running for 0.1 s, as it does on a busy machine.
+        logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)

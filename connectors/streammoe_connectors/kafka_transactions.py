@@ -137,7 +137,9 @@ class TransactionalProducer(TopicProducer):
             else:
                 break
         mirrors = [parse_mirror(one.metadata) for one in told if one is not None]
-        ours = [mirror.generation for mirror in mirrors if mirror is not None and mirror.owner == part["owner"]]
+        # The empty owner is one that has stopped; had that been another one, ours would have taken its place since.
+        owners = {"", part["owner"]}
+        ours = [mirror.generation for mirror in mirrors if mirror is not None and mirror.owner in owners]
         return max(ours, default=None)
 
     def begin(self) -> None:

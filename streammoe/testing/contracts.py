@@ -18,6 +18,8 @@ from streammoe.ports import Batch, Place, Position, Source
 
 PATIENCE = 100
 """Polls in a row that may give nothing, before a source with records left counts as stuck."""
+PREPARE_SECONDS = 60.0
+"""How long a source may take until reading can begin."""
 
 
 class SourceContract(ABC):
@@ -358,6 +360,9 @@ class EndlessSourceContract(ABC):
 def _opened(source: Source, position: Position | None = None) -> Iterator[Source]:
     try:
         source.seek(position)
+        deadline = time.monotonic() + PREPARE_SECONDS
+        while not source.prepare(0.5):
+            assert time.monotonic() < deadline, f"{PREPARE_SECONDS} seconds passed, and reading cannot begin"
         yield source
     finally:
         source.close()
@@ -367,7 +372,7 @@ def _batches(source: Source) -> Iterator[Batch]:
     """All batches up to the end."""
     waits = 0
     while not source.finished:
-        batch = source.poll(0.0)
+        batch = source.poll(0.1)
         if batch is None:
             waits += 1
             assert waits < PATIENCE, f"{PATIENCE} polls in a row gave nothing, and it is not finished"

@@ -155,7 +155,7 @@ def test_predictions_are_written_where_the_settings_say(here, name):
     else:
         rows = parquet.read_table(part).to_pylist()
     assert [row["model_version"] for row in rows] == list(range(200))
-    assert rows[0].keys() == {"place", "model_version", "prediction", "interval", "target", "gate"}
+    assert rows[0].keys() == {"place", "model_version", "prediction", "interval", "target", "loss", "gate"}
     run("predictions.kind=file", f"predictions.path=out/{name}")
     assert len(list((here / "out").iterdir())) == 1  # nothing new, no new rows
 
@@ -284,7 +284,7 @@ def test_a_fresh_start_that_fails_leaves_the_checkpoints_in_place(here, flag, er
         ("schema.categorical=['a']", "schema.categorical was [] and is ['a'] now"),
         ("schema.late_columns=true", "schema.late_columns was False and is True now"),
         ("model.max_levels=3", "model.max_levels was 64 and is 3 now"),
-        ("labels.key=a", "labels.key was None and is 'a' now"),
+        ("labels.key=id", "labels.key was None and is 'id' now"),
     ],
 )
 @pytest.mark.sampled(one_in=4)
@@ -311,10 +311,72 @@ def test_all_other_settings_may_change(here):
         "metrics.enabled=true",
         "metrics.port=0",
         "model.range_factor=1e9",
-        "labels.max_pending=7",
     )
     assert running.resumed_at == again.learned == 200
     assert running.daemon.model.range_factor == 1e9
+
+
+# --- labels that come later -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def later(here):
+    """Features, and labels of all of them but the last 20."""
+    features = [{"id": f"k{i}", "a": i % 7, "b": i % 5} for i in range(200)]
+    labels = [{"id": f"k{i}", "y": i % 3} for i in range(180)]
+    (here / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*features, *labels]))
+    return ["source.path=data*.jsonl", "labels.key=id"]
+
+
+def test_the_key_of_labels_is_no_feature_unless_it_is_named(here):
+    assert "id" in assembly.schema_of(settings("labels.key=id")).others
+    assert assembly.schema_of(settings("labels.key=id", "schema.ignore=['id']")).ignore == ("id",)
+    named = assembly.schema_of(settings("labels.key=id", "schema.features=['id']"))
+    assert (named.features, named.ignore) == (("id",), ())
+
+
+def test_labels_that_come_later_are_learned_and_the_others_wait(later):
+    summary, running = run(*later)
+    assert (summary.events, summary.learned, summary.pending, summary.expired) == (200, 180, 20, 0)
+    assert running.daemon.model.feature_names == ["a", "b"]
+    found = describe_checkpoint("state")
+    assert (found["pending"], found["state_digest"]) == (20, summary.state_digest)
+    assert summary.state_digest != running.daemon.model.state_digest()
+    metadata = CheckpointStore("state", keep=3).latest()[1].metadata
+    assert metadata["state_digest"] == summary.state_digest
+
+
+def test_their_limits_may_change(here, later):
+    run(*later)
+    limits = ["labels.max_pending=15", "labels.expire_events=500", "labels.expire_seconds=1.0"]
+    again, running = run(*later, *limits)
+    assert (running.resumed_at, again.learned, again.pending) == (180, 180, 20)
+    (here / "data-2.jsonl").write_text('{"id": "new", "a": 1, "b": 2}\n{"id": "k199", "y": 1}\n')
+    last, _ = run(*later, *limits)
+    assert (last.events, last.learned, last.pending, last.expired) == (201, 181, 14, 6)
+
+
+def test_a_checkpoint_from_before_there_were_labels_goes_on(here, monkeypatch):
+    with monkeypatch.context() as patch:
+        written = settings().learning_settings()
+        del written["labels"]
+        patch.setattr("streammoe.settings.Settings.learning_settings", lambda self: written)
+        run()
+    assert "labels" not in CheckpointStore("state", keep=3).latest()[1].metadata["settings"]
+    assert run()[1].resumed_at == 200
+
+
+def test_without_a_key_nothing_of_labels_is_kept(here):
+    summary, running = run()
+    found = CheckpointStore("state", keep=3).latest()[1]
+    assert not [name for name in found.arrays if name.startswith("labels.")]
+    assert describe_checkpoint("state")["pending"] == 0
+    assert summary.state_digest == running.daemon.model.state_digest()
+
+
+def test_records_that_are_no_json_are_refused_at_the_first_batch(here):
+    with pytest.raises(SourceError, match=r"data\.csv holds csv, and labels\.key = 'id' joins"):
+        run("labels.key=id")
 
 
 def test_a_checkpoint_of_the_library_is_not_a_daemons(here):

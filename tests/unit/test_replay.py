@@ -130,6 +130,28 @@ def test_the_daemon_goes_on_from_there(refused):
     assert replay(LETTERS, settings("1e12", refused)).learned == 0
 
 
+def test_what_waits_for_its_label_waits_on(tmp_path):
+    flags = ["labels.key=id", "schema.ignore=['id']"]
+    records = [
+        {"id": i, **{name: value for name, value in event.items() if name != "y"}} for i, event in enumerate(events())
+    ]
+    labels = [{"id": i, "y": event["y"]} for i, event in enumerate(events())]
+    Path("data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, *labels[:-100]]))
+    before = learn("1e6", "jsonl", *flags)
+    # What is far out of range is refused once it has a target, a text at once, and again then.
+    far, text = FAR - 1, TEXT - 1  # among those that have their labels; the others have one of each
+    assert (before.learned, before.rejected, before.pending) == (N - 100 - far - text, far + text + TEXT, 99)
+    done = replay(LETTERS, settings("1e12", "jsonl", *flags))
+    assert done.learned == far
+    assert describe_checkpoint("state")["pending"] == 99
+    digest = describe_checkpoint("state")["state_digest"]
+    assert learn("1e12", "jsonl", *flags).state_digest == read_checkpoint("state").metadata["state_digest"] == digest
+    with Path("data-2.jsonl").open("w") as stream:
+        stream.writelines(json.dumps(record) + "\n" for record in labels[-100:])
+    after = learn("1e12", "jsonl", *flags)
+    assert (after.learned, after.pending, after.rejected) == (N - TEXT, 0, 2 * TEXT)
+
+
 def test_a_dry_run_says_the_same_and_changes_nothing(refused, tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with FolderLock("state"):  # a running daemon is no hindrance

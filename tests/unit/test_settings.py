@@ -13,6 +13,7 @@ from streammoe.schedules import Constant, Power
 from streammoe.settings import (
     SCHEDULE_TABLES,
     Kinds,
+    Labels,
     Model,
     NoPredictions,
     PredictionFile,
@@ -88,7 +89,7 @@ class TestDefaults:
     def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:
         text = (CONFIG / "default.toml").read_text()
         opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-        assert count == 9
+        assert count == 12
         opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
@@ -98,6 +99,7 @@ class TestDefaults:
         assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", 400)
         assert (settings.model.bound, settings.model.classes) == ("tight", ("no", "yes"))
         assert settings.predictions == PredictionFile(kind="file", path="predictions.jsonl")
+        assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
 
     def test_every_setting_of_the_default_file_has_a_comment(self) -> None:
         for line in (CONFIG / "default.toml").read_text().splitlines():
@@ -488,10 +490,11 @@ class TestSettings:
         assert json.loads(json.dumps(first)) == first == read(config, "checkpoint.keep=9").learning_settings()
         assert first != read(config, "model.schedule.alpha=0.7").learning_settings()
         assert first != read(config, 'schema.ignore=["id"]').learning_settings()
+        assert first != read(config, "labels.key=id").learning_settings()
 
     def test_what_an_old_checkpoint_does_not_know_is_as_if_it_had_been_left_out(self, config: Path) -> None:
         now, known = read(config).learning_settings(), learning_defaults()
-        for section in ("model", "schema"):
+        for section in ("model", "schema", "labels"):
             values = now[section]
             assert isinstance(values, dict)
             assert {name: values[name] for name in values if name != "target"} == known[section]
@@ -499,6 +502,52 @@ class TestSettings:
 
     def test_every_schedule_has_a_table(self) -> None:
         assert set(SCHEDULE_TABLES) == {"power", "constant"}
+
+
+class TestLabels:
+    @pytest.mark.parametrize(
+        ("flags", "columns"),
+        [
+            (["schema.target=['z', 'id']"], "target"),
+            (["schema.weight=id"], "weight"),
+            (["schema.categorical=['id']"], "categorical"),
+            (["schema.timestamps=['id']"], "timestamps"),
+            (["schema.features=['a']", "schema.target=id"], "target"),
+        ],
+    )
+    def test_the_key_means_nothing_else(self, config: Path, flags: list[str], columns: str) -> None:
+        (found,) = problems(config, "labels.key=id", *flags)
+        rule = f"labels.key: must not be a column that schema.{columns} names, got 'id' (from flag labels.key)"
+        assert found == rule
+
+    @pytest.mark.parametrize(
+        "flags", [["schema.ignore=['id']"], ["schema.features=['id', 'a']", "schema.categorical=['id']"]]
+    )
+    def test_the_key_may_be_ignored_or_a_feature_that_is_named(self, config: Path, flags: list[str]) -> None:
+        assert read(config, "labels.key=id", *flags).labels.key == "id"
+
+    @pytest.mark.parametrize("format", ["csv", "parquet"])
+    def test_formats_without_json_are_refused(self, config: Path, format: str) -> None:
+        (found,) = problems(config, "labels.key=id", f"source.format={format}")
+        assert found == (
+            f"labels.key: must be left out where a source has the format {format!r}; only JSON Lines are joined, "
+            "got 'id' (from flag labels.key)"
+        )
+
+    @pytest.mark.parametrize("flag", ["expire_events=5", "expire_seconds=1.5"])
+    def test_nothing_expires_where_nothing_waits(self, config: Path, flag: str) -> None:
+        (found,) = problems(config, f"labels.{flag}")
+        assert found.startswith(f"labels.{flag.partition('=')[0]}: must be left out where labels.key is")
+
+    @pytest.mark.parametrize("flag", ["max_pending=0", "expire_events=0", "expire_seconds=0.0", "key=''"])
+    def test_bounds(self, config: Path, flag: str) -> None:
+        found = problems(config, "labels.key=id", f"labels.{flag}")
+        assert found[0].startswith(f"labels.{flag.partition('=')[0]}: must ")
+
+    def test_with_other_mistakes_beside_it_each_is_told(self, config: Path) -> None:
+        found = problems(config, "labels.key=y", "labels.kye=x", "source.kind=no")
+        assert [problem.partition(":")[0] for problem in found] == ["source.kind", "labels.kye"]
+        assert len(problems(config, "labels.key=y", "schema.weigth=x")) == 1
 
 
 class TestSeveralSources:

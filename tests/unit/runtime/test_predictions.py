@@ -91,6 +91,14 @@ def test_a_row_becomes_an_object(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("to", ["jsonl", "parquet"])
+def test_the_loss_is_there_where_an_event_was_learned(tmp_path, to):
+    path = tmp_path / "out.parquet"
+    write(path, to, rows_from(losses=np.array([0.25, math.nan])))
+    found = lines(path) if to == "jsonl" else parquet.read_table(tmp_path).to_pylist()
+    assert [row["loss"] for row in found] == [0.25, None]
+
+
 def test_several_outputs_are_objects_by_name(tmp_path):
     write(tmp_path / "out", "jsonl", rows_from(**several_outputs()))
     first, second = lines(tmp_path / "out")
@@ -443,7 +451,7 @@ def test_intervals_and_shares_can_be_left_out(tmp_path):
     events = mixed("outputs")
     for to in ("jsonl", "parquet"):
         rows, *_ = written(tmp_path, "outputs", events, to=to, interval=0.0, gate=False)
-        assert rows[-1].keys() == {"place", "model_version", "prediction", "target"}
+        assert rows[-1].keys() == {"place", "model_version", "prediction", "target", "loss"}
     rows, *_ = written(tmp_path, "outputs", events)
     assert rows[-1]["interval"].keys() == {"y", "z"}
     assert len(rows[-1]["gate"]) == 2

@@ -1,0 +1,68 @@
+"""Kafka sources for tests: settings of a broker, and reading to the end."""
+
+import time
+import uuid
+from contextlib import contextmanager
+
+from streammoe_connectors.kafka import KafkaSource
+
+PATIENCE = 30.0
+
+
+def settings_of(address, topics, **more):
+    """Settings of a source with a group of its own."""
+    needed = {"kind": "kafka", "bootstrap_servers": address, "topics": topics, "group": f"group-{uuid.uuid4().hex[:8]}"}
+    return KafkaSource.Settings(**needed | more)
+
+
+@contextmanager
+def opened(settings, position=None):
+    """A source that is ready."""
+    source = KafkaSource(settings)
+    try:
+        source.seek(position)
+        wait_for(lambda: source.prepare(0.2), "reading can begin")
+        yield source
+    finally:
+        source.close()
+
+
+def wait_for(true, what, seconds=PATIENCE):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"{seconds} s passed before {what}"
+
+
+def batches(source):
+    """All batches up to the end."""
+    deadline = time.monotonic() + PATIENCE
+    while not source.finished:
+        assert time.monotonic() < deadline, "it does not end"
+        batch = source.poll(0.2)
+        if batch is not None:
+            yield batch
+
+
+def records_of(batch):
+    return [batch.record(i) for i in range(len(batch))]
+
+
+def take(source, count, seconds=PATIENCE):
+    """The next records, and the batch that holds the last of them."""
+    found, last, deadline = [], None, time.monotonic() + seconds
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records came: {found[-3:]}"
+        batch = source.poll(0.2)
+        if batch is not None:
+            found += records_of(batch)
+            last = batch
+    assert len(found) == count, found
+    return found, last
+
+
+def read(settings, position=None):
+    """All records up to the end, and the last position."""
+    with opened(settings, position) as source:
+        found = list(batches(source))
+    end = found[-1].end if found else position
+    return [record for batch in found for record in records_of(batch)], end
