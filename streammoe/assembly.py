@@ -17,7 +17,7 @@ import numpy as np
 from streammoe import settings as settings_module
 from streammoe.errors import CheckpointError, ConfigError, SinkError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
-from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, read_checkpoint
+from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.runtime.chained import ChainedSource
 from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, ProgressListener
@@ -36,7 +36,9 @@ LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
-"""Groups of entry points. Classes of the last two are called with their own settings and with those of the sources."""
+"""Groups of entry points. Classes of the last two are called with their own settings and with those of the sources.
+A ``check`` of theirs takes the same and the settings of checkpoints, and raises `ConfigError` for what does not go
+together."""
 MAY_CHANGE = {
     ("model", "range_factor"),
     ("labels", "max_pending"),
@@ -93,6 +95,10 @@ def load_settings(
     """
     settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
     _refuse_own_output(settings)
+    for group, section in ((PREDICTIONS, settings.predictions), (DEAD_LETTERS, settings.dead_letters)):
+        check = getattr(connectors(group).get(section.kind), "check", None)
+        if check is not None:
+            check(section, settings.sources, settings.checkpoint)
     return settings
 
 
@@ -202,13 +208,13 @@ def open_daemon(
             stack.callback(server.close)
         writer = _prediction_writer(settings)
         latest = None if fresh else store.latest()
+        recovered = None
         if writer is not None:
             stack.callback(writer.sink.close)
             if writer.sink.transactional:
-                _check_keep(settings)
                 position = None if latest is None else latest[1].metadata["positions"][0]
                 recovered = _recovered(writer.sink, position, health, stop)
-                latest = latest and _seen(store, latest, recovered)
+        latest = latest and _seen(store, latest, recovered)
         generation, found = latest or (0, None)
         model = model_from(settings) if found is None else _resumed(settings, found)
         metrics = Metrics()
@@ -243,15 +249,14 @@ def open_daemon(
             reasons=counters["reasons"],
             health=health,
             labels=_labels(settings, found),
+            # Last of all: a start that fails must leave everything as it was.
+            on_begin=store.set_aside if fresh else None,
             on_batch=on_batch,
         )
         if server is not None:
             server.show(metrics.registry)
         if found is not None:
             LOGGER.info("going on from a checkpoint in %s with %d events learned", store.folder, model.n)
-        if fresh:
-            # Last of all: a start that fails must leave everything as it was.
-            store.set_aside()
         yield Running(daemon, None if server is None else server.url, model.n)
 
 
@@ -274,14 +279,6 @@ def _dead_letters(settings: Settings) -> DeadLetterSink:
     return cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
 
 
-def _check_keep(settings: Settings) -> None:
-    if settings.checkpoint.keep < 2:
-        raise ConfigError(
-            f"checkpoint.keep: must be at least 2 where predictions are transactional, got {settings.checkpoint.keep}; "
-            "a crash between a checkpoint and its transaction goes back to the one before"
-        )
-
-
 def _recovered(sink: PredictionSink, position: Position | None, health: Health, stop: StopFlag | None) -> Recovered:
     """Which checkpoint's predictions have been seen, however long it takes to be told."""
     while (found := sink.recover(POLL_SECONDS, position)) is None:
@@ -291,48 +288,66 @@ def _recovered(sink: PredictionSink, position: Position | None, health: Health, 
     return found
 
 
-def _seen(store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered) -> tuple[int, Checkpoint]:
+def _seen(
+    store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered | None
+) -> tuple[int, Checkpoint]:
     """Of the newest sound checkpoint and those before it the newest whose predictions have all been seen.
 
     A crash between a checkpoint and its transaction leaves one whose predictions nobody has seen, nor ever will. The
     one before it makes them again.
+
+    Args:
+        store: of the checkpoints.
+        latest: the newest sound one.
+        recovered: what the broker says, if predictions are transactional now.
+
+    Raises:
+        CheckpointError: it cannot be told, or that one is no longer there.
     """
-    if not latest[1].metadata.get("transactional"):
+    generation, found = latest
+    if not found.metadata.get("transactional") or not found.metadata["counters"]["outcomes"]:
         return latest
-    generation = latest[0]
-    if recovered.generation is None:
-        if not latest[1].metadata["counters"]["outcomes"]:
-            return latest
-        message = (
-            f"checkpoint folder {store.folder}: generation {generation} awaits a transaction, and the group has no "
-            "committed offsets that tell whether it was committed (have they expired, or was the group renamed?); "
-            "start once with predictions.transactional = false to go on from it, or begin anew with --fresh"
-        )
-        raise CheckpointError(message)
-    if recovered.generation > generation:
+    told = None if recovered is None else recovered.generation
+    seen = max(store.confirmed, told or 0)
+    if seen > generation:
         LOGGER.warning(
             "going on from generation %d, although predictions up to generation %d have been seen: those after it are "
             "made again, and are seen twice",
             generation,
-            recovered.generation,
+            seen,
         )
-    if recovered.generation >= generation:
+    if seen >= generation:
         return latest
-    if recovered.generation not in store.generations():
+    problem = f"checkpoint folder {store.folder}: nobody knows whether the predictions of generation {generation} were"
+    if recovered is None:
         message = (
-            f"checkpoint folder {store.folder}: predictions up to generation {recovered.generation} have been seen, "
-            f"and there are only {', '.join(map(str, store.generations()))}; raise checkpoint.keep, and start once "
-            "with predictions.transactional = false to go on without those in between"
+            f"{problem} committed, since the daemon ended in between; start it once more with [predictions] as it was, "
+            "transactional, stop it in good order, and change the settings then"
         )
         raise CheckpointError(message)
-    found = store.load(recovered.generation)
+    if told is None:
+        message = (
+            f"{problem} committed: the group has no offsets of this daemon (have they expired, or was the group "
+            f"renamed?). To take it that they were, write {generation} into the file {store.folder / CONFIRMED}; if "
+            "they were not, those since the generation before are missing. Or begin anew with --fresh, which makes all "
+            "predictions again"
+        )
+        raise CheckpointError(message)
+    if seen not in store.generations():
+        message = (
+            f"checkpoint folder {store.folder}: predictions up to generation {seen} have been seen, and there are only "
+            f"{', '.join(map(str, store.generations()))}. To go on from generation {generation} without those in "
+            f"between, write {generation} into the file {store.folder / CONFIRMED}, and raise checkpoint.keep"
+        )
+        raise CheckpointError(message)
     LOGGER.warning(
         "going back from generation %d to %d: the predictions after it were never seen, and are made again",
         generation,
-        recovered.generation,
+        seen,
     )
-    store.set_aside(after=recovered.generation)
-    return recovered.generation, found
+    before = store.load(seen)
+    store.set_aside(after=seen)
+    return seen, before
 
 
 def _latest_runs(metadata: Mapping[str, Any]) -> dict[str, int]:

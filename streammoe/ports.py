@@ -164,9 +164,10 @@ class Source(Protocol):
 
     @property
     def position(self) -> Position | None:
-        """Where reading begins, once prepared, if that is worth a checkpoint before anything was read.
+        """Where reading stands, once prepared, if that is worth a checkpoint although no record has told it.
 
-        Such as the end of a topic: a start after a crash must not begin at what is the end then.
+        Such as the end of a topic, where reading begins: a start after a crash must not begin at what is the end then.
+        Or where it went on because what was to be read is lost. ``None`` again after a batch that passes it.
         """
         return None
 

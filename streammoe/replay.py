@@ -136,12 +136,11 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
             store.prepare()
         latest = store.latest()
         assert latest is not None  # noqa: S101 - for the type checker; there are generations
-        found = latest[1]
-        if found.metadata.get("transactional"):
+        generation, found = latest
+        if found.metadata.get("transactional") and store.confirmed < generation:
             message = (
-                f"checkpoint folder {folder}: its newest checkpoint stands only together with a transaction on the "
-                "predictions, which a replay cannot take part in; run the daemon with predictions.transactional = "
-                "false, stop it, and replay then"
+                f"checkpoint folder {folder}: the daemon ended between its newest checkpoint and the transaction of "
+                "its predictions; start it once more, stop it in good order, and replay then"
             )
             raise CheckpointError(message)
         this = _Replay(path, settings, store, found, reason)
@@ -294,6 +293,7 @@ class _Replay:
                 "scores": scores.to_json(),
                 # Of each file the latest replay: it has taken those before it out of the file.
                 "replayed": {**metadata.get("replayed", {}), self.place: sorted(self.named)},
+                "transactional": False,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
         )

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from streammoe.ports import DeadLetter, DeadLetterSink
-from streammoe_connectors.kafka_producer import FIRST_SECONDS, TOPIC_NAME, Delivery, Target, TopicProducer, borrowed
+from streammoe_connectors.kafka_producer import (
+    FIRST_SECONDS,
+    TOPIC_NAME,
+    Delivery,
+    Target,
+    TopicProducer,
+    borrowed,
+    check_topic,
+)
 from streammoe_connectors.kafka_settings import Connection, servers
 
 SECTION = "dead_letters"
@@ -46,6 +54,15 @@ class KafkaDeadLetters(DeadLetterSink):
     """
 
     Settings = KafkaDeadLetterSettings
+
+    @staticmethod
+    def check(settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:  # noqa: ARG004
+        """See that the section goes together with the sources; the settings of checkpoints do not matter.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        check_topic(settings, settings.topic, SECTION, sources)
 
     def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
         target = Target(SECTION, settings.topic, 'keep refused records in a file, by dead_letters.kind = "file"')

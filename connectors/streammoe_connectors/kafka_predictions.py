@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
@@ -12,7 +12,15 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_va
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_rows
-from streammoe_connectors.kafka_producer import FIRST_SECONDS, TOPIC_NAME, Delivery, Target, TopicProducer, borrowed
+from streammoe_connectors.kafka_producer import (
+    FIRST_SECONDS,
+    TOPIC_NAME,
+    Delivery,
+    Target,
+    TopicProducer,
+    borrowed,
+    check_topic,
+)
 from streammoe_connectors.kafka_settings import Connection, servers
 from streammoe_connectors.kafka_transactions import TransactionalProducer
 
@@ -70,6 +78,29 @@ class KafkaPredictions(PredictionSink):
     """
 
     Settings = KafkaPredictionSettings
+
+    @staticmethod
+    def check(settings: KafkaPredictionSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:
+        """See that the section goes together with others.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        check_topic(settings, settings.topic, SECTION, sources)
+        if not settings.transactional:
+            return
+        _group(sources)
+        if checkpoint.keep < 2:
+            raise ConfigError(
+                f"checkpoint.keep: must be at least 2 where predictions are transactional, got {checkpoint.keep}; a "
+                "crash between a checkpoint and its transaction goes back to the one before"
+            )
+        if settings.transaction_timeout_seconds < 2 * checkpoint.every_seconds:
+            raise ConfigError(
+                "predictions.transaction_timeout_seconds: must be at least twice checkpoint.every_seconds = "
+                f"{checkpoint.every_seconds:g}, for which a transaction is open, got "
+                f"{settings.transaction_timeout_seconds:g}; raise it, or lower the other"
+            )
 
     def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
         connection = borrowed(settings, SECTION, sources)

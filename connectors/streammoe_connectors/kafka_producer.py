@@ -122,6 +122,22 @@ def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -
     return source
 
 
+def check_topic(settings: Connection, topic: str, section: str, sources: Sequence[BaseModel]) -> None:
+    """See that there is a connection, and that nobody reads what is written.
+
+    Raises:
+        ConfigError: there is none, or a source reads the topic.
+    """
+    connection = borrowed(settings, section, sources)
+    for source in sources:
+        same = isinstance(source, Connection) and set(source.bootstrap_servers) & set(connection.bootstrap_servers)
+        if same and topic in getattr(source, "topics", ()):
+            raise ConfigError(
+                f"{section}.topic: is {topic!r}, which the source reads: the daemon would learn what it says, without "
+                "end; name another topic"
+            )
+
+
 def known_options(connection: Connection, known: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a connection that a kind of client knows; those of a source may be for consumers only."""
     return {name: value for name, value in client_options(connection).items() if name in known}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
@@ -69,6 +70,7 @@ class TransactionalProducer(TopicProducer):
         self._recovering: Future[Recovered] | None = None
         self._open_since: float | None = None
         self._slow = False
+        self._last: tuple[Position, int] | None = None
         super().__init__(
             target,
             connection,
@@ -165,12 +167,7 @@ class TransactionalProducer(TopicProducer):
                 f"{section}.transactional: the checkpoint holds no position of group {self._group!r} to commit beside "
                 f"the {section}; name the Kafka source as it was, or set {section}.transactional = false"
             )
-        mirror = mirror_metadata(part["owner"], generation, time.time())
-        offsets = {
-            TopicPartition(topic, int(number)): OffsetAndMetadata(offset, mirror, -1)
-            for topic, found in part["topics"].items()
-            for number, offset in found["partitions"].items()
-        }
+        offsets = _mirrored(part, part["owner"], generation)
         self.begin()
         producer = self.wait_connected()
         try:
@@ -181,15 +178,30 @@ class TransactionalProducer(TopicProducer):
             raise self.fail(error) from error
         self._tell_if_slow()
         self._open_since = None
+        self._last = (part, generation)
 
     def close(self) -> None:
-        """End an open transaction, so that nobody waits for it, and let go of the connection."""
-        if self._open_since is not None and self._producer is not None:
-            try:
-                in_background(self._producer.abort_transaction).result(CLOSE_SECONDS)
-            except (KafkaError, TimeoutError) as error:
-                LOGGER.info("a transaction is left to its time-out or to the next start (%r)", error)
+        """End an open transaction, so that nobody waits for it; else let others take over at once."""
+        producer = self._producer
+        if producer is not None and self._open_since is not None:
+            self._at_last(producer.abort_transaction, "a transaction is left to its time-out or to the next start")
+        elif producer is not None and self._last is not None and self._failure is None:
+            part, generation = self._last
+
+            def release() -> None:
+                producer.begin_transaction()
+                producer.send_offsets_to_transaction(_mirrored(part, "", generation), self._group)
+                producer.commit_transaction()
+
+            self._at_last(release, "for a while nobody else can take over")
         super().close()
+
+    @staticmethod
+    def _at_last(call: Callable[[], object], otherwise: str) -> None:
+        try:
+            in_background(call).result(CLOSE_SECONDS)
+        except (KafkaError, TimeoutError) as error:
+            LOGGER.info("%s (%r)", otherwise, error)
 
     def explained(self, error: BaseException, size: int = 0, place: Place | None = None) -> SinkError:
         section = self.target.section
@@ -231,6 +243,16 @@ class TransactionalProducer(TopicProducer):
                 self._timeout,
                 self.target.section,
             )
+
+
+def _mirrored(part: Position, owner: str, generation: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets of a Kafka source's position, with the mark of their owner."""
+    mirror = mirror_metadata(owner, generation, time.time())
+    return {
+        TopicPartition(topic, int(number)): OffsetAndMetadata(offset, mirror, -1)
+        for topic, found in part["topics"].items()
+        for number, offset in found["partitions"].items()
+    }
 
 
 def kafka_part(position: Position | None) -> Position | None:

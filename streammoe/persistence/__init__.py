@@ -3,9 +3,10 @@
 from streammoe.persistence.durable import replace
 from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, state_digest
 from streammoe.persistence.lock import FolderLock
-from streammoe.persistence.store import CheckpointStore, read_checkpoint
+from streammoe.persistence.store import CONFIRMED, CheckpointStore, read_checkpoint
 
 __all__ = [
+    "CONFIRMED",
     "FORMAT",
     "Checkpoint",
     "CheckpointStore",

@@ -17,6 +17,9 @@ from streammoe.types import AnyArray
 
 logger = logging.getLogger(__name__)
 
+CONFIRMED = "confirmed"
+"""A file that holds the last generation whose transaction is committed; only there with transactions."""
+
 _NAME = re.compile(r"checkpoint-(\d{12,})\.safetensors", re.ASCII)
 
 
@@ -129,6 +132,8 @@ class CheckpointStore:
         generations = [generation for generation in self.generations() if generation > after]
         if not generations:
             return None
+        if self.confirmed > after:
+            self.confirm(after)  # numbers above are given anew
         try:
             aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
             # The newest last: whatever is left when a process is killed in between, the newest is still the newest.
@@ -144,6 +149,28 @@ class CheckpointStore:
         which = "the checkpoints that were" if not after else f"the checkpoints after generation {after} that were"
         logger.warning("%s in %s are in %s now", which, self.folder, aside)
         return aside
+
+    @property
+    def confirmed(self) -> int:
+        """The last generation that was told by `confirm`, or 0."""
+        try:
+            return int((self.folder / CONFIRMED).read_text(encoding="ascii"))
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def confirm(self, generation: int) -> None:
+        """Keep, durably, that what belongs to this generation elsewhere is done: its transaction is committed.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        path = self.folder / CONFIRMED
+        try:
+            replace(path, f"{generation}\n".encode())
+        except OSError as error:
+            raise CheckpointError(
+                f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"
+            ) from error
 
     def _prune(self) -> None:
         for generation in self.generations()[: -self.keep]:

@@ -50,14 +50,14 @@ class ChainedSource(Source):
                 raise ConfigError(
                     f"source.{self._prepared}: never ends, so that what comes after it would never be read; put it last"
                 )
-            if source.position is not None:
-                self._positions[self._prepared] = source.position
             self._prepared += 1
         return True
 
     @property
     def position(self) -> Position | None:
-        return None if all(source.position is None for source in self._sources) else self._joined()
+        told = [source.position for source in self._sources]
+        self._positions = [own if now is None else now for own, now in zip(self._positions, told, strict=True)]
+        return None if told == [None] * len(told) else self._joined()
 
     def poll(self, timeout: float) -> Batch | None:
         for i, source in enumerate(self._sources):

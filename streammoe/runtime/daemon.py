@@ -84,6 +84,7 @@ class Daemon:
         reasons: Mapping[str, int],
         health: Health,
         labels: LabelJoin | None = None,
+        on_begin: Callable[[], object] | None = None,
         on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
@@ -101,6 +102,8 @@ class Daemon:
         self._health = health
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
+        self._on_begin = on_begin
+        """Called once reading can begin, before anything is saved."""
         self._on_batch = on_batch
         self._unsaved = 0
         self._processed = 0
@@ -153,7 +156,7 @@ class Daemon:
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
-        if self._unsaved or not self._path:
+        if self._is_prepared and not self._pin() and (self._unsaved or not self._path):
             self.checkpoint()
         self._health.ready = False
         return self._summary(time.monotonic() - started)
@@ -165,14 +168,20 @@ class Daemon:
         if stop.requested:
             return
         self._is_prepared = self._health.ready = True
-        if self._position is None:
-            self._position = self._source.position
-            if self._position is not None:
-                # A crash before the first checkpoint must not begin elsewhere, such as at what is the end then.
-                self.checkpoint()
-        else:
+        if self._on_begin is not None:
+            self._on_begin()
+        if not self._pin():
             self._tell_source()
         self._look_at_source()
+
+    def _pin(self) -> bool:
+        """Save where reading stands if no record has told it: a crash must not begin, or go on, elsewhere."""
+        position = self._source.position
+        if position is None or position == self._position:
+            return False
+        self._position = position
+        self.checkpoint()
+        return True
 
     def checkpoint(self) -> None:
         """Make everything learned so far survive a crash.
@@ -220,6 +229,7 @@ class Daemon:
             return
         if self._pipeline.predictions is not None and self._is_transactional:
             self._pipeline.predictions.sink.commit(self._position, self._generation)
+            self._store.confirm(self._generation)
         else:
             self._source.commit(self._position, self._generation)
 
@@ -231,6 +241,7 @@ class Daemon:
         batch = self._source.poll(POLL_SECONDS)
         self._look_at_source()
         if batch is None:
+            self._pin()
             return
         started = time.monotonic()
         was_warming_up = self.model.is_warming_up
@@ -303,6 +314,6 @@ class Daemon:
             pending=self._pending,
             scores=self.scores.summary(),
             events_per_second=self._processed / max(seconds, 1e-9),
-            checkpoint=self._path,
+            checkpoint=self._path or (str(self._store.path(self._generation)) if self._generation else ""),
             state_digest=digest_with(self.model, {} if self._labels is None else self._labels.arrays()),
         )

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -9,7 +10,7 @@ from pydantic import BaseModel
 
 from streammoe import assembly
 from streammoe.assembly import load_settings, open_daemon
-from streammoe.errors import CheckpointError, ConfigError, SinkError
+from streammoe.errors import CheckpointError, SinkError
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import PredictionSink, Recovered
 from streammoe.testing import ListSource
@@ -59,6 +60,10 @@ class Steady(ListSource):
     @property
     def position(self):
         return {"kind": "list", "next": 0} if self._begun_anew else None
+
+    def poll(self, timeout):
+        self._begun_anew = False
+        return super().poll(timeout)
 
     def commit(self, position, generation):
         raise AssertionError("positions are committed by the sink")
@@ -218,25 +223,57 @@ def test_a_stop_ends_the_wait(broker):
         run(stop=Requested)
 
 
-def test_one_generation_is_not_enough(broker):
-    with pytest.raises(ConfigError, match=r"checkpoint\.keep: must be at least 2"):
-        run("checkpoint.keep=1")
-
-
-def test_a_group_that_has_forgotten_is_not_guessed_at(broker, monkeypatch):
-    crash(broker, 30)
-    broker.generation = None
-    with pytest.raises(CheckpointError, match=r"no committed offsets.*predictions.transactional = false"):
+@pytest.fixture
+def torn(broker):
+    """A daemon has ended between its fourth checkpoint and the transaction of that."""
+    broker.crash_before = 4
+    with pytest.raises(Crash):
         run()
-    monkeypatch.setattr(Steady, "commit", lambda self, position, generation: None)
-    assert run("predictions.transactional=false").events == 600
+    broker.crash_before = None
+    assert (newest(), CheckpointStore("state").confirmed) == (4, 3)
+    return broker
 
 
-def test_a_generation_that_is_gone_is_not_guessed_at(broker):
+def test_a_group_that_has_forgotten_is_not_guessed_at(torn):
+    torn.generation = None
+    with pytest.raises(CheckpointError, match=r"the group has no offsets of this daemon.*write 4 into the file"):
+        run()
+    Path("state/confirmed").write_text("4\n")
+    assert run().events == 600
+
+
+def test_after_a_good_end_nobody_need_be_asked(broker):
     run()
-    broker.generation = 1
-    with pytest.raises(CheckpointError, match=r"predictions up to generation 1 have been seen.*raise checkpoint\.keep"):
+    broker.generation = None
+    assert run().events == 600
+    assert broker.seen == list(range(600))
+
+
+@pytest.mark.parametrize("flag", ["predictions.transactional=false", "predictions.kind=none"])
+def test_transactions_are_not_turned_off_while_one_is_missing(torn, monkeypatch, flag):
+    monkeypatch.setattr(Steady, "commit", lambda self, position, generation: None)
+    with pytest.raises(CheckpointError, match=r"start it once more with \[predictions\] as it was"):
+        run(flag)
+    run()
+    assert torn.seen == list(range(600))
+    assert run(flag).events == 600
+
+
+def test_a_generation_that_is_gone_is_not_guessed_at(torn):
+    torn.generation = 1
+    Path("state/confirmed").write_text("1\n")
+    CheckpointStore("state").path(1).unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match=r"up to generation 1 have been seen.*there are only 2, 3, 4.*keep"):
         run()
+
+
+def test_numbers_that_are_given_anew_are_not_taken_for_confirmed(broker):
+    run()
+    broker.crash_before = 3
+    with pytest.raises(Crash):
+        run(fresh=True)
+    broker.crash_before = None
+    assert (newest(), CheckpointStore("state").confirmed) == (3, 2)
 
 
 def test_going_on_from_before_what_was_seen_is_told(broker, caplog):

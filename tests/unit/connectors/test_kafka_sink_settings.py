@@ -45,6 +45,36 @@ def test_transactions_need_a_group():
         KafkaPredictions(predictions(transactional=True, bootstrap_servers="here:1"), [FILE])
 
 
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [
+        (["predictions.topic=t"], r"predictions\.topic: is 't', which the source reads"),
+        (["dead_letters.kind=kafka", "dead_letters.topic=t"], r"dead_letters\.topic: is 't', which the source reads"),
+        (["predictions.transactional=true", "checkpoint.keep=1"], r"checkpoint\.keep: must be at least 2"),
+        (
+            ["predictions.transactional=true", "checkpoint.every_seconds=301"],
+            r"transaction_timeout_seconds: must be at least twice checkpoint\.every_seconds = 301, .*got 600",
+        ),
+        (["source.kind=file", "source.path=a.jsonl"], r"predictions\.bootstrap_servers: required"),
+    ],
+)
+def test_what_does_not_go_together_is_found_without_a_broker(tmp_path, flags, rule):
+    source = {"kind": "kafka", "topics": "t", "group": "g", "bootstrap_servers": "there:1"}
+    if "source.kind=file" in flags:
+        source = {}
+    given = [f"source.{name}={value}" for name, value in source.items()]
+    config = tmp_path / "config.toml"
+    config.write_text('schema.target = "y"\npredictions = { kind = "kafka", topic = "p" }\n')
+    with pytest.raises(ConfigError, match=rule):
+        load_settings(config, overrides=[*given, *flags], environment={})
+
+
+def test_another_cluster_may_have_a_topic_of_the_same_name():
+    KafkaPredictions.check(
+        KafkaPredictions.Settings(kind="kafka", topic="t", bootstrap_servers="elsewhere:1"), [TOPIC], None
+    )
+
+
 def test_a_place_is_a_key():
     assert place_key({"path": "ä", "offset": 3}) == '{"path":"ä","offset":3}'.encode()
 

@@ -83,6 +83,12 @@ class Told(ListSource):
     def position(self):
         return self.begins
 
+    def poll(self, timeout):
+        batch = super().poll(timeout)
+        if batch is not None:
+            self.begins = None
+        return batch
+
     def status(self):
         return SourceStatus(ready=self.unanswered < 0, connected=self.unanswered < 0)
 
@@ -199,10 +205,39 @@ def test_where_reading_begins_is_saved_before_anything_is_read(build):
 def test_a_source_that_goes_on_is_told_from_which_checkpoint(build):
     build(GOOD[:100]).daemon.run(Asked())
     ran = build(GOOD[:200])
-    ran.source.begins = {"kind": "list", "next": 0}  # it must not begin there again
     ran.daemon.run(Asked())
     assert [commit["next"] for commit in ran.source.commits] == [100, 200]
     assert ran.store.positions == [200]
+
+
+def test_where_a_source_had_to_go_on_is_saved_though_nothing_comes(build):
+    ran = build(GOOD[:300], pauses=[100])
+    moved = {"kind": "list", "next": 100, "moved": True}
+    ran.source._before_poll = lambda at: setattr(ran.source, "begins", moved if at == 100 else None)
+    ran.daemon.run(Asked())
+    assert [saved["positions"][0] for saved in ran.store.saved] == [moved, {"kind": "list", "next": 300}]
+
+
+def test_what_was_moved_to_at_the_end_is_saved_too(build):
+    build(GOOD[:100]).daemon.run(Asked())
+    ran = build(GOOD[:100])
+    ran.source.begins = {"kind": "list", "next": 0}
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [0]
+
+
+def test_what_is_to_be_set_aside_stays_until_reading_can_begin(build):
+    ran = build(GOOD[:100])
+    ran.daemon._on_begin = lambda: ran.told.append("begun")
+    ran.source.unanswered = 10**9
+    stop = Asked()
+    ran.source.on_prepare = lambda: setattr(stop, "requested", True)
+    assert ran.daemon.run(stop).checkpoint == ""
+    assert ran.told == []
+    ran = build(GOOD[:100])
+    ran.daemon._on_begin = lambda: ran.told.append("begun")
+    ran.daemon.run(Asked())
+    assert ran.told == ["begun", "flushed", "saved", "committed"]
 
 
 # --- when it saves --------------------------------------------------------------------------------------------------
