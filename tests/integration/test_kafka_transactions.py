@@ -119,6 +119,30 @@ def test_the_position_of_a_chain_is_committed_too(setup):
     assert [one.offset for one in setup.committed()] == [1, 2]
 
 
+def test_a_good_end_lets_others_take_over_and_keeps_the_position(setup):
+    sink = setup.sink()
+    setup.recovered(sink, None)
+    sink.write(rows(0, 10))
+    sink.flush()
+    sink.commit(setup.position(4, 6), 2)
+    sink.close()
+    found = setup.committed()
+    assert [one.offset for one in found] == [4, 6]
+    assert {(parse_mirror(one.metadata).owner, parse_mirror(one.metadata).generation) for one in found} == {("", 2)}
+    assert setup.recovered(setup.sink(), setup.position(4, 6)) == 2
+    assert setup.seen() == list(range(10))
+
+
+def test_an_end_amid_a_transaction_lets_go_of_nothing(setup):
+    sink = setup.sink()
+    setup.recovered(sink, None)
+    sink.commit(setup.position(4, 6), 2)
+    sink.write(rows(0, 10))
+    sink.close()
+    assert {parse_mirror(one.metadata).owner for one in setup.committed()} == {"owner-1"}
+    assert setup.seen() == []
+
+
 def test_a_restart_ends_what_was_left_open_and_is_told_the_generation(setup):
     first = setup.sink()
     setup.recovered(first, None)
