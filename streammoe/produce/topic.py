@@ -8,7 +8,7 @@ import tomllib
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe.produce.messages import Message
@@ -16,6 +16,7 @@ from streammoe.produce.messages import Message
 try:
     from kafka import KafkaAdminClient, KafkaProducer
     from kafka import errors as kafka_errors
+    from kafka.admin import ConfigResource, ConfigResourceType
 except ModuleNotFoundError as error:  # the extra is optional
     raise ConfigError(
         f"kafka-python is not installed ({error}); install it with pip install 'streammoe[kafka]'"
@@ -25,6 +26,10 @@ _LOG = logging.getLogger("kafka")
 CONNECT_MS = 10_000
 DELIVER_MS = 30_000
 """How long a broker that went away may stay away."""
+LARGEST_REQUEST = 64 << 20
+"""Bytes; the topic's own limit is to decide."""
+TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+LIMIT = "max.message.bytes"
 WINDOW = 2_000
 WINDOWS = 20
 """So many records times so many windows may be on their way; the client itself has no limit."""
@@ -69,6 +74,29 @@ class _ClientLog(logging.Handler):
         self.first = self.first or re.sub(r"^<.*?>: ", "", record.getMessage())
 
 
+class _Sent(NamedTuple):
+    """One record on its way."""
+
+    number: int
+    size: int
+    """In bytes, of key and value."""
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something, in words.
+
+    >>> counted(1, "record"), counted(2_000, "record")
+    ('1 record', '2,000 records')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _not_written(records: list[_Sent]) -> str:
+    first = min(records)
+    which = "record" if len(records) == 1 else "first record"
+    return f"{counted(len(records), 'record')} not written ({which} {first.number}, {first.size:,} bytes)"
+
+
 class Topic:
     """A topic, from construction to `close`.
 
@@ -89,12 +117,15 @@ class Topic:
     ) -> None:
         self._servers = servers
         self._name = name
-        self._waiting: deque[list[Any]] = deque([[]])
+        self._waiting: deque[list[tuple[Any, _Sent]]] = deque([[]])
         self.acknowledged = 0
         """Records that the broker has confirmed."""
+        self._for_topic: list[_Sent] = []
+        """Records that are larger than the topic takes."""
+        self._for_client: list[_Sent] = []
+        """Those that are larger than the client takes."""
         self._client_log = _ClientLog()
         _LOG.addHandler(self._client_log)
-        _LOG.propagate = logging.getLogger("streammoe").isEnabledFor(logging.DEBUG)
         try:
             self._producer = self._connected(partitions, paced, settings)
         except BaseException:
@@ -104,7 +135,10 @@ class Topic:
     def _connected(self, partitions: int | None, paced: bool, settings: dict[str, Any]) -> Any:
         common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_MS, **settings}
         try:
-            self._prepare(partitions, common)
+            self._admin_settings = {
+                name: value for name, value in common.items() if name in KafkaAdminClient.DEFAULT_CONFIG
+            }
+            self._prepare(partitions)
             return KafkaProducer(
                 **{
                     "linger_ms": 5 if paced else 50,
@@ -112,6 +146,7 @@ class Topic:
                     "delivery_timeout_ms": DELIVER_MS,
                     "request_timeout_ms": DELIVER_MS // 2,
                     "max_block_ms": CONNECT_MS,
+                    "max_request_size": LARGEST_REQUEST,
                     "reconnect_backoff_max_ms": 1_000,
                     "allow_auto_create_topics": False,
                     **common,
@@ -128,21 +163,26 @@ class Topic:
                 f"--bootstrap-servers {self._servers!r} and --topic {self._name!r}"
             ) from None
 
-    def send(self, message: Message) -> None:
-        """Take a message; may wait for the broker.
+    def send(self, message: Message, number: int) -> None:
+        """Take a message; may wait for the broker. One that is too large is left out, for `problems` to tell.
+
+        Args:
+            message: what to send.
+            number: of its record, for messages.
 
         Raises:
             SourceError: an earlier one could not be delivered.
-            ValueError: this one is too large.
         """
+        size = len(message.value) + len(message.key or b"")
         try:
             future = self._producer.send(self._name, message.value, key=message.key, timestamp_ms=message.timestamp)
-        except kafka_errors.MessageSizeTooLargeError as error:
-            raise ValueError(str(error)) from error
+        except kafka_errors.MessageSizeTooLargeError:
+            self._for_client.append(_Sent(number, size))
+            return
         except kafka_errors.KafkaError as error:
             raise self._explained(error) from error
         newest = self._waiting[-1]
-        newest.append(future)
+        newest.append((future, _Sent(number, size)))
         if len(newest) == WINDOW:
             self._waiting.append([])
             if len(self._waiting) > WINDOWS:
@@ -166,13 +206,45 @@ class Topic:
         finally:
             self._leave_log()
 
+    def problems(self) -> list[str]:
+        """What was not written, once everything else is, and what to do about it; a sentence for each limit."""
+        found = []
+        if self._for_topic:
+            room = 2 * max(sent.size for sent in self._for_topic) + 1024
+            limit = self._limit()
+            found.append(
+                f"topic {self._name!r}: {_not_written(self._for_topic)}: larger than its max.message.bytes"
+                f"{f', {limit},' if limit else ''} allows; raise that (kafka-configs.sh --alter --entity-type topics "
+                f"--entity-name {self._name} --add-config max.message.bytes={room}), or leave such records out"
+            )
+        if self._for_client:
+            limit = self._producer.config["max_request_size"]
+            found.append(
+                f"topic {self._name!r}: {_not_written(self._for_client)}: larger than max_request_size, {limit}, of "
+                "the client allows; raise that by --config, or leave such records out"
+            )
+        return found
+
+    def _limit(self) -> str | None:
+        """The topic's, unless the broker does not tell."""
+        wanted = ConfigResource(ConfigResourceType.TOPIC, self._name, {LIMIT: None})
+        try:
+            admin = KafkaAdminClient(**self._admin_settings)
+            try:
+                found = admin.describe_configs([wanted], config_filter="all")
+            finally:
+                admin.close()
+        except kafka_errors.KafkaError as error:
+            _LOG.debug("%s of %s is not known: %s", LIMIT, self._name, error)
+            return None
+        print(found)
+        return None
+
     def _leave_log(self) -> None:
         _LOG.removeHandler(self._client_log)
-        _LOG.propagate = True
 
-    def _prepare(self, partitions: int | None, common: dict[str, Any]) -> None:
-        known = KafkaAdminClient.DEFAULT_CONFIG
-        admin = KafkaAdminClient(**{name: value for name, value in common.items() if name in known})
+    def _prepare(self, partitions: int | None) -> None:
+        admin = KafkaAdminClient(**self._admin_settings)
         try:
             if self._name not in admin.list_topics():
                 new = {"num_partitions": partitions or 1, "replication_factor": 1}
@@ -188,9 +260,12 @@ class Topic:
             )
 
     def _confirm(self) -> None:
-        for future in self._waiting.popleft():
+        for future, sent in self._waiting.popleft():
             try:
                 future.get(2 * DELIVER_MS / 1000)  # fails by itself before
+            except TOO_LARGE:
+                self._for_topic.append(sent)
+                continue
             except kafka_errors.KafkaError as error:
                 raise self._explained(error) from error
             self.acknowledged += 1
