@@ -109,7 +109,9 @@ def produce(
             f"longer than {LONGEST_BYTES} bytes, the most that is read of one; leave such records out of the file"
         )
     if problems:
-        raise SinkError("\n".join([*problems, f"{counted(to.acknowledged, 'other record')} written to topic {topic!r}"]))
+        raise SinkError(
+            "\n".join([*problems, f"{counted(to.acknowledged, 'other record')} written to topic {topic!r}"])
+        )
     messages.check()
     return Produced(to.acknowledged, took, topic)
 

@@ -26,6 +26,11 @@ _LOG = logging.getLogger("kafka")
 CONNECT_MS = 10_000
 DELIVER_MS = 30_000
 """How long a broker that went away may stay away."""
+ANSWERED_SECONDS = 2 * DELIVER_MS / 1000
+"""Within which a record is acknowledged or has failed by itself."""
+BATCH_BYTES = 1 << 18
+OVERHEAD = 1_024
+"""Bytes of a batch beside key and value of its only record, with room to spare."""
 LARGEST_REQUEST = 64 << 20
 """Bytes; the topic's own limit is to decide."""
 TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
@@ -120,6 +125,8 @@ class Topic:
         self._waiting: deque[list[tuple[Any, _Sent]]] = deque([[]])
         self.acknowledged = 0
         """Records that the broker has confirmed."""
+        self._limit: int | None = None
+        """Bytes of a batch, where the broker tells what the topic takes."""
         self._for_topic: list[_Sent] = []
         """Records that are larger than the topic takes."""
         self._for_client: list[_Sent] = []
@@ -135,14 +142,12 @@ class Topic:
     def _connected(self, partitions: int | None, paced: bool, settings: dict[str, Any]) -> Any:
         common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_MS, **settings}
         try:
-            self._admin_settings = {
-                name: value for name, value in common.items() if name in KafkaAdminClient.DEFAULT_CONFIG
-            }
-            self._prepare(partitions)
-            return KafkaProducer(
+            self._prepare(partitions, common)
+            batch = BATCH_BYTES if self._limit is None else min(BATCH_BYTES, self._limit)
+            producer = KafkaProducer(
                 **{
                     "linger_ms": 5 if paced else 50,
-                    "batch_size": 1 << 18,
+                    "batch_size": batch,
                     "delivery_timeout_ms": DELIVER_MS,
                     "request_timeout_ms": DELIVER_MS // 2,
                     "max_block_ms": CONNECT_MS,
@@ -152,6 +157,8 @@ class Topic:
                     **common,
                 }
             )
+            self._alone = producer.config["batch_size"] - OVERHEAD
+            return producer
         except kafka_errors.KafkaError as error:
             raise self._explained(error) from error
         except ConfigError:
@@ -183,6 +190,10 @@ class Topic:
             raise self._explained(error) from error
         newest = self._waiting[-1]
         newest.append((future, _Sent(number, size)))
+        if size > self._alone:
+            # The next one might get into the same batch, and be refused together with it.
+            with suppress(kafka_errors.KafkaError):  # told when it is confirmed
+                future.get(ANSWERED_SECONDS)
         if len(newest) == WINDOW:
             self._waiting.append([])
             if len(self._waiting) > WINDOWS:
@@ -211,11 +222,10 @@ class Topic:
         found = []
         if self._for_topic:
             room = 2 * max(sent.size for sent in self._for_topic) + 1024
-            limit = self._limit()
             found.append(
-                f"topic {self._name!r}: {_not_written(self._for_topic)}: larger than its max.message.bytes"
-                f"{f', {limit},' if limit else ''} allows; raise that (kafka-configs.sh --alter --entity-type topics "
-                f"--entity-name {self._name} --add-config max.message.bytes={room}), or leave such records out"
+                f"topic {self._name!r}: {_not_written(self._for_topic)}: larger than its {LIMIT}"
+                f"{f', {self._limit},' if self._limit else ''} allows; raise that (kafka-configs.sh --alter "
+                f"--entity-type topics --entity-name {self._name} --add-config {LIMIT}={room}), or leave such records out"
             )
         if self._for_client:
             limit = self._producer.config["max_request_size"]
@@ -225,32 +235,22 @@ class Topic:
             )
         return found
 
-    def _limit(self) -> str | None:
-        """The topic's, unless the broker does not tell."""
-        wanted = ConfigResource(ConfigResourceType.TOPIC, self._name, {LIMIT: None})
-        try:
-            admin = KafkaAdminClient(**self._admin_settings)
-            try:
-                found = admin.describe_configs([wanted], config_filter="all")
-            finally:
-                admin.close()
-        except kafka_errors.KafkaError as error:
-            _LOG.debug("%s of %s is not known: %s", LIMIT, self._name, error)
-            return None
-        print(found)
-        return None
-
     def _leave_log(self) -> None:
         _LOG.removeHandler(self._client_log)
 
-    def _prepare(self, partitions: int | None) -> None:
-        admin = KafkaAdminClient(**self._admin_settings)
+    def _prepare(self, partitions: int | None, common: dict[str, Any]) -> None:
+        known = KafkaAdminClient.DEFAULT_CONFIG
+        admin = KafkaAdminClient(**{name: value for name, value in common.items() if name in known})
         try:
             if self._name not in admin.list_topics():
                 new = {"num_partitions": partitions or 1, "replication_factor": 1}
                 with suppress(kafka_errors.TopicAlreadyExistsError):  # somebody else was quicker
                     admin.create_topics({self._name: new}, timeout_ms=CONNECT_MS, wait_for_metadata=True)
             there = len(admin.describe_topics([self._name])[0]["partitions"])
+            with suppress(kafka_errors.KafkaError, KeyError):  # a user may write without being told of settings
+                wanted = ConfigResource(ConfigResourceType.TOPIC, self._name, {LIMIT: None})
+                told = admin.describe_configs([wanted], config_filter="all")
+                self._limit = int(told["topic"][self._name][LIMIT]["value"])
         finally:
             admin.close()
         if partitions is not None and partitions != there:
@@ -262,7 +262,7 @@ class Topic:
     def _confirm(self) -> None:
         for future, sent in self._waiting.popleft():
             try:
-                future.get(2 * DELIVER_MS / 1000)  # fails by itself before
+                future.get(ANSWERED_SECONDS)
             except TOO_LARGE:
                 self._for_topic.append(sent)
                 continue

@@ -183,9 +183,8 @@ def test_a_record_that_the_topic_refuses_is_told_once_all_others_are_there(call,
 
 
 def test_the_limit_of_the_topic_decides_even_within_a_batch(call, topics, tmp_path):
-    small, large = topics.create(config={"max.message.bytes": "5000"}), topics.create(
-        config={"max.message.bytes": "3000000"}
-    )
+    small = topics.create(configs={"max.message.bytes": 5_000})
+    large = topics.create(configs={"max.message.bytes": 3_000_000})
     lines = [b'{"a": "%s"}' % (b"x" * (8_000 if i % 50 == 7 else 800)) for i in range(200)]
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     err = call("a.jsonl", "--topic", small, code=6)
