@@ -98,7 +98,7 @@ def produce(
                 to.send(message, messages.records)
         to.flush()
         took = time.monotonic() - started
-        problems = to.problems()
+        problems = [told for told in [to.problem()] if told]
     finally:
         to.close()
     for trouble, records in messages.troubles.items():

@@ -7,10 +7,11 @@ import re
 import tomllib
 from collections import deque
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streammoe.errors import ConfigError, SourceError
+from streammoe.errors import ConfigError, SinkError, SourceError
 from streammoe.produce.messages import Message
 
 try:
@@ -29,10 +30,9 @@ DELIVER_MS = 30_000
 ANSWERED_SECONDS = 2 * DELIVER_MS / 1000
 """Within which a record is acknowledged or has failed by itself."""
 BATCH_BYTES = 1 << 18
-OVERHEAD = 1_024
-"""Bytes of a batch beside key and value of its only record, with room to spare."""
 LARGEST_REQUEST = 64 << 20
 """Bytes; the topic's own limit is to decide."""
+LEAVE = "leave such records out of the file"
 TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 LIMIT = "max.message.bytes"
 WINDOW = 2_000
@@ -96,12 +96,6 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _not_written(records: list[_Sent]) -> str:
-    first = min(records)
-    which = "record" if len(records) == 1 else "first record"
-    return f"{counted(len(records), 'record')} not written ({which} {first.number}, {first.size:,} bytes)"
-
-
 class Topic:
     """A topic, from construction to `close`.
 
@@ -127,10 +121,8 @@ class Topic:
         """Records that the broker has confirmed."""
         self._limit: int | None = None
         """Bytes of a batch, where the broker tells what the topic takes."""
-        self._for_topic: list[_Sent] = []
-        """Records that are larger than the topic takes."""
-        self._for_client: list[_Sent] = []
-        """Those that are larger than the client takes."""
+        self._left_out: list[_Sent] = []
+        """Records that are too large."""
         self._client_log = _ClientLog()
         _LOG.addHandler(self._client_log)
         try:
@@ -143,22 +135,20 @@ class Topic:
         common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_MS, **settings}
         try:
             self._prepare(partitions, common)
-            batch = BATCH_BYTES if self._limit is None else min(BATCH_BYTES, self._limit)
-            producer = KafkaProducer(
+            limit = LARGEST_REQUEST
+            if self._limit is not None and settings.get("compression_type") is None:
+                limit = min(limit, self._limit)  # what is compressed may fit although it is larger
+            return KafkaProducer(
                 **{
                     "linger_ms": 5 if paced else 50,
-                    "batch_size": batch,
+                    "batch_size": min(BATCH_BYTES, limit),
                     "delivery_timeout_ms": DELIVER_MS,
                     "request_timeout_ms": DELIVER_MS // 2,
                     "max_block_ms": CONNECT_MS,
-                    "max_request_size": LARGEST_REQUEST,
-                    "reconnect_backoff_max_ms": 1_000,
-                    "allow_auto_create_topics": False,
                     **common,
+                    "max_request_size": min(limit, settings.get("max_request_size", limit)),
                 }
             )
-            self._alone = producer.config["batch_size"] - OVERHEAD
-            return producer
         except kafka_errors.KafkaError as error:
             raise self._explained(error) from error
         except ConfigError:
@@ -171,7 +161,7 @@ class Topic:
             ) from None
 
     def send(self, message: Message, number: int) -> None:
-        """Take a message; may wait for the broker. One that is too large is left out, for `problems` to tell.
+        """Take a message; may wait for the broker. One that is too large is left out, for `problem` to tell.
 
         Args:
             message: what to send.
@@ -179,21 +169,18 @@ class Topic:
 
         Raises:
             SourceError: an earlier one could not be delivered.
+            SinkError: the topic refused an earlier one as too large, which could not be foreseen.
         """
         size = len(message.value) + len(message.key or b"")
         try:
             future = self._producer.send(self._name, message.value, key=message.key, timestamp_ms=message.timestamp)
         except kafka_errors.MessageSizeTooLargeError:
-            self._for_client.append(_Sent(number, size))
+            self._left_out.append(_Sent(number, size))
             return
         except kafka_errors.KafkaError as error:
             raise self._explained(error) from error
         newest = self._waiting[-1]
         newest.append((future, _Sent(number, size)))
-        if size > self._alone:
-            # The next one might get into the same batch, and be refused together with it.
-            with suppress(kafka_errors.KafkaError):  # told when it is confirmed
-                future.get(ANSWERED_SECONDS)
         if len(newest) == WINDOW:
             self._waiting.append([])
             if len(self._waiting) > WINDOWS:
@@ -204,6 +191,7 @@ class Topic:
 
         Raises:
             SourceError: something could not be delivered.
+            SinkError: see `send`.
         """
         while self._waiting:
             self._confirm()
@@ -217,23 +205,24 @@ class Topic:
         finally:
             self._leave_log()
 
-    def problems(self) -> list[str]:
-        """What was not written, once everything else is, and what to do about it; a sentence for each limit."""
-        found = []
-        if self._for_topic:
-            room = 2 * max(sent.size for sent in self._for_topic) + 1024
-            found.append(
-                f"topic {self._name!r}: {_not_written(self._for_topic)}: larger than its {LIMIT}"
-                f"{f', {self._limit},' if self._limit else ''} allows; raise that (kafka-configs.sh --alter "
-                f"--entity-type topics --entity-name {self._name} --add-config {LIMIT}={room}), or leave such records out"
-            )
-        if self._for_client:
-            limit = self._producer.config["max_request_size"]
-            found.append(
-                f"topic {self._name!r}: {_not_written(self._for_client)}: larger than max_request_size, {limit}, of "
-                "the client allows; raise that by --config, or leave such records out"
-            )
-        return found
+    def problem(self) -> str | None:
+        """What was left out, and what to do about it."""
+        if not self._left_out:
+            return None
+        first = self._left_out[0]
+        which = "record" if len(self._left_out) == 1 else "first record"
+        what = f"{counted(len(self._left_out), 'record')} not written ({which} {first.number}, {first.size:,} bytes)"
+        return f"topic {self._name!r}: {what}: {self._too_large(max(self._left_out, key=attrgetter('size')).size)}"
+
+    def _too_large(self, size: int) -> str:
+        most = self._producer.config["max_request_size"]
+        if most < min(LARGEST_REQUEST, self._limit or LARGEST_REQUEST):
+            return f"larger than max_request_size, {most}, of the client allows; raise that by --config, or {LEAVE}"
+        told = f", {self._limit}," if self._limit else ""
+        return (
+            f"larger than its {LIMIT}{told} allows; raise that (kafka-configs.sh --alter --entity-type topics "
+            f"--entity-name {self._name} --add-config {LIMIT}={2 * size + 1024}), or {LEAVE}"
+        )
 
     def _leave_log(self) -> None:
         _LOG.removeHandler(self._client_log)
@@ -263,9 +252,15 @@ class Topic:
         for future, sent in self._waiting.popleft():
             try:
                 future.get(ANSWERED_SECONDS)
-            except TOO_LARGE:
-                self._for_topic.append(sent)
-                continue
+            except TOO_LARGE as error:
+                # kafka-python's idempotent producer ends with it, and fails all that is on its way alike.
+                culprit = max(
+                    [sent, *(later for window in self._waiting for _, later in window)], key=attrgetter("size")
+                )
+                raise SinkError(
+                    f"topic {self._name!r}: it stopped at record {culprit.number} ({culprit.size:,} bytes), which is "
+                    f"{self._too_large(culprit.size)}; {self.acknowledged:,} records had been acknowledged"
+                ) from error
             except kafka_errors.KafkaError as error:
                 raise self._explained(error) from error
             self.acknowledged += 1

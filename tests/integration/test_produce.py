@@ -1,6 +1,7 @@
 """`streammoe produce` as a process, on a real broker."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -192,6 +193,18 @@ def test_the_limit_of_the_topic_decides_even_within_a_batch(call, topics, tmp_pa
     assert [record.value for record in topics.read(small)] == [line for line in lines if len(line) < 5_000]
     (tmp_path / "b.jsonl").write_text('{"b": "%s"}\n' % ("x" * 2_000_000))
     assert call("b.jsonl", "--topic", large).startswith("1 records in ")
+
+
+def test_with_compression_the_broker_judges_and_a_refusal_ends_it(call, topics, tmp_path, name):
+    (tmp_path / "client.toml").write_text('compression_type = "gzip"')
+    (tmp_path / "a.jsonl").write_text('{"b": "%s"}\n' % ("x" * 2_000_000))
+    assert call("a.jsonl", "--topic", name, "--config", "client.toml").startswith("1 records in ")
+    noise = random.Random(0).randbytes(1_000_000).hex()
+    (tmp_path / "b.jsonl").write_text('{"a": 1}\n{"b": "%s"}\n' % (noise * 2))
+    err = call("b.jsonl", "--topic", name, "--config", "client.toml", code=6)
+    assert (
+        "it stopped at record 2 (4,000,009 bytes), which is larger than its max.message.bytes, 1048588, allows" in err
+    )
 
 
 def test_a_record_beyond_what_is_read_of_one_is_told(call, topics, tmp_path, name):
