@@ -249,14 +249,15 @@ class Topic:
             )
 
     def _confirm(self) -> None:
-        for future, sent in self._waiting.popleft():
+        window = deque(self._waiting.popleft())
+        while window:
+            future, sent = window.popleft()
             try:
                 future.get(ANSWERED_SECONDS)
             except TOO_LARGE as error:
                 # kafka-python's idempotent producer ends with it, and fails all that is on its way alike.
-                culprit = max(
-                    [sent, *(later for window in self._waiting for _, later in window)], key=attrgetter("size")
-                )
+                left = [sent, *(later for later_ones in (window, *self._waiting) for _, later in later_ones)]
+                culprit = max(left, key=attrgetter("size"))
                 raise SinkError(
                     f"topic {self._name!r}: it stopped at record {culprit.number} ({culprit.size:,} bytes), which is "
                     f"{self._too_large(culprit.size)}; {self.acknowledged:,} records had been acknowledged"
