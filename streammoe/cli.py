@@ -46,8 +46,11 @@ def logged(command: Command) -> Command:
 
 
 def set_up_logging(level: str, form: str) -> None:
-    """Log to stderr."""
+    """Log to stderr; what kafka-python says, a flood while a broker is away, only for `level` debug."""
     handler = logging.StreamHandler(sys.stderr)
+    if level != "debug":
+        # Not by the logger's level, which would also keep it from those who look for a reason in it.
+        handler.addFilter(lambda record: record.name.partition(".")[0] != "kafka")
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("streammoe").setLevel(level.upper())
@@ -347,6 +350,11 @@ def dead_letters(
     show_default=True,
     help="json: records of csv and Parquet files become JSON objects; raw: lines as they are.",
 )
+@click.option(
+    "--read-as",
+    type=click.Choice(["csv", "jsonl", "parquet"]),
+    help="What the file holds; else its extension says so.",
+)
 @click.option("--key", metavar="FIELD", help="Field whose value becomes the key; equal keys keep their order.")
 @click.option("--timestamp", metavar="FIELD", help="Field whose time becomes the timestamp.")
 @click.option(
@@ -366,7 +374,8 @@ def produce(file: str, log_level: str, log_format: str, **given: Any) -> None:
     """Send the records of csv, jsonl (also .gz) or Parquet files to a topic, in order.
 
     A message has no header, so a csv record becomes a JSON object: numbers as numbers, empty cells left out, and
-    anything else as text, also numbers with zeros in front. Lines of jsonl are sent as they are.
+    anything else as text, also numbers with zeros in front. Lines of jsonl are sent as they are. Records that are too
+    large for the topic are left out, and the exit code is 6 once all others are written.
 
     \b
     Example:

@@ -47,7 +47,10 @@ class CheckpointError(StreammoeError):
 
 
 class SinkError(StreammoeError):
-    """Predictions or dead letters cannot be written, for good; what was learned since the last checkpoint is undone."""
+    """Predictions or dead letters cannot be written, for good; what was learned since the last checkpoint is undone.
+
+    Also records of ``streammoe produce``, all others of which were written.
+    """
 
     exit_code = 6
 

@@ -106,8 +106,9 @@ def kind_of(path: str, format: str, head: bytes) -> Kind:
     if known is None or (gzipped and known == PARQUET):
         shown = "".join(extensions[-2:] if gzipped else extensions[-1:])
         raise SourceError(
-            f"{path} has the extension {shown!r}, and source.format = 'auto' knows {', '.join(_FORMATS)}, and .gz "
-            "behind those of text; set source.format to 'csv', 'jsonl' or 'parquet'"
+            f"{path} has the extension {shown!r}, and without a format only {', '.join(_FORMATS)} are known, and .gz "
+            "behind those of text; set source.format to 'csv', 'jsonl' or 'parquet' (of streammoe produce that is "
+            "--read-as, of streammoe evaluate --format)"
         )
     return Kind(known, gzipped)
 

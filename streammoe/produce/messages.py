@@ -46,7 +46,13 @@ class Messages:
         self._key = key
         self._timestamp = timestamp
         self.troubles: Counter[str] = Counter()
-        """How many records were not sent, or not as asked for, and why."""
+        """How many records were not sent as asked for, and how."""
+        self.records = 0
+        """How many there were so far, up to the latest message."""
+        self.too_long: list[int] = []
+        """Of records that were longer than what is read at most, and gave no message: their numbers, from 1."""
+        self._unseen = {f"--{name}": field for name, field in (("key", key), ("timestamp", timestamp)) if field}
+        """Options whose field no record had so far."""
 
     def of(self, batch: Batch) -> Iterator[Message]:
         """The messages of a batch, in order.
@@ -54,11 +60,42 @@ class Messages:
         A record that cannot be taken apart is sent as it is, without key and timestamp: who reads it will refuse it.
 
         Raises:
-            ConfigError: rows of a table have no raw form.
+            ConfigError: rows of a table have no raw form; or the first file has columns, and not that of key or
+                timestamp.
         """
+        if not self.records:
+            columns = batch.columns if batch.table is None else tuple(batch.table.schema.names)
+            for option, field in self._unseen.items():
+                if columns is not None and field not in columns:
+                    raise ConfigError(
+                        f"{option} {field!r}: {batch.origin} has no such column, and nothing was sent; it has "
+                        f"{', '.join(columns)}"
+                    )
         if batch.too_long:
-            self.troubles["were too long and not sent"] += 1
-        elif batch.table is not None:
+            self.records += 1
+            self.too_long.append(self.records)
+            return
+        for message in self._of(batch):
+            self.records += 1
+            yield message
+
+    def check(self) -> None:
+        """To be called at the end.
+
+        Raises:
+            ConfigError: no record at all had the field of key or timestamp.
+        """
+        if self.records and self._unseen:
+            raise ConfigError(
+                *(
+                    f"{option} {field!r}: none of the {self.records:,} records has this field, and they were sent "
+                    "without it; mend its name"
+                    for option, field in self._unseen.items()
+                )
+            )
+
+    def _of(self, batch: Batch) -> Iterator[Message]:
+        if batch.table is not None:
             if self._raw:
                 raise ConfigError("--format raw: a Parquet file has no lines; leave it out, and rows are sent as JSON")
             for row in _rows(batch.table):
@@ -93,7 +130,7 @@ class Messages:
             yield self._message(row, record, text=False) if isinstance(row, dict) else self._as_it_is(record)
 
     def _as_it_is(self, record: bytes) -> Message:
-        self.troubles["could not be taken apart and were sent as they are"] += 1
+        self.troubles["that could not be taken apart, sent as they are"] += 1
         return Message(record)
 
     def _message(self, row: dict[str, Any], value: bytes, *, text: bool) -> Message:
@@ -101,10 +138,13 @@ class Messages:
         if self._key is not None:
             held = row.get(self._key)
             if held is None:
-                self.troubles[f"had no {self._key!r} to be the key"] += 1
+                self.troubles[f"without {self._key!r}, sent without key"] += 1
             else:
+                self._unseen.pop("--key", None)
                 key = held.encode() if isinstance(held, str) else _ENCODER.encode(held)
         if self._timestamp is not None:
+            if row.get(self._timestamp) is not None:
+                self._unseen.pop("--timestamp", None)
             try:
                 at = seconds(self._timestamp, row.get(self._timestamp), text)
             except InvalidEvent:
@@ -112,7 +152,7 @@ class Messages:
             if at >= 0.0:
                 timestamp = round(at * 1000.0)
             else:
-                self.troubles[f"had no time since 1970 in {self._timestamp!r} and got that of sending"] += 1
+                self.troubles[f"without a time since 1970 in {self._timestamp!r}, sent with the time of sending"] += 1
         return Message(value, key, timestamp)
 
 

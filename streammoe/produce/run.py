@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from streammoe.assembly import connectors
-from streammoe.errors import ConfigError
+from streammoe.errors import ConfigError, SinkError
 from streammoe.ports import Source
 from streammoe.produce.messages import Message, Messages
 from streammoe.produce.pace import Pace
-from streammoe.produce.topic import Topic, client_settings
+from streammoe.produce.topic import Topic, client_settings, counted
 from streammoe.runtime.daemon import POLL_SECONDS, ProgressListener
 from streammoe.runtime.signals import StopFlag
 
@@ -23,7 +23,9 @@ LOGGER = logging.getLogger("streammoe.produce")
 BLOCK_BYTES = 1 << 16
 """Read at once: little, so that a bar moves also at a low rate."""
 LONGEST_BYTES = 1 << 24
-"""Of a record; brokers have limits of their own, 1 MiB unless told otherwise."""
+"""Of a record; topics have limits of their own, 1 MiB unless told otherwise."""
+_ROUND = 10
+"""Records a second from which on a rate is shown in whole ones."""
 
 
 class Produced(NamedTuple):
@@ -35,7 +37,8 @@ class Produced(NamedTuple):
 
     def __str__(self) -> str:
         rate = self.records / max(self.seconds, 1e-9)
-        return f"{self.records:,} records in {self.seconds:.1f} s, {rate:,.0f}/s, topic {self.topic}"
+        shown = f"{rate:,.0f}" if rate >= _ROUND else f"{rate:.2g}"
+        return f"{self.records:,} records in {self.seconds:.1f} s, {shown}/s, topic {self.topic}"
 
 
 def produce(
@@ -45,6 +48,7 @@ def produce(
     topic: str,
     stop: StopFlag,
     form: str = "json",
+    read_as: str | None = None,
     key: str | None = None,
     timestamp: str | None = None,
     rate: float = 0.0,
@@ -62,6 +66,7 @@ def produce(
         topic: its name; it is made if it is missing.
         stop: asked before each record whether to end.
         form: see `Messages`; also `key` and `timestamp`.
+        read_as: ``csv``, ``jsonl`` or ``parquet``: what the file holds; without it each extension says so.
         rate: records a second; 0 is as fast as possible.
         partitions: see `Topic`.
         repeat: how often the file is played.
@@ -70,12 +75,13 @@ def produce(
         on_batch: told the progress.
 
     Raises:
-        ConfigError: an argument cannot be used.
+        ConfigError: an argument cannot be used, or no record has the field of key or timestamp.
         SourceError: the file cannot be read, or the broker not be written to.
+        SinkError: all records were written but some that are too large.
     """
     messages = Messages(form=form, key=key, timestamp=timestamp)
     settings = client_settings(config)
-    source = _opened(file)  # before the topic: a mistyped name must leave no topic behind
+    source = _opened(file, read_as)  # before the topic: a mistyped name must leave no topic behind
     try:
         to = Topic(servers, topic, partitions=partitions, paced=rate > 0, settings=settings)
     except BaseException:
@@ -84,30 +90,43 @@ def produce(
     started = time.monotonic()
     pace = Pace(rate)
     try:
-        with closing(_all(file, source, messages, repeat, on_batch)) as found:
+        with closing(_all(source, lambda: _opened(file, read_as), messages, repeat, on_batch)) as found:
             for message in islice(found, limit):
                 pace.wait(lambda: stop.requested)
                 if stop.requested:
                     break
-                try:
-                    to.send(message)
-                except ValueError:
-                    messages.troubles["were larger than the client allows (max_request_size) and not sent"] += 1
+                to.send(message, messages.records)
         to.flush()
         took = time.monotonic() - started
+        problems = [told for told in [to.problem()] if told]
     finally:
         to.close()
     for trouble, records in messages.troubles.items():
-        LOGGER.warning("%d of the records %s", records, trouble)
+        LOGGER.warning("records %s: %d", trouble, records)
+    if messages.too_long:
+        problems.append(
+            f"{file}: {counted(len(messages.too_long), 'record')} not written (first record {messages.too_long[0]}): "
+            f"longer than {LONGEST_BYTES} bytes, the most that is read of one; leave such records out of the file"
+        )
+    if problems:
+        raise SinkError(
+            "\n".join([*problems, f"{counted(to.acknowledged, 'other record')} written to topic {topic!r}"])
+        )
+    messages.check()
     return Produced(to.acknowledged, took, topic)
 
 
-def _opened(file: str) -> Source:
+def _opened(file: str, read_as: str | None) -> Source:
     if not file:
         raise ConfigError("FILE: must be the path of a file, or a glob")
     connector = connectors()["file"]
     settings = connector.Settings(
-        kind="file", path=file, block_bytes=BLOCK_BYTES, block_rows=1 << 10, max_record_bytes=LONGEST_BYTES
+        kind="file",
+        path=file,
+        format=read_as or "auto",
+        block_bytes=BLOCK_BYTES,
+        block_rows=1 << 10,
+        max_record_bytes=LONGEST_BYTES,
     )
     source: Source = connector(settings)
     try:
@@ -119,12 +138,12 @@ def _opened(file: str) -> Source:
 
 
 def _all(
-    file: str, source: Source, messages: Messages, repeat: int, on_batch: ProgressListener
+    source: Source, again: Callable[[], Source], messages: Messages, repeat: int, on_batch: ProgressListener
 ) -> Generator[Message, None, None]:
-    """The messages of the file, so many times; the first time from `source`."""
+    """The messages of the file, so many times; the first time from `source`, which `again` opens anew."""
     for turn in range(repeat):
         if turn:
-            source = _opened(file)
+            source = again()
         try:
             while not source.finished:
                 batch = source.poll(POLL_SECONDS)

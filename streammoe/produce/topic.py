@@ -7,15 +7,17 @@ import re
 import tomllib
 from collections import deque
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from streammoe.errors import ConfigError, SourceError
+from streammoe.errors import ConfigError, SinkError, SourceError
 from streammoe.produce.messages import Message
 
 try:
     from kafka import KafkaAdminClient, KafkaProducer
     from kafka import errors as kafka_errors
+    from kafka.admin import ConfigResource, ConfigResourceType
 except ModuleNotFoundError as error:  # the extra is optional
     raise ConfigError(
         f"kafka-python is not installed ({error}); install it with pip install 'streammoe[kafka]'"
@@ -25,6 +27,14 @@ _LOG = logging.getLogger("kafka")
 CONNECT_MS = 10_000
 DELIVER_MS = 30_000
 """How long a broker that went away may stay away."""
+ANSWERED_SECONDS = 2 * DELIVER_MS / 1000
+"""Within which a record is acknowledged or has failed by itself."""
+BATCH_BYTES = 1 << 18
+LARGEST_REQUEST = 64 << 20
+"""Bytes; the topic's own limit is to decide."""
+LEAVE = "leave such records out of the file"
+TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+LIMIT = "max.message.bytes"
 WINDOW = 2_000
 WINDOWS = 20
 """So many records times so many windows may be on their way; the client itself has no limit."""
@@ -69,6 +79,23 @@ class _ClientLog(logging.Handler):
         self.first = self.first or re.sub(r"^<.*?>: ", "", record.getMessage())
 
 
+class _Sent(NamedTuple):
+    """One record on its way."""
+
+    number: int
+    size: int
+    """In bytes, of key and value."""
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something, in words.
+
+    >>> counted(1, "record"), counted(2_000, "record")
+    ('1 record', '2,000 records')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 class Topic:
     """A topic, from construction to `close`.
 
@@ -89,12 +116,15 @@ class Topic:
     ) -> None:
         self._servers = servers
         self._name = name
-        self._waiting: deque[list[Any]] = deque([[]])
+        self._waiting: deque[list[tuple[Any, _Sent]]] = deque([[]])
         self.acknowledged = 0
         """Records that the broker has confirmed."""
+        self._limit: int | None = None
+        """Bytes of a batch, where the broker tells what the topic takes."""
+        self._left_out: list[_Sent] = []
+        """Records that are too large."""
         self._client_log = _ClientLog()
         _LOG.addHandler(self._client_log)
-        _LOG.propagate = logging.getLogger("streammoe").isEnabledFor(logging.DEBUG)
         try:
             self._producer = self._connected(partitions, paced, settings)
         except BaseException:
@@ -105,16 +135,18 @@ class Topic:
         common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_MS, **settings}
         try:
             self._prepare(partitions, common)
+            limit = LARGEST_REQUEST
+            if self._limit is not None and settings.get("compression_type") is None:
+                limit = min(limit, self._limit)  # what is compressed may fit although it is larger
             return KafkaProducer(
                 **{
                     "linger_ms": 5 if paced else 50,
-                    "batch_size": 1 << 18,
+                    "batch_size": min(BATCH_BYTES, limit),
                     "delivery_timeout_ms": DELIVER_MS,
                     "request_timeout_ms": DELIVER_MS // 2,
                     "max_block_ms": CONNECT_MS,
-                    "reconnect_backoff_max_ms": 1_000,
-                    "allow_auto_create_topics": False,
                     **common,
+                    "max_request_size": min(limit, settings.get("max_request_size", limit)),
                 }
             )
         except kafka_errors.KafkaError as error:
@@ -128,21 +160,27 @@ class Topic:
                 f"--bootstrap-servers {self._servers!r} and --topic {self._name!r}"
             ) from None
 
-    def send(self, message: Message) -> None:
-        """Take a message; may wait for the broker.
+    def send(self, message: Message, number: int) -> None:
+        """Take a message; may wait for the broker. One that is too large is left out, for `problem` to tell.
+
+        Args:
+            message: what to send.
+            number: of its record, for messages.
 
         Raises:
             SourceError: an earlier one could not be delivered.
-            ValueError: this one is too large.
+            SinkError: the topic refused an earlier one as too large, which could not be foreseen.
         """
+        size = len(message.value) + len(message.key or b"")
         try:
             future = self._producer.send(self._name, message.value, key=message.key, timestamp_ms=message.timestamp)
-        except kafka_errors.MessageSizeTooLargeError as error:
-            raise ValueError(str(error)) from error
+        except kafka_errors.MessageSizeTooLargeError:
+            self._left_out.append(_Sent(number, size))
+            return
         except kafka_errors.KafkaError as error:
             raise self._explained(error) from error
         newest = self._waiting[-1]
-        newest.append(future)
+        newest.append((future, _Sent(number, size)))
         if len(newest) == WINDOW:
             self._waiting.append([])
             if len(self._waiting) > WINDOWS:
@@ -153,6 +191,7 @@ class Topic:
 
         Raises:
             SourceError: something could not be delivered.
+            SinkError: see `send`.
         """
         while self._waiting:
             self._confirm()
@@ -166,9 +205,27 @@ class Topic:
         finally:
             self._leave_log()
 
+    def problem(self) -> str | None:
+        """What was left out, and what to do about it."""
+        if not self._left_out:
+            return None
+        first = self._left_out[0]
+        which = "record" if len(self._left_out) == 1 else "first record"
+        what = f"{counted(len(self._left_out), 'record')} not written ({which} {first.number}, {first.size:,} bytes)"
+        return f"topic {self._name!r}: {what}: {self._too_large(max(self._left_out, key=attrgetter('size')).size)}"
+
+    def _too_large(self, size: int) -> str:
+        most = self._producer.config["max_request_size"]
+        if most < min(LARGEST_REQUEST, self._limit or LARGEST_REQUEST):
+            return f"larger than max_request_size, {most}, of the client allows; raise that by --config, or {LEAVE}"
+        told = f", {self._limit}," if self._limit else ""
+        return (
+            f"larger than its {LIMIT}{told} allows; raise that (kafka-configs.sh --alter --entity-type topics "
+            f"--entity-name {self._name} --add-config {LIMIT}={2 * size + 1024}), or {LEAVE}"
+        )
+
     def _leave_log(self) -> None:
         _LOG.removeHandler(self._client_log)
-        _LOG.propagate = True
 
     def _prepare(self, partitions: int | None, common: dict[str, Any]) -> None:
         known = KafkaAdminClient.DEFAULT_CONFIG
@@ -179,6 +236,10 @@ class Topic:
                 with suppress(kafka_errors.TopicAlreadyExistsError):  # somebody else was quicker
                     admin.create_topics({self._name: new}, timeout_ms=CONNECT_MS, wait_for_metadata=True)
             there = len(admin.describe_topics([self._name])[0]["partitions"])
+            with suppress(kafka_errors.KafkaError, KeyError):  # a user may write without being told of settings
+                wanted = ConfigResource(ConfigResourceType.TOPIC, self._name, {LIMIT: None})
+                told = admin.describe_configs([wanted], config_filter="all")
+                self._limit = int(told["topic"][self._name][LIMIT]["value"])
         finally:
             admin.close()
         if partitions is not None and partitions != there:
@@ -188,9 +249,19 @@ class Topic:
             )
 
     def _confirm(self) -> None:
-        for future in self._waiting.popleft():
+        window = deque(self._waiting.popleft())
+        while window:
+            future, sent = window.popleft()
             try:
-                future.get(2 * DELIVER_MS / 1000)  # fails by itself before
+                future.get(ANSWERED_SECONDS)
+            except TOO_LARGE as error:
+                # kafka-python's idempotent producer ends with it, and fails all that is on its way alike.
+                left = [sent, *(later for later_ones in (window, *self._waiting) for _, later in later_ones)]
+                culprit = max(left, key=attrgetter("size"))
+                raise SinkError(
+                    f"topic {self._name!r}: it stopped at record {culprit.number} ({culprit.size:,} bytes), which is "
+                    f"{self._too_large(culprit.size)}; {self.acknowledged:,} records had been acknowledged"
+                ) from error
             except kafka_errors.KafkaError as error:
                 raise self._explained(error) from error
             self.acknowledged += 1

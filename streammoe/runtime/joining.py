@@ -198,7 +198,8 @@ class LabelJoin:
             except InvalidEvent as error:
                 key, problem = None, (error.reason, str(error))
             else:
-                problem = NO_KEY, f"record {shortened(record)} has no {self.key!r}, which labels.key names"
+                text = record[:_SHOWN].decode(errors="replace").strip()
+                problem = NO_KEY, f"record {shortened(text)} has no {self.key!r}, which labels.key names"
             if key is None:
                 if is_label and self._has_features(record):
                     found.take(i, record)
@@ -367,6 +368,8 @@ class _Found:
 
 _UNKNOWN = -1
 """No time; Kafka writes it so, too."""
+_SHOWN = 400
+"""Bytes of a record that a message is made from; more characters than it shows."""
 _BESIDE = {"labels.places", "labels.keys", "labels.refused"}
 """What is kept for messages, rows and counts, and shapes nothing that is learned."""
 _NULL = msgspec.Raw(b"null")

@@ -1,6 +1,7 @@
 """`streammoe produce` as a process, on a real broker."""
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -173,14 +174,68 @@ def test_a_mistyped_file_leaves_no_topic_behind(call, name, topics):
     assert name not in topics.names()
 
 
-def test_a_record_that_is_too_large_is_left_out_and_counted(start, topics, tmp_path, name):
+def test_a_record_that_the_topic_refuses_is_told_once_all_others_are_there(call, topics, tmp_path, name):
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"b": "%s"}\n{"a": 2}\n' % ("x" * 2_000_000))
-    process = start("a.jsonl", "--topic", name)
-    out, err = process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0, err
-    assert out.startswith("2 records in ")
-    assert "1 of the records were larger than the client allows" in err
+    told, count = call("a.jsonl", "--topic", name, code=6).splitlines()
+    assert told.startswith(f"error: topic '{name}': 1 record not written (record 2, 2,000,009 bytes): larger than ")
+    assert "max.message.bytes, 1048588, allows; raise that (kafka-configs.sh " in told
+    assert count == f"error: 2 other records written to topic '{name}'"
     assert [record.value for record in topics.read(name)] == [b'{"a": 1}', b'{"a": 2}']
+
+
+def test_the_limit_of_the_topic_decides_even_within_a_batch(call, topics, tmp_path):
+    small = topics.create(configs={"max.message.bytes": 5_000})
+    large = topics.create(configs={"max.message.bytes": 3_000_000})
+    lines = [b'{"a": "%s"}' % (b"x" * (8_000 if i % 50 == 7 else 800)) for i in range(200)]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    err = call("a.jsonl", "--topic", small, code=6)
+    assert "4 records not written (first record 8, 8,009 bytes): larger than its max.message.bytes, 5000, " in err
+    assert [record.value for record in topics.read(small)] == [line for line in lines if len(line) < 5_000]
+    (tmp_path / "b.jsonl").write_text('{"b": "%s"}\n' % ("x" * 2_000_000))
+    assert call("b.jsonl", "--topic", large).startswith("1 records in ")
+
+
+def test_with_compression_the_broker_judges_and_a_refusal_ends_it(call, topics, tmp_path, name):
+    (tmp_path / "client.toml").write_text('compression_type = "gzip"')
+    (tmp_path / "a.jsonl").write_text('{"b": "%s"}\n' % ("x" * 2_000_000))
+    assert call("a.jsonl", "--topic", name, "--config", "client.toml").startswith("1 records in ")
+    noise = random.Random(0).randbytes(1_000_000).hex()
+    (tmp_path / "b.jsonl").write_text('{"a": 1}\n{"b": "%s"}\n' % (noise * 2))
+    err = call("b.jsonl", "--topic", name, "--config", "client.toml", code=6)
+    assert (
+        "it stopped at record 2 (4,000,009 bytes), which is larger than its max.message.bytes, 1048588, allows" in err
+    )
+
+
+def test_a_record_beyond_what_is_read_of_one_is_told(call, topics, tmp_path, name):
+    (tmp_path / "a.jsonl").write_text('{"b": "%s"}\n{"a": 2}\n' % ("x" * (1 << 24)))
+    err = call("a.jsonl", "--topic", name, code=6)
+    assert "error: a.jsonl: 1 record not written (first record 1): longer than 16777216 bytes, " in err
+    assert [record.value for record in topics.read(name)] == [b'{"a": 2}']
+
+
+def test_the_limit_of_the_client_is_told_too(call, topics, tmp_path, name):
+    (tmp_path / "client.toml").write_text("max_request_size = 2000")
+    (tmp_path / "a.jsonl").write_text('{"b": "%s"}\n{"a": 2}\n' % ("x" * 4_000))
+    err = call("a.jsonl", "--topic", name, "--config", "client.toml", code=6)
+    assert "1 record not written (record 1, 4,009 bytes): larger than max_request_size, 2000, of the client" in err
+    assert [record.value for record in topics.read(name)] == [b'{"a": 2}']
+
+
+def test_a_file_may_be_named_as_it_likes(call, topics, tmp_path, name):
+    (tmp_path / "a.bin").write_text('{"a": 1}\n')
+    assert "--read-as" in call("a.bin", "--topic", name, code=3)
+    assert name not in topics.names()
+    call("a.bin", "--topic", name, "--read-as", "jsonl")
+    assert [record.value for record in topics.read(name)] == [b'{"a": 1}']
+
+
+def test_a_key_that_no_record_has_is_an_error(call, rides, topics, tmp_path, name):
+    assert "--key 'nope': rides.csv has no such column" in call(rides, "--topic", name, "--key", "nope", code=2)
+    assert topics.read(name) == []
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
+    err = call("a.jsonl", "--topic", name, "--key", "nope", code=2)
+    assert "--key 'nope': none of the 1 records has this field" in err
 
 
 def test_a_wrong_password_stays_secret(call, rides, tmp_path):

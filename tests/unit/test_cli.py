@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import streammoe
-from streammoe.cli import LEVELS, JsonLines, exit_codes, main, progress_bar
+from streammoe.cli import LEVELS, JsonLines, exit_codes, main, progress_bar, set_up_logging
 from streammoe.demo import Report
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
@@ -238,6 +238,16 @@ def test_a_log_line_is_json_with_the_traceback_inside():
         "logger": "streammoe.x",
         "message": "said it",
     }
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_the_client_of_kafka_logs_is_for_debugging(level, capsys):
+    set_up_logging(level, "text")
+    logging.getLogger("kafka.conn").error("connect failed")
+    logging.getLogger("streammoe.kafka").error("no broker answers")
+    shown = capsys.readouterr().err
+    assert "no broker answers" in shown
+    assert ("connect failed" in shown) == (level == "debug")
 
 
 def test_there_is_no_progress_bar_without_a_terminal(capsys):

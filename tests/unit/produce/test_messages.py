@@ -100,13 +100,13 @@ def test_lines_of_jsonl_and_raw_ones_of_csv_are_sent_as_they_are(batches):
 def test_keys_are_the_text_of_their_field(batches):
     found, troubles = sent(batches("a.csv", b"k,x\n7,1\ncar,2\n,3\n"), key="k")
     assert [message.key for message in found] == [b"7", b"car", None]
-    assert troubles == {"had no 'k' to be the key": 1}
+    assert troubles == {"without 'k', sent without key": 1}
     lines = b'{"k": 7}\n{"k": "\xc3\xa9"}\n{"k": null}\n{"k": [1, 2]}\n{\n[1]\n'
     found, troubles = sent(batches("a.jsonl", lines), key="k")
     assert [message.key for message in found] == [b"7", "\u00e9".encode(), None, b"[1,2]", None, None]
     assert troubles == {
-        "had no 'k' to be the key": 1,
-        "could not be taken apart and were sent as they are": 2,
+        "without 'k', sent without key": 1,
+        "that could not be taken apart, sent as they are": 2,
     }
 
 
@@ -126,9 +126,32 @@ def test_a_csv_record_with_a_cell_too_many_is_sent_for_its_reader_to_refuse(batc
 
 def test_a_record_that_was_cut_short_is_not_sent(batches):
     [batch] = batches("a.jsonl", b'{"a": 1}\n')
-    found, troubles = sent([replace(batch, too_long=True)])
-    assert found == []
-    assert troubles == {"were too long and not sent": 1}
+    messages = Messages()
+    found = [message for each in (batch, replace(batch, too_long=True), batch) for message in messages.of(each)]
+    assert found == [Message(b'{"a": 1}')] * 2
+    assert (messages.records, messages.too_long) == (3, [2])
+
+
+@pytest.mark.parametrize("option", ["key", "timestamp"])
+def test_a_column_that_is_not_there_is_told_before_anything_is_sent(batches, option):
+    rule = f"--{option} 'nope': .* has no such column, and nothing was sent; it has a, b"
+    for found in (batches("a.csv", b"a,b\n1,2\n"), batches("a.parquet", pa.table({"a": [1], "b": [2]}))):
+        messages = Messages(**{option: "nope"})
+        with pytest.raises(ConfigError, match=rule):
+            list(messages.of(found[0]))
+
+
+@pytest.mark.parametrize("option", ["key", "timestamp"])
+def test_a_field_that_no_line_has_is_told_at_the_end(batches, option):
+    messages = Messages(**{option: "nope"})
+    messages.check()
+    for batch in batches("a.jsonl", b'{"a": 1}\n{"nope": null}\n'):
+        assert len(list(messages.of(batch))) == 2
+    with pytest.raises(ConfigError, match=f"--{option} 'nope': none of the 2 records has this field"):
+        messages.check()
+    for batch in batches("b.jsonl", b'{"nope": 0}\n'):
+        list(messages.of(batch))
+    messages.check()
 
 
 def test_rows_of_parquet_become_objects(batches):

@@ -345,6 +345,11 @@ class TestCounting:
         )
         assert letter.format == "jsonl"
 
+    def test_a_record_without_key_is_shown_as_text_without_its_line_end(self):
+        found = joining().join(batch_of(['{"a": 1, "b": "\u00e9"}\n'.encode()]))
+        told = """record '{"a": 1, "b": "\u00e9"}' has no 'id', which labels.key names"""
+        assert found.unreadable[0].detail == told
+
     def test_a_record_without_key_cannot_be_learned_by_a_replay(self):
         [letter] = settled(joining(), pipeline_of(), batch_of([{"y": 1.0}])).letters
         assert (letter.reason, letter.format) == ("no_key", None)
