@@ -113,6 +113,8 @@ class Reader:
         self._look_at = 0.0
         self._complained_at = -_QUIET_SECONDS
         self.logs: deque[dict[str, Any]] = deque(maxlen=200)
+        self.client_error: tuple[float, str] | None = None
+        """When (monotonic seconds) kafka-python last told why a connection failed, and what it said."""
 
     def run(self) -> None:
         """Read until asked to close.
@@ -197,6 +199,8 @@ class Reader:
         now = time.monotonic()
         if now - self._complained_at >= _QUIET_SECONDS:
             self._complained_at = now
+            if self.client_error is not None and now - self.client_error[0] < _QUIET_SECONDS:
+                why = f"{why}; kafka-python says: {self.client_error[1]}"
             _LOGGER.warning("what is read from does not answer (%s); trying again and again", why)
 
     def _set_connected(self, connected: bool) -> None:
@@ -404,6 +408,8 @@ class Reader:
             self._received_at = now
         for partition, records in found.items():
             self._happened["gap"] += self._lanes[partition].add(records, now)
+        if self._lost:
+            return
         for lane in self._lanes.values():
             if lane.at_end_since is None:
                 self._look(cluster, lane, now)
@@ -589,21 +595,35 @@ def _masked(block: bytes, ends: IntArray, refused: Collection[int], instead: byt
 
 
 class _Forward(logging.Handler):
-    """Hands log lines on to the daemon; the same one again only after a while."""
+    """Hands log lines on to the daemon; the same one again only after a while. Passwords are left out.
 
-    def __init__(self, logs: deque[dict[str, Any]]) -> None:
+    Args:
+        reader: whose lines they are.
+        options: of kafka-python's clients.
+    """
+
+    def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
         super().__init__()
-        self._logs = logs
+        self._reader = reader
+        self._secrets = [options[name] for name in ("sasl_plain_password", "ssl_password") if options.get(name)]
         self._said: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
+        message = record.getMessage()
+        for secret in self._secrets:
+            message = message.replace(secret, "***")
+        if record.name.startswith("kafka.net") and record.levelno >= logging.ERROR:
+            # Its name for the connection says nothing more; and that it gave up, the error it raises says.
+            cause = message.rpartition(">: ")[2]
+            if not cause.startswith("Bootstrap failed"):
+                self._reader.client_error = now, cause
         if not record.name.startswith("streammoe"):
             place = f"{record.pathname}:{record.lineno}"
             if now - self._said.get(place, -_QUIET_SECONDS) < _QUIET_SECONDS:
                 return
             self._said[place] = now
-        self._logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": record.getMessage()})
+        self._reader.logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": message})
 
 
 def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
@@ -657,7 +677,7 @@ def main() -> None:
 def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
     try:
         reader = Reader(order, outlet, orders)
-        logging.basicConfig(level=logging.WARNING, handlers=[_Forward(reader.logs)])
+        logging.basicConfig(level=logging.WARNING, handlers=[_Forward(reader, order["options"])])
         _LOGGER.setLevel(order["log_level"])
         # It warns whenever parsing keeps its other thread from running for 0.1 s, as it does on a busy machine.
         logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
