@@ -22,6 +22,8 @@ from streammoe_connectors.kafka_source_settings import KafkaSettings, ReadingSet
 from streammoe_connectors.kafka_values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
+_QUIET_SECONDS = 10.0
+"""After how long without a sign of life the process that reads counts as hanging."""
 
 
 class KafkaSource(Source):
@@ -53,8 +55,11 @@ class KafkaSource(Source):
         self._process: ReaderProcess | None = None
         self._ready = False
         self._finished = False
-        self._first: Position | None = None
-        self._begun_anew = False
+        self._pin: Position | None = None
+        self._quiet = 0.0
+        """For how many seconds frames were waited for, and none came."""
+        self._called_at: float | None = None
+        """When a frame was last waited for; ``None`` until the first one came."""
         self._batch: Batch | None = None
         self._done = 0
         self._total: int | None = None
@@ -65,7 +70,6 @@ class KafkaSource(Source):
     def seek(self, position: Position | None) -> None:
         if position is not None:
             check_position(position)
-        self._begun_anew = position is None
         self._process = ReaderProcess(
             {
                 "settings": {name: getattr(self._settings, name) for name in ReadingSettings.model_fields},
@@ -86,7 +90,7 @@ class KafkaSource(Source):
 
     @property
     def position(self) -> Position | None:
-        return self._first if self._begun_anew else None
+        return self._pin
 
     def poll(self, timeout: float) -> Batch | None:
         deadline = time.monotonic() + timeout
@@ -97,6 +101,7 @@ class KafkaSource(Source):
         batch, self._batch = self._batch, None
         if batch is not None:
             self._positions = offsets_of(batch.end)
+            self._pin = None
         return batch
 
     @property
@@ -119,7 +124,12 @@ class KafkaSource(Source):
             partition: max(0, self._ends.get(partition, offset) - offset)
             for partition, offset in self._positions.items()
         }
-        return self._status._replace(ready=self._ready, positions=self._positions, lags=lags)
+        return self._status._replace(
+            ready=self._ready,
+            connected=self._status.connected and self._quiet < _QUIET_SECONDS,
+            positions=self._positions,
+            lags=lags,
+        )
 
     def close(self) -> None:
         if self._process is not None:
@@ -132,6 +142,7 @@ class KafkaSource(Source):
         if self._process is None:
             raise SourceError("Kafka was not sought; call seek first")
         frame = self._process.receive(timeout)
+        self._listen(self._process, timeout, heard=frame is not None)
         if frame is None:
             return False
         header = frame.header
@@ -141,9 +152,12 @@ class KafkaSource(Source):
                 self._batch = self._unpacked(frame)
             case "ready":
                 self._ready = True
-                self._first = header["position"]
+                self._pin = header["position"] if header["pin"] else None
                 self._positions = offsets_of(header["position"])
                 self._total = header["total"]
+            case "moved":
+                self._pin = header["position"]
+                self._positions = offsets_of(header["position"])
             case "status":
                 self._ends = {Partition(topic, number): end for topic, number, end in header["ends"]}
                 self._status = SourceStatus(
@@ -160,6 +174,27 @@ class KafkaSource(Source):
                 kinds: Mapping[str, type[ConfigError | SourceError]] = {"ConfigError": ConfigError}
                 raise kinds.get(header["kind"], SourceError)(header["message"])
         return True
+
+    def _listen(self, process: ReaderProcess, waited: float, *, heard: bool) -> None:
+        """Notice a process that hangs: it gives a sign of life every second."""
+        now = time.monotonic()
+        if heard:
+            if self._quiet >= _QUIET_SECONDS:
+                _LOGGER.info("the process that reads from Kafka goes on")
+            self._quiet = 0.0
+        elif self._called_at is not None:
+            before = self._quiet
+            # Time in which nobody listened does not count.
+            self._quiet += min(now - self._called_at, max(waited, 1.0))
+            if before < _QUIET_SECONDS <= self._quiet:
+                _LOGGER.warning(
+                    "the process that reads from Kafka (%d) has given no sign of life for %.0f s; waiting until it "
+                    "does. If it stays so, see whether it was stopped, or end it and start again",
+                    process.pid,
+                    self._quiet,
+                )
+        if heard or self._called_at is not None:
+            self._called_at = now
 
     def _unpacked(self, frame: Frame) -> Batch:
         header = frame.header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -49,7 +50,7 @@ class Lane:
         """Behind the last record in the log, as far as is known."""
         self.at_end_since: float | None = None
         """Since when (monotonic seconds) all that the log holds has been fetched."""
-        self.received_at = 0.0
+        self.received_at = time.monotonic()
         """When something was last fetched, or there was nothing to fetch."""
         self.records: list[LogRecord] = []
         """Fetched and not yet given."""
@@ -114,6 +115,13 @@ class Lane:
         self.end = None
         if not self.records:
             self.next = offset
+
+    def drop(self) -> None:
+        """Give up what was fetched and not yet given."""
+        self.records = []
+        self.times = self.times[:0]
+        self.bytes = 0
+        self._tombstones.clear()
 
     @property
     def complete(self) -> bool:

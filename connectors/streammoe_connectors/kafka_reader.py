@@ -32,7 +32,7 @@ from streammoe_connectors.kafka_link import Inlet, Outlet
 from streammoe_connectors.kafka_log import Lane, LogRecord, position_of
 from streammoe_connectors.kafka_merge import merge
 from streammoe_connectors.kafka_source_settings import ReadingSettings
-from streammoe_connectors.kafka_start import beginnings, elsewhere, partitions_of
+from streammoe_connectors.kafka_start import beginnings, elsewhere, partitions_of, tell_vanished
 from streammoe_connectors.kafka_values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -91,6 +91,8 @@ class Reader:
         self._paused: set[Partition] = set()
         self._ids: dict[str, str | None] = {}
         self._pending: Pending | None = None
+        self._lost: dict[Partition, bool] = {}
+        """Partitions that must go on elsewhere, and whether that is because their topic was created anew."""
         self._closing = False
         self._ready = False
         self._finished = False
@@ -98,7 +100,7 @@ class Reader:
         self._stalled: list[Partition] = []
         self._rebuilt = False
         self._received_at = 0.0
-        self._held_up_at = 0.0
+        self._held_up_at = time.monotonic()
         """When something else last kept records from being fetched."""
         self._watch_at = 0.0
         self._missing = 0
@@ -110,8 +112,9 @@ class Reader:
         self._more = False
         self._look_at = 0.0
         self._complained_at = -_QUIET_SECONDS
-        self._status: dict[str, Any] = {}
         self.logs: deque[dict[str, Any]] = deque(maxlen=200)
+        self.client_error: tuple[float, str] | None = None
+        """When (monotonic seconds) kafka-python last told why a connection failed, and what it said."""
 
     def run(self) -> None:
         """Read until asked to close.
@@ -167,20 +170,20 @@ class Reader:
                 self._keeper.tend(self._cluster, answers=self._connected)
                 self._discover(self._cluster, now)
                 self._watch(self._cluster, now)
-        self._tell()
+        if not self._outlet.pending:  # else the daemon has enough to read
+            self._tell()
 
     def _tell(self) -> None:
-        """Send the status, if it has changed."""
-        status = {
-            "type": "status",
-            "connected": self._connected,
-            "ends": [[*lane.partition, lane.end] for lane in self._lanes.values() if lane.end is not None],
-            "stalled": self._stalled,
-            "happened": self._happened,
-        }
-        if status != self._status:
-            self._status = {**status, "happened": dict(self._happened)}
-            self._outlet.send(self._status)
+        """Send the status, which is also a sign of life."""
+        self._outlet.send(
+            {
+                "type": "status",
+                "connected": self._connected,
+                "ends": [[*lane.partition, lane.end] for lane in self._lanes.values() if lane.end is not None],
+                "stalled": self._stalled,
+                "happened": self._happened,
+            }
+        )
 
     def send_logs(self) -> None:
         """Hand on what was logged since."""
@@ -196,6 +199,8 @@ class Reader:
         now = time.monotonic()
         if now - self._complained_at >= _QUIET_SECONDS:
             self._complained_at = now
+            if self.client_error is not None and now - self.client_error[0] < _QUIET_SECONDS:
+                why = f"{why}; kafka-python says: {self.client_error[1]}"
             _LOGGER.warning("what is read from does not answer (%s); trying again and again", why)
 
     def _set_connected(self, connected: bool) -> None:
@@ -249,7 +254,12 @@ class Reader:
         self._asked_at = self._missed_at = self._held_up_at = time.monotonic()
         total = sum((lane.stop or 0) - lane.start for lane in self._lanes.values()) if stops else 0
         self._outlet.send(
-            {"type": "ready", "position": self._end(), "total": None if settings.until == "never" else total}
+            {
+                "type": "ready",
+                "position": self._end(),
+                "pin": self._position is None or happened["offset_reset"] > 0,
+                "total": None if settings.until == "never" else total,
+            }
         )
 
     def _look_for_topics(self, cluster: Cluster) -> None:
@@ -270,21 +280,28 @@ class Reader:
         """Look for new partitions, and for topics that are no longer the same."""
         if cluster.asking_seconds is not None:
             return
+        self._compare_ids(cluster)
+        self._miss(cluster)
+        new = [partition for partition in partitions_of(cluster, self._settings) if partition not in self._lanes]
+        if new and self._settings.until == "never" and not self._lost:
+            self._add(cluster, new)
+        silent = now - max(self._received_at, self._asked_at) >= _ASK_SECONDS
+        if silent or now - self._asked_at >= self._settings.discover_seconds:
+            self._ask(cluster)
+
+    def _ask(self, cluster: Cluster) -> None:
+        self._asked_at = time.monotonic()
+        cluster.ask(self._settings.topics)
+
+    def _compare_ids(self, cluster: Cluster) -> None:
+        """See whether topics were deleted, and others have their names now."""
         for topic in self._settings.topics:
             before, topic_id = self._ids[topic], cluster.topic_id(topic)
             if topic_id is None or before == topic_id:
                 continue
-            if before is not None:
-                self._start_over(cluster, topic)
             self._ids[topic] = topic_id
-        self._miss(cluster)
-        new = [partition for partition in partitions_of(cluster, self._settings) if partition not in self._lanes]
-        if new and self._settings.until == "never":
-            self._add(cluster, new)
-        silent = now - max(self._received_at, self._asked_at) >= _ASK_SECONDS
-        if silent or now - self._asked_at >= self._settings.discover_seconds:
-            self._asked_at = now
-            cluster.ask(self._settings.topics)
+            if before is not None:
+                self._lost.update((partition, True) for partition in self._lanes if partition.topic == topic)
 
     def _miss(self, cluster: Cluster) -> None:
         """See whether topics are gone, and do not come back at once."""
@@ -299,19 +316,6 @@ class Reader:
         if self._settings.on_lost == "fail":
             raise SourceError(f'{gone}. Set source.on_lost = "earliest" to go on with one of that name, or begin anew')
         _LOGGER.warning("%s; waiting for one of that name", gone)
-
-    def _start_over(self, cluster: Cluster, topic: str) -> None:
-        """A topic was deleted, and another one has its name now."""
-        there = cluster.partitions(topic) or ()
-        for partition, lane in list(self._lanes.items()):
-            if partition.topic != topic:
-                continue
-            if partition.partition in there:
-                self._leave(cluster, lane, recreated=True)
-            elif not lane.records:
-                # One with fewer partitions. Where others are, `on_lost` has decided.
-                del self._lanes[partition]
-                self._reassign(cluster)
 
     def _add(self, cluster: Cluster, partitions: list[Partition]) -> None:
         try:
@@ -369,6 +373,7 @@ class Reader:
         """Connect anew, and go on where reading stood."""
         cluster = Cluster(self._options, self._settings)
         cluster.ask(self._settings.topics)
+        self._asked_at = time.monotonic()
         self._reassign(cluster)
         self._cluster = cluster
 
@@ -377,6 +382,9 @@ class Reader:
     def _read(self, cluster: Cluster) -> None:
         if self._pending is not None:
             self._send(self._pending)
+            return
+        if self._lost:
+            self._settle(cluster)
             return
         if not self._lanes or self._finished:
             time.sleep(0.02)
@@ -387,14 +395,21 @@ class Reader:
         try:
             found = cluster.poll(0.0 if self._more else min(_POLL_SECONDS, max(0.002, idle / 4) if held else 1.0))
         except Lost as lost:
-            for partition in lost.partitions:
-                self._leave(cluster, self._lanes[partition])
+            # Perhaps the topic is another one by now, which its id tells.
+            self._lost.update((partition, False) for partition in lost.partitions)
+            self._ask(cluster)
             return
+        self._compare_ids(cluster)
+        if self._lost:
+            # What was found may belong to the new topic, at an offset of the one before.
+            found = {partition: records for partition, records in found.items() if partition not in self._lost}
         now = time.monotonic()
         if found:
             self._received_at = now
         for partition, records in found.items():
             self._happened["gap"] += self._lanes[partition].add(records, now)
+        if self._lost:
+            return
         for lane in self._lanes.values():
             if lane.at_end_since is None:
                 self._look(cluster, lane, now)
@@ -524,13 +539,42 @@ class Reader:
             self._tell()
             self._outlet.send({"type": "finished"})
 
-    def _leave(self, cluster: Cluster, lane: Lane, *, recreated: bool = False) -> None:
-        """Go on elsewhere in a partition that no longer holds what was to be read."""
-        offset = elsewhere(cluster, self._settings, lane.partition, lane.fetched, self._happened, recreated=recreated)
+    def _settle(self, cluster: Cluster) -> None:
+        """Go on elsewhere in the partitions that no longer hold what was to be read, each once.
+
+        The daemon is told where, so that a checkpoint can hold it before the next record comes.
+        """
+        if cluster.asking_seconds is not None:
+            self._retry_at = time.monotonic() + 0.005
+            return
+        self._compare_ids(cluster)
+        if any(cluster.partitions(partition.topic) is None for partition in self._lost):
+            # Deleted, and not there again yet: `_miss` counts how often.
+            self._retry_at = time.monotonic() + 0.5
+            self._ask(cluster)
+            return
+        for partition, recreated in list(self._lost.items()):
+            self._leave(cluster, self._lanes[partition], recreated=recreated)
+            del self._lost[partition]
+        self._outlet.send({"type": "moved", "position": self._end()})
+
+    def _leave(self, cluster: Cluster, lane: Lane, *, recreated: bool) -> None:
+        settings, partition = self._settings, lane.partition
+        if partition.partition not in (cluster.partitions(partition.topic) or ()):
+            tell_vanished(settings, {partition: lane.next})
+            del self._lanes[partition]
+            self._reassign(cluster)
+            return
+        # Offsets of two topics cannot stand in one position; so what was fetched of the old one is not given.
+        wanted = lane.next if recreated else lane.fetched
+        stop = None if lane.stop is None else cluster.end_offsets([partition])[partition]
+        offset = elsewhere(cluster, settings, partition, wanted, self._happened, recreated=recreated)
+        if recreated:
+            lane.drop()
         lane.jump(offset)
-        if lane.stop is not None:
-            lane.stop = max(offset, cluster.end_offsets([lane.partition])[lane.partition])
-        cluster.seek(lane.partition, offset)
+        if stop is not None:
+            lane.stop = max(offset, stop)
+        cluster.seek(partition, offset)
 
     def _end(self) -> Position:
         return position_of(self._settings.group, self._owner, self._ids, list(self._lanes.values()))
@@ -551,21 +595,35 @@ def _masked(block: bytes, ends: IntArray, refused: Collection[int], instead: byt
 
 
 class _Forward(logging.Handler):
-    """Hands log lines on to the daemon; the same one again only after a while."""
+    """Hands log lines on to the daemon; the same one again only after a while. Passwords are left out.
 
-    def __init__(self, logs: deque[dict[str, Any]]) -> None:
+    Args:
+        reader: whose lines they are.
+        options: of kafka-python's clients.
+    """
+
+    def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
         super().__init__()
-        self._logs = logs
+        self._reader = reader
+        self._secrets = [options[name] for name in ("sasl_plain_password", "ssl_password") if options.get(name)]
         self._said: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
+        message = record.getMessage()
+        for secret in self._secrets:
+            message = message.replace(secret, "***")
+        if record.name.startswith("kafka.net") and record.levelno >= logging.ERROR:
+            # Its name for the connection says nothing more; and that it gave up, the error it raises says.
+            cause = message.rpartition(">: ")[2]
+            if not cause.startswith("Bootstrap failed"):
+                self._reader.client_error = now, cause
         if not record.name.startswith("streammoe"):
             place = f"{record.pathname}:{record.lineno}"
             if now - self._said.get(place, -_QUIET_SECONDS) < _QUIET_SECONDS:
                 return
             self._said[place] = now
-        self._logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": record.getMessage()})
+        self._reader.logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": message})
 
 
 def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
@@ -619,7 +677,7 @@ def main() -> None:
 def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
     try:
         reader = Reader(order, outlet, orders)
-        logging.basicConfig(level=logging.WARNING, handlers=[_Forward(reader.logs)])
+        logging.basicConfig(level=logging.WARNING, handlers=[_Forward(reader, order["options"])])
         _LOGGER.setLevel(order["log_level"])
         # It warns whenever parsing keeps its other thread from running for 0.1 s, as it does on a busy machine.
         logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)

@@ -187,8 +187,10 @@ def client_options(connection: Connection) -> dict[str, Any]:
     """Arguments of kafka-python's clients, passwords in plain text among them: never to be logged.
 
     Raises:
-        ConfigError: a password's file or variable cannot be read.
+        ConfigError: a password's file or variable, or the file of a certificate or key, cannot be read.
     """
+    for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
+        _see(name, getattr(connection, name))
     found: dict[str, Any] = {
         **DEFAULTS,
         "bootstrap_servers": list(connection.bootstrap_servers),
@@ -205,6 +207,20 @@ def client_options(connection: Connection) -> dict[str, Any]:
         **connection.options,
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _see(name: str, path: str | None) -> None:
+    """kafka-python would try again for ever, and name neither the setting nor the file."""
+    if path is None:
+        return
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{name}: {path} cannot be read ({error.strerror}); put the file there, allow this user to read it, or "
+            "correct the path"
+        ) from None
 
 
 def _password(connection: Connection, name: str) -> str | None:

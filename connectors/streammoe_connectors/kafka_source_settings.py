@@ -19,9 +19,12 @@ def _topics(value: object) -> object:
     topics = [value] if isinstance(value, str) else value
     if not isinstance(topics, (list, tuple)) or not topics:
         raise ValueError("must be the name of a topic, or a list of names")
-    for topic in topics:
+    for number, topic in enumerate(topics, 1):
         if not isinstance(topic, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in {".", ".."}:
-            raise ValueError("must be names of topics (letters, digits, '.', '_', '-'); patterns are not supported")
+            raise ValueError(
+                "must be names of topics (up to 249 letters, digits, '.', '_', '-'; patterns are not supported), "
+                f"but entry {number} is {topic!r}"
+            )
     if repeated := sorted({topic for topic in topics if topics.count(topic) > 1}):
         raise ValueError(f"must name each topic once, but repeats {', '.join(repeated)}")
     return tuple(topics)

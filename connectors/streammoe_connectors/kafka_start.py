@@ -10,6 +10,7 @@ from typing import Any
 from streammoe.errors import SourceError
 from streammoe.ports import Partition, Position
 from streammoe_connectors.kafka_cluster import Cluster
+from streammoe_connectors.kafka_mirror import offsets_of
 from streammoe_connectors.kafka_source_settings import ReadingSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -47,6 +48,15 @@ def beginnings(
     )
     if gone:
         _LOGGER.warning("no longer read, as source.topics and source.shard say: %s", ", ".join(gone))
+    there = set(partitions)
+    tell_vanished(
+        settings,
+        {
+            partition: offset
+            for partition, offset in ({} if position is None else offsets_of(position)).items()
+            if partition.topic in settings.topics and settings.is_ours(partition.partition) and partition not in there
+        },
+    )
     firsts = cluster.first_offsets(partitions)
     found: dict[Partition, int] = {}
     fresh: list[Partition] = []
@@ -71,6 +81,32 @@ def beginnings(
             found[partition] = wanted
     found |= _fresh(cluster, settings, fresh, firsts)
     return found
+
+
+def tell_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:
+    """Say which partitions are no longer read because their topic, created anew, has fewer of them.
+
+    Args:
+        settings: of the reading.
+        offsets: of these partitions, what was to be read next.
+
+    Raises:
+        SourceError: there are some, and ``on_lost`` is ``fail``.
+    """
+    if not offsets:
+        return
+    names = ", ".join(f"{topic}/{number} (offset {at} was next)" for (topic, number), at in sorted(offsets.items()))
+    if settings.on_lost == "fail":
+        raise SourceError(
+            f"Kafka no longer has {names}: the topic was created anew with fewer partitions. What was to be learned "
+            'next is lost. Set source.on_lost = "earliest" or "latest" to go on with the others, or begin anew with '
+            "--fresh"
+        )
+    _LOGGER.warning(
+        "no longer read, for the topic was created anew with fewer partitions: %s. Going on with the others, as "
+        "source.on_lost says",
+        names,
+    )
 
 
 def elsewhere(

@@ -1,6 +1,8 @@
 """The Kafka source on a real broker: what is read, from where, in which order."""
 
 import logging
+import os
+import signal
 import time
 
 import pytest
@@ -9,6 +11,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 from streammoe.errors import SourceError
 from streammoe.ports import Partition
 from streammoe.testing import EndlessSourceContract, SourceContract
+from streammoe_connectors import kafka
 from streammoe_connectors.kafka import KafkaSource
 from tests.integration.kafka_reading import batches, opened, read, records_of, settings_of, take, wait_for
 
@@ -424,6 +427,58 @@ def test_a_topic_that_is_created_anew_is_noticed_while_it_is_read(broker, topic,
             found, batch = take(source, 1)
             assert found == numbers(5)
             assert batch.end["topics"][name]["partitions"] == {"0": 1}
+            until = time.monotonic() + 3.0  # the topic is looked at again, and nothing more comes of that
+            while time.monotonic() < until:
+                assert source.poll(0.2) is None
+            assert source.status().happened["offset_reset"] == 1
+
+
+def test_where_reading_went_on_is_kept_before_a_record_comes(broker, topic, fill, admin):
+    name = topic()
+    fill(name, numbers(0, 1, 2, 3, 4))
+    settings = settings_of(broker.address, name, on_lost="latest")
+    with opened(settings) as source:
+        begun = source.position
+    expire(admin, name, 3)
+    with opened(settings, begun) as source:
+        moved = source.position
+        assert moved["topics"][name]["partitions"] == {"0": 5}
+        assert source.status().positions == {Partition(name, 0): 5}
+    fill(name, numbers(5))
+    with opened(settings.model_copy(update={"on_lost": "fail"}), moved) as source:
+        assert source.position is None
+        assert take(source, 1)[0] == numbers(5)
+
+
+def test_where_reading_went_on_while_it_ran_is_kept_before_a_record_comes(broker, topic, fill):
+    name = topic()
+    fill(name, numbers(0, 1))
+    settings = settings_of(broker.address, name, on_lost="latest")
+    with opened(settings) as source:
+        position = source.position
+    position["topics"][name]["partitions"]["0"] = 50  # as after a truncation
+    with opened(settings, position) as source:
+        wait_for(lambda: (source.poll(0.1), source.position)[1], "it has moved")
+        assert source.position["topics"][name]["partitions"] == {"0": 2}
+        fill(name, numbers(2))
+        assert take(source, 1)[0] == numbers(2)
+        assert source.position is None
+
+
+def test_a_process_that_hangs_is_told(broker, topic, fill, caplog, monkeypatch):
+    monkeypatch.setattr(kafka, "_QUIET_SECONDS", 3.0)
+    name = topic()
+    with caplog.at_level(logging.INFO), opened(settings_of(broker.address, name)) as source:
+        wait_for(lambda: (source.poll(0.1), source.status().connected)[1], "it is connected")
+        os.kill(source._process.pid, signal.SIGSTOP)
+        try:
+            wait_for(lambda: (source.poll(0.1), not source.status().connected)[1], "it is told")
+            source.poll(1.5)
+        finally:
+            os.kill(source._process.pid, signal.SIGCONT)
+        assert caplog.text.count("has given no sign of life") == 1
+        wait_for(lambda: (source.poll(0.1), source.status().connected)[1], "it is back")
+        assert "the process that reads from Kafka goes on" in caplog.text
 
 
 def test_a_topic_that_is_deleted_is_told(broker, topic, fill, admin):

@@ -82,6 +82,16 @@ def test_a_password_that_is_nowhere_is_told_by_its_place(tmp_path, monkeypatch):
         client_options(Connection(**LOGIN, sasl_plain_password_file=str(tmp_path / "binary")))
 
 
+@pytest.mark.parametrize("name", ["ssl_cafile", "ssl_certfile", "ssl_keyfile"])
+def test_a_certificate_that_is_nowhere_is_told_by_its_setting_and_path(tmp_path, name):
+    path = tmp_path / "one.pem"
+    connection = Connection(bootstrap_servers="a:1", security_protocol="SSL", **{name: str(path)})
+    with pytest.raises(ConfigError, match=rf"^{name}: {path} cannot be read \(No such file"):
+        client_options(connection)
+    path.write_text("")
+    assert client_options(connection)[name] == str(path)
+
+
 @pytest.mark.parametrize(
     ("settings", "place"),
     [
@@ -122,6 +132,10 @@ def test_one_topic_or_several():
 @pytest.mark.parametrize("topics", ["", [], ["t", "t"], "a*", ["a b"], 7, ".."])
 def test_other_topics_are_refused(topics):
     assert refusal(KafkaSettings, **NEEDED | {"topics": topics})[0] == "topics"
+
+
+def test_of_several_topics_the_wrong_one_is_named():
+    assert "entry 2 is 'b*'" in refusal(KafkaSettings, **NEEDED | {"topics": ["a", "b*", "c"]})[1]
 
 
 @pytest.mark.parametrize(
