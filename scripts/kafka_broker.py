@@ -78,6 +78,8 @@ DEFAULTS = {
     "controller.listener.names": "CONTROLLER",
     # A mistyped topic must be an error, and one that is meant should be created with the partitions that it needs.
     "auto.create.topics.enable": "false",
+    # Tests and examples send records of long ago, which would expire at the next look.
+    "log.retention.ms": "-1",
     # One node: nothing to replicate to, and no other member to wait for.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",

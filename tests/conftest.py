@@ -2,7 +2,12 @@
 
 from collections import Counter
 
+import hypothesis
 import pytest
+
+# How long an example takes says more of the machine than of the code.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 FEW = 4
 """Cases of one test that are fast; of more, evenly spread ones."""
