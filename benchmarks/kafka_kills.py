@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,6 +28,10 @@ from tests.integration.kafka_topics import Topics
 OFTEN = {"every_events": 700, "every_seconds": 0.2}
 """Checkpoints: so many that kills fall into them, too."""
 TOLERANCE = 1e-9
+
+
+Kill = Callable[[Path, random.Random, "subprocess.Popen[bytes]"], int]
+"""Kills something under a running daemon; says how many events had been dealt with by then."""
 
 
 class Round(NamedTuple):
@@ -65,18 +70,16 @@ def finished_partitions(room: lab.Lab, topic: str, events: int, undisturbed: str
     return Round(len(found), _in_vain(found, events), right, f"{summary['learned']} of {events} learned")
 
 
-def live_partitions(
-    room: lab.Lab, topics: Topics, rng: random.Random, kill: Callable[[Path, random.Random], int], events: int = 12_000
-) -> Round:
+def live_partitions(room: lab.Lab, topics: Topics, rng: random.Random, kill: Kill, events: int = 12_000) -> Round:
     """Four partitions while a producer runs: counts of each and the statistics of least squares are exact."""
     topic = topics.create(4)
     config = room.config(topic, model=lab.LEAST_SQUARES, **OFTEN)
     X, y = lab.events(events, rng.randrange(1 << 30))
     daemon = lab.begun(config)
     producer = room.fill(topic, lab.values(X, y), 4, rate=events / 5.0)
-    found = [lab.killed_after(config, daemon, rng.uniform(0.5, 3.0))]
+    found = [kill(config, rng, daemon)]
     while producer.busy and len(found) < 3:
-        found.append(kill(config, rng))
+        found.append(kill(config, rng, lab.begun(config)))
     producer.wait()
     summary = lab.finish(config)
     counts = lab.partitions_of(config, topic)
@@ -96,24 +99,20 @@ def live_partitions(
     return Round(len(found), _in_vain(found, events), right, detail)
 
 
-def kill_daemon(config: Path, rng: random.Random) -> int:
-    return lab.killed_once(config, rng, 1.0)
+def kill_daemon(config: Path, rng: random.Random, daemon: subprocess.Popen[bytes]) -> int:
+    return lab.killed_after(config, daemon, rng.uniform(0.5, 3.0))
 
 
-def broker_killer(broker: Broker) -> Callable[[Path, random.Random], int]:
-    """Kills the broker under a daemon, starts it again, and ends the daemon, in good order, once it goes on."""
+def broker_killer(broker: Broker) -> Kill:
+    """Kills the broker under a daemon and a producer, and ends the daemon once the broker is back."""
 
-    def kill_broker(config: Path, rng: random.Random) -> int:
-        daemon = lab.start(config)
-        lab.wait_for_events(config, daemon)
-        time.sleep(rng.uniform(0.0, 2.0))
+    def kill_broker(config: Path, rng: random.Random, daemon: subprocess.Popen[bytes]) -> int:
+        time.sleep(rng.uniform(0.5, 3.0))
         before = lab.dealt_with(config)
         broker.kill9()
         time.sleep(rng.uniform(0.0, 2.0))
         broker.start()
-        time.sleep(1.0)
-        if daemon.poll() is not None:
-            raise lab.Failed(f"the daemon ended with {daemon.returncode}:\n{(config.parent / 'log').read_text()}")
+        lab.wait_for_events(config, daemon)
         lab.kill(daemon)
         return before
 
