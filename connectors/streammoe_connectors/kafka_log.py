@@ -45,6 +45,8 @@ class Lane:
         """The next offset to give: what a checkpoint holds."""
         self.fetched = offset
         """The next offset to fetch."""
+        self.jumped = False
+        """Whether nothing has been fetched since reading went on elsewhere."""
         self.stop = stop
         self.end: int | None = None
         """Behind the last record in the log, as far as is known."""
@@ -71,6 +73,7 @@ class Lane:
         if records[-1].offset - records[0].offset >= len(records):
             gaps += sum(b.offset != a.offset + 1 for a, b in pairwise(records))
         self.fetched = records[-1].offset + 1
+        self.jumped = False
         self.at_end_since = None
         self.received_at = now
         values: list[bytes | None] = [record.value for record in records]
@@ -111,6 +114,7 @@ class Lane:
     def jump(self, offset: int) -> None:
         """Go on elsewhere, for what was to be read is no longer there. What was fetched stays."""
         self.fetched = offset
+        self.jumped = True
         self.at_end_since = None
         self.end = None
         if not self.records:

@@ -565,6 +565,12 @@ class Reader:
             del self._lanes[partition]
             self._reassign(cluster)
             return
+        if lane.jumped and not recreated:
+            first, end = cluster.first_offsets([partition])[partition], cluster.end_offsets([partition])[partition]
+            if first <= lane.fetched <= end:
+                # What kafka-python has told late is of the offset before.
+                cluster.seek(partition, lane.fetched)
+                return
         # Offsets of two topics cannot stand in one position; so what was fetched of the old one is not given.
         wanted = lane.next if recreated else lane.fetched
         stop = None if lane.stop is None else cluster.end_offsets([partition])[partition]
