@@ -28,6 +28,11 @@ class ConfigError(StreammoeError, ValueError):
         self.problems = problems
 
 
+def not_installed(what: str, package: str, extra: str) -> ConfigError:
+    """What to raise where `what`, a setting or an option, needs a package that only an extra of ours brings."""
+    return ConfigError(f"{what} needs {package}, which is not installed; pip install 'streammoe[{extra}]'")
+
+
 class SourceError(StreammoeError):
     """Events cannot be read: missing or unreadable input, or a position that the source no longer holds."""
 

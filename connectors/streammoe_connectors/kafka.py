@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import time
 import uuid
@@ -17,7 +16,7 @@ from streammoe_connectors.kafka_link import Frame
 from streammoe_connectors.kafka_log import check_position
 from streammoe_connectors.kafka_mirror import offsets_of
 from streammoe_connectors.kafka_process import ReaderProcess
-from streammoe_connectors.kafka_settings import client_options
+from streammoe_connectors.kafka_settings import client_options, need_kafka_python
 from streammoe_connectors.kafka_source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka_values import Values
 
@@ -42,11 +41,7 @@ class KafkaSource(Source):
     Settings = KafkaSettings
 
     def __init__(self, settings: KafkaSettings) -> None:
-        if importlib.util.find_spec("kafka") is None:
-            raise ConfigError(
-                'source.kind: is "kafka", which needs kafka-python, and that is not installed; '
-                "pip install 'streammoe[kafka]'"
-            )
+        need_kafka_python('source.kind = "kafka"')
         self._settings = settings
         self._options = client_options(settings)
         values = Values(settings)

@@ -9,15 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from streammoe.ports import DeadLetter, DeadLetterSink
-from streammoe_connectors.kafka_producer import (
-    FIRST_SECONDS,
-    TOPIC_NAME,
-    Delivery,
-    Target,
-    TopicProducer,
-    borrowed,
-    check_topic,
-)
+from streammoe_connectors.kafka_delivery import TOPIC_NAME, Delivery, Target, borrowed, check_topic
 from streammoe_connectors.kafka_settings import Connection, servers
 
 SECTION = "dead_letters"
@@ -66,8 +58,11 @@ class KafkaDeadLetters(DeadLetterSink):
 
     def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
         target = Target(SECTION, settings.topic, 'keep refused records in a file, by dead_letters.kind = "file"')
-        self._producer = TopicProducer(target, borrowed(settings, SECTION, sources), settings)
-        self._producer.look(FIRST_SECONDS)
+        connection = borrowed(settings, SECTION, sources)
+        from streammoe_connectors.kafka_producer import TopicProducer  # with it comes kafka-python, which is optional
+
+        self._producer = TopicProducer(target, connection, settings)
+        self._producer.look()
 
     def write(self, letters: list[DeadLetter]) -> None:
         if not letters:

@@ -146,8 +146,6 @@ class Lane:
         """
         if self.complete:
             return False
-        if self.records:
-            return True
         return self.at_end_since is None or now - self.at_end_since < idle
 
     def _move_on(self) -> None:

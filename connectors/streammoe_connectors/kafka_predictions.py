@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
@@ -12,17 +12,12 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_va
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_rows
-from streammoe_connectors.kafka_producer import (
-    FIRST_SECONDS,
-    TOPIC_NAME,
-    Delivery,
-    Target,
-    TopicProducer,
-    borrowed,
-    check_topic,
-)
+from streammoe_connectors.kafka_delivery import TOPIC_NAME, Delivery, Target, borrowed, check_topic
 from streammoe_connectors.kafka_settings import Connection, servers
-from streammoe_connectors.kafka_transactions import TransactionalProducer
+
+if TYPE_CHECKING:  # with them comes kafka-python, which is optional
+    from streammoe_connectors.kafka_producer import TopicProducer
+    from streammoe_connectors.kafka_transactions import TransactionalProducer
 
 LOGGER = logging.getLogger("streammoe.kafka")
 SECTION = "predictions"
@@ -104,6 +99,9 @@ class KafkaPredictions(PredictionSink):
 
     def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
         connection = borrowed(settings, SECTION, sources)
+        from streammoe_connectors.kafka_producer import TopicProducer
+        from streammoe_connectors.kafka_transactions import TransactionalProducer
+
         target = Target(
             SECTION, settings.topic, "make rows shorter by predictions.gate = false or predictions.interval = 0"
         )
@@ -122,7 +120,7 @@ class KafkaPredictions(PredictionSink):
             self._producer: TopicProducer = self._transactions
         else:
             self._producer = TopicProducer(target, connection, settings)
-            self._producer.look(FIRST_SECONDS)
+            self._producer.look()
 
     def write(self, rows: Predictions) -> None:
         if not len(rows):

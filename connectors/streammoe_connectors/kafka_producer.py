@@ -10,7 +10,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from kafka import KafkaAdminClient, KafkaProducer
@@ -25,10 +25,10 @@ from kafka.errors import (
     UnknownError,
     UnknownTopicOrPartitionError,
 )
-from pydantic import BaseModel, Field
 
 from streammoe.errors import ConfigError, SinkError, StreammoeError
 from streammoe.ports import Place
+from streammoe_connectors.kafka_delivery import Delivery, Target
 from streammoe_connectors.kafka_settings import Connection, client_options
 
 LOGGER = logging.getLogger("streammoe.kafka")
@@ -40,7 +40,6 @@ SAY_SECONDS = 30.0
 FIRST_SECONDS = 5.0
 """How long a start waits for a broker; it is there, or will be waited for once there is something to write."""
 CLOSE_SECONDS = 5.0
-TOPIC_NAME = r"^[a-zA-Z0-9._-]{1,249}$"
 SETTLED = "nothing was lost: the next start writes again all that came after the last checkpoint"
 
 _BOOTSTRAP_MS = 10_000
@@ -51,33 +50,6 @@ _LARGEST_REQUEST = 64 << 20  # so that the topic's max.message.bytes is the one 
 _ENCODE = msgspec.json.Encoder().encode
 
 Result = TypeVar("Result")
-
-
-class Delivery(BaseModel):
-    """How records are sent, whatever they hold.
-
-    Attributes:
-        compression: of batches of records; lz4, zstd and snappy need their Python packages.
-        linger_ms: how long a batch waits for more records, in milliseconds.
-        batch_bytes: how large it gets at most.
-        delivery_timeout_seconds: how long brokers may take to acknowledge a record, outages included, before the
-            daemon stops.
-    """
-
-    compression: Literal["none", "gzip", "lz4", "zstd", "snappy"] = "none"
-    linger_ms: int = Field(default=20, ge=0, le=10_000)
-    batch_bytes: int = Field(default=1 << 17, ge=0, le=1 << 24)
-    delivery_timeout_seconds: float = Field(default=120.0, ge=10.0, le=3600.0)
-
-
-class Target(NamedTuple):
-    """A topic, and in whose name it is written."""
-
-    section: str
-    """Of the settings: ``predictions`` or ``dead_letters``."""
-    topic: str
-    if_too_large: str
-    """What else to do about a record that is too large for the topic."""
 
 
 class _Sent(NamedTuple):
@@ -92,50 +64,6 @@ def place_key(place: Place) -> bytes:
     A record that is written again after a restart comes with the same key, so to the same partition.
     """
     return _ENCODE(place)
-
-
-def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:
-    """The connection of a section, or that of the first Kafka source where the section names no servers.
-
-    Raises:
-        ConfigError: there is neither, or the section has only a part of one.
-    """
-    if settings.bootstrap_servers is not None:
-        unknown = sorted(settings.options.keys() - KafkaProducer.DEFAULT_CONFIG.keys())
-        if unknown:
-            raise ConfigError(
-                f"{section}.options: kafka-python's producers have no {', '.join(unknown)}; leave them out"
-            )
-        return settings
-    parts = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
-    if parts:
-        raise ConfigError(
-            f"{section}.bootstrap_servers: must be set together with {', '.join(parts)}; without any of them the "
-            "connection is that of the source"
-        )
-    source = next((source for source in sources if isinstance(source, Connection)), None)
-    if source is None:
-        raise ConfigError(
-            f"{section}.bootstrap_servers: required, but not set; without a source of kind kafka there is no "
-            "connection to share"
-        )
-    return source
-
-
-def check_topic(settings: Connection, topic: str, section: str, sources: Sequence[BaseModel]) -> None:
-    """See that there is a connection, and that nobody reads what is written.
-
-    Raises:
-        ConfigError: there is none, or a source reads the topic.
-    """
-    connection = borrowed(settings, section, sources)
-    for source in sources:
-        same = isinstance(source, Connection) and set(source.bootstrap_servers) & set(connection.bootstrap_servers)
-        if same and topic in getattr(source, "topics", ()):
-            raise ConfigError(
-                f"{section}.topic: is {topic!r}, which the source reads: the daemon would learn what it says, without "
-                "end; name another topic"
-            )
 
 
 def known_options(connection: Connection, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,14 +188,14 @@ class TopicProducer:
         if any(topic["error_code"] == UnknownTopicOrPartitionError.errno for topic in found):
             raise self.explained(UnknownTopicOrPartitionError())
 
-    def look(self, timeout: float) -> None:
-        """Connect for up to so many seconds, so that a topic that is not there is noticed at the start.
+    def look(self) -> None:
+        """Connect for up to `FIRST_SECONDS`, so that a topic that is not there is noticed at the start.
 
         Raises:
             SinkError: see `connected`.
             ConfigError: same.
         """
-        if self.connected(timeout) is None:
+        if self.connected(FIRST_SECONDS) is None:
             LOGGER.warning("%s: no broker of %s answers; it is tried on", self.target.section, self._servers)
 
     def wait_connected(self) -> KafkaProducer:

@@ -38,6 +38,10 @@ from streammoe_connectors.kafka_values import Values
 _LOGGER = logging.getLogger("streammoe.source")
 _POLL_SECONDS = 0.1
 """Longest wait for records, so that nothing else waits longer."""
+_FLOWING_POLL_SECONDS = 0.005
+"""The same while records flow; for kafka-python sleeps for 0.1 s if an answer comes just when it is about to ask."""
+_FLOWING_SECONDS = 1.0
+"""So long after the last one they do."""
 _TICK_SECONDS = 1.0
 _SILENT_SECONDS = 3.0
 """A cluster that leaves a question unanswered for so long does not answer."""
@@ -390,10 +394,8 @@ class Reader:
             time.sleep(0.02)
             self._finish()
             return
-        idle = self._settings.idle_ms / 1000
-        held = any(lane.records for lane in self._lanes.values())
         try:
-            found = cluster.poll(0.0 if self._more else min(_POLL_SECONDS, max(0.002, idle / 4) if held else 1.0))
+            found = cluster.poll(self._longest_wait())
         except Lost as lost:
             # Perhaps the topic is another one by now, which its id tells.
             self._lost.update((partition, False) for partition in lost.partitions)
@@ -415,6 +417,17 @@ class Reader:
                 self._look(cluster, lane, now)
         self._more = self._give(cluster)
         self._finish()
+
+    def _longest_wait(self) -> float:
+        """Seconds to wait for records."""
+        if self._more:
+            return 0.0
+        wait = _POLL_SECONDS
+        if time.monotonic() - self._received_at < _FLOWING_SECONDS:
+            wait = _FLOWING_POLL_SECONDS
+        if any(lane.records for lane in self._lanes.values()):
+            wait = min(wait, max(0.002, self._settings.idle_ms / 4000))
+        return wait
 
     def _look(self, cluster: Cluster, lane: Lane, now: float) -> None:
         """Whether all that the log holds of this partition has been fetched."""
@@ -459,7 +472,7 @@ class Reader:
                 )
             )
         self._bound(cluster, lanes)
-        return sum(counts) > 0 and any(lane.records for lane in lanes)
+        return sum(counts) == self._settings.max_poll_records
 
     def _ask_for_ends(self, cluster: Cluster, lanes: list[Lane], now: float) -> None:
         """Records of open transactions count for `log_end`, and not for what may be read."""

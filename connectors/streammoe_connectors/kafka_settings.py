@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
-from streammoe.errors import ConfigError
+from streammoe.errors import ConfigError, not_installed
 
 DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
 """What every client of ours is told, unless ``options`` says otherwise. kafka-python would wait 30 s before it tries a
@@ -53,6 +54,16 @@ _PROMISES = {
     "value_serializer": "it is code",
 }
 """Options that break what streammoe promises, or cannot be written in a file, and why."""
+
+
+def need_kafka_python(what: str) -> None:
+    """Make sure that kafka-python is there, which comes with an extra.
+
+    Raises:
+        ConfigError: it is not, and `what` needs it.
+    """
+    if importlib.util.find_spec("kafka") is None:
+        raise not_installed(what, "kafka-python", "kafka")
 
 
 def servers(value: object) -> object:

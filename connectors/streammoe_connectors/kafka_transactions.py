@@ -21,13 +21,12 @@ from kafka.errors import (
 
 from streammoe.errors import SinkError
 from streammoe.ports import Place, Position, Recovered
+from streammoe_connectors.kafka_delivery import Delivery, Target
 from streammoe_connectors.kafka_mirror import mirror_metadata, parse_mirror
 from streammoe_connectors.kafka_producer import (
     CLOSE_SECONDS,
     FIRST_SECONDS,
     SETTLED,
-    Delivery,
-    Target,
     TopicProducer,
     in_background,
     known_options,

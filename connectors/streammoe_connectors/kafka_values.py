@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
 
-from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.errors import InvalidEvent, not_installed
 from streammoe.types import IntArray
 from streammoe_connectors.kafka_fields import RecordFields
 from streammoe_connectors.schema_registry import Registry, without_password
@@ -255,8 +255,5 @@ def _reader(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
             framed = settings.framing == "confluent"
             return ProtobufReader(str(settings.schema_file), str(settings.message), framed=framed)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f'source.format: is "{settings.format}", which needs {error.name}, and that is not installed; '
-            f"pip install 'streammoe[{settings.format}]'"
-        ) from None
+        raise not_installed(f'source.format = "{settings.format}"', str(error.name), settings.format) from None
     return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streammoe.errors import ConfigError
+from streammoe.errors import ConfigError, not_installed
 from streammoe.evaluation.run import Evaluation
 from streammoe.runtime.dead_letter import printable
 
@@ -97,8 +97,7 @@ def check_outputs(plot: Path | None, page: Path | None) -> None:
         try:
             import matplotlib  # noqa: F401, ICN001 - whether it is there
         except ImportError as error:
-            message = "--plot and --html need matplotlib, which is not installed: pip install 'streammoe[plot]'"
-            raise ConfigError(message) from error
+            raise not_installed("a picture (--plot, --html)", "matplotlib", "plot") from error
 
 
 def write_plot(found: Evaluation, path: Path) -> None:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streammoe.errors import ConfigError, SinkError, SourceError
+from streammoe.errors import ConfigError, SinkError, SourceError, not_installed
 from streammoe.produce.messages import Message
 
 try:
@@ -19,9 +19,7 @@ try:
     from kafka import errors as kafka_errors
     from kafka.admin import ConfigResource, ConfigResourceType
 except ModuleNotFoundError as error:  # the extra is optional
-    raise ConfigError(
-        f"kafka-python is not installed ({error}); install it with pip install 'streammoe[kafka]'"
-    ) from error
+    raise not_installed("streammoe produce", "kafka-python", "kafka") from error
 
 _LOG = logging.getLogger("kafka")
 CONNECT_MS = 10_000

@@ -94,6 +94,15 @@ def test_others_wait_for_it_until_it_has_been_at_its_end_for_a_while():
     assert not one.holds(100.5, 0.5)
     one.add(rows(0), 101.0)
     assert one.at_end_since is None
+    assert one.holds(200.0, 0.5)
+
+
+def test_others_do_not_wait_behind_the_last_record_of_one_that_has_been_at_its_end_for_a_while():
+    one = lane()
+    one.add(rows(0, 1), 100.0)
+    one.at_end_since = 100.0
+    assert one.holds(100.4, 0.5)
+    assert not one.holds(100.5, 0.5)
 
 
 def test_after_a_jump_the_next_offset_is_there_once_the_rest_is_given():

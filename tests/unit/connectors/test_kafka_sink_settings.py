@@ -7,8 +7,9 @@ from streammoe.errors import ConfigError
 from streammoe_connectors.file import FileSource
 from streammoe_connectors.kafka import KafkaSource
 from streammoe_connectors.kafka_dead_letters import KafkaDeadLetters
+from streammoe_connectors.kafka_delivery import borrowed
 from streammoe_connectors.kafka_predictions import KafkaPredictions
-from streammoe_connectors.kafka_producer import borrowed, place_key
+from streammoe_connectors.kafka_producer import place_key
 
 FILE = FileSource.Settings(kind="file", path="a.jsonl")
 TOPIC = KafkaSource.Settings(kind="kafka", topics="t", group="g", bootstrap_servers="there:1")

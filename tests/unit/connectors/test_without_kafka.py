@@ -1,0 +1,61 @@
+"""An installation without the extra `kafka`: files and all else work, and what needs the package says so."""
+
+import subprocess
+import sys
+
+import pytest
+
+SERVERS = 'bootstrap_servers = "127.0.0.1:1"'
+FILE = 'source = { kind = "file", path = "data.csv" }'
+KAFKA = f'source = {{ kind = "kafka", group = "g", topics = ["t"], format = "jsonl", {SERVERS} }}'
+COMMON = 'schema.target = "y"\nmodel = { warmup = 50 }\nmetrics.enabled = false\n'
+WITHOUT = "import sys; sys.modules['kafka'] = None; from streammoe.cli import main; main()"
+
+
+def streammoe(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def here(tmp_path):
+    rows = "".join(f"{i % 7},{i % 5}\n" for i in range(200))
+    (tmp_path / "data.csv").write_text(f"a,y\n{rows}")
+    return tmp_path
+
+
+def test_files_are_learned(here):
+    (here / "config.toml").write_text(f"{FILE}\n{COMMON}")
+
+    done = streammoe(here, "run", "config.toml")
+
+    assert done.returncode == 0, done.stderr
+    assert list(here.glob("**/checkpoint-*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (f"{KAFKA}\n{COMMON}", 'source.kind = "kafka"'),
+        (f'{FILE}\n{COMMON}\npredictions = {{ kind = "kafka", topic = "t", {SERVERS} }}', 'predictions.kind = "kafka"'),
+        (
+            f'{FILE}\n{COMMON}\ndead_letters = {{ kind = "kafka", topic = "t", {SERVERS} }}',
+            'dead_letters.kind = "kafka"',
+        ),
+    ],
+)
+def test_what_needs_the_package_says_how_to_get_it(here, config, named):
+    (here / "config.toml").write_text(config)
+
+    done = streammoe(here, "run", "config.toml")
+
+    assert done.returncode == 2
+    assert f"{named} needs kafka-python, which is not installed; pip install 'streammoe[kafka]'" in done.stderr
+
+
+def test_producing_says_how_to_get_it(here):
+    done = streammoe(here, "produce", "data.csv", "--topic", "t", "--bootstrap-servers", "127.0.0.1:1")
+
+    assert done.returncode == 2
+    assert "pip install 'streammoe[kafka]'" in done.stderr
