@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,8 +58,8 @@ class CheckpointStore:
         """Numbers of the checkpoints in the folder, sound or not, oldest first."""
         if not self.folder.is_dir():
             return []
-        matches = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
-        return sorted(int(match[1]) for match in matches if match)
+        numbers = map(generation_of, self.folder.iterdir())
+        return sorted(number for number in numbers if number is not None)
 
     def path(self, generation: int) -> Path:
         """Where the checkpoint of a generation is."""
@@ -88,11 +89,7 @@ class CheckpointStore:
             CheckpointError: it is missing, unreadable or not sound.
         """
         path = self.path(generation)
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-        return decode(data, str(path))
+        return decode(_content(path, "move it away, or mend its permissions"), str(path))
 
     def latest(self) -> tuple[int, Checkpoint] | None:
         """Read the newest sound checkpoint and say its generation, or ``None`` from a folder without any.
@@ -136,10 +133,12 @@ class CheckpointStore:
             self.confirm(after)  # numbers above are given anew
         try:
             aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
+            sync_folder(self.folder)  # a power cut must not keep a move into a folder that it has lost
             # The newest last: whatever is left when a process is killed in between, the newest is still the newest.
             for generation in generations:
                 path = self.path(generation)
                 path.rename(aside / path.name)
+            sync_folder(aside)
             sync_folder(self.folder)
         except OSError as error:
             raise CheckpointError(
@@ -192,10 +191,28 @@ def read_checkpoint(place: str | os.PathLike[str]) -> Checkpoint:
         if found is None:
             raise CheckpointError(f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
         return found[1]
+    return decode(_content(path, "give a saved model or a daemon's checkpoint.dir"), str(path))
+
+
+def generation_of(path: Path) -> int | None:
+    """The generation that a file in a checkpoint folder holds, by its name; ``None`` for any other file.
+
+    >>> generation_of(Path("state/checkpoint-000000000042.safetensors"))
+    42
+    """
+    match = _NAME.fullmatch(path.name)
+    return None if match is None else int(match[1])
+
+
+def _content(path: Path, advice: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        CheckpointError: it cannot be read. A pipe or a device, from which reading might never end, is no file.
+    """
     try:
-        data = path.read_bytes()
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{path}: is no regular file; {advice}")
+        return path.read_bytes()
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror}); give a saved model or a daemon's checkpoint.dir"
-        ) from error
-    return decode(data, str(path))
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {advice}") from error
