@@ -458,6 +458,15 @@ def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
     return Pipeline(_resumed(settings, found), schema_of(settings), _scores(settings, found))
 
 
+def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, float | None]:
+    """The running means that a daemon has kept beside its model; nothing of a model that was saved from Python."""
+    kept = found.metadata.get("scores")
+    if kept is None:
+        return {}
+    kind = ClassificationScores if isinstance(model, MoEClassifier) else PrequentialScores
+    return kind.restore(kept, found.arrays).summary()
+
+
 def describe_checkpoint(place: str | Path) -> dict[str, Any]:
     """What a checkpoint holds, for people and scripts; JSON-able.
 
@@ -477,6 +486,7 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "state_digest": digest_with(model, labels),
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
+        "scores": _kept_scores(model, found),
         "pending": int((~labels["labels.refused"]).sum()) if labels else 0,
         "features": model.feature_names,
         "outputs": model.output_names,

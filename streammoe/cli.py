@@ -181,7 +181,7 @@ def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_f
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None:
-    """Show what a checkpoint holds: a file, or the newest sound one of a folder.
+    """Show what a checkpoint holds: a file, or the newest sound one of a folder, with the state of all others there.
 
     \b
     Example:
@@ -189,14 +189,43 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
-        from streammoe.assembly import describe_checkpoint
+        from streammoe import inspection
 
-        found = describe_checkpoint(place)
-        if as_json:
-            click.echo(json.dumps(found, indent=2))
-        else:
-            for name, value in found.items():
-                click.echo(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
+        found = inspection.look_into(place)
+        click.echo(json.dumps(found, indent=2) if as_json else inspection.to_text(found))
+
+
+@main.command(short_help="Go back to an earlier checkpoint.")
+@click.argument("place", metavar="DIR_OR_CONFIG", type=click.Path(path_type=Path))
+@click.option("--to", type=click.IntRange(min=1), metavar="GENERATION", help="Else the one before the newest.")
+@setting_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def rollback(
+    place: Path, to: int | None, overrides: tuple[str, ...], as_json: bool, log_level: str, log_format: str
+) -> None:
+    """Make the next start go on from an earlier checkpoint, of a checkpoint folder or of a configuration's.
+
+    The daemon must be stopped. Later checkpoints are moved to a folder of their own; what came after is learned again.
+
+    \b
+    Example:
+      streammoe rollback state
+      streammoe rollback config.toml --to 41
+    """
+    set_up_logging(log_level, log_format)
+    if overrides and place.is_dir():
+        raise click.UsageError("--set needs a configuration, and this is a folder")
+    with exit_codes():
+        from streammoe import rollback as module
+
+        folder = place
+        if not place.is_dir():
+            from streammoe.assembly import load_settings
+
+            folder = Path(load_settings(place, overrides=overrides).checkpoint.dir)
+        done = module.roll_back(folder, to)
+        click.echo(json.dumps(done._asdict()) if as_json else module.to_text(done))
 
 
 @main.command(short_help="Score a model on a file, beside others.")
