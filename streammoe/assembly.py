@@ -22,6 +22,7 @@ from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered,
 from streammoe.runtime.chained import ChainedSource
 from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
+from streammoe.runtime.given_model import given_model
 from streammoe.runtime.health import Health
 from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.runtime.metrics import Metrics
@@ -180,6 +181,7 @@ def open_daemon(
     settings: Settings,
     *,
     fresh: bool = False,
+    from_model: Path | None = None,
     on_batch: ProgressListener | None = None,
     stop: StopFlag | None = None,
 ) -> Iterator[Running]:
@@ -188,12 +190,15 @@ def open_daemon(
     Args:
         settings: of the daemon.
         fresh: begin anew although there are checkpoints, which are set aside in a folder of their own.
+        from_model: file of a model to begin with where nothing is gone on from; else it is not even looked at. The
+            first checkpoint is written before anything is read.
         on_batch: told the source's progress after each batch.
         stop: ends the wait for a broker that must say which checkpoint to go on from.
 
     Raises:
         ConfigError: a port or a file named in the settings cannot be used.
-        CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints.
+        CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints; or the model to
+            begin with is another one.
         SourceError: there is nothing to read.
         SinkError: predictions cannot be written.
     """
@@ -216,7 +221,13 @@ def open_daemon(
                 recovered = _recovered(writer.sink, position, health, stop)
         latest = latest and _seen(store, latest, recovered)
         generation, found = latest or (0, None)
-        model = model_from(settings) if found is None else _resumed(settings, found)
+        model = _begun(settings, from_model) if found is None else _resumed(settings, found)
+        if found is not None and from_model is not None:
+            LOGGER.warning(
+                "--from-model %s is not used: there are checkpoints in %s to go on from; --fresh begins anew with it",
+                from_model,
+                store.folder,
+            )
         metrics = Metrics()
         dead_letters = _dead_letters(settings)
         stack.callback(dead_letters.close)
@@ -251,6 +262,7 @@ def open_daemon(
             labels=_labels(settings, found),
             # Last of all: a start that fails must leave everything as it was.
             on_begin=store.set_aside if fresh else None,
+            save_first=found is None and from_model is not None,
             on_batch=on_batch,
         )
         if server is not None:
@@ -423,6 +435,12 @@ def model_from(settings: Settings) -> MixtureOfExperts:
     if isinstance(model, MoEMultiTargetRegressor):
         model.set_targets(schema.targets)
     return model
+
+
+def _begun(settings: Settings, given: Path | None) -> MixtureOfExperts:
+    """The model that a daemon without checkpoints begins with."""
+    model = model_from(settings)
+    return model if given is None else given_model(given, model, schema_of(settings))
 
 
 def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:

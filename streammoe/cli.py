@@ -120,6 +120,12 @@ def main() -> None:
 @setting_options
 @click.option("--fresh", is_flag=True, help="Begin anew although there are checkpoints in the folder.")
 @click.option(
+    "--from-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Begin with a model that was saved elsewhere; not used where there are checkpoints to go on from.",
+)
+@click.option(
     "--summary",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -127,7 +133,15 @@ def main() -> None:
     help="How to print what was done, at the end.",
 )
 @logged
-def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log_level: str, log_format: str) -> None:
+def run(
+    config: Path,
+    overrides: tuple[str, ...],
+    fresh: bool,
+    from_model: Path | None,
+    summary: str,
+    log_level: str,
+    log_format: str,
+) -> None:
     """Run the daemon: read events, learn, checkpoint, until the source ends or SIGTERM asks to stop.
 
     \b
@@ -143,7 +157,7 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
         with (
             StopFlag() as stop,
             progress_bar("learning") as follow,
-            open_daemon(settings, fresh=fresh, on_batch=follow, stop=stop) as running,
+            open_daemon(settings, fresh=fresh, from_model=from_model, on_batch=follow, stop=stop) as running,
         ):
             if running.metrics_url:
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
