@@ -456,6 +456,20 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
             was = kept.get(section, {}).get(name, defaults[section].get(name))
             if was != value and (section, name) not in MAY_CHANGE:
                 differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
+    unknown = [
+        f"{section}.{name} = {value!r}"
+        for section, values in kept.items()
+        for name, value in values.items()
+        if name not in cast("Mapping[str, object]", now.get(section, {}))
+    ]
+    if unknown:
+        message = (
+            f"{settings.checkpoint.dir}: its checkpoint was written by version {found.metadata.get('version')} with "
+            f"settings that this version does not know ({', '.join(unknown)}), so it might go on differently; run "
+            "that version or a later one, go back to an earlier checkpoint (streammoe rollback), or begin anew with "
+            "--fresh"
+        )
+        raise CheckpointError(message)
     if differences:
         message = (
             f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. "

@@ -33,6 +33,10 @@ class CheckpointStore:
     def __init__(self, folder: str | Path, keep: int = 3) -> None:
         self.folder = Path(folder)
         self.keep = keep
+        self._refused: set[int] = set()
+        """Generations that were not sound, and count as none where old ones are removed."""
+        self._stuck: set[int] = set()
+        """Generations that could not be removed, of which one warning is enough."""
 
     def prepare(self) -> None:
         """Create the folder, prove that it can be written, and clear away what a killed process left half written.
@@ -79,6 +83,8 @@ class CheckpointStore:
             raise CheckpointError(
                 f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"
             ) from error
+        self._refused.discard(generation)  # its number may be given anew once what had it is set aside
+        self._stuck.discard(generation)
         self._prune()
         return generation
 
@@ -107,6 +113,7 @@ class CheckpointStore:
             except NewerCheckpointError:
                 raise
             except CheckpointError as refused:
+                self._refused.add(generation)
                 # Without a traceback, which would make a handled fault look like a bug
                 logger.error("checkpoint refused, going back to the one before: %s", refused)  # noqa: TRY400
         if not generations:
@@ -172,10 +179,16 @@ class CheckpointStore:
             ) from error
 
     def _prune(self) -> None:
-        for generation in self.generations()[: -self.keep]:
+        generations = self.generations()
+        # Those that nobody could go back to must not push out those that are left.
+        oldest = [generation for generation in generations if generation not in self._refused][-self.keep :][0]
+        for generation in generations:
+            if generation >= oldest or generation in self._stuck:
+                continue
             try:
                 self.path(generation).unlink(missing_ok=True)
             except OSError as error:  # the new checkpoint is safe; a file too many must not stop the learning
+                self._stuck.add(generation)
                 logger.warning("an old checkpoint stays: %s", error)
 
 

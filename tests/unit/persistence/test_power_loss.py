@@ -186,11 +186,11 @@ def test_without_any_one_of_its_flushes_it_would_not(tmp_path, monkeypatch):
 def test_a_name_that_comes_before_its_bytes_would_be_noticed(root, tmp_path, monkeypatch):
     """The order of the steps counts too."""
 
-    def renamed_first(path, data, *_):
+    def renamed_first(path, *pieces):
         temporary = path.with_name(f".{path.name}.tmp")
         temporary.touch()
         temporary.replace(path)
-        path.write_bytes(data)
+        path.write_bytes(b"".join(pieces))
         durable.sync_folder(path.parent)
 
     monkeypatch.setattr("streammoe.persistence.store.replace", renamed_first)
