@@ -42,11 +42,14 @@ A ``check`` of theirs takes the same and the settings of checkpoints, and raises
 together."""
 MAY_CHANGE = {
     ("model", "range_factor"),
+    ("schema", "max_columns"),
     ("labels", "max_pending"),
     ("labels", "expire_events"),
     ("labels", "expire_seconds"),
 }
 """Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
+MAY_RISE = {("model", "max_levels"), ("model", "max_classes")}
+"""The same of limits that what was learned may have reached already."""
 
 RUNS_KEPT = 1_000
 """Earlier runs that a checkpoint names; dead letters of those before can no longer be replayed."""
@@ -454,8 +457,12 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
             was = kept.get(section, {}).get(name, defaults[section].get(name))
-            if was != value and (section, name) not in MAY_CHANGE:
-                differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
+            if was == value or (section, name) in MAY_CHANGE:
+                continue
+            limit = (section, name) in MAY_RISE
+            if not (limit and cast("int", value) > cast("int", was)):
+                only = ", and may only rise" if limit else ""
+                differences.append(f"{section}.{name} was {was!r} and is {value!r} now{only}")
     unknown = [
         f"{section}.{name} = {value!r}"
         for section, values in kept.items()
@@ -478,6 +485,9 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
         raise CheckpointError(message)
     model = model_of(found, settings.checkpoint.dir)
     model.set_range_factor(settings.model.range_factor)
+    model.set_max_levels(settings.model.max_levels)
+    if isinstance(model, MoEClassifier):
+        model.max_classes = settings.model.max_classes
     return model
 
 

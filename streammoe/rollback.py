@@ -77,7 +77,9 @@ def _sound(store: CheckpointStore) -> tuple[dict[int, Checkpoint], dict[int, str
     return sound, problems
 
 
-def _target(store: CheckpointStore, sound: Mapping[int, Checkpoint], problems: Mapping[int, str], to: int | None) -> int:
+def _target(
+    store: CheckpointStore, sound: Mapping[int, Checkpoint], problems: Mapping[int, str], to: int | None
+) -> int:
     """The generation to go back to."""
     place = f"checkpoint folder {store.folder}"
     newest = max([*sound, *problems])
@@ -97,9 +99,7 @@ def _target(store: CheckpointStore, sound: Mapping[int, Checkpoint], problems: M
     return to
 
 
-def _refuse_losses(
-    store: CheckpointStore, target: int, there: Checkpoint, later: Mapping[int, Checkpoint]
-) -> None:
+def _refuse_losses(store: CheckpointStore, target: int, there: Checkpoint, later: Mapping[int, Checkpoint]) -> None:
     """See that what came after the target can come again, and comes to nobody twice who counts on seeing it once.
 
     Raises:

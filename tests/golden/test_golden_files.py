@@ -53,7 +53,11 @@ def test_they_load_and_are_what_they_were(name):
     expected, path = EXPECTED[name], FOLDER / name
     found = describe_checkpoint(path)
     assert found["state_digest"] == expected["state_digest"] == read_checkpoint(path).metadata["state_digest"]
-    assert (found["model"]["kind"], found["n"], found["pending"]) == (expected["kind"], expected["n"], expected["pending"])
+    assert (found["model"]["kind"], found["n"], found["pending"]) == (
+        expected["kind"],
+        expected["n"],
+        expected["pending"],
+    )
     assert found["warming_up"] == ("warming-up" in name)
     model = load(path)
     if "predictions" in expected:
@@ -140,5 +144,7 @@ def test_a_changed_one_is_refused(name):
 def test_the_same_in_another_format_is_refused_with_a_sentence():
     kept = decode((FOLDER / NAMES[0]).read_bytes(), NAMES[0])
     text = json.dumps({"format": FORMAT + 1, **kept.metadata}, sort_keys=True, separators=(",", ":"))
-    with pytest.raises(NewerCheckpointError, match=rf"has checkpoint format {FORMAT + 1}, .*run the version that wrote"):
+    with pytest.raises(
+        NewerCheckpointError, match=rf"has checkpoint format {FORMAT + 1}, .*run the version that wrote"
+    ):
         decode(_pack(kept.arrays, text), NAMES[0])

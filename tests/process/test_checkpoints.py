@@ -93,7 +93,9 @@ def test_a_newest_one_of_another_model_is_neither_taken_nor_passed_over(place, s
     before = contents(place)
     done = place.call("run", "config.toml")
     assert done.returncode == 4
-    assert re.search(rf"^error: state: its checkpoint belongs to other settings: {difference}.*--fresh$", done.stderr, 8)
+    assert re.search(
+        rf"^error: state: its checkpoint belongs to other settings: {difference}.*--fresh$", done.stderr, 8
+    )
     assert contents(place) == before
     back = place.call("rollback", "config.toml")
     assert back.returncode == 0, back.stderr
@@ -103,7 +105,10 @@ def test_a_newest_one_of_another_model_is_neither_taken_nor_passed_over(place, s
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (_pack({}, '{"format":2}'), "has checkpoint format 2, this version of streammoe reads format 1; run the version"),
+        (
+            _pack({}, '{"format":2}'),
+            "has checkpoint format 2, this version of streammoe reads format 1; run the version",
+        ),
         (encode({}, {"n": 3}), "no daemon wrote its checkpoint; set checkpoint.dir to another folder"),
     ],
     ids=["newer format", "no daemon's"],

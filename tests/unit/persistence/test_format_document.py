@@ -67,13 +67,11 @@ def test_the_reader_on_that_page_reads_every_golden_file_and_refuses_damage():
         arrays, metadata = read(data)
         kept = decode(data, path.name)
         assert metadata == {"format": 1, **kept.metadata}
-        assert {
-            name: (array.dtype.name, array.shape, array.tobytes()) for name, array in kept.arrays.items()
-        } == arrays
+        assert {name: (array.dtype.name, array.shape, array.tobytes()) for name, array in kept.arrays.items()} == arrays
         flipped = bytearray(data)
         flipped[-1] ^= 1
         for damaged in (data[:-1], data + b"\0", bytes(flipped)):
-            with pytest.raises(ValueError, match="changed|shape"):
+            with pytest.raises(ValueError, match=r"changed|shape"):
                 read(damaged)
         newer = data.replace(rb"\"format\":1", rb"\"format\":2")
         assert newer != data

@@ -105,11 +105,13 @@ def test_of_a_followed_file_the_first_batch_is_still_kept_at_once():
                 raise Never  # before the loop ends by itself
             return False
 
-    with pytest.raises(Never):
-        with open_daemon(
+    with (
+        pytest.raises(Never),
+        open_daemon(
             load_settings("config.toml", overrides=["source.follow=true"], environment={}), from_model=MODEL
-        ) as running:
-            running.daemon.run(FirstBatch())
+        ) as running,
+    ):
+        running.daemon.run(FirstBatch())
     assert CheckpointStore(STATE).latest()[1].metadata["positions"][0] is not None
 
 
@@ -146,13 +148,15 @@ def test_the_range_factor_is_that_of_the_settings():
 def test_classes_and_several_outputs():
     labels = np.where(Y > 0, "up", "down")
     fitted(MoEClassifier, targets=labels)
-    Path("data.csv").write_text("a,b,y\n" + "".join(f"{x[0]},{x[1]},{label}\n" for x, label in zip(X, labels)))
+    Path("data.csv").write_text(
+        "a,b,y\n" + "".join(f"{x[0]},{x[1]},{label}\n" for x, label in zip(X, labels, strict=True))
+    )
     assert run("model.kind=classifier", "checkpoint.dir=classes", from_model=MODEL).scores["accuracy"] > 0.8
     model = MoEMultiTargetRegressor(n_experts=2, warmup=100, warmup_restarts=1, standardize=True)
     for x, y in zip(X[:FIRST], Y[:FIRST], strict=True):
         model.learn_one({"a": x[0], "b": x[1]}, {"y": y, "z": -y})
     model.save(MODEL)
-    Path("data.csv").write_text("a,b,y,z\n" + "".join(f"{x[0]},{x[1]},{y},{-y}\n" for x, y in zip(X, Y)))
+    Path("data.csv").write_text("a,b,y,z\n" + "".join(f"{x[0]},{x[1]},{y},{-y}\n" for x, y in zip(X, Y, strict=True)))
     run("schema.target=['y', 'z']", "checkpoint.dir=outputs", from_model=MODEL)
     assert describe_checkpoint("outputs")["n"] == FIRST + EVENTS
 
