@@ -22,6 +22,7 @@ from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered,
 from streammoe.runtime.chained import ChainedSource
 from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, ProgressListener
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
+from streammoe.runtime.given_model import given_model
 from streammoe.runtime.health import Health
 from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.runtime.metrics import Metrics
@@ -41,11 +42,14 @@ A ``check`` of theirs takes the same and the settings of checkpoints, and raises
 together."""
 MAY_CHANGE = {
     ("model", "range_factor"),
+    ("schema", "max_columns"),
     ("labels", "max_pending"),
     ("labels", "expire_events"),
     ("labels", "expire_seconds"),
 }
 """Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
+MAY_RISE = {("model", "max_levels"), ("model", "max_classes")}
+"""The same of limits that what was learned may have reached already."""
 
 RUNS_KEPT = 1_000
 """Earlier runs that a checkpoint names; dead letters of those before can no longer be replayed."""
@@ -180,6 +184,7 @@ def open_daemon(
     settings: Settings,
     *,
     fresh: bool = False,
+    from_model: Path | None = None,
     on_batch: ProgressListener | None = None,
     stop: StopFlag | None = None,
 ) -> Iterator[Running]:
@@ -188,12 +193,15 @@ def open_daemon(
     Args:
         settings: of the daemon.
         fresh: begin anew although there are checkpoints, which are set aside in a folder of their own.
+        from_model: file of a model to begin with where nothing is gone on from; else it is not even looked at. The
+            first checkpoint is written before anything is read.
         on_batch: told the source's progress after each batch.
         stop: ends the wait for a broker that must say which checkpoint to go on from.
 
     Raises:
         ConfigError: a port or a file named in the settings cannot be used.
-        CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints.
+        CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints; or the model to
+            begin with is another one.
         SourceError: there is nothing to read.
         SinkError: predictions cannot be written.
     """
@@ -216,7 +224,13 @@ def open_daemon(
                 recovered = _recovered(writer.sink, position, health, stop)
         latest = latest and _seen(store, latest, recovered)
         generation, found = latest or (0, None)
-        model = model_from(settings) if found is None else _resumed(settings, found)
+        model = _begun(settings, from_model) if found is None else _resumed(settings, found)
+        if found is not None and from_model is not None:
+            LOGGER.warning(
+                "--from-model %s is not used: there are checkpoints in %s to go on from; --fresh begins anew with it",
+                from_model,
+                store.folder,
+            )
         metrics = Metrics()
         dead_letters = _dead_letters(settings)
         stack.callback(dead_letters.close)
@@ -251,6 +265,7 @@ def open_daemon(
             labels=_labels(settings, found),
             # Last of all: a start that fails must leave everything as it was.
             on_begin=store.set_aside if fresh else None,
+            save_first=found is None and from_model is not None,
             on_batch=on_batch,
         )
         if server is not None:
@@ -425,6 +440,12 @@ def model_from(settings: Settings) -> MixtureOfExperts:
     return model
 
 
+def _begun(settings: Settings, given: Path | None) -> MixtureOfExperts:
+    """The model that a daemon without checkpoints begins with."""
+    model = model_from(settings)
+    return model if given is None else given_model(given, model, schema_of(settings))
+
+
 def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     """The model of a checkpoint, if the settings still describe it."""
     kept, now = found.metadata.get("settings"), settings.learning_settings()
@@ -436,8 +457,26 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
             was = kept.get(section, {}).get(name, defaults[section].get(name))
-            if was != value and (section, name) not in MAY_CHANGE:
-                differences.append(f"{section}.{name} was {was!r} and is {value!r} now")
+            if was == value or (section, name) in MAY_CHANGE:
+                continue
+            limit = (section, name) in MAY_RISE
+            if not (limit and cast("int", value) > cast("int", was)):
+                only = ", and may only rise" if limit else ""
+                differences.append(f"{section}.{name} was {was!r} and is {value!r} now{only}")
+    unknown = [
+        f"{section}.{name} = {value!r}"
+        for section, values in kept.items()
+        for name, value in values.items()
+        if name not in cast("Mapping[str, object]", now.get(section, {}))
+    ]
+    if unknown:
+        message = (
+            f"{settings.checkpoint.dir}: its checkpoint was written by version {found.metadata.get('version')} with "
+            f"settings that this version does not know ({', '.join(unknown)}), so it might go on differently; run "
+            "that version or a later one, go back to an earlier checkpoint (streammoe rollback), or begin anew with "
+            "--fresh"
+        )
+        raise CheckpointError(message)
     if differences:
         message = (
             f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. "
@@ -446,6 +485,9 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
         raise CheckpointError(message)
     model = model_of(found, settings.checkpoint.dir)
     model.set_range_factor(settings.model.range_factor)
+    model.set_max_levels(settings.model.max_levels)
+    if isinstance(model, MoEClassifier):
+        model.max_classes = settings.model.max_classes
     return model
 
 
@@ -456,6 +498,15 @@ def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
         CheckpointError: the settings describe another model.
     """
     return Pipeline(_resumed(settings, found), schema_of(settings), _scores(settings, found))
+
+
+def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, float | None]:
+    """The running means that a daemon has kept beside its model; nothing of a model that was saved from Python."""
+    kept = found.metadata.get("scores")
+    if kept is None:
+        return {}
+    kind = ClassificationScores if isinstance(model, MoEClassifier) else PrequentialScores
+    return kind.restore(kept, found.arrays).summary()
 
 
 def describe_checkpoint(place: str | Path) -> dict[str, Any]:
@@ -477,6 +528,7 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "state_digest": digest_with(model, labels),
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
+        "scores": _kept_scores(model, found),
         "pending": int((~labels["labels.refused"]).sum()) if labels else 0,
         "features": model.feature_names,
         "outputs": model.output_names,

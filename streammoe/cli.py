@@ -120,6 +120,12 @@ def main() -> None:
 @setting_options
 @click.option("--fresh", is_flag=True, help="Begin anew although there are checkpoints in the folder.")
 @click.option(
+    "--from-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Begin with a model that was saved elsewhere; not used where there are checkpoints to go on from.",
+)
+@click.option(
     "--summary",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -127,7 +133,15 @@ def main() -> None:
     help="How to print what was done, at the end.",
 )
 @logged
-def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log_level: str, log_format: str) -> None:
+def run(
+    config: Path,
+    overrides: tuple[str, ...],
+    fresh: bool,
+    from_model: Path | None,
+    summary: str,
+    log_level: str,
+    log_format: str,
+) -> None:
     """Run the daemon: read events, learn, checkpoint, until the source ends or SIGTERM asks to stop.
 
     \b
@@ -143,7 +157,7 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
         with (
             StopFlag() as stop,
             progress_bar("learning") as follow,
-            open_daemon(settings, fresh=fresh, on_batch=follow, stop=stop) as running,
+            open_daemon(settings, fresh=fresh, from_model=from_model, on_batch=follow, stop=stop) as running,
         ):
             if running.metrics_url:
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
@@ -181,7 +195,7 @@ def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_f
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None:
-    """Show what a checkpoint holds: a file, or the newest sound one of a folder.
+    """Show what a checkpoint holds: a file, or the newest sound one of a folder, with the state of all others there.
 
     \b
     Example:
@@ -189,14 +203,43 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
-        from streammoe.assembly import describe_checkpoint
+        from streammoe import inspection
 
-        found = describe_checkpoint(place)
-        if as_json:
-            click.echo(json.dumps(found, indent=2))
-        else:
-            for name, value in found.items():
-                click.echo(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
+        found = inspection.look_into(place)
+        click.echo(json.dumps(found, indent=2) if as_json else inspection.to_text(found))
+
+
+@main.command(short_help="Go back to an earlier checkpoint.")
+@click.argument("place", metavar="DIR_OR_CONFIG", type=click.Path(path_type=Path))
+@click.option("--to", type=click.IntRange(min=1), metavar="GENERATION", help="Else the one before the newest.")
+@setting_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def rollback(
+    place: Path, to: int | None, overrides: tuple[str, ...], as_json: bool, log_level: str, log_format: str
+) -> None:
+    """Make the next start go on from an earlier checkpoint, of a checkpoint folder or of a configuration's.
+
+    The daemon must be stopped. Later checkpoints are moved to a folder of their own; what came after is learned again.
+
+    \b
+    Example:
+      streammoe rollback state
+      streammoe rollback config.toml --to 41
+    """
+    set_up_logging(log_level, log_format)
+    if overrides and place.is_dir():
+        raise click.UsageError("--set needs a configuration, and this is a folder")
+    with exit_codes():
+        from streammoe import rollback as module
+
+        folder = place
+        if not place.is_dir():
+            from streammoe.assembly import load_settings
+
+            folder = Path(load_settings(place, overrides=overrides).checkpoint.dir)
+        done = module.roll_back(folder, to)
+        click.echo(json.dumps(done._asdict()) if as_json else module.to_text(done))
 
 
 @main.command(short_help="Score a model on a file, beside others.")

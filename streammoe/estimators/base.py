@@ -446,6 +446,10 @@ class MixtureOfExperts(base.Estimator):
         """Judge from now on by another `range_factor`; it says nothing about what was learned."""
         self.range_factor = self._encoder.range_factor = range_factor
 
+    def set_max_levels(self, max_levels: int) -> None:
+        """Let categories have more levels from now on; those that had no column until now have to come again."""
+        self.max_levels = self._encoder.max_levels = max_levels
+
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""
         if self._encoder.fields:

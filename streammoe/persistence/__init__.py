@@ -3,7 +3,7 @@
 from streammoe.persistence.durable import replace
 from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, state_digest
 from streammoe.persistence.lock import FolderLock
-from streammoe.persistence.store import CONFIRMED, CheckpointStore, read_checkpoint
+from streammoe.persistence.store import CONFIRMED, CheckpointStore, generation_of, read_checkpoint
 
 __all__ = [
     "CONFIRMED",
@@ -14,6 +14,7 @@ __all__ = [
     "NewerCheckpointError",
     "decode",
     "encode",
+    "generation_of",
     "read_checkpoint",
     "replace",
     "state_digest",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +33,10 @@ class CheckpointStore:
     def __init__(self, folder: str | Path, keep: int = 3) -> None:
         self.folder = Path(folder)
         self.keep = keep
+        self._refused: set[int] = set()
+        """Generations that were not sound, and count as none where old ones are removed."""
+        self._stuck: set[int] = set()
+        """Generations that could not be removed, of which one warning is enough."""
 
     def prepare(self) -> None:
         """Create the folder, prove that it can be written, and clear away what a killed process left half written.
@@ -57,8 +62,8 @@ class CheckpointStore:
         """Numbers of the checkpoints in the folder, sound or not, oldest first."""
         if not self.folder.is_dir():
             return []
-        matches = (_NAME.fullmatch(path.name) for path in self.folder.iterdir())
-        return sorted(int(match[1]) for match in matches if match)
+        numbers = map(generation_of, self.folder.iterdir())
+        return sorted(number for number in numbers if number is not None)
 
     def path(self, generation: int) -> Path:
         """Where the checkpoint of a generation is."""
@@ -78,6 +83,8 @@ class CheckpointStore:
             raise CheckpointError(
                 f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"
             ) from error
+        self._refused.discard(generation)  # its number may be given anew once what had it is set aside
+        self._stuck.discard(generation)
         self._prune()
         return generation
 
@@ -88,11 +95,7 @@ class CheckpointStore:
             CheckpointError: it is missing, unreadable or not sound.
         """
         path = self.path(generation)
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-        return decode(data, str(path))
+        return decode(_content(path, "move it away, or mend its permissions"), str(path))
 
     def latest(self) -> tuple[int, Checkpoint] | None:
         """Read the newest sound checkpoint and say its generation, or ``None`` from a folder without any.
@@ -110,6 +113,7 @@ class CheckpointStore:
             except NewerCheckpointError:
                 raise
             except CheckpointError as refused:
+                self._refused.add(generation)
                 # Without a traceback, which would make a handled fault look like a bug
                 logger.error("checkpoint refused, going back to the one before: %s", refused)  # noqa: TRY400
         if not generations:
@@ -136,10 +140,12 @@ class CheckpointStore:
             self.confirm(after)  # numbers above are given anew
         try:
             aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
+            sync_folder(self.folder)  # a power cut must not keep a move into a folder that it has lost
             # The newest last: whatever is left when a process is killed in between, the newest is still the newest.
             for generation in generations:
                 path = self.path(generation)
                 path.rename(aside / path.name)
+            sync_folder(aside)
             sync_folder(self.folder)
         except OSError as error:
             raise CheckpointError(
@@ -173,10 +179,16 @@ class CheckpointStore:
             ) from error
 
     def _prune(self) -> None:
-        for generation in self.generations()[: -self.keep]:
+        generations = self.generations()
+        # Those that nobody could go back to must not push out those that are left.
+        oldest = [generation for generation in generations if generation not in self._refused][-self.keep :][0]
+        for generation in generations:
+            if generation >= oldest or generation in self._stuck:
+                continue
             try:
                 self.path(generation).unlink(missing_ok=True)
             except OSError as error:  # the new checkpoint is safe; a file too many must not stop the learning
+                self._stuck.add(generation)
                 logger.warning("an old checkpoint stays: %s", error)
 
 
@@ -192,10 +204,28 @@ def read_checkpoint(place: str | os.PathLike[str]) -> Checkpoint:
         if found is None:
             raise CheckpointError(f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
         return found[1]
+    return decode(_content(path, "give a saved model or a daemon's checkpoint.dir"), str(path))
+
+
+def generation_of(path: Path) -> int | None:
+    """The generation that a file in a checkpoint folder holds, by its name; ``None`` for any other file.
+
+    >>> generation_of(Path("state/checkpoint-000000000042.safetensors"))
+    42
+    """
+    match = _NAME.fullmatch(path.name)
+    return None if match is None else int(match[1])
+
+
+def _content(path: Path, advice: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        CheckpointError: it cannot be read. A pipe or a device, from which reading might never end, is no file.
+    """
     try:
-        data = path.read_bytes()
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise CheckpointError(f"{path}: is no regular file; {advice}")
+        return path.read_bytes()
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror}); give a saved model or a daemon's checkpoint.dir"
-        ) from error
-    return decode(data, str(path))
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {advice}") from error

@@ -85,6 +85,7 @@ class Daemon:
         health: Health,
         labels: LabelJoin | None = None,
         on_begin: Callable[[], object] | None = None,
+        save_first: bool = False,
         on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
@@ -104,6 +105,8 @@ class Daemon:
         self._reasons: Counter[str] = Counter(reasons)
         self._on_begin = on_begin
         """Called once reading can begin, before anything is saved."""
+        self._save_first = save_first
+        """Whether the model must be kept before anything is read: it came from a file that may be gone tomorrow."""
         self._on_batch = on_batch
         self._unsaved = 0
         self._processed = 0
@@ -171,7 +174,10 @@ class Daemon:
         if self._on_begin is not None:
             self._on_begin()
         if not self._pin():
-            self._tell_source()
+            if self._save_first:
+                self.checkpoint()
+            else:
+                self._tell_source()
         self._look_at_source()
 
     def _pin(self) -> bool:
@@ -212,7 +218,7 @@ class Daemon:
         )
         self._tell_source()
         self._unsaved = 0
-        self._begun = True
+        self._begun = self._position is not None
         self._saved_at = time.monotonic()
         self._path = str(self._store.path(self._generation))
         self._metrics.checkpoint(self._saved_at - started)

@@ -97,6 +97,43 @@ class TestDamage:
         save(store, 4)
         assert latest_n(store) == 4
 
+    def test_damaged_ones_do_not_push_out_those_to_go_back_to(self, store: CheckpointStore) -> None:
+        save(store, 1, 2, 3)
+        damage(store.path(2))
+        damage(store.path(3))
+        again = CheckpointStore(store.folder, keep=2)
+        assert latest_n(again) == 1
+        save(again, 4)
+        assert again.generations() == [1, 2, 3, 4]
+        damage(again.path(4))
+        assert latest_n(CheckpointStore(store.folder)) == 1
+        save(again, 5, 6)
+        assert again.generations() == [5, 6]
+
+    def test_the_number_of_a_damaged_one_that_was_set_aside_is_sound_again(self, store: CheckpointStore) -> None:
+        save(store, 1)
+        damage(store.path(1))
+        with pytest.raises(CheckpointError):
+            store.latest()
+        store.set_aside()
+        save(store, 2, 3, 4, 5)
+        assert store.generations() == [2, 3, 4]
+
+    @pytest.mark.parametrize("spoilt", ["folder", "pipe", "device", "read error", "loop"])
+    def test_what_is_no_file_is_passed_over(
+        self, store: CheckpointStore, caplog: pytest.LogCaptureFixture, spoilt: str
+    ) -> None:
+        save(store, 1)
+        path = store.path(2)
+        if spoilt == "folder":
+            path.mkdir()
+        elif spoilt == "pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to({"device": "/dev/zero", "read error": "/proc/self/mem", "loop": path.name}[spoilt])
+        assert latest_n(store) == 1
+        assert f"{path}: " in caplog.text
+
     def test_none_sound_is_an_error_that_names_them(self, store: CheckpointStore) -> None:
         save(store, 1, 2)
         damage(store.path(1))
@@ -148,4 +185,6 @@ class TestDisk:
         store.path(1).mkdir()
         save(store, 2, 3, 4)
         assert store.generations() == [1, 2, 3, 4]
-        assert "an old checkpoint stays" in caplog.text
+        save(store, 5)
+        assert store.generations() == [1, 3, 4, 5]
+        assert caplog.text.count("an old checkpoint stays") == 1

@@ -1,0 +1,87 @@
+"""What a checkpoint folder or file holds, for people and scripts."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from streammoe.assembly import describe_checkpoint
+from streammoe.errors import CheckpointError
+from streammoe.persistence import CheckpointStore, generation_of
+
+
+def look_into(place: Path, now: datetime | None = None) -> dict[str, Any]:
+    """What one file, or the newest sound checkpoint of a folder, holds; JSON-able. Takes no lock.
+
+    Of a folder also ``generations``, whether each of them is sound, and ``set_aside``, the folders of those that
+    nothing goes on from.
+
+    Args:
+        place: a file or a folder.
+        now: the time, for ages.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or no sound one.
+    """
+    moment = datetime.now(UTC) if now is None else now
+    if not place.is_dir():
+        return {
+            "generation": generation_of(place),
+            "age_seconds": None,
+            **_aged(describe_checkpoint(place), moment),
+            "generations": [],
+            "set_aside": [],
+        }
+    store = CheckpointStore(place)
+    generations = [_judged(store, generation, moment) for generation in store.generations()]
+    sound = [entry["generation"] for entry in generations if entry["sound"]]
+    if not sound:
+        problems = "; ".join(entry["problem"] for entry in generations) or "there is no checkpoint in this folder"
+        raise CheckpointError(f"{place}: nothing to go on from: {problems}")
+    found = describe_checkpoint(store.path(sound[-1]))
+    return {
+        "generation": sound[-1],
+        "age_seconds": None,
+        **_aged(found, moment),
+        "generations": generations,
+        "set_aside": sorted(str(path) for path in place.glob("set-aside-*") if path.is_dir()),
+    }
+
+
+def _judged(store: CheckpointStore, generation: int, now: datetime) -> dict[str, Any]:
+    """One generation: whether it is sound, and what little says which one it is."""
+    path = store.path(generation)
+    entry: dict[str, Any] = {"generation": generation, "path": str(path), "sound": False, "problem": None}
+    try:
+        found = store.load(generation)
+    except CheckpointError as error:
+        return {**entry, "problem": str(error), "created": None, "age_seconds": None, "n": None, "state_digest": None}
+    metadata = found.metadata
+    known = {name: metadata.get(name) for name in ("created", "n", "state_digest")}
+    return {**entry, "sound": True, **_aged(known, now)}
+
+
+def _aged(found: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """With the seconds since it was written, where that is known."""
+    created = found.get("created")
+    age = None if created is None else (now - datetime.fromisoformat(created)).total_seconds()
+    return {**found, "age_seconds": age}
+
+
+def to_text(found: dict[str, Any]) -> str:
+    """The same in lines for a terminal."""
+    lines = []
+    for name, value in found.items():
+        if name == "generations":
+            lines += [f"{name:14} {_generation(entry)}" for entry in value]
+        else:
+            lines.append(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
+    return "\n".join(lines)
+
+
+def _generation(entry: dict[str, Any]) -> str:
+    if not entry["sound"]:
+        return f"{entry['generation']}  refused: {entry['problem']}"
+    return f"{entry['generation']}  sound, n {entry['n']}, created {entry['created']}, {entry['state_digest']}"

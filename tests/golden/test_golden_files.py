@@ -1,0 +1,150 @@
+"""Checkpoints as released versions wrote them: they load, are what they were, and go on learning.
+
+`scripts/golden_checkpoints.py` made them, once for each format. A change that breaks a test here would leave users with
+checkpoints that they cannot use: it needs a new format number, and a reader for the old one or a sentence that refuses.
+"""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.golden_checkpoints import EVENTS, LABELS, PROBES, events, golden_names, tables
+from streammoe import MoEClassifier, assembly, load
+from streammoe.assembly import describe_checkpoint, open_daemon, settings_from
+from streammoe.errors import CheckpointError
+from streammoe.persistence import FORMAT, CheckpointStore, NewerCheckpointError, decode, encode, read_checkpoint
+from streammoe.persistence.format import _pack
+from streammoe.runtime.signals import StopFlag
+
+HERE = Path(__file__).parent
+FOLDER = HERE / "format-1"
+EXPECTED = json.loads((FOLDER / "expected.json").read_text())
+NAMES = [f"{family}-{phase}.safetensors" for family, phase in golden_names()]
+golden = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
+
+
+# --- they are what they were ----------------------------------------------------------------------------------------
+
+
+def test_every_format_that_there_has_been_has_its_files():
+    assert [path.name for path in sorted(HERE.glob("format-*"))] == [f"format-{n}" for n in range(1, FORMAT + 1)]
+    assert sorted(path.name for path in FOLDER.glob("*.safetensors")) == sorted(EXPECTED) == sorted(NAMES)
+
+
+@golden
+def test_the_files_never_change(name):
+    data = (FOLDER / name).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == EXPECTED[name]["sha256"]
+    assert len(data) < 20_000
+
+
+@golden
+def test_they_load_and_are_what_they_were(name):
+    expected, path = EXPECTED[name], FOLDER / name
+    found = describe_checkpoint(path)
+    assert found["state_digest"] == expected["state_digest"] == read_checkpoint(path).metadata["state_digest"]
+    assert (found["model"]["kind"], found["n"], found["pending"]) == (
+        expected["kind"],
+        expected["n"],
+        expected["pending"],
+    )
+    assert found["warming_up"] == ("warming-up" in name)
+    model = load(path)
+    if "predictions" in expected:
+        predict = model.predict_proba_array if isinstance(model, MoEClassifier) else model.predict_array
+        np.testing.assert_allclose(
+            predict(np.array(PROBES), feature_names=["a", "b"]), expected["predictions"], rtol=1e-9
+        )
+
+
+@golden
+def test_writing_one_again_gives_the_same_bytes(name):
+    data = (FOLDER / name).read_bytes()
+    assert encode(*decode(data, name)) == data
+
+
+# --- they go on -----------------------------------------------------------------------------------------------------
+
+
+def go_on(family, phase, more):
+    """A daemon that takes a golden file up, with these further records."""
+    for path in FOLDER.glob("*.jsonl"):
+        shutil.copy(path, path.name)
+    store = CheckpointStore("state")
+    store.prepare()
+    shutil.copy(FOLDER / f"{family}-{phase}.safetensors", store.path(1))
+    given = tables(family, phase)
+    stem = Path(given["source"]["path"]).stem
+    Path(f"{stem}-2.jsonl").write_text("".join(json.dumps(record) + "\n" for record in more))
+    given["source"]["path"] = f"{stem}*.jsonl"
+    with open_daemon(settings_from(given, "the golden files")) as running, StopFlag() as stop:
+        return running.daemon.run(stop)
+
+
+@pytest.mark.parametrize(("family", "phase"), golden_names())
+def test_a_daemon_goes_on_from_them_and_learns_each_event_once(family, phase):
+    if family == "labels":
+        more = [{"id": f"e{i}", "y": event["y"]} for i, event in enumerate(events())][LABELS:]
+    else:
+        more = events()[:20]
+    n = EXPECTED[f"{family}-{phase}.safetensors"]["n"]
+    summary = go_on(family, phase, more)
+    assert (summary.learned, summary.rejected, summary.pending) == (n + len(more), 0, 0)
+    assert n + len(more) == (EVENTS if family == "labels" else EVENTS + 20)
+    found = describe_checkpoint("state")
+    assert (found["n"], found["state_digest"]) == (n + len(more), summary.state_digest)
+    assert load("state").is_finite()
+
+
+@golden
+def test_in_python_they_go_on_bit_for_bit_over_another_save(name):
+    straight, cut = load(FOLDER / name), load(FOLDER / name)
+    fields = straight.fields
+    chosen = [{field: event[field] for field in fields} for event in events()]
+    target = {"MoEClassifier": "kind", "MoEMultiTargetRegressor": ("y", "z")}.get(type(straight).__name__, "y")
+
+    def learn(model, some):
+        for x, event in some:
+            model.learn_one(x, event[target] if isinstance(target, str) else {each: event[each] for each in target})
+
+    pairs = list(zip(chosen, events(), strict=True))
+    learn(straight, pairs)
+    learn(cut, pairs[:7])
+    cut.save("cut.safetensors")
+    cut = load("cut.safetensors")
+    learn(cut, pairs[7:])
+    assert cut.state_digest() == straight.state_digest() != EXPECTED[name]["state_digest"]
+    assert straight.n == EXPECTED[name]["n"] + EVENTS
+
+
+# --- what is no longer theirs is refused ----------------------------------------------------------------------------
+
+
+@golden
+def test_a_changed_one_is_refused(name):
+    data = bytearray((FOLDER / name).read_bytes())
+    for at in range(0, len(data), 997):
+        data[at] ^= 4
+        with pytest.raises(CheckpointError):
+            decode(bytes(data), name)
+        data[at] ^= 4
+    assert decode(bytes(data), name).metadata["version"] == "0.1.0"
+
+
+def test_the_same_in_another_format_is_refused_with_a_sentence():
+    kept = decode((FOLDER / NAMES[0]).read_bytes(), NAMES[0])
+    text = json.dumps({"format": FORMAT + 1, **kept.metadata}, sort_keys=True, separators=(",", ":"))
+    with pytest.raises(
+        NewerCheckpointError, match=rf"has checkpoint format {FORMAT + 1}, .*run the version that wrote"
+    ):
+        decode(_pack(kept.arrays, text), NAMES[0])

@@ -1,0 +1,91 @@
+"""What `streammoe inspect` shows of a folder and of a file."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from streammoe import assembly
+from streammoe.assembly import load_settings, open_daemon
+from streammoe.cli import main
+from streammoe.errors import CheckpointError
+from streammoe.inspection import look_into
+from streammoe.persistence import CheckpointStore
+
+STATE = Path("state")
+
+
+class Asked:
+    requested = False
+
+
+@pytest.fixture(params=["regressor", "classifier"])
+def summary(request, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
+    Path("data.csv").write_text("a,b,y\n" + "".join(f"{i % 7},{i % 5},{i % 3}\n" for i in range(1_500)))
+    Path("config.toml").write_text(f"""
+        source = {{ kind = "file", path = "data.csv", block_bytes = 4096 }}
+        schema.target = "y"
+        model = {{ kind = "{request.param}", n_experts = 2, warmup = 50, warmup_restarts = 1 }}
+        checkpoint.every_events = 1
+        metrics.enabled = false
+    """)
+    with open_daemon(load_settings("config.toml", environment={})) as running:
+        return running.daemon.run(Asked())
+
+
+def test_a_folder_shows_the_newest_sound_one_and_what_is_wrong_with_others(summary):
+    store = CheckpointStore(STATE)
+    first, second, third = store.generations()
+    store.path(third + 1).write_bytes(b"")
+    store.path(second).write_bytes(store.path(second).read_bytes()[:-1])
+    store.path(first - 1).mkdir()
+    (STATE / "set-aside-x").mkdir()
+    found = look_into(STATE, now=datetime.now(UTC) + timedelta(hours=1))
+    assert (found["generation"], found["n"], found["state_digest"]) == (third, summary.learned, summary.state_digest)
+    assert found["scores"] == summary.scores
+    assert 3_600 <= found["age_seconds"] < 3_700
+    assert found["counters"]["outcomes"]["learned"] == 1_500
+    assert found["positions"][0]["files"][0]["path"] == "data.csv"
+    assert found["set_aside"] == ["state/set-aside-x"]
+    states = {entry["generation"]: entry for entry in found["generations"]}
+    assert [states[number]["sound"] for number in sorted(states)] == [False, True, False, True, False]
+    assert "is no regular file" in states[first - 1]["problem"]
+    assert "damaged" in states[second]["problem"]
+    assert states[first]["n"] < states[third]["n"] == 1_500
+    assert states[third]["state_digest"] == summary.state_digest
+
+
+def test_a_file_shows_itself(summary):
+    found = look_into(Path(summary.checkpoint))
+    newest = look_into(STATE)
+    assert found["generation"] == newest["generation"]
+    assert (found["generations"], found["set_aside"]) == ([], [])
+    assert {name: found[name] for name in ("n", "state_digest", "scores", "counters")} == {
+        name: newest[name] for name in ("n", "state_digest", "scores", "counters")
+    }
+
+
+def test_of_a_folder_without_any_sound_one_it_says_what_is_wrong_with_each(summary):
+    store = CheckpointStore(STATE)
+    for generation in store.generations():
+        store.path(generation).write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"^state: nothing to go on from: (.*not a checkpoint.*; ){2}"):
+        look_into(STATE)
+
+
+def test_the_command_prints_all_of_it(summary):
+    def call(*arguments):
+        done = CliRunner().invoke(main, ["inspect", "state", *arguments])
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    found = json.loads(call("--json"))
+    lines = call().splitlines()
+    assert len(lines) == len(found) - 1 + len(found["generations"])
+    for entry in found["generations"]:
+        assert f"{'generations':14} {entry['generation']}  sound, n {entry['n']}, " in "\n".join(lines)
+    assert f"{'state_digest':14} {summary.state_digest}" in lines
