@@ -170,7 +170,8 @@ def learn(
         traced: whether to keep what each expert said.
 
     Raises:
-        UnsoundError: a number is NaN or as good as infinite; `state` and `residual` are to be thrown away.
+        UnsoundError: a number is NaN or infinite, or a prediction as good as that; `state` and `residual` are to be
+            thrown away.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
     gammas = schedule.steps(int(state.n[0]) + 1, n_learned)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from streammoe.kernels.linalg import invert_spd
-from streammoe.kernels.soundness import LARGEST, is_sound
+from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -74,7 +74,7 @@ def state_at(
 
 
 class UnsoundError(ArithmeticError):
-    """What was learned has made a number NaN or as good as infinite.
+    """What was learned has made a number NaN or infinite.
 
     Attributes:
         parts: what holds such numbers, by the names of `MMState`.
@@ -86,8 +86,8 @@ class UnsoundError(ArithmeticError):
 
 
 def unsound_parts(state: MMState) -> list[str]:
-    """Names of the arrays that hold NaN, or numbers that are as good as infinite."""
-    return [name for name, array in state._asdict().items() if not (np.abs(array) <= LARGEST).all()]
+    """Names of the arrays that hold NaN or infinities."""
+    return [name for name, array in state._asdict().items() if not np.isfinite(array).all()]
 
 
 def copy_state(state: MMState, spare: MMState | None = None) -> MMState:

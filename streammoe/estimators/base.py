@@ -811,8 +811,8 @@ class MixtureOfExperts(base.Estimator):
         poisoned = [name for name, array in arrays.items() if not _may_be_kept(name, array)]
         if poisoned:
             message = (
-                f"the model holds numbers that are not finite ({', '.join(poisoned)}), and is not saved; go on from what "
-                "was saved before, and report this, please: it is a bug"
+                f"the model holds numbers that are not finite ({', '.join(poisoned)}), and is not saved; go on from "
+                "what was saved before, and report this, please: it is a bug"
             )
             raise PoisonedModel(message)
         return arrays

@@ -31,7 +31,7 @@ from streammoe.kernels.shared import (
     topped_up,
 )
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, softmax, step_softmax
-from streammoe.kernels.soundness import is_sound_after, keep_bounded
+from streammoe.kernels.soundness import is_sound_after, keep_finite
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -311,4 +311,4 @@ def track_residual(
         square += more + entry * entry
         at += 1
     residual[-2] += share * (math.sqrt(square) - residual[-2])
-    keep_bounded(residual)
+    keep_finite(residual)

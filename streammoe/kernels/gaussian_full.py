@@ -30,7 +30,7 @@ from streammoe.kernels.shared import (
     topped_up,
 )
 from streammoe.kernels.softmax import softmax
-from streammoe.kernels.soundness import is_sound_after, keep_bounded
+from streammoe.kernels.soundness import is_sound_after, keep_finite
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -330,4 +330,4 @@ def track_residual(
         square += entry * entry
         at += 1
     residual[-2] += share * (math.sqrt(square) - residual[-2])
-    keep_bounded(residual)
+    keep_finite(residual)
