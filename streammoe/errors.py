@@ -51,6 +51,12 @@ class CheckpointError(StreammoeError):
     exit_code = 4
 
 
+class PoisonedModel(StreammoeError):  # noqa: N818 - says what the model is, as the message does
+    """Numbers of a model are not finite, which nothing that is learned should make them; it is not saved."""
+
+    exit_code = 7
+
+
 class SinkError(StreammoeError):
     """Predictions or dead letters cannot be written, for good; what was learned since the last checkpoint is undone.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
@@ -205,6 +206,14 @@ class Encoder:
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in the order in which they came; columns follow from it."""
         self._plan = _plan([], [], self.limit)
+
+    def copy(self) -> Encoder:
+        """One that goes on from here by itself."""
+        other = copy.copy(self)
+        for name in ("fields", "kinds", "feature_names", "unplaced", "largest", "target_largest", "_index", "_entries"):
+            setattr(other, name, getattr(self, name).copy())
+        other.levels = {name: codes.copy() for name, codes in self.levels.items()}
+        return other  # scaler and plan are never changed, only replaced
 
     @property
     def layout(self) -> Layout:

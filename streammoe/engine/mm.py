@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.state import state_at
+from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family
 from streammoe.kernels.state import LearningOptions, MMState, Trace
@@ -168,6 +168,10 @@ def learn(
         weights: (n,) above 0; 1 for all without it.
         n_outputs: Q, or the number of classes.
         traced: whether to keep what each expert said.
+
+    Raises:
+        UnsoundError: a number is NaN or infinite, or a prediction as good as that; `state` and `residual` are to be
+            thrown away.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
     gammas = schedule.steps(int(state.n[0]) + 1, n_learned)
@@ -175,7 +179,8 @@ def learn(
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))
     trace = _trace(state, len(W), n_outputs) if traced else no_trace()
-    family.learn_rows(state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
+    if not family.learn_rows(state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace):
+        raise UnsoundError(unsound_parts(state) or ["prediction"])
     return Scores(losses, predictions, trace)
 
 

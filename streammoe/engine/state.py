@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from streammoe.kernels.linalg import invert_spd
+from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 __all__ = [
     "MMState",
+    "UnsoundError",
     "copy_state",
     "is_finite",
+    "is_sound",
     "restart_average",
     "state_arrays",
     "state_at",
     "state_from_arrays",
+    "unsound_parts",
     "widen",
     "with_class",
 ]
@@ -67,9 +73,30 @@ def state_at(
     )
 
 
-def copy_state(state: MMState) -> MMState:
-    """A state that shares nothing with `state`."""
-    return MMState(**{name: array.copy() for name, array in state._asdict().items()})
+class UnsoundError(ArithmeticError):
+    """What was learned has made a number NaN or infinite.
+
+    Attributes:
+        parts: what holds such numbers, by the names of `MMState`.
+    """
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        super().__init__(", ".join(parts))
+        self.parts = parts
+
+
+def unsound_parts(state: MMState) -> list[str]:
+    """Names of the arrays that hold NaN or infinities."""
+    return [name for name, array in state._asdict().items() if not np.isfinite(array).all()]
+
+
+def copy_state(state: MMState, spare: MMState | None = None) -> MMState:
+    """A state that shares nothing with `state`; the arrays of `spare` are taken for it where they fit."""
+    if spare is None or any(old.shape != new.shape for old, new in zip(spare, state, strict=True)):
+        return MMState(**{name: array.copy() for name, array in state._asdict().items()})
+    for old, new in zip(spare, state, strict=True):
+        np.copyto(old, new)
+    return spare
 
 
 def state_arrays(state: MMState, prefix: str) -> dict[str, AnyArray]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from streammoe.engine.mm import Scores, learn, learning_options, new_residual, random_start
-from streammoe.engine.state import MMState, state_arrays, state_from_arrays, widen, with_class
+from streammoe.engine.state import MMState, copy_state, state_arrays, state_from_arrays, widen, with_class
 from streammoe.experts import Family
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -62,6 +64,12 @@ class WarmUp:
             n_outputs=self.n_outputs,
             traced=traced,
         )
+
+    def copy(self, spare: MMState | None = None) -> WarmUp:
+        """One to go back to; it shares the buffer, whose first `count` rows never change."""
+        other = copy.copy(self)
+        other.recursive = copy_state(self.recursive, spare)
+        return other
 
     def rows(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The buffered X, Y and weights."""

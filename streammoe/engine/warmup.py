@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.engine.mm import no_trace
-from streammoe.engine.state import MMState, state_at
+from streammoe.engine.state import MMState, UnsoundError, is_sound, state_at, unsound_parts
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import (
     NEWTON_LIMIT,
@@ -143,12 +143,19 @@ def fit(
         restarts: starts of each family (gate first: four times as many, since each is cheap and chancy).
         seed: of the random starts.
         options: bound and prior of the model.
+
+    Raises:
+        UnsoundError: the rows are such that nothing finite comes of them.
     """
-    prior = one_expert_prior(family, buffer, n_outputs, options)
-    # Without a prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
-    em = Em(family, buffer, prior._replace(strength=max(prior.strength, 1e-3)), options)
-    theta = _search(em, n_experts, restarts, np.random.default_rng(seed))
-    return settled(em._replace(prior=prior), theta)
+    with np.errstate(all="ignore"):  # the result is judged instead
+        prior = one_expert_prior(family, buffer, n_outputs, options)
+        # Without a prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
+        em = Em(family, buffer, prior._replace(strength=max(prior.strength, 1e-3)), options)
+        theta = _search(em, n_experts, restarts, np.random.default_rng(seed))
+        state = settled(em._replace(prior=prior), theta)
+    if not is_sound(state):
+        raise UnsoundError(unsound_parts(state))
+    return state
 
 
 class Em(NamedTuple):
@@ -290,6 +297,8 @@ def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> 
             em.anneal(theta, ANNEALED_ROUNDS)
         starts = [*starts, *annealed]
     scored = [(em.run(theta, SHORT_ROUNDS), -at, theta) for at, theta in enumerate(starts)]
+    if not any(np.isfinite(score) for score, *_ in scored):
+        raise UnsoundError(["likelihood of every start"])
     n_finalists = FINALISTS if affordable_rounds > 4 * FINALISTS * SHORT_ROUNDS else 1
     finalists = sorted((entry for entry in scored if np.isfinite(entry[0])), reverse=True, key=lambda e: e[:2])
     rounds = int(np.clip(affordable_rounds / 2 / n_finalists, SHORT_ROUNDS, LONG_ROUNDS))

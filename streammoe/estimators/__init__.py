@@ -7,11 +7,13 @@ import os
 from streammoe.errors import CheckpointError
 from streammoe.estimators.base import MixtureOfExperts, Outcome
 from streammoe.estimators.classifier import MoEClassifier
+from streammoe.estimators.guard import POISON
 from streammoe.estimators.multitarget import MoEMultiTargetRegressor
 from streammoe.estimators.regressor import MoERegressor
 from streammoe.persistence import Checkpoint, read_checkpoint
 
 __all__ = [
+    "POISON",
     "MixtureOfExperts",
     "MoEClassifier",
     "MoEMultiTargetRegressor",

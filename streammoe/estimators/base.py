@@ -16,9 +16,18 @@ from river import base
 
 from streammoe import schedules
 from streammoe.engine import mm, warmup
-from streammoe.engine.state import MMState, is_finite, state_arrays, state_at, state_from_arrays, widen
+from streammoe.engine.state import (
+    MMState,
+    UnsoundError,
+    copy_state,
+    is_finite,
+    state_arrays,
+    state_at,
+    state_from_arrays,
+    widen,
+)
 from streammoe.engine.warming import WarmUp
-from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
+from streammoe.errors import CheckpointError, ConfigError, InvalidEvent, PoisonedModel
 from streammoe.estimators.arguments import (
     are_names,
     event_weight,
@@ -29,8 +38,10 @@ from streammoe.estimators.arguments import (
     reordered,
     shaped,
 )
+from streammoe.estimators.guard import Copied, PoisonGuard, poisonous
 from streammoe.experts import Family
 from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level
+from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions, Trace
 from streammoe.persistence import durable, encode, state_digest
 from streammoe.schedules import Schedule
@@ -76,6 +87,8 @@ class MixtureOfExperts(base.Estimator):
     max_levels: int
 
     default_schedule: ClassVar[Schedule] = schedules.power(0.6)
+    growing: ClassVar[tuple[str, ...]] = ()
+    """Attributes with lists and dicts of its own that learning may lengthen."""
 
     def __init__(self, **arguments: Any) -> None:
         # River clones by the signatures of the estimators, which therefore spell out every argument.
@@ -92,6 +105,7 @@ class MixtureOfExperts(base.Estimator):
         self._warm_up: WarmUp | None = None
         self._residual = np.zeros(0)
         self._options = self._new_options()
+        self._guard = PoisonGuard()
 
     # -- What an estimator adds ------------------------------------------------------------------------------------
 
@@ -201,7 +215,7 @@ class MixtureOfExperts(base.Estimator):
         """Learn rows whose columns have these names; `texts` has the levels of those that are not numbers."""
         counts = event_weights(weights, len(rows))
         if counts.all():
-            return self._learn_weighted(rows, names, texts, y, counts)
+            return self._learn_or_refuse(rows, names, texts, y, counts)
         # As `learn_one` does: an event of weight 0 is looked at, and then nothing happens.
         self._read_or_raise(self._array_targets(y, len(rows)), len(rows))
         used = np.flatnonzero(counts)
@@ -211,7 +225,7 @@ class MixtureOfExperts(base.Estimator):
                 name: [column[at] for at in used.tolist()] for name, column in texts.items()
             }
             try:
-                losses[used] = self._learn_weighted(rows[used], names, kept, _at(y, used), counts[used])
+                losses[used] = self._learn_or_refuse(rows[used], names, kept, _at(y, used), counts[used])
             except InvalidEvent as error:
                 error.row = None if error.row is None else int(used[error.row])
                 raise
@@ -224,6 +238,38 @@ class MixtureOfExperts(base.Estimator):
             row, error = min(refused.items())
             raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
         return Y, novel
+
+    def _learn_or_refuse(
+        self,
+        rows: FloatArray,
+        names: Sequence[Any],
+        texts: Mapping[Any, Sequence[str | None]],
+        y: AnyArray,
+        weights: FloatArray,
+    ) -> FloatArray:
+        """Learn rows whose weights are all above 0, or none of them, with the error of the first that is poison."""
+
+        def learn(piece: slice) -> FloatArray:
+            part = (rows[piece], names, _sliced(texts, piece), y[piece], weights[piece])
+            losses: FloatArray = self._guard.learn(self, len(part[0]), "_learn_weighted", *part)
+            return losses
+
+        try:
+            return learn(slice(None))
+        except UnsoundError as error:
+            before, found = self.copied(), error
+        start, stop = 0, len(rows)
+        while stop - start > 1:
+            middle = (start + stop) // 2
+            try:
+                learn(slice(start, middle))
+            except UnsoundError as error:
+                stop, found = middle, error
+            else:
+                start = middle
+        self._guard.forget()
+        self.go_back(before)
+        raise poisonous(found, start)
 
     def _learn_weighted(
         self,
@@ -357,8 +403,43 @@ class MixtureOfExperts(base.Estimator):
         if X.shape[1] != len(self._encoder.fields):
             msg = f"X: got {X.shape[1]} columns; the model has {len(self._encoder.fields)} fields"
             raise InvalidEvent(msg, reason="wrong_shape")
-        levels = texts or {}
         counts = np.ones(len(X)) if weights is None else weights
+        pieces = self._learn_apart(X, targets, counts, texts or {}, 0, traced=traced)
+        return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+
+    def _learn_apart(
+        self,
+        X: FloatArray,
+        targets: Any,
+        counts: FloatArray,
+        levels: Mapping[Any, Sequence[str | None]],
+        first: int,
+        *,
+        traced: bool,
+    ) -> list[tuple[int, Outcome]]:
+        """Outcomes of runs of rows, from number `first` on: rows that are poison are each a run of their own."""
+        try:
+            return [(first, self._guard.learn(self, len(X), "_learn_run", X, targets, counts, levels, traced))]
+        except UnsoundError as error:
+            if len(X) == 1:
+                target, _, _ = self._read_targets(targets, 1)
+                return [(first, self._none_used(target, {0: poisonous(error)}))]
+        middle = len(X) // 2
+        pieces = []
+        for piece in (slice(0, middle), slice(middle, len(X))):
+            part = (X[piece], targets[piece], counts[piece], _sliced(levels, piece))
+            pieces += self._learn_apart(*part, first + piece.start, traced=traced)
+        return pieces
+
+    def _learn_run(
+        self,
+        X: FloatArray,
+        targets: Any,
+        counts: FloatArray,
+        levels: Mapping[Any, Sequence[str | None]],
+        traced: bool,
+    ) -> Outcome:
+        """Learn rows as `learn_rows` does, unless one of them is poison."""
         pieces: list[tuple[int, Outcome]] = []
         start = 0
         while start < len(X) or not pieces:
@@ -445,6 +526,7 @@ class MixtureOfExperts(base.Estimator):
     def set_range_factor(self, range_factor: float) -> None:
         """Judge from now on by another `range_factor`; it says nothing about what was learned."""
         self.range_factor = self._encoder.range_factor = range_factor
+        self._guard.forget()
 
     def set_max_levels(self, max_levels: int) -> None:
         """Let categories have more levels from now on; those that had no column until now have to come again."""
@@ -455,6 +537,7 @@ class MixtureOfExperts(base.Estimator):
         if self._encoder.fields:
             raise ConfigError(f"set_columns: the model has columns already: {self._encoder.fields!r}")
         self._encoder.set_columns(names)
+        self._guard.forget()
 
     def introduce(self, names: Sequence[Any], row: FloatArray, targets: Any) -> None:
         """Fix the fields to those of the first event, (1, F) with its target, unless it is no good; learn nothing.
@@ -488,12 +571,29 @@ class MixtureOfExperts(base.Estimator):
             X: (1, F + new).
             targets, weights, texts, traced: as in `learn_rows`.
         """
+        try:
+            outcome: Outcome = self._guard.learn(self, 1, "_learn_wider", names, X, targets, weights, texts, traced)
+        except UnsoundError as error:
+            target, _, _ = self._read_targets(targets, 1)
+            return self._none_used(target, {0: poisonous(error)})
+        return outcome
+
+    def _learn_wider(
+        self,
+        names: Sequence[Any],
+        X: FloatArray,
+        targets: Any,
+        weights: FloatArray,
+        texts: Mapping[Any, Sequence[str | None]],
+        traced: bool,
+    ) -> Outcome:
+        """The same, unless it is poison."""
         encoder = self._encoder
         old = X[:, : len(encoder.fields)]
         known = {name: column for name, column in texts.items() if name not in names}
         Y, novel, refused = self._read_targets(targets, 1)
         if refused or weights[0] == 0.0 or np.isnan(Y[0, 0]):
-            return self.learn_rows(old, targets, weights, texts=known, traced=traced)
+            return self._learn_run(old, targets, weights, known, traced)
         arrivals = encoder.arrivals({name: texts[name] for name in (*encoder.fields, *names) if name in texts})
         try:
             self._take(X, Y, News(tuple(names), arrivals[0][1] if arrivals else ()))
@@ -676,15 +776,50 @@ class MixtureOfExperts(base.Estimator):
             )
         self._start(state)
 
+    # -- The way back ----------------------------------------------------------------------------------------------
+
+    def copied(self, spare: MMState | None = None) -> Copied:
+        """All that learning changes, as it is now; arrays of `spare` are taken for it where they fit."""
+        return Copied(
+            self._encoder.copy(),
+            {name: getattr(self, name).copy() for name in self.growing},
+            None if self._warm_up is None else self._warm_up.copy(),
+            None if self._state is None else copy_state(self._state, spare),
+            self._residual.copy(),
+            self._options,
+        )
+
+    def go_back(self, copied: Copied) -> None:
+        """The inverse of `copied`, which is used up by it."""
+        self._encoder, outputs, self._warm_up, self._state, self._residual, self._options = copied
+        for name, value in outputs.items():
+            setattr(self, name, value)
+
     # -- Keeping it ------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file, durably; `streammoe.load` reads it and goes on bit for bit."""
+        """Write the model to one file, durably; `streammoe.load` reads it and goes on bit for bit.
+
+        Raises:
+            PoisonedModel: a number in it is not finite; nothing was written.
+        """
         durable.replace(Path(path), encode(self.arrays(), self.describe()))
 
     def arrays(self) -> dict[str, AnyArray]:
-        """All arrays of a checkpoint: what shapes what comes next, and ``diagnostics.*``."""
-        return {**self._shaping_arrays(), "diagnostics.residual": self._residual}
+        """All arrays of a checkpoint: what shapes what comes next, and ``diagnostics.*``.
+
+        Raises:
+            PoisonedModel: a number in them is not finite, so that they must not be kept.
+        """
+        arrays = {**self._shaping_arrays(), "diagnostics.residual": self._residual}
+        poisoned = [name for name, array in arrays.items() if not _may_be_kept(name, array)]
+        if poisoned:
+            message = (
+                f"the model holds numbers that are not finite ({', '.join(poisoned)}), and is not saved; go on from "
+                "what was saved before, and report this, please: it is a bug"
+            )
+            raise PoisonedModel(message)
+        return arrays
 
     def describe(self) -> dict[str, Any]:
         """The JSON part of a checkpoint: which model this is."""
@@ -748,30 +883,27 @@ class MixtureOfExperts(base.Estimator):
         if weight == 0.0:
             return
         try:
-            self._take(row, target, news)
+            self._guard.learn(self, 1, "_learn_coded_event", row, target, news, np.array([weight]), new_label)
         except InvalidEvent as error:
             error.row = None  # an event by itself has no index
             raise
+        except UnsoundError as error:
+            raise poisonous(error) from None
+
+    def _learn_coded_event(
+        self, row: FloatArray, target: FloatArray, news: News, weight: FloatArray, new_label: Any
+    ) -> None:
+        """Learn one event as a row, unless it is poison."""
+        self._take(row, target, news)
         if new_label is not None:
             target = np.array([[self._admit([new_label], 0)]])
-        self._learn(row, target, np.array([weight]))
+        self._learn(row, target, weight)
 
     def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
         """Learn screened rows: through the warm-up while it lasts, then by steps."""
         self._encoder.notice_unplaced(X, Y)
         if self._state is None and self.warmup == 0 and self._n_outputs:
-            self._start(
-                mm.random_start(
-                    self._family,
-                    n_experts=self.n_experts,
-                    p_w=self._encoder.gate_width,
-                    p_v=self._encoder.expert_width,
-                    n_outputs=self._n_outputs,
-                    prior_strength=self.prior_strength,
-                    seed=self.seed,
-                    n_features=self._encoder.n_expert_features,
-                )
-            )
+            self._start(self._random_start())
         if self._state is not None:
             return self._step(X, Y, weights, traced=traced)
         if self._warm_up is None:
@@ -876,11 +1008,37 @@ class MixtureOfExperts(base.Estimator):
             self._encoder.n_expert_features,
             len(X),
         )
+        try:
+            state = self._fitted(X, Y, weights)
+        except UnsoundError as error:
+            LOGGER.warning(
+                "warm-up: nothing finite comes of a fit (%s); fitting once more, to all events alike and with values "
+                "that are far out moved to the edge of the others",
+                error,
+            )
+            state = self._fitted_to_what_is_near(X, Y)
+        self._warm_up = None
+        self._start(state)
+
+    def _fitted_to_what_is_near(self, X: FloatArray, Y: FloatArray) -> MMState:
+        """The state after a warm-up on rows of which nothing finite comes; of random experts in the worst case."""
+        try:
+            return self._fitted(winsorised(X), winsorised(Y) if self._family.is_metric else Y, np.ones(len(X)))
+        except UnsoundError as error:
+            LOGGER.warning("warm-up: nothing finite comes of that either (%s); starting from random experts", error)
+        return self._random_start()._replace(n=np.array([len(X)], dtype=np.int64))
+
+    def _fitted(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> MMState:
+        """The state after a warm-up on these rows, whose scales are taken.
+
+        Raises:
+            UnsoundError: nothing finite comes of them.
+        """
         # Class indexes are not for scaling.
         self._encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
         scaler = self._encoder.scaler
         W, R = self._encoder.design(X)
-        state = warmup.fit(
+        return warmup.fit(
             self._family,
             warmup.Buffer(W, R, (Y - scaler.target_center) / scaler.target_scale, np.ascontiguousarray(weights)),
             n_experts=self.n_experts,
@@ -889,8 +1047,18 @@ class MixtureOfExperts(base.Estimator):
             seed=self.seed,
             options=self._options,
         )
-        self._warm_up = None
-        self._start(state)
+
+    def _random_start(self) -> MMState:
+        return mm.random_start(
+            self._family,
+            n_experts=self.n_experts,
+            p_w=self._encoder.gate_width,
+            p_v=self._encoder.expert_width,
+            n_outputs=self._n_outputs,
+            prior_strength=self.prior_strength,
+            seed=self.seed,
+            n_features=self._encoder.n_expert_features,
+        )
 
     def _start(self, state: MMState) -> None:
         self._state = state
@@ -965,6 +1133,14 @@ class MixtureOfExperts(base.Estimator):
 def _at(y: Any, used: AnyArray) -> Any:
     """The targets of some rows; a list of labels keeps each one's type."""
     return y[used] if isinstance(y, np.ndarray) else [y[at] for at in used]
+
+
+def _may_be_kept(name: str, array: AnyArray) -> bool:
+    """Whether an array holds nothing that would spoil a model; NaN in the warm-up buffer is a missing value."""
+    if array.dtype.kind != "f":
+        return True
+    spoilt = np.isinf(array) if name == "warmup.X" else ~np.isfinite(array)
+    return not spoilt.any()
 
 
 def _sliced(texts: Mapping[Any, Sequence[str | None]], piece: slice) -> dict[Any, Sequence[str | None]]:

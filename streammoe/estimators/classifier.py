@@ -91,6 +91,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     """
 
     default_schedule: ClassVar[Schedule] = schedules.power(0.5)
+    growing: ClassVar[tuple[str, ...]] = ("_labels", "_index")
 
     def __init__(
         self,

@@ -159,6 +159,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         self._targets = list(names)
         self._encoder = self._new_encoder(self._encoder.fields)
         self._options = self._new_options()
+        self._guard.forget()
 
     def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
         return np.array(targets, dtype=np.float64).reshape(n, -1), np.zeros(n, np.bool_), {}
@@ -189,6 +190,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
             if not self.n:
                 self._targets, self._encoder = [], before
                 self._options = self._new_options()
+                self._guard.forget()
 
     def predict_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
         """The regression function at `x` for each output ([MM] eq. 14); empty before anything was learned."""

@@ -13,6 +13,7 @@ from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
 Kernel = Callable[..., None]
+LearningKernel = Callable[..., bool]
 
 
 class Parameters(NamedTuple):
@@ -32,8 +33,8 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
-    learn_rows: ClassVar[Kernel]
-    """The hot loop, with the arguments of `streammoe.kernels.gaussian.learn_rows`."""
+    learn_rows: ClassVar[LearningKernel]
+    """The hot loop, with arguments and result of `streammoe.kernels.gaussian.learn_rows`."""
     score_rows: ClassVar[Kernel]
     """The same without learning, with the arguments of `streammoe.kernels.gaussian.score_rows`."""
     warmup_schedule: ClassVar[Schedule]

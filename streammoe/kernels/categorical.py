@@ -31,6 +31,7 @@ from streammoe.kernels.shared import (
     topped_up,
 )
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, softmax, step_softmax
+from streammoe.kernels.soundness import is_sound_after, keep_finite
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -157,7 +158,7 @@ def learn_rows(
     losses: FloatArray,
     predictions: FloatArray,
     trace: Trace,
-) -> None:
+) -> bool:
     """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
 
     Args:
@@ -169,6 +170,9 @@ def learn_rows(
         W, R, Y: (n, p_w), (n, p_v), (n, 1) gate features, expert features, class indexes.
         losses, predictions: (n,) and (n, M), written: −log s(y|x) and the probabilities, before the row is learned.
         trace: written where its arrays are not empty.
+
+    Returns:
+        Whether state, losses and predictions are sound; if they are not, the state is to be thrown away.
     """
     K, free = state.experts.shape[0], state.experts.shape[1]
     shares = np.empty(K)
@@ -194,6 +198,7 @@ def learn_rows(
         weight = average_weight(state, options, gamma)
         blend(state.average_gate, state.gate, weight)
         blend_all(state.average_experts, state.experts, weight)
+    return is_sound_after(state, Y, losses, predictions)
 
 
 @inline
@@ -306,3 +311,4 @@ def track_residual(
         square += more + entry * entry
         at += 1
     residual[-2] += share * (math.sqrt(square) - residual[-2])
+    keep_finite(residual)

@@ -33,6 +33,7 @@ from streammoe.kernels.shared import (
     topped_up,
 )
 from streammoe.kernels.softmax import softmax
+from streammoe.kernels.soundness import is_sound_after, keep_finite
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -150,7 +151,7 @@ def learn_rows(
     losses: FloatArray,
     predictions: FloatArray,
     trace: Trace,
-) -> None:
+) -> bool:
     """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
 
     Args:
@@ -162,6 +163,9 @@ def learn_rows(
         W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets.
         losses, predictions: (n,) and (n, Q), written: −log s(y|x) and the prediction, before the row is learned.
         trace: written where its arrays are not empty.
+
+    Returns:
+        Whether state, losses and predictions are sound; if they are not, the state is to be thrown away.
     """
     K, Q = state.variances.shape
     shares = np.empty(K)
@@ -190,6 +194,7 @@ def learn_rows(
         blend(state.average_gate, state.gate, weight)
         blend_all(state.average_experts, state.experts, weight)
         blend(state.average_variances, state.variances, weight)
+    return is_sound_after(state, Y, losses, predictions)
 
 
 @inline
@@ -314,3 +319,4 @@ def track_residual(
         square += entry * entry
         at += 1
     residual[-2] += share * (math.sqrt(square) - residual[-2])
+    keep_finite(residual)

@@ -30,6 +30,7 @@ from streammoe.kernels.shared import (
     topped_up,
 )
 from streammoe.kernels.softmax import softmax
+from streammoe.kernels.soundness import is_sound_after, keep_finite
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -162,10 +163,10 @@ def learn_rows(
     losses: FloatArray,
     predictions: FloatArray,
     trace: Trace,
-) -> None:
+) -> bool:
     """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
 
-    The arguments are those of `streammoe.kernels.gaussian.learn_rows`.
+    Arguments and result are those of `streammoe.kernels.gaussian.learn_rows`.
     """
     K, Q = state.experts.shape[0], state.experts.shape[1]
     shares = np.empty(K)
@@ -206,6 +207,7 @@ def learn_rows(
         blend(state.average_gate, state.gate, weight)
         blend_all(state.average_experts, state.experts, weight)
         blend_all(state.average_variances, state.variances, weight)
+    return is_sound_after(state, Y, losses, predictions)
 
 
 @inline
@@ -328,3 +330,4 @@ def track_residual(
         square += entry * entry
         at += 1
     residual[-2] += share * (math.sqrt(square) - residual[-2])
+    keep_finite(residual)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.errors import InvalidEvent, StreammoeError
-from streammoe.estimators import MixtureOfExperts, MoEClassifier, Outcome
+from streammoe.errors import InvalidEvent
+from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
 from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
 from streammoe.runtime.decoders import Decoded, Row, Values, Wanted, decoder, to_row
 from streammoe.runtime.predictions import mixture_intervals
@@ -75,11 +75,7 @@ class Pipeline:
         self._unknown: set[str] = set()
 
     def process(self, batch: Batch) -> Processed:
-        """Learn a batch, strictly in order; one without records has nothing but what it skipped.
-
-        Raises:
-            StreammoeError: the model is no longer finite; it must be neither saved nor served.
-        """
+        """Learn a batch, strictly in order; one without records has nothing but what it skipped."""
         if batch.too_long:
             return _refused_whole(batch)
         ledger = _Ledger(batch)
@@ -104,11 +100,6 @@ class Pipeline:
                 ignored = None
         if ignored is None:
             self._notice_unknown(batch)
-        if not self.model.is_finite():
-            message = (
-                f"{batch.origin}: the model is not finite after a batch from here; this is a bug, please report it"
-            )
-            raise StreammoeError(message)
         return ledger.closed()
 
     def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> None:
@@ -157,7 +148,8 @@ class Pipeline:
         learned = outcome.learned
         self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
         for at, error in outcome.refused.items():
-            ledger.refuse(int(rows[at]), "validate", error.reason, str(error))
+            stage = "learn" if error.reason == POISON else "validate"
+            ledger.refuse(int(rows[at]), stage, error.reason, str(error))
         used = np.ones(len(rows), np.bool_)
         used[list(outcome.refused)] = False
         ledger.learned += int(learned.sum())

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.errors import PoisonedModel
 from streammoe.types import FloatArray, IntArray
 
 WINDOW = 10_000
@@ -45,6 +46,11 @@ class Average:
         self.weight = self.weight * keep**n + (1.0 - keep) * float(fades.sum())
         self.window = np.concatenate([self.window, values])[-WINDOW:]
 
+    def is_finite(self) -> bool:
+        """Whether all of it is."""
+        sums = math.isfinite(self.total) and math.isfinite(self.exponential)
+        return sums and bool(np.isfinite(self.window).all())
+
     def means(self) -> dict[str, float]:
         """The mean by each of `AVERAGES`; NaN before the first value."""
         if self.count == 0:
@@ -72,13 +78,24 @@ class Scores(ABC):
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """All but the windows, for the checkpoint."""
+        """All but the windows, for the checkpoint.
+
+        Raises:
+            PoisonedModel: an average is not finite.
+        """
 
     def arrays(self) -> dict[str, FloatArray]:
         """The windows, for the checkpoint."""
         return {f"scores.{name}": average.window for name, average in self.averages.items()}
 
     def _averages_to_json(self) -> dict[str, Any]:
+        poisoned = [name for name, average in self.averages.items() if not average.is_finite()]
+        if poisoned:
+            message = (
+                f"the scores are not finite ({', '.join(poisoned)}), and nothing is saved; go on from what was saved "
+                "before, and report this, please: it is a bug"
+            )
+            raise PoisonedModel(message)
         return {name: {**vars(average), "window": None} for name, average in self.averages.items()}
 
     def _restore_averages(self, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:

@@ -1,0 +1,124 @@
+"""The way back: a model from before what has made it go bad, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from streammoe.engine.state import MMState, UnsoundError
+from streammoe.engine.warming import WarmUp
+from streammoe.errors import InvalidEvent
+from streammoe.features import Encoder
+from streammoe.kernels.state import LearningOptions
+from streammoe.types import FloatArray
+
+if TYPE_CHECKING:
+    from streammoe.estimators.base import MixtureOfExperts
+
+EVERY = 64
+"""Rows after which what was learned is copied anew. A copy costs about as much as learning one event, whatever the
+size of the model, and what was learned since is kept and learned again."""
+POISON = "poison"
+"""The reason for refusing an event that would leave no finite model."""
+
+
+class Copied(NamedTuple):
+    """All that learning changes in a model."""
+
+    encoder: Encoder
+    outputs: dict[str, Any]
+    """The attributes that `MixtureOfExperts.growing` names."""
+    warm_up: WarmUp | None
+    state: MMState | None
+    residual: FloatArray
+    options: LearningOptions
+
+
+class PoisonGuard:
+    """Learns by a model's own methods, and takes it back where one of them has left it unsound.
+
+    Copies of a model begin with a guard of their own.
+    """
+
+    def __init__(self) -> None:
+        self._copied: Copied | None = None
+        self._since: list[tuple[str, Sequence[Any]]] = []
+        """Methods and their arguments that lead from the copy to the model as it is."""
+        self._rows = 0
+        """Learned by them."""
+        self._spare: MMState | None = None
+        """Arrays of a copy that is no longer wanted; those of a large model are slow to come by."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PoisonGuard:
+        return PoisonGuard()
+
+    def __reduce__(self) -> tuple[type[PoisonGuard], tuple[()]]:
+        return PoisonGuard, ()
+
+    def learn(self, model: MixtureOfExperts, rows: int, method: str, *arguments: Any) -> Any:
+        """What a method of the model returns that learns so many rows.
+
+        Raises:
+            UnsoundError: it would leave numbers that are not finite; the model is as it was before.
+            InvalidEvent: the method has refused to begin; the same.
+        """
+        if self._copied is None or self._rows + rows > EVERY:
+            self.forget()
+            self._copied = model.copied(self._spare)
+            self._spare = None
+        kept = None
+        if rows < EVERY:
+            kept = method, [_own(argument) for argument in arguments]
+        try:
+            result = getattr(model, method)(*arguments)
+        except InvalidEvent:
+            raise
+        except UnsoundError:
+            self._go_back(model)
+            raise
+        except BaseException:
+            self.forget()  # such as Ctrl-C: nobody knows how far it came
+            raise
+        if kept is None:
+            self.forget()
+        else:
+            self._since.append(kept)
+            self._rows += rows
+        return result
+
+    def forget(self) -> None:
+        """The model was changed by other means, so that nothing before it counts."""
+        if self._copied is not None and self._copied.state is not None:
+            self._spare = self._copied.state
+        self._copied = None
+        self._since = []
+        self._rows = 0
+
+    def _go_back(self, model: MixtureOfExperts) -> None:
+        copied, since = self._copied, self._since
+        assert copied is not None  # noqa: S101 - for the type checker; `learn` has made one
+        self._copied, self._since, self._rows = None, [], 0
+        model.go_back(copied)
+        for method, arguments in since:
+            getattr(model, method)(*arguments)
+
+
+def poisonous(error: UnsoundError, row: int | None = None) -> InvalidEvent:
+    """The error for an event that would leave no finite model."""
+    where = "the event" if row is None else f"row {row}"
+    message = (
+        f"{where} would make numbers of the model infinite or NaN ({error}), although each value is in range; look at "
+        "its values and its weight, rescale what is very large or very small, and let prior_strength be above 0"
+    )
+    return InvalidEvent(message, reason=POISON, row=row)
+
+
+def _own(argument: Any) -> Any:
+    """The same, safe from whoever else holds it."""
+    if isinstance(argument, np.ndarray | list):
+        return argument.copy()
+    if isinstance(argument, dict):
+        return {name: list(column) for name, column in argument.items()}
+    return argument

@@ -1,0 +1,94 @@
+"""Whether what a step has left behind can be gone on from: a look at O(K p) of its numbers that speaks for all."""
+
+from __future__ import annotations
+
+import math
+
+from streammoe.kernels.compile import jit
+from streammoe.kernels.state import MMState
+from streammoe.types import FloatArray
+
+LARGEST_PREDICTION = 1e100
+"""Beyond this the square of an error, added up, would soon be infinite; no target is larger than 1e50."""
+LARGEST_LOSS = 1e200
+"""The same for losses."""
+
+
+@jit
+def is_sound(state: MMState) -> bool:
+    """Whether every number of the state is finite.
+
+    Of the matrices only diagonals are looked at. A Gram matrix, and the inverse of one, holds nothing larger than its
+    largest diagonal entry; and a step's weight · v_i · v_j never exceeds the larger of weight · v_i² and
+    weight · v_j², so that no other entry can grow large while the diagonal stays small.
+
+    It need not be asked after each event: what is infinite or NaN in a state stays so, since every step adds to it or
+    multiplies it. (A limit below infinity would not do: a state can come back from there, and which event is at fault
+    would depend on where a batch was cut.)
+    """
+    return (
+        _is_finite(state.gate)
+        and _is_finite(state.experts)
+        and _is_finite(state.variances)
+        and _is_finite(state.masses)
+        and _is_finite(state.decay)
+        and _is_finite(state.prior_weight)
+        and _is_finite(state.average_gate)
+        and _is_finite(state.average_experts)
+        and _is_finite(state.average_variances)
+        and _has_finite_diagonal(state.gate_gram)
+        and _has_finite_diagonal(state.gate_inverse)
+        and _have_finite_diagonals(state.expert_grams)
+        and _have_finite_diagonals(state.expert_inverses)
+    )
+
+
+@jit
+def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
+    """The same, and whether what was said of each row before it was learned can be averaged.
+
+    Args:
+        state: after the rows.
+        Y: (n, Q) their targets; a row of NaN has no loss.
+        losses: (n,).
+        predictions: (n, Q) or (n, M).
+    """
+    for i in range(losses.shape[0]):
+        if not (abs(losses[i]) <= LARGEST_LOSS or math.isnan(Y[i, 0])):
+            return False
+    for prediction in predictions.flat:
+        if not abs(prediction) <= LARGEST_PREDICTION:
+            return False
+    return is_sound(state)
+
+
+@jit
+def keep_finite(residual: FloatArray) -> None:
+    """Begin the convergence residual anew where its mean norm has overflowed: it is for people to look at."""
+    if not math.isfinite(residual[-2]):
+        for at in range(residual.shape[0]):
+            residual[at] = 0.0
+
+
+@jit
+def _is_finite(values: FloatArray) -> bool:
+    for value in values.flat:  # noqa: SIM110 - numba knows no generators
+        if not math.isfinite(value):
+            return False
+    return True
+
+
+@jit
+def _has_finite_diagonal(matrix: FloatArray) -> bool:
+    for i in range(matrix.shape[0]):  # noqa: SIM110 - same
+        if not math.isfinite(matrix[i, i]):
+            return False
+    return True
+
+
+@jit
+def _have_finite_diagonals(matrices: FloatArray) -> bool:
+    for k in range(matrices.shape[0]):  # noqa: SIM110 - same
+        if not _has_finite_diagonal(matrices[k]):
+            return False
+    return True
