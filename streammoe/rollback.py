@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streammoe.errors import CheckpointError
-from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
+from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
 from streammoe.ports import Position
 
 
@@ -65,28 +65,29 @@ def roll_back(folder: Path, to: int | None = None) -> RolledBack:
         )
 
 
-def _sound(store: CheckpointStore) -> tuple[dict[int, Checkpoint], dict[int, str]]:
+def _sound(store: CheckpointStore) -> tuple[dict[int, Checkpoint], dict[int, CheckpointError]]:
     """The checkpoints that can be read, by generation, and what is wrong with the others."""
     sound: dict[int, Checkpoint] = {}
-    problems: dict[int, str] = {}
+    problems: dict[int, CheckpointError] = {}
     for generation in store.generations():
         try:
             sound[generation] = store.load(generation)
         except CheckpointError as error:
-            problems[generation] = str(error)
+            problems[generation] = error
     return sound, problems
 
 
 def _target(
-    store: CheckpointStore, sound: Mapping[int, Checkpoint], problems: Mapping[int, str], to: int | None
+    store: CheckpointStore, sound: Mapping[int, Checkpoint], problems: Mapping[int, CheckpointError], to: int | None
 ) -> int:
     """The generation to go back to."""
     place = f"checkpoint folder {store.folder}"
     newest = max([*sound, *problems])
     known = f"sound are {', '.join(map(str, sound))}" if sound else "none is sound"
     if to is None:
-        # A start passes over what is damaged by itself, so that is not what anybody wants to leave.
-        earlier = sorted(sound)[:-1]
+        # A start passes over what is damaged by itself, so that is not what anybody wants to leave; but not over these.
+        newer = [generation for generation, error in problems.items() if isinstance(error, NewerCheckpointError)]
+        earlier = [generation for generation in sorted(sound) if generation < max([*sound, *newer])]
         if not earlier:
             raise CheckpointError(f"{place}: there is no earlier sound checkpoint to go back to; {known}")
         return earlier[-1]
