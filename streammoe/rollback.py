@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ def roll_back(folder: Path, to: int | None = None) -> RolledBack:
         target = _target(store, sound, problems, to)
         there = sound[target]
         later = {generation: found for generation, found in sound.items() if generation > target}
-        _refuse_losses(store, target, there, later)
+        _refuse_losses(store, target, there, later, [generation for generation in problems if generation > target])
         aside = store.set_aside(after=target)
         assert aside is not None  # noqa: S101 - for the type checker; `_target` has seen later ones
         newest = max(later, default=None)
@@ -100,7 +100,13 @@ def _target(
     return to
 
 
-def _refuse_losses(store: CheckpointStore, target: int, there: Checkpoint, later: Mapping[int, Checkpoint]) -> None:
+def _refuse_losses(
+    store: CheckpointStore,
+    target: int,
+    there: Checkpoint,
+    later: Mapping[int, Checkpoint],
+    unreadable: Sequence[int],
+) -> None:
     """See that what came after the target can come again, and comes to nobody twice who counts on seeing it once.
 
     Raises:
@@ -119,6 +125,9 @@ def _refuse_losses(store: CheckpointStore, target: int, there: Checkpoint, later
         for generation, found in later.items()
         if found.metadata.get("transactional") and found.metadata["counters"]["outcomes"]
     ]
+    if there.metadata.get("transactional"):
+        # Their numbers would be given anew, and taken for those whose predictions have been seen.
+        transactional += unreadable
     if store.confirmed > target or transactional:
         seen = max([store.confirmed, *transactional])
         raise CheckpointError(
@@ -132,8 +141,8 @@ def _refuse_losses(store: CheckpointStore, target: int, there: Checkpoint, later
         if files:
             raise CheckpointError(
                 f"{place}: generation {generation} has learned dead letters of {', '.join(files)}, which are no longer "
-                f"in that file; from generation {target} they would be lost. Nothing was done; go back to "
-                f"{generation} at most with --to, or {by_hand}"
+                f"in that file; from generation {target} they would be lost. Nothing was done; go "
+                f"back no further than to {generation} with --to, or {by_hand}"
             )
 
 
