@@ -20,14 +20,16 @@ from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTarget
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.runtime.chained import ChainedSource
-from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, ProgressListener
+from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, OnJump, ProgressListener, Restored
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
 from streammoe.runtime.given_model import given_model
 from streammoe.runtime.health import Health
 from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
+from streammoe.runtime.jump import JumpGuard
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.runtime.predictions import prediction_sink
+from streammoe.runtime.rollback import WayBack, last_good
 from streammoe.runtime.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.runtime.serving import MetricsServer
 from streammoe.runtime.signals import StopFlag
@@ -99,6 +101,9 @@ def load_settings(
     """
     settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
     _refuse_own_output(settings)
+    if settings.guard.on_jump == "rollback" and getattr(settings.predictions, "transactional", False):
+        rule = 'must not be "rollback" where predictions are transactional: what was seen cannot be taken back'
+        raise ConfigError(f'guard.on_jump: {rule}; set "stop", or predictions.transactional = false')
     for group, section in ((PREDICTIONS, settings.predictions), (DEAD_LETTERS, settings.dead_letters)):
         check = getattr(connectors(group).get(section.kind), "check", None)
         if check is not None:
@@ -223,6 +228,8 @@ def open_daemon(
                 position = None if latest is None else latest[1].metadata["positions"][0]
                 recovered = _recovered(writer.sink, position, health, stop)
         latest = latest and _seen(store, latest, recovered)
+        if latest is not None and settings.guard.on_jump == "rollback":
+            latest = _undoubted(store, latest)
         generation, found = latest or (0, None)
         model = _begun(settings, from_model) if found is None else _resumed(settings, found)
         if found is not None and from_model is not None:
@@ -243,7 +250,9 @@ def open_daemon(
         counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
         daemon = Daemon(
             source=source,
-            pipeline=Pipeline(model, schema_of(settings), _scores(settings, found), writer),
+            pipeline=Pipeline(
+                model, schema_of(settings), _scores(settings, found), writer, _jumps(settings, model, found)
+            ),
             store=store,
             dead_letters=dead_letters,
             guard=BadRecordGuard(
@@ -263,6 +272,7 @@ def open_daemon(
             reasons=counters["reasons"],
             health=health,
             labels=_labels(settings, found),
+            on_jump=_on_jump(settings, store, latest, writer),
             # Last of all: a start that fails must leave everything as it was.
             on_begin=store.set_aside if fresh else None,
             save_first=found is None and from_model is not None,
@@ -363,6 +373,50 @@ def _seen(
     before = store.load(seen)
     store.set_aside(after=seen)
     return seen, before
+
+
+def _jumps(settings: Settings, model: MixtureOfExperts, found: Checkpoint | None) -> JumpGuard | None:
+    if settings.guard.on_jump == "off":
+        return None
+    known = None if found is None else found.metadata.get("guard", {}).get("jumps")
+    return JumpGuard(model.step_size_at, model.n, known)
+
+
+def _on_jump(
+    settings: Settings, store: CheckpointStore, latest: tuple[int, Checkpoint] | None, writer: PredictionWriter | None
+) -> OnJump | None:
+    action = settings.guard.on_jump
+    if action == "off":
+        return None
+    saved: list[list[int]] = []
+    if latest is not None:
+        generation, found = latest
+        there = store.generations()
+        saved = [entry for entry in found.metadata.get("guard", {}).get("saved", []) if entry[0] in there]
+        saved.append([generation, found.metadata["n"]])
+
+    def restore(found: Checkpoint) -> Restored:
+        model = _resumed(settings, found)
+        scores, jumps = _scores(settings, found), _jumps(settings, model, found)
+        pipeline = Pipeline(model, schema_of(settings), scores, writer, jumps)
+        return Restored(pipeline, _labels(settings, found), found.arrays["guard.latest"])
+
+    return OnJump(action, WayBack(store.keep, saved, keeps_batches=action == "rollback"), restore)
+
+
+def _undoubted(store: CheckpointStore, latest: tuple[int, Checkpoint]) -> tuple[int, Checkpoint]:
+    """The last good generation: what was read after it must be read again, to be set aside if need be."""
+    generation, found = latest
+    good = last_good(found.metadata)
+    if good is None or good >= generation or good not in store.generations():
+        return latest
+    LOGGER.info(
+        "going back from generation %d to %d, the last one that was above all doubt: what came after it is read again, "
+        'so that guard.on_jump = "rollback" can set it aside',
+        generation,
+        good,
+    )
+    return good, store.load(good)
 
 
 def _latest_runs(metadata: Mapping[str, Any]) -> dict[str, int]:

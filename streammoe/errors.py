@@ -57,6 +57,12 @@ class PoisonedModel(StreammoeError):  # noqa: N818 - says what the model is, as 
     exit_code = 7
 
 
+class ModelJumped(StreammoeError):  # noqa: N818 - says what the model did, as the message does
+    """The loss has jumped, and `guard.on_jump` says that it must not be learned from; see `runtime.jump`."""
+
+    exit_code = 8
+
+
 class SinkError(StreammoeError):
     """Predictions or dead letters cannot be written, for good; what was learned since the last checkpoint is undone.
 

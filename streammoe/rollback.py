@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from streammoe.errors import CheckpointError
-from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
+from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
 from streammoe.ports import Position
 
 
@@ -51,7 +51,7 @@ def roll_back(folder: Path, to: int | None = None) -> RolledBack:
         target = _target(store, sound, problems, to)
         there = sound[target]
         later = {generation: found for generation, found in sound.items() if generation > target}
-        _refuse_losses(store, target, there, later)
+        _refuse_losses(store, target, there, later, [generation for generation in problems if generation > target])
         aside = store.set_aside(after=target)
         assert aside is not None  # noqa: S101 - for the type checker; `_target` has seen later ones
         newest = max(later, default=None)
@@ -65,28 +65,29 @@ def roll_back(folder: Path, to: int | None = None) -> RolledBack:
         )
 
 
-def _sound(store: CheckpointStore) -> tuple[dict[int, Checkpoint], dict[int, str]]:
+def _sound(store: CheckpointStore) -> tuple[dict[int, Checkpoint], dict[int, CheckpointError]]:
     """The checkpoints that can be read, by generation, and what is wrong with the others."""
     sound: dict[int, Checkpoint] = {}
-    problems: dict[int, str] = {}
+    problems: dict[int, CheckpointError] = {}
     for generation in store.generations():
         try:
             sound[generation] = store.load(generation)
         except CheckpointError as error:
-            problems[generation] = str(error)
+            problems[generation] = error
     return sound, problems
 
 
 def _target(
-    store: CheckpointStore, sound: Mapping[int, Checkpoint], problems: Mapping[int, str], to: int | None
+    store: CheckpointStore, sound: Mapping[int, Checkpoint], problems: Mapping[int, CheckpointError], to: int | None
 ) -> int:
     """The generation to go back to."""
     place = f"checkpoint folder {store.folder}"
     newest = max([*sound, *problems])
     known = f"sound are {', '.join(map(str, sound))}" if sound else "none is sound"
     if to is None:
-        # A start passes over what is damaged by itself, so that is not what anybody wants to leave.
-        earlier = sorted(sound)[:-1]
+        # A start passes over what is damaged by itself, so that is not what anybody wants to leave; but not over these.
+        newer = [generation for generation, error in problems.items() if isinstance(error, NewerCheckpointError)]
+        earlier = [generation for generation in sorted(sound) if generation < max([*sound, *newer])]
         if not earlier:
             raise CheckpointError(f"{place}: there is no earlier sound checkpoint to go back to; {known}")
         return earlier[-1]
@@ -99,7 +100,13 @@ def _target(
     return to
 
 
-def _refuse_losses(store: CheckpointStore, target: int, there: Checkpoint, later: Mapping[int, Checkpoint]) -> None:
+def _refuse_losses(
+    store: CheckpointStore,
+    target: int,
+    there: Checkpoint,
+    later: Mapping[int, Checkpoint],
+    unreadable: Sequence[int],
+) -> None:
     """See that what came after the target can come again, and comes to nobody twice who counts on seeing it once.
 
     Raises:
@@ -118,6 +125,9 @@ def _refuse_losses(store: CheckpointStore, target: int, there: Checkpoint, later
         for generation, found in later.items()
         if found.metadata.get("transactional") and found.metadata["counters"]["outcomes"]
     ]
+    if there.metadata.get("transactional"):
+        # Their numbers would be given anew, and taken for those whose predictions have been seen.
+        transactional += unreadable
     if store.confirmed > target or transactional:
         seen = max([store.confirmed, *transactional])
         raise CheckpointError(
@@ -131,8 +141,8 @@ def _refuse_losses(store: CheckpointStore, target: int, there: Checkpoint, later
         if files:
             raise CheckpointError(
                 f"{place}: generation {generation} has learned dead letters of {', '.join(files)}, which are no longer "
-                f"in that file; from generation {target} they would be lost. Nothing was done; go back to "
-                f"{generation} at most with --to, or {by_hand}"
+                f"in that file; from generation {target} they would be lost. Nothing was done; go "
+                f"back no further than to {generation} with --to, or {by_hand}"
             )
 
 

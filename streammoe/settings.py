@@ -307,6 +307,12 @@ class DeadLetterFile(DeadLetters):
     path: Text = "state/dead-letters.jsonl"
 
 
+class Guard(Section):
+    """What to do where the loss jumps."""
+
+    on_jump: Literal["off", "alarm", "stop", "rollback"] = "alarm"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings of one daemon."""
@@ -322,6 +328,7 @@ class Settings:
     """Of a kind that a connector brings, also an instance of its `Settings`."""
     dead_letters: DeadLetters
     """The same."""
+    guard: Guard
 
     def learning_settings(self) -> dict[str, object]:
         """What shapes the learned state, as plain JSON values, to compare with what a checkpoint was learned with."""

@@ -655,6 +655,10 @@ class MixtureOfExperts(base.Estimator):
         """γ of the next event."""
         return self._schedule(self.n + 1)
 
+    def step_size_at(self, n: int) -> float:
+        """γ of the n-th event, the first one being 1."""
+        return self._schedule(n)
+
     @property
     def masses(self) -> FloatArray:
         """(K,) share of each expert, m_k / Σ m; NaN during warm-up."""

@@ -10,17 +10,20 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from streammoe.errors import SourceError, TooManyBadRecords
+from streammoe.errors import ModelJumped, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
-from streammoe.persistence import CheckpointStore
+from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.runtime.dead_letter import BadRecordGuard
 from streammoe.runtime.health import Health
 from streammoe.runtime.joining import LabelJoin, digest_with
+from streammoe.runtime.jump import Jump
 from streammoe.runtime.metrics import OUTCOMES, Metrics
-from streammoe.runtime.pipeline import Pipeline, Processed
+from streammoe.runtime.pipeline import Pipeline, Processed, set_aside
+from streammoe.runtime.rollback import Saved, WayBack
 from streammoe.runtime.scores import Scores
 from streammoe.runtime.signals import StopFlag
+from streammoe.types import BoolArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
 ProgressListener = Callable[[tuple[int, int] | None], None]
@@ -34,6 +37,24 @@ class CheckpointPolicy(NamedTuple):
 
     every_events: int
     every_seconds: float
+
+
+class Restored(NamedTuple):
+    """What a checkpoint holds, as live objects."""
+
+    pipeline: Pipeline
+    labels: LabelJoin | None
+    latest: BoolArray
+    """See `BadRecordGuard.latest`."""
+
+
+class OnJump(NamedTuple):
+    """What to do where the loss jumps."""
+
+    action: str
+    """``alarm``, ``stop`` or ``rollback``; a pipeline without `JumpGuard` never asks."""
+    way_back: WayBack
+    restore: Callable[[Checkpoint], Restored]
 
 
 class Summary(NamedTuple):
@@ -84,6 +105,7 @@ class Daemon:
         reasons: Mapping[str, int],
         health: Health,
         labels: LabelJoin | None = None,
+        on_jump: OnJump | None = None,
         on_begin: Callable[[], object] | None = None,
         save_first: bool = False,
         on_batch: ProgressListener | None = None,
@@ -103,6 +125,7 @@ class Daemon:
         self._health = health
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
+        self._on_jump = on_jump
         self._on_begin = on_begin
         """Called once reading can begin, before anything is saved."""
         self._save_first = save_first
@@ -119,6 +142,8 @@ class Daemon:
             metrics.count(outcome, outcomes[outcome])
         for reason in reasons:
             metrics.count_rejected(reason, reasons[reason])
+        if pipeline.jumps is not None:
+            metrics.jumped(pipeline.jumps.jumps)
 
     @property
     def model(self) -> MixtureOfExperts:
@@ -136,6 +161,7 @@ class Daemon:
         Raises:
             SourceError: reading failed for good; what was learned before has been saved.
             TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint.
+            ModelJumped: see `JumpGuard`; the newest checkpoint is one from before.
         """
         started = time.monotonic()
         self._publish()
@@ -198,6 +224,9 @@ class Daemon:
         """
         started = time.monotonic()
         labels = self._labels.arrays() if self._labels is not None else {}
+        jumps, way_back = self._pipeline.jumps, None if self._on_jump is None else self._on_jump.way_back
+        if jumps is not None and way_back is not None and self._goes_back:
+            self._store.keep = way_back.keep(self._generation, jumps.sound)
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
@@ -212,10 +241,17 @@ class Daemon:
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
+                **(
+                    {}
+                    if jumps is None or way_back is None
+                    else {"guard": {"jumps": jumps.to_json(), "saved": way_back.to_json()}}
+                ),
                 "transactional": self._is_transactional,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
         )
+        if jumps is not None and way_back is not None:
+            way_back.saved(self._generation, self.model.n, jumps.sound)
         self._tell_source()
         self._unsaved = 0
         self._begun = self._position is not None
@@ -276,7 +312,76 @@ class Daemon:
         for reason, records in processed.reasons.items():
             self._metrics.count_rejected(reason, records)
         self._metrics.batch(time.monotonic() - started)
+        if self._on_jump is not None:
+            self._on_jump.way_back.took(batch)
+        if processed.jump is not None:
+            self._jumped(processed.jump, batch)
         self._publish()
+
+    @property
+    def _goes_back(self) -> bool:
+        return self._on_jump is not None and self._on_jump.action in {"stop", "rollback"}
+
+    def _jumped(self, jump: Jump, batch: Batch) -> None:
+        """Do what `guard.on_jump` says."""
+        self._metrics.jumped(1)
+        message = (
+            f"{batch.origin}: the loss has jumped: {jump.loss:.3g} an event lately, {jump.usual:.3g} before, over "
+            f"{jump.events} events"
+        )
+        if self._on_jump is None or not self._goes_back:
+            LOGGER.warning(
+                "%s. Something has changed, in the data or in what they mean; it is learned. What is usual is measured "
+                'anew from here; guard.on_jump = "stop" or "rollback" would not have learned it',
+                message,
+            )
+            return
+        good = self._on_jump.way_back.good(jump.sound)
+        if good is None or good.generation not in self._store.generations():
+            self._dead_letters.flush()
+            raise ModelJumped(
+                f"{message}. There is no checkpoint from before; look at the data, and set checkpoint.every_events so "
+                'low that there will be one, or guard.on_jump = "alarm" to learn them'
+            )
+        if self._on_jump.action == "stop":
+            self._dead_letters.flush()
+            self._store.set_aside(after=good.generation)
+            raise ModelJumped(
+                f"{message}. The newest checkpoint is generation {good.generation} now, from before that. Look at the "
+                'data; a start goes on from there, with guard.on_jump = "alarm" learning what comes, with "rollback" '
+                "setting it aside"
+            )
+        self._roll_back(good, message)
+
+    def _roll_back(self, good: Saved, message: str) -> None:
+        """Go on with the model of a generation after all that was read since, whose records are set aside."""
+        assert self._on_jump is not None  # noqa: S101 - for the type checker; callers have looked
+        found = self._store.load(good.generation)
+        self._store.set_aside(after=good.generation)
+        jumps = self._pipeline.jumps
+        self._pipeline, self._labels, self._guard.latest = self._on_jump.restore(found)
+        if jumps is not None and self._pipeline.jumps is not None:
+            self._pipeline.jumps.jumps = jumps.jumps
+        counters = found.metadata["counters"]
+        self._outcomes, self._reasons = Counter(counters["outcomes"]), Counter(counters["reasons"])
+        records = 0
+        for batch in self._on_jump.way_back.batches:
+            processed = set_aside(batch, "jump", message)
+            records += len(batch)
+            self._outcomes.update(processed.outcomes)
+            self._reasons.update(processed.reasons)
+            events = sum(self._outcomes.values())
+            self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
+        self._metrics.recount(self._outcomes, self._reasons)
+        self._on_jump.way_back.begin_anew(good)
+        self._generation = good.generation
+        LOGGER.error(
+            "%s. Going on with the model of generation %d; the %d records read since are dead letters (jump)",
+            message,
+            good.generation,
+            records,
+        )
+        self.checkpoint()
 
     def _process(self, batch: Batch) -> Processed:
         if self._labels is None:
@@ -305,6 +410,8 @@ class Daemon:
         progress = self._source.progress()
         self._metrics.publish(self.model, self.scores, progress)
         self._metrics.pending(self._pending)
+        if self._pipeline.jumps is not None:
+            self._metrics.high_windows(self._pipeline.jumps.high)
         if self._on_batch is not None:
             self._on_batch(progress)
 

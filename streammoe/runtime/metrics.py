@@ -56,6 +56,10 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_convergence_residual": Metric(
         Gauge, "Norm of the mean of S - s over the mean of its norm: near 0 at a stationary point, 1 far from one"
     ),
+    "streammoe_guard_jumps_total": Metric(Counter, "Jumps of the loss, since the first start"),
+    "streammoe_guard_high_windows": Metric(
+        Gauge, "Windows in a row whose loss is far above what is usual; 3 are a jump"
+    ),
     "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
     "streammoe_checkpoint_seconds": Metric(Histogram, "Time to write a checkpoint durably", (), CHECKPOINT_SECONDS),
     "streammoe_checkpoint_age_seconds": Metric(Gauge, "Seconds since the last checkpoint, or since the start"),
@@ -98,6 +102,23 @@ class Metrics:
     def count_rejected(self, reason: str, records: int) -> None:
         """`records` more were refused for this reason."""
         self._counter("streammoe_rejected_total", reason).inc(records)
+
+    def recount(self, outcomes: Mapping[str, int], reasons: Mapping[str, int]) -> None:
+        """Begin the counts of events anew, at these: a model has gone back."""
+        for name in ("streammoe_events_total", "streammoe_rejected_total"):
+            self._of[name].clear()
+        for outcome in OUTCOMES:
+            self.count(outcome, outcomes.get(outcome, 0))
+        for reason, records in reasons.items():
+            self.count_rejected(reason, records)
+
+    def jumped(self, times: int) -> None:
+        """The loss has jumped so many times more."""
+        self._counter("streammoe_guard_jumps_total").inc(times)
+
+    def high_windows(self, windows: int) -> None:
+        """So many windows in a row are high."""
+        self._gauge("streammoe_guard_high_windows").set(windows)
 
     def pending(self, events: int) -> None:
         """So many events wait for their other half."""
@@ -156,7 +177,7 @@ class Metrics:
             self._gauge(name, *labels, average).set(means[average])
 
     def _counter(self, name: str, *labels: str) -> Counter:
-        metric = self._of[name].labels(*labels)
+        metric = self._of[name].labels(*labels) if labels else self._of[name]
         assert isinstance(metric, Counter)  # noqa: S101 - for the type checker; the catalogue says so
         return metric
 

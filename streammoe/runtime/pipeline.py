@@ -14,6 +14,7 @@ from streammoe.errors import InvalidEvent
 from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
 from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
 from streammoe.runtime.decoders import Decoded, Row, Values, Wanted, decoder, to_row
+from streammoe.runtime.jump import Jump, JumpGuard
 from streammoe.runtime.predictions import mixture_intervals
 from streammoe.runtime.scores import Scores
 from streammoe.types import BoolArray, FloatArray
@@ -51,6 +52,8 @@ class Processed(NamedTuple):
     letters: list[DeadLetter]
     bad: BoolArray
     """(n,) which records were refused."""
+    jump: Jump | None = None
+    """Whether the loss has jumped."""
 
 
 class PredictionWriter(NamedTuple):
@@ -66,12 +69,18 @@ class Pipeline:
     """Takes batches in order and teaches them to a model; owns nothing but the scores."""
 
     def __init__(
-        self, model: MixtureOfExperts, schema: Schema, scores: Scores, predictions: PredictionWriter | None = None
+        self,
+        model: MixtureOfExperts,
+        schema: Schema,
+        scores: Scores,
+        predictions: PredictionWriter | None = None,
+        jumps: JumpGuard | None = None,
     ) -> None:
         self.model = model
         self.schema = schema
         self.scores = scores
         self.predictions = predictions
+        self.jumps = jumps
         self._unknown: set[str] = set()
 
     def process(self, batch: Batch) -> Processed:
@@ -147,6 +156,8 @@ class Pipeline:
         """Score events, write their predictions, and count them; `rows` are their places in the ledger's batch."""
         learned = outcome.learned
         self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
+        if self.jumps is not None:
+            ledger.jump = self.jumps.watch(outcome.losses[learned]) or ledger.jump
         for at, error in outcome.refused.items():
             stage = "learn" if error.reason == POISON else "validate"
             ledger.refuse(int(rows[at]), stage, error.reason, str(error))
@@ -320,6 +331,7 @@ class _Ledger:
         self.batch = batch
         self.learned = 0
         self.used = 0
+        self.jump: Jump | None = None
         self._letters: dict[int, DeadLetter] = {}
 
     def refuse(self, i: int, stage: str, reason: str, detail: str) -> None:
@@ -346,7 +358,7 @@ class _Ledger:
             rejected=len(letters),
             skipped=self.batch.skipped,
         )
-        return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad)
+        return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad, self.jump)
 
 
 def _padded(values: FloatArray, n_experts: int) -> FloatArray:
@@ -362,6 +374,14 @@ def _refused_whole(batch: Batch) -> Processed:
     ledger = _Ledger(batch)
     detail = f"the record goes on beyond the {len(batch.block)} bytes of source.max_record_bytes; only these are kept"
     ledger.refuse(0, "decode", "malformed", detail)
+    return ledger.closed()
+
+
+def set_aside(batch: Batch, reason: str, detail: str) -> Processed:
+    """What becomes of a batch of which every record is refused, for a reason that none of them has given."""
+    ledger = _Ledger(batch)
+    for i in range(len(batch)):
+        ledger.refuse(i, "learn", reason, detail)
     return ledger.closed()
 
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from streammoe.assembly import load_settings, open_daemon
 from streammoe.persistence import CheckpointStore
+from streammoe.rollback import roll_back
 from streammoe.runtime.dead_letter import read_letter
 from streammoe.runtime.signals import StopFlag
 
@@ -157,7 +158,7 @@ class Durability(RuleBasedStateMachine):
     @precondition(lambda self: len(self.sound) > 1)
     @rule(data=st.data())
     def somebody_rolls_back(self, data):
-        self.store.set_aside(after=data.draw(st.sampled_from(sorted(self.sound)[:-1])))
+        roll_back(self.folder / "state", to=data.draw(st.sampled_from(sorted(self.sound)[:-1])))
         self.look()
 
     @rule(half=st.sampled_from([b'{"place": {"pa', b"{", b"\xff\x00"]))

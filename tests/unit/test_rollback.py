@@ -98,6 +98,30 @@ def test_it_can_be_undone(learned):
     assert describe_checkpoint(STATE)["state_digest"] == learned.state_digest
 
 
+@pytest.mark.parametrize("moved", [0, 1, 3])
+def test_killed_in_the_middle_it_can_be_done_again(learned, monkeypatch, moved):
+    oldest, *later = store().generations()
+    rename, left = Path.rename, list(range(moved))
+
+    def killed(path, target):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            roll_back(STATE, to=oldest)
+    assert store().latest()[0] == later[-1]  # still where a start would go on
+    assert sorted(path.name for path in STATE.rglob("checkpoint-*")) == [
+        store().path(number).name for number in (oldest, *later)
+    ]
+    roll_back(STATE, to=oldest)
+    assert store().generations() == [oldest]
+    assert run().state_digest == learned.state_digest
+
+
 def test_a_damaged_newest_one_is_not_what_one_goes_back_from(learned):
     """A start passes it over by itself; going back means the one that a start would have taken."""
     *_, target, taken, newest = store().generations()
@@ -113,7 +137,7 @@ def test_a_newer_format_can_be_left(learned):
     store().path(newest + 1).write_bytes(_pack({}, '{"format":2}'))
     with pytest.raises(CheckpointError, match="has checkpoint format 2"):
         run()
-    done = roll_back(STATE, to=newest)
+    done = roll_back(STATE)
     assert (done.generation, done.before, done.records) == (newest, None, None)
     assert run().state_digest == learned.state_digest
 
@@ -190,6 +214,15 @@ def test_not_behind_what_was_confirmed_though_nothing_else_tells_of_it(here):
     store().path(2).write_bytes(b"damaged")
     store().confirm(2)
     refused("those up to generation 2 have been seen", to=1)
+
+
+def test_not_over_damaged_ones_whose_numbers_would_be_given_anew(here):
+    """A broker that knows a transaction of generation 2 would take the new generation 2 for seen."""
+    CheckpointStore(STATE).prepare()
+    store().save({}, {"n": 1, "counters": {"outcomes": {"learned": 1}}, "transactional": True})
+    store().path(2).write_bytes(b"damaged")
+    store().confirm(1)
+    refused("those up to generation 2 have been seen, or may have been", to=1)
 
 
 def test_not_behind_dead_letters_that_have_left_their_file(learned):
