@@ -243,7 +243,13 @@ def open_daemon(
         counters = metadata.get("counters", {"outcomes": {}, "reasons": {}})
         daemon = Daemon(
             source=source,
-            pipeline=Pipeline(model, schema_of(settings), _scores(settings, found), writer),
+            pipeline=Pipeline(
+                model,
+                schema_of(settings),
+                _scores(settings, found),
+                writer,
+                is_given=bool(model.fields) and not any(counters["outcomes"].values()),
+            ),
             store=store,
             dead_letters=dead_letters,
             guard=BadRecordGuard(
