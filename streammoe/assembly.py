@@ -251,7 +251,12 @@ def open_daemon(
         daemon = Daemon(
             source=source,
             pipeline=Pipeline(
-                model, schema_of(settings), _scores(settings, found), writer, _jumps(settings, model, found)
+                model,
+                schema_of(settings),
+                _scores(settings, found),
+                writer,
+                _jumps(settings, model, found),
+                is_given=bool(model.fields) and not any(counters["outcomes"].values()),
             ),
             store=store,
             dead_letters=dead_letters,

@@ -1,5 +1,6 @@
 """Suites with very many cases: a sample of them is fast, and all of them run with the slow tests."""
 
+import logging
 from collections import Counter
 
 import hypothesis
@@ -11,6 +12,17 @@ hypothesis.settings.load_profile("unhurried")
 
 FEW = 4
 """Cases of one test that are fast; of more, evenly spread ones."""
+
+
+@pytest.fixture
+def logging_as_before():
+    """Commands set up logging for their process, which here is pytest's."""
+    root, ours = logging.getLogger(), logging.getLogger("streammoe")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks

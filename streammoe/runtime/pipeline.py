@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.errors import InvalidEvent
+from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
 from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
 from streammoe.runtime.decoders import Decoded, Row, Values, Wanted, decoder, to_row
@@ -75,8 +75,12 @@ class Pipeline:
         scores: Scores,
         predictions: PredictionWriter | None = None,
         jumps: JumpGuard | None = None,
+        *,
+        is_given: bool = False,
     ) -> None:
         self.model = model
+        self._is_given = is_given
+        """Whether the model's columns came from elsewhere, and no record has shown yet that it has them."""
         self.schema = schema
         self.scores = scores
         self.predictions = predictions
@@ -84,12 +88,18 @@ class Pipeline:
         self._unknown: set[str] = set()
 
     def process(self, batch: Batch) -> Processed:
-        """Learn a batch, strictly in order; one without records has nothing but what it skipped."""
+        """Learn a batch, strictly in order; one without records has nothing but what it skipped.
+
+        Raises:
+            ConfigError: the records hold none of the columns of a model that was fitted elsewhere.
+        """
         if batch.too_long:
             return _refused_whole(batch)
         ledger = _Ledger(batch)
         if not len(batch):
             return ledger.closed()
+        if self._is_given:
+            self._compare_columns(batch)
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
         ignored = self.schema.others if self._takes_columns() else None
         while True:
@@ -263,6 +273,26 @@ class Pipeline:
 
     def _targets(self, row: Row) -> FloatArray | list[str | None]:
         return [row.label] if self._is_classifier else np.array([row.y])
+
+    def _compare_columns(self, batch: Batch) -> None:
+        """See that the first record that can be read is one of those that the model was fitted to."""
+        for i in range(len(batch)):
+            try:
+                names = decoder(batch.format).names(batch, i).keys()
+            except InvalidEvent:
+                continue
+            self._is_given = False
+            fields = set(self.model.fields)
+            missing = ", ".join(map(repr, sorted(fields - names)))
+            if fields.isdisjoint(names):
+                raise ConfigError(
+                    f"{batch.origin}: holds none of the features of the model to begin with ({missing}) but "
+                    f"{', '.join(map(repr, sorted(names - self.schema.others)))}; rename the columns, or begin anew "
+                    "with another model (--fresh)"
+                )
+            if missing:
+                LOGGER.warning("%s: the model to begin with has features that are missing: %s", batch.origin, missing)
+            return
 
     def _notice_unknown(self, batch: Batch) -> None:
         """Say once for each field that it is ignored; one record of a batch is looked at, since all would cost much."""

@@ -15,18 +15,9 @@ from streammoe.demo import Report
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
 COMMANDS = sorted(main.commands)
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before():
-    """Commands set up logging for their process, which here is pytest's."""
-    root, ours = logging.getLogger(), logging.getLogger("streammoe")
-    before = root.handlers[:], root.level, ours.level
-    yield
-    root.handlers[:] = before[0]
-    root.setLevel(before[1])
-    ours.setLevel(before[2])
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from streammoe.errors import CheckpointError
 from streammoe.inspection import look_into
 from streammoe.persistence import CheckpointStore
 
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
 STATE = Path("state")
 
 

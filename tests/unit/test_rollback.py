@@ -17,8 +17,10 @@ from streammoe.persistence.format import _pack
 from streammoe.replay import replay
 from streammoe.rollback import roll_back
 
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
 STATE = Path("state")
-RECORDS = 2_000
+RECORDS = 1_300
 
 
 class Asked:

@@ -10,8 +10,10 @@ from click.testing import CliRunner
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, assembly, load, schedules
 from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
 from streammoe.cli import main
-from streammoe.errors import CheckpointError, SourceError
+from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.persistence import CheckpointStore
+
+pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 FIRST = 300
 EVENTS = 1_200
@@ -205,6 +207,18 @@ def test_other_features():
     refused("its features are [0, 1], and names in records are texts")
     fitted(categorical=("a",))
     refused("schema.categorical is [], and it has ['a']")
+
+
+def test_records_with_none_of_its_features_are_not_learned_as_if_all_were_missing(caplog):
+    fitted()
+    Path("data.csv").write_text("p,q,y\n1,2,3\n" * 2)
+    for _ in range(2):  # also once the model is in a checkpoint
+        with pytest.raises(ConfigError, match=r"data\.csv: holds none of the features .* \('a', 'b'\) but 'p', 'q'; "):
+            run("schema.features=*", from_model=MODEL)
+    assert describe_checkpoint(STATE)["n"] == FIRST
+    Path("data.csv").write_text("a,q,y\n1,2\n1,2,3\n")  # the first one is no record
+    assert run("schema.features=*").learned == 1
+    assert "features that are missing: 'b'" in caplog.text
 
 
 def test_one_that_has_learned_nothing():
