@@ -27,6 +27,8 @@ from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arra
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.runtime.predictions import prediction_sink
+from streammoe.runtime.reload import Reload
+from streammoe.runtime.retries import SaveRetries
 from streammoe.runtime.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.runtime.serving import MetricsServer
 from streammoe.runtime.signals import StopFlag
@@ -182,6 +184,7 @@ def open_daemon(
     fresh: bool = False,
     on_batch: ProgressListener | None = None,
     stop: StopFlag | None = None,
+    reload: Reload | None = None,
 ) -> Iterator[Running]:
     """Everything that a run needs, opened and checked before any event is read, and closed at the end.
 
@@ -190,6 +193,7 @@ def open_daemon(
         fresh: begin anew although there are checkpoints, which are set aside in a folder of their own.
         on_batch: told the source's progress after each batch.
         stop: ends the wait for a broker that must say which checkpoint to go on from.
+        reload: reads the settings again when that is asked for.
 
     Raises:
         ConfigError: a port or a file named in the settings cannot be used.
@@ -198,8 +202,8 @@ def open_daemon(
         SinkError: predictions cannot be written.
     """
     with ExitStack() as stack:
-        stack.enter_context(FolderLock(settings.checkpoint.dir))
-        store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep)
+        lock = stack.enter_context(FolderLock(settings.checkpoint.dir))
+        store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
         store.prepare()
         server = None
         health = Health(settings.metrics.alive_seconds)
@@ -248,6 +252,8 @@ def open_daemon(
             outcomes=counters["outcomes"],
             reasons=counters["reasons"],
             health=health,
+            retries=SaveRetries(settings.checkpoint.retry_seconds),
+            reload=reload,
             labels=_labels(settings, found),
             # Last of all: a start that fails must leave everything as it was.
             on_begin=store.set_aside if fresh else None,

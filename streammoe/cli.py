@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,6 +66,14 @@ def exit_codes() -> Iterator[None]:
         for line in str(error).splitlines():
             click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
         sys.exit(error.exit_code)
+    except MemoryError:
+        click.echo(
+            f"{click.style('error:', fg='red', bold=True)} there is not enough memory; nothing after the last "
+            "checkpoint was saved, and a restart goes on from there. Give the process more, or make source.block_bytes "
+            "or source.block_rows, the model or labels.max_pending smaller",
+            err=True,
+        )
+        sys.exit(70)
     except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
         raise  # click's own business; a reader that has left is no bug
     except Exception:
@@ -134,16 +143,22 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
     Example:
       streammoe run config.toml --set checkpoint.dir=state --summary json
     """
+    from streammoe.runtime.hangup import HangupFlag
+
     set_up_logging(log_level, log_format)
-    with exit_codes():
+    with HangupFlag() as hangup, exit_codes():
         from streammoe.assembly import load_settings, open_daemon
+        from streammoe.runtime.reload import Reload
         from streammoe.runtime.signals import StopFlag
 
-        settings = load_settings(config, overrides=overrides)
+        load = partial(load_settings, config, overrides=overrides)
+        settings = load()
         with (
             StopFlag() as stop,
             progress_bar("learning") as follow,
-            open_daemon(settings, fresh=fresh, on_batch=follow, stop=stop) as running,
+            open_daemon(
+                settings, fresh=fresh, on_batch=follow, stop=stop, reload=Reload(hangup, settings, load)
+            ) as running,
         ):
             if running.metrics_url:
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)

@@ -51,6 +51,12 @@ class CheckpointError(StreammoeError):
     exit_code = 4
 
 
+class RetriableCheckpointError(CheckpointError):
+    """What is to be kept cannot be written for now, and nothing was lost: saving may be tried again later."""
+
+    retriable = True
+
+
 class SinkError(StreammoeError):
     """Predictions or dead letters cannot be written, for good; what was learned since the last checkpoint is undone.
 

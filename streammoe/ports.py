@@ -236,9 +236,15 @@ class DeadLetterSink(Protocol):
         """Return only when everything written is durable; the daemon checkpoints after this.
 
         Raises:
+            RetriableCheckpointError: not for now; what was written is held, and the call may be made again later.
             SinkError: it cannot be made durable, for good; nothing may be dropped.
         """
         ...
+
+    @property
+    def overdue(self) -> bool:
+        """Whether so much is held in memory that nothing more should be written before a `flush`."""
+        return False
 
     def close(self) -> None: ...
 
@@ -296,8 +302,17 @@ class PredictionSink(Protocol):
         ...
 
     def flush(self) -> None:
-        """Return only when everything written is durable; the daemon checkpoints after this."""
+        """Return only when everything written is durable; the daemon checkpoints after this.
+
+        Raises:
+            RetriableCheckpointError: not for now; what was written is held, and the call may be made again later.
+        """
         ...
+
+    @property
+    def overdue(self) -> bool:
+        """Whether so much is held in memory that nothing more should be written before a `flush`."""
+        return False
 
     def close(self) -> None:
         """Let go of files and connections; what has not been flushed may be lost."""

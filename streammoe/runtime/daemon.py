@@ -10,23 +10,28 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from streammoe.errors import SourceError, TooManyBadRecords
+from streammoe.errors import RetriableCheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.runtime.dead_letter import BadRecordGuard
 from streammoe.runtime.health import Health
-from streammoe.runtime.joining import LabelJoin, digest_with
+from streammoe.runtime.joining import LabelJoin, Limits, digest_with
 from streammoe.runtime.metrics import OUTCOMES, Metrics
 from streammoe.runtime.pipeline import Pipeline, Processed
+from streammoe.runtime.reload import Reload
+from streammoe.runtime.retries import SaveRetries
 from streammoe.runtime.scores import Scores
 from streammoe.runtime.signals import StopFlag
+from streammoe.settings import Settings
 
 LOGGER = logging.getLogger("streammoe.daemon")
 ProgressListener = Callable[[tuple[int, int] | None], None]
 """Told the source's progress after each batch."""
 POLL_SECONDS = 0.5
 """Longest wait for the source, so that a stop signal and a due checkpoint never wait longer."""
+RETRY_LOOK_SECONDS = 0.1
+"""Between two looks whether saving is to be tried again, while nothing else can be done."""
 
 
 class CheckpointPolicy(NamedTuple):
@@ -83,6 +88,8 @@ class Daemon:
         outcomes: Mapping[str, int],
         reasons: Mapping[str, int],
         health: Health,
+        retries: SaveRetries | None = None,
+        reload: Reload | None = None,
         labels: LabelJoin | None = None,
         on_begin: Callable[[], object] | None = None,
         on_batch: ProgressListener | None = None,
@@ -100,6 +107,8 @@ class Daemon:
         self._position = position
         self._generation = generation
         self._health = health
+        self._retries = SaveRetries(0.0) if retries is None else retries
+        self._reload = reload
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
         self._on_begin = on_begin
@@ -132,6 +141,7 @@ class Daemon:
 
         Raises:
             SourceError: reading failed for good; what was learned before has been saved.
+            CheckpointError: nothing can be saved, for longer than the settings bear.
             TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint.
         """
         started = time.monotonic()
@@ -139,12 +149,17 @@ class Daemon:
         self._begin(stop)
         try:
             while not stop.requested and not self._source.finished:
-                self._advance()
+                if self._reload is not None and self._reload.requested:
+                    self._metrics.reloaded(self._reload.carry_out(self))
+                if self._must_wait:
+                    self._pause()
+                else:
+                    self._advance()
                 if self._is_due():
-                    self.checkpoint()
+                    self._save()
         except SourceError:
             if self._unsaved:
-                self.checkpoint()
+                self._save_at_last(stop)
             raise
         if stop.requested:
             LOGGER.info("asked to stop; saving what was learned")
@@ -156,8 +171,8 @@ class Daemon:
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
-        if self._is_prepared and not self._pin() and (self._unsaved or not self._path):
-            self.checkpoint()
+        if self._is_prepared and (self._has_moved() or self._unsaved or not self._path):
+            self._save_at_last(stop)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
 
@@ -170,18 +185,68 @@ class Daemon:
         self._is_prepared = self._health.ready = True
         if self._on_begin is not None:
             self._on_begin()
-        if not self._pin():
+        if self._has_moved():
+            self.checkpoint()
+        else:
             self._tell_source()
         self._look_at_source()
 
-    def _pin(self) -> bool:
-        """Save where reading stands if no record has told it: a crash must not begin, or go on, elsewhere."""
+    def _has_moved(self) -> bool:
+        """Whether reading stands where no record has told: to be saved, or a crash would begin, or go on, elsewhere."""
         position = self._source.position
         if position is None or position == self._position:
             return False
         self._position = position
-        self.checkpoint()
         return True
+
+    def _save(self) -> None:
+        """Checkpoint; if that cannot be done for now, see that it is tried again.
+
+        Raises:
+            RetriableCheckpointError: it has been tried for too long.
+        """
+        try:
+            self.checkpoint()
+        except RetriableCheckpointError as error:
+            self._health.unsaved = str(error)
+            self._metrics.checkpoint_failed()
+            self._retries.failed(error)
+        else:
+            self._health.unsaved = ""
+            self._retries.succeeded()
+
+    def _save_at_last(self, stop: StopFlag) -> None:
+        """Checkpoint when nothing more is to be learned; whoever asks to stop waits for no further attempt.
+
+        Raises:
+            RetriableCheckpointError: it cannot be done.
+        """
+        if stop.requested:
+            self.checkpoint()
+            return
+        self._save()
+        while self._retries.failing:
+            if stop.requested:
+                self.checkpoint()
+                return
+            if self._retries.is_due:
+                self._save()
+            else:
+                self._pause()
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether the disk takes nothing, and memory should take no more."""
+        return self._retries.failing and self._is_overdue
+
+    @property
+    def _is_overdue(self) -> bool:
+        predictions = self._pipeline.predictions
+        return self._dead_letters.overdue or (predictions is not None and predictions.sink.overdue)
+
+    def _pause(self) -> None:
+        time.sleep(RETRY_LOOK_SECONDS)
+        self._look_at_source()
 
     def checkpoint(self) -> None:
         """Make everything learned so far survive a crash.
@@ -218,6 +283,33 @@ class Daemon:
         self._metrics.checkpoint(self._saved_at - started)
         LOGGER.debug("checkpoint %s after %d events", self._path, self.model.n)
 
+    def reconfigure(self, settings: Settings, *, judging: bool) -> None:
+        """Take those settings that may change between two batches.
+
+        Args:
+            settings: all of them; the others are what they were.
+            judging: whether it changes what becomes of an event, or what is written of it. Then what came before is
+                saved first, so that no crash has it judged again by other rules.
+
+        Raises:
+            RetriableCheckpointError: it cannot be saved for now; nothing was changed.
+        """
+        if judging and self._unsaved:
+            self.checkpoint()
+        checkpoint, labels, predictions = settings.checkpoint, settings.labels, self._pipeline.predictions
+        self._policy = CheckpointPolicy(checkpoint.every_events, checkpoint.every_seconds)
+        self._store.keep = checkpoint.keep
+        self._retries.patience = checkpoint.retry_seconds
+        self._guard.max_ratio = settings.dead_letters.max_ratio
+        self._health.patience = settings.metrics.alive_seconds
+        self.model.set_range_factor(settings.model.range_factor)
+        if self._labels is not None:
+            self._labels.limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
+        if predictions is not None:
+            interval, gate = settings.predictions.interval, settings.predictions.gate
+            self._pipeline.predictions = predictions._replace(interval=interval, gate=gate)
+        self._description = {**self._description, "settings": settings.learning_settings()}
+
     @property
     def _is_transactional(self) -> bool:
         predictions = self._pipeline.predictions
@@ -241,7 +333,8 @@ class Daemon:
         batch = self._source.poll(POLL_SECONDS)
         self._look_at_source()
         if batch is None:
-            self._pin()
+            if self._has_moved():
+                self._save()
             return
         started = time.monotonic()
         was_warming_up = self.model.is_warming_up
@@ -285,8 +378,12 @@ class Daemon:
             LOGGER.warning("refused a record (%s), from now on such ones are only counted: %s", reason, detail)
 
     def _is_due(self) -> bool:
+        if self._retries.failing:
+            return self._retries.is_due
         if not self._unsaved:
             return False
+        if self._is_overdue:
+            return True
         if not self._begun and self._source.progress() is None:
             # Only a checkpoint knows which files an endless source was reading, should they be rotated away.
             return True

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from scipy.special import ndtr, ndtri
 
-from streammoe.errors import ConfigError
+from streammoe.errors import ConfigError, RetriableCheckpointError
 from streammoe.persistence import durable
 from streammoe.ports import Predictions, PredictionSink
 from streammoe.rows import json_rows
@@ -54,6 +54,10 @@ class JsonlPredictions(PredictionSink):
     def write(self, rows: Predictions) -> None:
         self._lines.write(self._encode(json_rows(rows)))
 
+    @property
+    def overdue(self) -> bool:
+        return self._lines.overdue
+
     def flush(self) -> None:
         self._lines.flush()
 
@@ -64,7 +68,8 @@ class JsonlPredictions(PredictionSink):
 class ParquetPredictions(PredictionSink):
     """Writes parts ``<stem>-<model version of the first row>.parquet``, each whole and for good.
 
-    A part appears at each `flush`, or earlier after `MOST_ROWS`, under its name only when all of it is on disk. Columns
+    A part appears at each `flush`, or earlier after `MOST_ROWS`, under its name only when all of it is on disk; what
+    the disk does not take waits in memory. Columns
     are as in `JsonlPredictions`: ``place`` is a struct, ``probabilities`` a map, ``gate`` and ``interval`` are lists.
     Each part has one schema, that of its first rows; rows that do not fit begin a new one. A part never replaces
     another one: one that begins with the same version, after a restart or amid events that are not learned, has
@@ -73,8 +78,10 @@ class ParquetPredictions(PredictionSink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._batches: list[Any] = []
-        self._first = 0
+        self._parts: list[_Part] = []
+        """Not yet on disk; the last one still takes rows."""
+        self._refused = False
+        """Whether the latest attempt to write failed."""
         try:
             durable.make_folder(self.path.parent)
             # What a killed process has left half-written.
@@ -92,39 +99,72 @@ class ParquetPredictions(PredictionSink):
         if not len(rows):
             return
         batch = _record_batch(rows)
-        if self._batches and self._batches[0].schema != batch.schema:
-            self.flush()
-        if not self._batches:
-            self._first = int(rows.versions[0])
-        self._batches.append(batch)
-        if sum(map(len, self._batches)) >= MOST_ROWS:
-            self.flush()
+        if self._parts and self._parts[-1].batches[0].schema != batch.schema:
+            self._try()
+        if not self._parts or self._parts[-1].is_whole or self._parts[-1].batches[0].schema != batch.schema:
+            self._parts.append(_Part(int(rows.versions[0]), []))
+        self._parts[-1].batches.append(batch)
+        if self._parts[-1].is_whole:
+            self._try()
+
+    @property
+    def overdue(self) -> bool:
+        return self._refused and sum(part.rows for part in self._parts) >= MOST_ROWS
 
     def flush(self) -> None:
-        if not self._batches:
-            return
-        sink = pa.BufferOutputStream()
-        parquet.write_table(pa.Table.from_batches(self._batches), sink)
-        part = self._part()
-        with failing_loudly(SETTING, part):
-            durable.replace(part, sink.getvalue().to_pybytes())
-        self._batches.clear()
+        with failing_loudly(SETTING, self.path, RetriableCheckpointError):
+            self._write()
 
     def close(self) -> None:
-        self._batches.clear()
+        self._parts.clear()
+
+    def _try(self) -> None:
+        """Write what is there, if the disk takes it; else that waits for `flush`, which says why."""
+        if self._refused:
+            return
+        try:
+            self._write()
+        except OSError:
+            self._refused = True  # amid a batch nobody can act on it
+
+    def _write(self) -> None:
+        while self._parts:
+            sink = pa.BufferOutputStream()
+            parquet.write_table(pa.Table.from_batches(self._parts[0].batches), sink)
+            durable.make_folder(self.path.parent)
+            durable.replace(self._path_of(self._parts[0]), sink.getvalue().to_pybytes())
+            del self._parts[0]
+        self._refused = False
 
     @property
     def _extension(self) -> str:
         return self.path.suffix or ".parquet"
 
-    def _part(self) -> Path:
-        stem = f"{self.path.stem}-{self._first:012d}"
-        part = self.path.with_name(f"{stem}{self._extension}")
+    def _path_of(self, part: _Part) -> Path:
+        stem = f"{self.path.stem}-{part.first:012d}"
+        path = self.path.with_name(f"{stem}{self._extension}")
         again = 0
-        while part.exists():
+        while path.exists():
             again += 1
-            part = self.path.with_name(f"{stem}_{again}{self._extension}")
-        return part
+            path = self.path.with_name(f"{stem}_{again}{self._extension}")
+        return path
+
+
+class _Part(NamedTuple):
+    """Rows of one Parquet file."""
+
+    first: int
+    """Model version of the first row."""
+    batches: list[Any]
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.batches))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it takes no more rows."""
+        return self.rows >= MOST_ROWS
 
 
 def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArray, level: float) -> FloatArray:
