@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import sys
@@ -10,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -67,18 +68,23 @@ def exit_codes() -> Iterator[None]:
             click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
         sys.exit(error.exit_code)
     except MemoryError:
-        click.echo(
-            f"{click.style('error:', fg='red', bold=True)} there is not enough memory; nothing after the last "
-            "checkpoint was saved, and a restart goes on from there. Give the process more, or make source.block_bytes "
-            "or source.block_rows, the model or labels.max_pending smaller",
-            err=True,
-        )
-        sys.exit(70)
+        _end_for_want_of("memory", "give it more, or make source.block_bytes, the model or labels.max_pending smaller")
     except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
         raise  # click's own business; a reader that has left is no bug
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+            _end_for_want_of("file descriptors", "raise the limit (ulimit -n), or find out who takes them")
         logging.getLogger("streammoe").exception("this is a bug in streammoe, please report it with this traceback")
         sys.exit(70)
+
+
+def _end_for_want_of(what: str, remedy: str) -> NoReturn:
+    click.echo(
+        f"{click.style('error:', fg='red', bold=True)} the process ran out of {what}; {remedy}. A daemon has saved "
+        "nothing after its last checkpoint, and goes on from there when it is started again",
+        err=True,
+    )
+    sys.exit(70)
 
 
 def ignore_progress(progress: tuple[int, int] | None) -> None:
