@@ -22,6 +22,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import pytest
 from pyarrow import parquet
@@ -331,7 +332,7 @@ def test_a_lock_file_that_is_removed_lets_no_two_daemons_save(place, whole, tail
     assert second.end()["state_digest"] == whole
 
 
-@pytest.mark.parametrize("moved", [True, False], ids=["rotated", "removed"])
+@pytest.mark.parametrize("moved", [True, False], ids=["rotated", "with its folder"])
 def test_letters_and_rows_go_to_a_new_file_where_theirs_was_taken_away(place, whole, tail, moved):
     daemon = tail(writing("jsonl"))
     daemon.wait_for_events(FIRST)
@@ -344,10 +345,9 @@ def test_letters_and_rows_go_to_a_new_file_where_theirs_was_taken_away(place, wh
     daemon.append(LINES[FIRST:])
     daemon.wait_for_events(EVENTS)
     assert daemon.end()["state_digest"] == whole
-    both = [json.loads(line) for part in (aside, place.folder / "letters") for line in (part / "dead.jsonl").open()]
-    assert len({letter["place"]["offset"] for letter in both}) == len(both) == REFUSED
-    both = [json.loads(line) for part in (aside, place.folder / "rows") for line in (part / "p.jsonl").open()]
-    assert len({row["place"]["offset"] for row in both}) == len(both) == EVENTS - REFUSED
+    for folder, name, count in (("letters", "dead.jsonl", REFUSED), ("rows", "p.jsonl", EVENTS - REFUSED)):
+        lines = [*(aside / name).read_text().splitlines(), *(place.folder / folder / name).read_text().splitlines()]
+        assert len({json.loads(line)["place"]["offset"] for line in lines}) == len(lines) == count
 
 
 # --- descriptors, memory, connections -------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def test_too_few_descriptors_at_the_start_are_told_or_do(place, limit):
 
 
 def open_descriptors(process):
-    return len(os.listdir(f"/proc/{process.pid}/fd"))
+    return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
 
 
 def test_descriptors_that_run_out_for_a_while_cost_nothing(place, whole, tail):
@@ -407,8 +407,7 @@ def test_want_of_memory_ends_it_without_a_checkpoint_and_the_next_start_repeats(
     daemon = tail(rarely, flags=flags_of(**{"source.block_bytes": 1 << 29, "checkpoint.every_events": 10**9}))
     daemon.wait_for_events(FIRST)
     before = place.inspect()
-    with open(f"/proc/{daemon.process.pid}/statm") as stream:
-        size = int(stream.read().split()[0]) * resource.getpagesize()
+    size = int(Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
     daemon.limit(resource.RLIMIT_AS, (size + (1 << 27), resource.RLIM_INFINITY))
     daemon.append(LINES[FIRST:])
     daemon.end(code=70)
