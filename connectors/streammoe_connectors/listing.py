@@ -63,7 +63,6 @@ def expand(path: str) -> list[str]:
     """
     if os.path.lexists(path):  # a name may hold a glob's characters
         return [path]
-    _check_listable(path)
     found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob refuses absolute patterns
     _check_listable(path)
     return found
