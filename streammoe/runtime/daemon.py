@@ -171,7 +171,7 @@ class Daemon:
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
-        if self._is_prepared and (self._has_moved() or self._unsaved or not self._path):
+        if self._is_prepared and (self._has_moved() or self._unsaved or self._retries.failing or not self._path):
             self._save_at_last(stop)
         self._health.ready = False
         return self._summary(time.monotonic() - started)

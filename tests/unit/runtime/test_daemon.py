@@ -480,6 +480,29 @@ def test_before_a_fault_of_the_source_is_told_what_came_before_is_saved_however_
     assert ran.store.positions == [250]
 
 
+def test_where_a_source_had_to_go_on_is_saved_in_the_end(build, at_once, monkeypatch):
+    monkeypatch.setattr("streammoe.runtime.retries.FIRST_PAUSE", 1e6)  # no attempt before the end
+    moved = {"kind": "list", "next": 100, "moved": True}
+    stop = Asked()
+    ran = build(GOOD[:100], patience=1e9, endless=True, policy=CheckpointPolicy(1, 1e9))
+    saved = ran.store.save
+
+    def full_from_the_second_on(arrays, metadata):
+        if len(ran.store.saved) == 1 and not stop.requested:
+            raise RetriableCheckpointError("no room")
+        return saved(arrays, metadata)
+
+    ran.store.save = full_from_the_second_on
+
+    def move(at):
+        stop.requested = ran.daemon._retries.failing
+        ran.source.begins = moved if at == 100 else None
+
+    ran.source._before_poll = move
+    ran.daemon.run(stop)
+    assert [found["positions"][0] for found in ran.store.saved] == [{"kind": "list", "next": 100}, moved]
+
+
 def test_whoever_asks_to_stop_does_not_wait_for_the_disk(build, at_once):
     stop = Asked()
     ran = build(GOOD[:1000], patience=1e9, before_poll=lambda at: setattr(stop, "requested", at == 200))
