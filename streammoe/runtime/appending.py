@@ -143,7 +143,6 @@ def failing_loudly(setting: str, path: Path, error_type: type[CheckpointError]) 
     except OSError as error:
         message = (
             f"{setting} {path}: cannot be written ({error.strerror}); make room on the disk or mend "
-            "its permissions, and start again if the daemon has ended: nothing after the last checkpoint has been "
-            "passed over"
+            "its permissions: nothing after the last checkpoint has been passed over"
         )
         raise error_type(message) from error
