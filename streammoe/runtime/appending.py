@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,8 +55,20 @@ class AppendedLines:
         Raises:
             CheckpointError: it cannot be written; a checkpoint must not pass over what is kept nowhere.
         """
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        """Hand everything written to the kernel; what is returned puts it on disk, also while more is written.
+
+        Raises:
+            CheckpointError: it cannot be written; of what is returned, too.
+        """
         with failing_loudly(self._setting, self.path):
             self._stream.flush()
+        return self._sync
+
+    def _sync(self) -> None:
+        with failing_loudly(self._setting, self.path):
             os.fsync(self._stream.fileno())
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -44,7 +45,11 @@ class DeadLetterFile:
         Raises:
             CheckpointError: it cannot be written; a checkpoint must not pass over records that are kept nowhere.
         """
-        self._lines.flush()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        """See `DeadLetterSink`."""
+        return self._lines.begin_flush()
 
     def close(self) -> None:
         """Close the file."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,10 @@ class JsonlPredictions(PredictionSink):
         self._lines.write(self._encode(json_rows(rows)))
 
     def flush(self) -> None:
-        self._lines.flush()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        return self._lines.begin_flush()
 
     def close(self) -> None:
         self._lines.close()
@@ -75,6 +79,9 @@ class ParquetPredictions(PredictionSink):
         self.path = Path(path)
         self._batches: list[Any] = []
         self._first = 0
+        self._parts: list[tuple[Path, list[Any]]] = []
+        """Whole ones that are not on disk yet."""
+        self._writing = threading.Lock()
         try:
             durable.make_folder(self.path.parent)
             # What a killed process has left half-written.
@@ -101,17 +108,27 @@ class ParquetPredictions(PredictionSink):
             self.flush()
 
     def flush(self) -> None:
-        if not self._batches:
-            return
-        sink = pa.BufferOutputStream()
-        parquet.write_table(pa.Table.from_batches(self._batches), sink)
-        part = self._part()
-        with failing_loudly(SETTING, part):
-            durable.replace(part, sink.getvalue().to_pybytes())
-        self._batches.clear()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        if self._batches:
+            self._parts.append((self._part(), self._batches))
+            self._batches = []
+        return self._write_parts
 
     def close(self) -> None:
         self._batches.clear()
+
+    def _write_parts(self) -> None:
+        """Also in another thread, while more rows come."""
+        with self._writing:
+            while self._parts:
+                part, batches = self._parts[0]
+                sink = pa.BufferOutputStream()
+                parquet.write_table(pa.Table.from_batches(batches), sink)
+                with failing_loudly(SETTING, part):
+                    durable.replace(part, memoryview(sink.getvalue()))
+                del self._parts[0]
 
     @property
     def _extension(self) -> str:
@@ -121,7 +138,7 @@ class ParquetPredictions(PredictionSink):
         stem = f"{self.path.stem}-{self._first:012d}"
         part = self.path.with_name(f"{stem}{self._extension}")
         again = 0
-        while part.exists():
+        while part.exists() or any(part == named for named, _ in self._parts):
             again += 1
             part = self.path.with_name(f"{stem}_{again}{self._extension}")
         return part

@@ -83,7 +83,12 @@ class Told(ListSource):
     def position(self):
         return self.begins
 
+    written = None
+    """Waits for a checkpoint that is written beside the learning, so that a test knows where it is."""
+
     def poll(self, timeout):
+        if self.written is not None:
+            self.written()
         batch = super().poll(timeout)
         if batch is not None:
             self.begins = None
@@ -100,17 +105,33 @@ class Told(ListSource):
 class Letters(DeadLetterFile):
     told = None
 
-    def flush(self):
-        super().flush()
-        self.told.append("flushed")
+    def begin_flush(self):
+        sync = super().begin_flush()
+
+        def told():
+            sync()
+            self.told.append("flushed")
+
+        return told
 
 
 class Rows(JsonlPredictions):
     told = None
 
-    def flush(self):
-        super().flush()
-        self.told.append("predicted")
+    def begin_flush(self):
+        sync = super().begin_flush()
+
+        def told():
+            sync()
+            self.told.append("predicted")
+
+        return told
+
+
+def under_way(daemon):
+    """Wait until no checkpoint is being written; what has become of it the daemon has still to find out."""
+    if daemon._writer.busy:
+        daemon._writer._under_way.exception()
 
 
 @pytest.fixture
@@ -128,6 +149,7 @@ def build(tmp_path):
         scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
         source = Told(records, sizes=sizes, **script)
         source.told = told
+        source.written = lambda: under_way(daemon)
         source.seek(metadata["positions"][0])
         letters = Letters(tmp_path / "dead.jsonl")
         letters.told = told
