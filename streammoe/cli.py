@@ -82,12 +82,17 @@ def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None
     if not sys.stderr.isatty():
         yield ignore_progress
         return
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+    with ExitStack() as shown:
+        bar: Any = None
 
         def follow(progress: tuple[int, int] | None) -> None:
-            if progress is not None:
-                done, bar.length = progress
-                bar.update(done - bar.pos)
+            nonlocal bar
+            if progress is None:
+                return
+            if bar is None:  # not before: it hides the cursor, and a signal at the start leaves at once
+                bar = shown.enter_context(click.progressbar(length=1, label=label, file=sys.stderr))
+            done, bar.length = progress
+            bar.update(done - bar.pos)
 
         yield follow
 
@@ -135,16 +140,14 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
       streammoe run config.toml --set checkpoint.dir=state --summary json
     """
     set_up_logging(log_level, log_format)
-    with exit_codes():
+    from streammoe.runtime.signals import StopFlag
+
+    with exit_codes(), StopFlag(armed=False) as stop:
         from streammoe.assembly import load_settings, open_daemon
-        from streammoe.runtime.signals import StopFlag
 
         settings = load_settings(config, overrides=overrides)
-        with (
-            StopFlag() as stop,
-            progress_bar("learning") as follow,
-            open_daemon(settings, fresh=fresh, on_batch=follow, stop=stop) as running,
-        ):
+        with progress_bar("learning") as follow, open_daemon(settings, fresh=fresh, on_batch=follow) as running:
+            stop.arm()
             if running.metrics_url:
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
             result = running.daemon.run(stop)

@@ -17,6 +17,8 @@ from streammoe.runtime.joining import fingerprint
 from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
+_MUCH = 4_000_000
+"""Bytes that the kernel does not give within a millisecond or two."""
 
 
 class Content(NamedTuple):
@@ -64,12 +66,24 @@ class Copies:
         }
         return self._held
 
+    def missing(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Those for whose copies there is no memory yet."""
+        return {name: array for name, array in arrays.items() if array.flags.writeable and not self._fits(name, array)}
+
+    def make_room(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Get memory for copies of arrays of these shapes from the kernel, which takes longer than the copying."""
+        for name, array in arrays.items():
+            self._held[name] = np.empty(array.shape, array.dtype)
+            self._held[name].fill(0)
+
     def _copy(self, name: str, array: AnyArray) -> AnyArray:
-        into = self._held.get(name)
-        if into is None or not into.flags.writeable or into.shape != array.shape or into.dtype != array.dtype:
-            into = np.empty(array.shape, array.dtype)
+        into = self._held[name] if self._fits(name, array) else np.empty(array.shape, array.dtype)
         np.copyto(into, array)
         return into
+
+    def _fits(self, name: str, array: AnyArray) -> bool:
+        held = self._held.get(name)
+        return held is not None and held.flags.writeable and (held.shape, held.dtype) == (array.shape, array.dtype)
 
 
 class Written(NamedTuple):
@@ -95,11 +109,11 @@ class CheckpointWriter:
         self._store = store
         self._copies = Copies()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._under_way: Future[Written] | None = None
+        self._under_way: Future[Written | None] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether there is a checkpoint of `begin` whose outcome nobody has been told yet."""
+        """Whether the other thread does something of which `outcome` has not told yet."""
         return self._under_way is not None
 
     def write(self, content: Content, taken_at: float) -> Written:
@@ -109,6 +123,17 @@ class CheckpointWriter:
             CheckpointError: it cannot be written; the older ones are untouched.
         """
         return self._write(content, (), taken_at)
+
+    def make_room(self, content: Content) -> bool:
+        """Whether `begin` can copy this at once; else the other thread gets the memory for it first.
+
+        Nobody need wait for that: `begin` gets what is not there yet. None may be under way.
+        """
+        missing = self._copies.missing(content.arrays)
+        if sum(array.nbytes for array in missing.values()) < _MUCH:
+            return True
+        self._under_way = self._thread.submit(self._copies.make_room, missing)
+        return False
 
     def begin(self, content: Content, sinks: Sequence[Callable[[], None]], taken_at: float) -> None:
         """Copy a checkpoint's content and write it while the caller goes on. None may be under way.

@@ -112,6 +112,8 @@ class Daemon:
         self._processed = 0
         self._taken_at = time.monotonic()
         """When that state was taken."""
+        self._has_made_room = False
+        """Whether memory was sought for the checkpoint that is due."""
         self._path = ""
         self._is_prepared = False
         self._begun = position is not None
@@ -228,10 +230,16 @@ class Daemon:
             self.checkpoint()
             return
         taken_at = time.monotonic()
+        content = self._content()
+        if not self._has_made_room:
+            self._has_made_room = True
+            if not self._writer.make_room(content):
+                return  # until the next turn; only once, since a state may grow with each batch
+        self._has_made_room = False
         sinks = [self._dead_letters.begin_flush()]
         if self._pipeline.predictions is not None:
             sinks.append(self._pipeline.predictions.sink.begin_flush())
-        self._writer.begin(self._content(), sinks, taken_at)
+        self._writer.begin(content, sinks, taken_at)
         self._passed(taken_at, time.monotonic() - taken_at)
 
     def _passed(self, taken_at: float, pause: float) -> None:
