@@ -1,8 +1,8 @@
 """How long does a checkpoint keep learning waiting?
 
-The daemon's own writer beside a model that learns one event after the other: how long the copy takes, by how much
-calls of learn last longer while the rest is written than the same calls do while nothing is; and how long it would be if
-learning waited. Then the same for what the sinks have to make durable.
+The daemon's own writer beside a model that learns one event after the other: how long the copy takes, by how much calls
+of learn last longer while the rest is written than the same calls do while nothing is; and how long it would be if
+learning waited. Then what the sinks of lines have to make durable.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import copy
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from benchmarks.report import machine, table
 from streammoe import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.runtime.appending import AppendedLines
-from streammoe.runtime.checkpointing import CheckpointWriter, Content
+from streammoe.runtime.checkpointing import CheckpointWriter, Content, Written
 
 LIMIT = 0.050
 """Seconds that learning may stand still."""
@@ -56,15 +55,26 @@ def content_of(model: MoERegressor) -> Content:
     return Content(model.arrays(), {}, {}, model.identify(), None)
 
 
-def learn_until(model: MoERegressor, X: Any, y: Any, enough: Callable[[int], bool]) -> Any:
-    """Seconds of each call, one event each."""
+def seconds_of(model: MoERegressor, X: Any, y: Any, call: int) -> float:
+    """What one call takes, of one event."""
+    at = call % len(X)
+    start = time.perf_counter()
+    model.learn_array(X[at : at + 1], y[at : at + 1])
+    return time.perf_counter() - start
+
+
+def learn_until(model: MoERegressor, X: Any, y: Any, calls: int) -> Any:
+    return np.array([seconds_of(model, X, y, call) for call in range(calls)])
+
+
+def learn_beside(writer: CheckpointWriter, model: MoERegressor, X: Any, y: Any) -> tuple[Any, Written]:
+    """Seconds of the calls that begin before the checkpoint under way is durable."""
     calls: list[float] = []
-    while not enough(len(calls)):
-        at = len(calls) % len(X)
-        start = time.perf_counter()
-        model.learn_array(X[at : at + 1], y[at : at + 1])
-        calls.append(time.perf_counter() - start)
-    return np.array(calls)
+    while True:
+        calls.append(seconds_of(model, X, y, len(calls)))
+        written = writer.outcome(wait=False)
+        if written is not None:
+            return np.array(calls), written
 
 
 def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
@@ -77,20 +87,28 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
     writer = CheckpointWriter(store)
     found = []
     for _ in range(rounds):
-        learn_until(model, X, y, lambda calls: calls == 5)
+        learn_until(model, X, y, 5)
         if not writer.make_room(content_of(model)):
             writer.outcome(wait=True)
         twin = copy.deepcopy(model)
         start = time.perf_counter()
         writer.begin(content_of(model), (), time.monotonic())
         copied = time.perf_counter() - start
-        beside = learn_until(model, X, y, lambda calls: bool(calls) and writer._under_way.done())
-        alone = learn_until(twin, X, y, lambda calls, wanted=len(beside): calls == wanted)
+        beside, written = learn_beside(writer, model, X, y)
+        alone = learn_until(twin, X, y, len(beside))
         assert twin.state_digest() == model.state_digest()
         written = writer.outcome(wait=True)
         start = time.perf_counter()
         writer.write(content_of(model), time.monotonic())
-        found.append(Stalls(copied, float(np.median(alone)), float((beside - alone)[alone < 5.0 * np.median(alone)].max()), written.seconds, time.perf_counter() - start))
+        found.append(
+            Stalls(
+                copied,
+                float(np.median(alone)),
+                float((beside - alone)[alone < 5.0 * np.median(alone)].max()),
+                written.seconds,
+                time.perf_counter() - start,
+            )
+        )
     writer.close()
     return found, store.path(written.generation).stat().st_size
 
@@ -131,15 +149,21 @@ def main(argv: list[str] | None = None) -> None:
         for p in arguments.features or [10, 1_000]:
             found, size = stalls(folder, p, arguments.rounds)
             each = [[stall[i] for stall in found] for i in range(len(Stalls._fields))]
-            worst = max(max(each[0]), max(each[2]))
+            worst = max([*each[0], *each[2]])
             rows.append([p, f"{size / 1e6:.2f}", *map(milliseconds, each), "met" if worst < LIMIT else "MISSED"])
-        headers = ["features", "MB", "copy", "a call of learn", "longer beside it", "until durable", "if learning waited"]
+        headers = [
+            "features",
+            "MB",
+            "copy",
+            "a call of learn",
+            "longer beside it",
+            "until durable",
+            "if learning waited",
+        ]
         print(table([*headers, f"below {1e3 * LIMIT:.0f}"], rows))
         print("\nlines of predictions and dead letters\n")
         sizes = [10_000, 1_000_000, 20_000_000]
-        rows = [
-            [f"{size / 1e6:.2f}", *map(milliseconds, flushes(folder, size, arguments.rounds))] for size in sizes
-        ]
+        rows = [[f"{size / 1e6:.2f}", *map(milliseconds, flushes(folder, size, arguments.rounds))] for size in sizes]
         print(table(["MB", "handed over", "synced beside the learning"], rows))
 
 

@@ -79,6 +79,7 @@ def pieces(arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> list[
         raise TypeError(f"a checkpoint holds arrays of {', '.join(_CODES)} only, got {', '.join(sorted(unknown))}")
     return _pieces(arrays, _canonical({"format": FORMAT, **metadata}))
 
+
 def decode(data: bytes, origin: str) -> Checkpoint:
     """Read a checkpoint, having verified every byte of it.
 

@@ -2,8 +2,8 @@
 
     python -m tests.process.points POINT TIMES SIGNALS run config.toml ...
 
-At the TIMES-th passing of POINT it sends itself SIGNALS, one after the other, such as KILL or TERM,TERM. The code of the
-daemon knows nothing of this: the points are put around its functions here.
+At the TIMES-th passing of POINT it sends itself SIGNALS, one after the other, such as KILL or TERM,TERM. The daemon's
+own code knows nothing of this: the points are put around its functions here.
 """
 
 import os
@@ -29,7 +29,7 @@ CHECKPOINT = [
     "telling",
     "told",
 ]
-"""Points of a checkpoint, in their order; ``taken`` is in the thread that learns, beside whatever the other one does."""
+"""Points of a checkpoint, in their order; ``taken`` is in the thread that learns, beside what the other one does."""
 STARTING = ["importing", "settings", "locked", "loading", "compiling", "seeking"]
 """Points before there is anything to save."""
 RUNNING = ["preparing", "reading", "fitting", "learning", "closing"]

@@ -132,6 +132,7 @@ def test_the_end_waits_for_it(store):
 
 def test_a_failure_that_nobody_waits_for_is_logged(store, caplog):
     def fail():
+        time.sleep(0.1)  # it is still under way when the end comes
         raise SinkError("the topic is gone")
 
     writer = CheckpointWriter(store)
