@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from streammoe import settings as settings_module
-from streammoe.errors import CheckpointError, ConfigError, SinkError
+from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
@@ -31,7 +31,6 @@ from streammoe.runtime.reload import Reload
 from streammoe.runtime.retries import SaveRetries
 from streammoe.runtime.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.runtime.serving import MetricsServer
-from streammoe.runtime.signals import StopFlag
 from streammoe.settings import Kinds, NoPredictions, PredictionFile, Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
@@ -183,7 +182,6 @@ def open_daemon(
     *,
     fresh: bool = False,
     on_batch: ProgressListener | None = None,
-    stop: StopFlag | None = None,
     reload: Reload | None = None,
 ) -> Iterator[Running]:
     """Everything that a run needs, opened and checked before any event is read, and closed at the end.
@@ -192,7 +190,6 @@ def open_daemon(
         settings: of the daemon.
         fresh: begin anew although there are checkpoints, which are set aside in a folder of their own.
         on_batch: told the source's progress after each batch.
-        stop: ends the wait for a broker that must say which checkpoint to go on from.
         reload: reads the settings again when that is asked for.
 
     Raises:
@@ -217,7 +214,7 @@ def open_daemon(
             stack.callback(writer.sink.close)
             if writer.sink.transactional:
                 position = None if latest is None else latest[1].metadata["positions"][0]
-                recovered = _recovered(writer.sink, position, health, stop)
+                recovered = _recovered(writer.sink, position, health)
         latest = latest and _seen(store, latest, recovered)
         generation, found = latest or (0, None)
         model = model_from(settings) if found is None else _resumed(settings, found)
@@ -285,12 +282,10 @@ def _dead_letters(settings: Settings) -> DeadLetterSink:
     return cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
 
 
-def _recovered(sink: PredictionSink, position: Position | None, health: Health, stop: StopFlag | None) -> Recovered:
+def _recovered(sink: PredictionSink, position: Position | None, health: Health) -> Recovered:
     """Which checkpoint's predictions have been seen, however long it takes to be told."""
     while (found := sink.recover(POLL_SECONDS, position)) is None:
         health.beat()
-        if stop is not None and stop.requested:
-            raise SinkError("asked to stop before the broker said which predictions have been seen; nothing was done")
     return found
 
 

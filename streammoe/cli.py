@@ -97,12 +97,17 @@ def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None
     if not sys.stderr.isatty():
         yield ignore_progress
         return
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+    with ExitStack() as shown:
+        bar: Any = None
 
         def follow(progress: tuple[int, int] | None) -> None:
-            if progress is not None:
-                done, bar.length = progress
-                bar.update(done - bar.pos)
+            nonlocal bar
+            if progress is None:
+                return
+            if bar is None:  # not before: it hides the cursor, and a signal at the start leaves at once
+                bar = shown.enter_context(click.progressbar(length=1, label=label, file=sys.stderr))
+            done, bar.length = progress
+            bar.update(done - bar.pos)
 
         yield follow
 
@@ -152,20 +157,20 @@ def run(config: Path, overrides: tuple[str, ...], fresh: bool, summary: str, log
     from streammoe.runtime.hangup import HangupFlag
 
     set_up_logging(log_level, log_format)
-    with HangupFlag() as hangup, exit_codes():
+    from streammoe.runtime.signals import StopFlag
+
+    with HangupFlag() as hangup, exit_codes(), StopFlag(armed=False) as stop:
         from streammoe.assembly import load_settings, open_daemon
         from streammoe.runtime.reload import Reload
-        from streammoe.runtime.signals import StopFlag
 
         load = partial(load_settings, config, overrides=overrides)
         settings = load()
+        reload = Reload(hangup, settings, load)
         with (
-            StopFlag() as stop,
             progress_bar("learning") as follow,
-            open_daemon(
-                settings, fresh=fresh, on_batch=follow, stop=stop, reload=Reload(hangup, settings, load)
-            ) as running,
+            open_daemon(settings, fresh=fresh, on_batch=follow, reload=reload) as running,
         ):
+            stop.arm()
             if running.metrics_url:
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
             result = running.daemon.run(stop)

@@ -1,7 +1,7 @@
 """Keeping what was learned: the checkpoint format, durable files, generations and the lock of a folder."""
 
 from streammoe.persistence.durable import replace
-from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, state_digest
+from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, pieces, state_digest
 from streammoe.persistence.lock import FolderLock
 from streammoe.persistence.store import CONFIRMED, CheckpointStore, read_checkpoint
 
@@ -14,6 +14,7 @@ __all__ = [
     "NewerCheckpointError",
     "decode",
     "encode",
+    "pieces",
     "read_checkpoint",
     "replace",
     "state_digest",

@@ -12,7 +12,7 @@ from typing import Any
 
 from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, replace, sync_folder
-from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, encode
+from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, pieces
 from streammoe.persistence.lock import FolderLock
 from streammoe.types import AnyArray
 
@@ -84,7 +84,7 @@ class CheckpointStore:
                 self._lock.renew()
             generation = max(self.generations(), default=0) + 1
             path = self.path(generation)
-            replace(path, encode(arrays, metadata))
+            replace(path, *pieces(arrays, metadata))
         except OSError as error:
             raise RetriableCheckpointError(
                 f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"

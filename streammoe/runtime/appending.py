@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -39,6 +40,8 @@ class AppendedLines:
         self._waiting = bytearray()
         self._refused = False
         """Whether the latest attempt to write failed."""
+        self._changing = threading.Lock()
+        """Held while the file is synced, or another one takes its place."""
         try:
             self._file = self._open()
         except OSError as error:
@@ -69,10 +72,21 @@ class AppendedLines:
             RetriableCheckpointError: it cannot be written for now; all of it waits for the next flush.
             CheckpointError: nobody can tell what of it is on the disk; a checkpoint must not pass over that.
         """
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        """Hand everything written to the kernel; what is returned puts it on disk, also while more is written.
+
+        Raises:
+            RetriableCheckpointError: it cannot be written for now; all of it waits for the next flush.
+        """
         with failing_loudly(self._setting, self.path, RetriableCheckpointError):
             self._drain()
+        return self._sync
+
+    def _sync(self) -> None:
         # After a failed sync the kernel takes the bytes for written, and a second one would succeed without them.
-        with failing_loudly(self._setting, self.path, CheckpointError):
+        with self._changing, failing_loudly(self._setting, self.path, CheckpointError):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -110,9 +124,10 @@ class AppendedLines:
         if self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
             return
         new = self._open()
-        os.fsync(self._file.fileno())  # lines that no checkpoint has passed may be in the file that was moved
-        self._file.close()
-        self._file = new
+        with self._changing:
+            os.fsync(self._file.fileno())  # lines that no checkpoint has passed may be in the file that was moved
+            self._file.close()
+            self._file = new
         LOGGER.warning("%s %s was moved or removed by somebody; a new file is begun there", self._setting, self.path)
 
     def _open(self) -> FileIO:

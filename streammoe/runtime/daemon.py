@@ -8,12 +8,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from streammoe.errors import RetriableCheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
+from streammoe.runtime.checkpointing import CheckpointWriter, Content, Written
 from streammoe.runtime.dead_letter import BadRecordGuard
 from streammoe.runtime.health import Health
 from streammoe.runtime.joining import LabelJoin, Limits, digest_with
@@ -98,6 +100,7 @@ class Daemon:
         self._labels = labels
         self._pipeline = pipeline
         self._store = store
+        self._writer = CheckpointWriter(store)
         self._dead_letters = dead_letters
         self._guard = guard
         self._metrics = metrics
@@ -115,8 +118,12 @@ class Daemon:
         """Called once reading can begin, before anything is saved."""
         self._on_batch = on_batch
         self._unsaved = 0
+        """Records since the state of the latest checkpoint, written or under way."""
         self._processed = 0
-        self._saved_at = time.monotonic()
+        self._taken_at = time.monotonic()
+        """When that state was taken."""
+        self._has_made_room = False
+        """Whether memory was sought for the checkpoint that is due."""
         self._path = ""
         self._is_prepared = False
         self._begun = position is not None
@@ -144,6 +151,12 @@ class Daemon:
             CheckpointError: nothing can be saved, for longer than the settings bear.
             TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint.
         """
+        try:
+            return self._learn_until(stop)
+        finally:
+            self._writer.close()
+
+    def _learn_until(self, stop: StopFlag) -> Summary:
         started = time.monotonic()
         self._publish()
         self._begin(stop)
@@ -155,10 +168,10 @@ class Daemon:
                     self._pause()
                 else:
                     self._advance()
-                if self._is_due():
-                    self._save()
+                self._attempt(self._keep_saved)
         except SourceError:
-            if self._unsaved:
+            self._attempt(partial(self._take_outcome, wait=True))
+            if self._unsaved or self._retries.failing:
                 self._save_at_last(stop)
             raise
         if stop.requested:
@@ -170,6 +183,7 @@ class Daemon:
                 self._outcomes["rejected"],
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
+        self._attempt(partial(self._take_outcome, wait=True))
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
         if self._is_prepared and (self._has_moved() or self._unsaved or self._retries.failing or not self._path):
             self._save_at_last(stop)
@@ -188,7 +202,7 @@ class Daemon:
         if self._has_moved():
             self.checkpoint()
         else:
-            self._tell_source()
+            self._tell_source(self._position)
         self._look_at_source()
 
     def _has_moved(self) -> bool:
@@ -205,15 +219,31 @@ class Daemon:
         Raises:
             RetriableCheckpointError: it has been tried for too long.
         """
+        self._attempt(self.checkpoint)
+
+    def _attempt(self, saving: Callable[[], None]) -> None:
+        """Do that; if it cannot be done for now, see that saving is tried again.
+
+        Raises:
+            RetriableCheckpointError: it has been tried for too long.
+        """
         try:
-            self.checkpoint()
+            saving()
         except RetriableCheckpointError as error:
             self._health.unsaved = str(error)
             self._metrics.checkpoint_failed()
             self._retries.failed(error)
-        else:
-            self._health.unsaved = ""
-            self._retries.succeeded()
+
+    def _keep_saved(self) -> None:
+        """Look after the checkpoint that is under way, and make one that is due."""
+        self._take_outcome()
+        if self._retries.failing:
+            if self._retries.is_due:
+                self.checkpoint()
+        elif self._must_wait_for_first():
+            self.checkpoint()
+        elif self._is_due():
+            self._begin_checkpoint()
 
     def _save_at_last(self, stop: StopFlag) -> None:
         """Checkpoint when nothing more is to be learned; whoever asks to stop waits for no further attempt.
@@ -249,23 +279,78 @@ class Daemon:
         self._look_at_source()
 
     def checkpoint(self) -> None:
-        """Make everything learned so far survive a crash.
+        """Make everything learned so far survive a crash, before learning goes on.
 
         1. Dead letters and predictions are flushed, so that they are durable. 2. State, positions and counters replace
         the checkpoint, durably. 3. The source is told, for the sake of lag tools; or a transaction makes predictions
         and position seen. The order is the guarantee: nothing is ahead of the state.
+
+        One that is under way comes first.
+
+        Raises:
+            CheckpointError: it cannot be written, or the one under way could not.
+            SinkError: dead letters or predictions cannot be made durable.
         """
         started = time.monotonic()
-        labels = self._labels.arrays() if self._labels is not None else {}
+        self._take_outcome(wait=True)
+        taken_at = time.monotonic()
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
-        self._generation = self._store.save(
-            {**self.model.arrays(), **self.scores.arrays(), **labels, "guard.latest": self._guard.latest},
-            {
+        written = self._writer.write(self._content(), taken_at)
+        self._passed(taken_at, time.monotonic() - started)
+        self._tell(written)
+
+    def _begin_checkpoint(self) -> None:
+        """The same in the same order, beside the learning; `_take_outcome` tells the source once all is durable."""
+        if self._is_transactional:
+            # What is predicted from here on would fall into the transaction that belongs to this state.
+            self.checkpoint()
+            return
+        taken_at = time.monotonic()
+        content = self._content()
+        if not self._has_made_room:
+            self._has_made_room = True
+            if not self._writer.make_room(content):
+                return  # until the next turn; only once, since a state may grow with each batch
+        self._has_made_room = False
+        sinks = [self._dead_letters.begin_flush()]
+        if self._pipeline.predictions is not None:
+            sinks.append(self._pipeline.predictions.sink.begin_flush())
+        self._writer.begin(content, sinks, taken_at)
+        self._passed(taken_at, time.monotonic() - taken_at)
+
+    def _passed(self, taken_at: float, pause: float) -> None:
+        """The state as it is now is in a checkpoint, for which learning has stood still so many seconds."""
+        self._unsaved = 0
+        self._taken_at = taken_at
+        self._metrics.checkpoint_pause(pause)
+
+    def _take_outcome(self, *, wait: bool = False) -> None:
+        """Tell of the checkpoint that was written beside the learning, once there is something to tell."""
+        written = self._writer.outcome(wait=wait)
+        if written is not None:
+            self._tell(written)
+
+    def _tell(self, written: Written) -> None:
+        """A checkpoint is durable."""
+        self._health.unsaved = ""
+        self._retries.succeeded()
+        self._generation = written.generation
+        self._begun = True
+        self._path = str(self._store.path(written.generation))
+        self._tell_source(written.position)
+        self._metrics.checkpoint(written.taken_at, written.seconds)
+        LOGGER.debug("checkpoint %s after %.3f seconds", self._path, written.seconds)
+
+    def _content(self) -> Content:
+        return Content(
+            model=self.model.arrays(),
+            labels=self._labels.arrays() if self._labels is not None else {},
+            beside={**self.scores.arrays(), "guard.latest": self._guard.latest},
+            metadata={
                 **self._description,
-                **self.model.describe(),
-                "state_digest": digest_with(self.model, labels),
+                **self.model.identify(),
                 # Which dead letters it has passed over: what a run did after its last checkpoint, the next one repeats.
                 "runs": {**self._description.get("runs", {}), self._run: sum(self._outcomes.values())},
                 "positions": [self._position],
@@ -274,14 +359,8 @@ class Daemon:
                 "transactional": self._is_transactional,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
+            position=self._position,
         )
-        self._tell_source()
-        self._unsaved = 0
-        self._begun = True
-        self._saved_at = time.monotonic()
-        self._path = str(self._store.path(self._generation))
-        self._metrics.checkpoint(self._saved_at - started)
-        LOGGER.debug("checkpoint %s after %d events", self._path, self.model.n)
 
     def reconfigure(self, settings: Settings, *, judging: bool) -> None:
         """Take those settings that may change between two batches.
@@ -294,7 +373,7 @@ class Daemon:
         Raises:
             RetriableCheckpointError: it cannot be saved for now; nothing was changed.
         """
-        if judging and self._unsaved:
+        if judging and (self._unsaved or self._writer.busy or self._retries.failing):
             self.checkpoint()
         checkpoint, labels, predictions = settings.checkpoint, settings.labels, self._pipeline.predictions
         self._policy = CheckpointPolicy(checkpoint.every_events, checkpoint.every_seconds)
@@ -315,15 +394,15 @@ class Daemon:
         predictions = self._pipeline.predictions
         return predictions is not None and predictions.sink.transactional
 
-    def _tell_source(self) -> None:
+    def _tell_source(self, position: Position | None) -> None:
         """Mirror the position of the last checkpoint where others look for it."""
-        if self._position is None or not self._is_prepared:
+        if position is None or not self._is_prepared:
             return
         if self._pipeline.predictions is not None and self._is_transactional:
-            self._pipeline.predictions.sink.commit(self._position, self._generation)
+            self._pipeline.predictions.sink.commit(position, self._generation)
             self._store.confirm(self._generation)
         else:
-            self._source.commit(self._position, self._generation)
+            self._source.commit(position, self._generation)
 
     def _look_at_source(self) -> None:
         self._health.beat()
@@ -377,19 +456,19 @@ class Daemon:
             detail = first_of[reason].detail
             LOGGER.warning("refused a record (%s), from now on such ones are only counted: %s", reason, detail)
 
+    def _must_wait_for_first(self) -> bool:
+        """Only a checkpoint knows which files an endless source was reading, should they be rotated away."""
+        return self._unsaved > 0 and not self._begun and self._source.progress() is None
+
     def _is_due(self) -> bool:
-        if self._retries.failing:
-            return self._retries.is_due
-        if not self._unsaved:
+        # One at a time: the next one waits until the one under way is durable, and then holds all that came meanwhile.
+        if not self._unsaved or self._writer.busy:
             return False
         if self._is_overdue:
             return True
-        if not self._begun and self._source.progress() is None:
-            # Only a checkpoint knows which files an endless source was reading, should they be rotated away.
-            return True
         return (
             self._unsaved >= self._policy.every_events
-            or time.monotonic() - self._saved_at >= self._policy.every_seconds
+            or time.monotonic() - self._taken_at >= self._policy.every_seconds
         )
 
     def _publish(self) -> None:

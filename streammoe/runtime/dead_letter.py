@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -50,7 +51,11 @@ class DeadLetterFile:
             CheckpointError: it cannot be written; a checkpoint must not pass over records that are kept nowhere. It is
                 a `RetriableCheckpointError` where the same letters can be flushed later.
         """
-        self._lines.flush()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        """See `DeadLetterSink`."""
+        return self._lines.begin_flush()
 
     def close(self) -> None:
         """Close the file."""

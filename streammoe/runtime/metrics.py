@@ -59,8 +59,15 @@ CATALOGUE: dict[str, Metric] = {
         Gauge, "Norm of the mean of S - s over the mean of its norm: near 0 at a stationary point, 1 far from one"
     ),
     "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
-    "streammoe_checkpoint_seconds": Metric(Histogram, "Time to write a checkpoint durably", (), CHECKPOINT_SECONDS),
-    "streammoe_checkpoint_age_seconds": Metric(Gauge, "Seconds since the last checkpoint, or since the start"),
+    "streammoe_checkpoint_seconds": Metric(
+        Histogram, "Time from the state of a checkpoint to its being durable", (), CHECKPOINT_SECONDS
+    ),
+    "streammoe_checkpoint_pause_seconds": Metric(
+        Histogram, "Time that learning stood still for a checkpoint", (), CHECKPOINT_SECONDS
+    ),
+    "streammoe_checkpoint_age_seconds": Metric(
+        Gauge, "Seconds since the state of the last durable checkpoint, or since the start"
+    ),
     "streammoe_checkpoint_failures_total": Metric(Counter, "Attempts to save that failed, since this start"),
     "streammoe_reload_total": Metric(
         Counter, "Times that SIGHUP was asked to read the settings again, since this start", ("outcome",)
@@ -119,10 +126,14 @@ class Metrics:
         """A batch took so long."""
         self._histogram("streammoe_batch_seconds").observe(seconds)
 
-    def checkpoint(self, seconds: float) -> None:
-        """A checkpoint has just been written."""
+    def checkpoint(self, taken_at: float, seconds: float) -> None:
+        """A checkpoint of the state at that time (`time.monotonic`) was durable so many seconds later."""
         self._histogram("streammoe_checkpoint_seconds").observe(seconds)
-        self._checkpoint_at = time.monotonic()
+        self._checkpoint_at = taken_at
+
+    def checkpoint_pause(self, seconds: float) -> None:
+        """Learning has stood still so long for a checkpoint."""
+        self._histogram("streammoe_checkpoint_pause_seconds").observe(seconds)
 
     def checkpoint_failed(self) -> None:
         """An attempt to save has just failed."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +61,10 @@ class JsonlPredictions(PredictionSink):
         return self._lines.overdue
 
     def flush(self) -> None:
-        self._lines.flush()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        return self._lines.begin_flush()
 
     def close(self) -> None:
         self._lines.close()
@@ -78,10 +83,13 @@ class ParquetPredictions(PredictionSink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._parts: list[_Part] = []
-        """Not yet on disk; the last one still takes rows."""
+        self._open: _Part | None = None
+        """The one that takes rows."""
+        self._whole: list[_Part] = []
+        """Not yet on disk."""
         self._refused = False
         """Whether the latest attempt to write failed."""
+        self._writing = threading.Lock()
         try:
             durable.make_folder(self.path.parent)
             # What a killed process has left half-written.
@@ -99,42 +107,49 @@ class ParquetPredictions(PredictionSink):
         if not len(rows):
             return
         batch = _record_batch(rows)
-        if self._parts and self._parts[-1].batches[0].schema != batch.schema:
-            self._try()
-        if not self._parts or self._parts[-1].is_whole or self._parts[-1].batches[0].schema != batch.schema:
-            self._parts.append(_Part(int(rows.versions[0]), []))
-        self._parts[-1].batches.append(batch)
-        if self._parts[-1].is_whole:
-            self._try()
+        if self._open is not None and self._open.batches[0].schema != batch.schema:
+            self._end_part()
+        if self._open is None:
+            self._open = _Part(int(rows.versions[0]), [])
+        self._open.batches.append(batch)
+        if self._open.rows >= MOST_ROWS:
+            self._end_part()
 
     @property
     def overdue(self) -> bool:
-        return self._refused and sum(part.rows for part in self._parts) >= MOST_ROWS
+        return self._refused and sum(part.rows for part in list(self._whole)) >= MOST_ROWS
 
     def flush(self) -> None:
-        with failing_loudly(SETTING, self.path, RetriableCheckpointError):
-            self._write()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        if self._open is not None:
+            self._whole.append(self._open)
+            self._open = None
+        return self._put_on_disk
 
     def close(self) -> None:
-        self._parts.clear()
+        self._open = None
+        self._whole.clear()
 
-    def _try(self) -> None:
-        """Write what is there, if the disk takes it; else that waits for `flush`, which says why."""
-        if self._refused:
-            return
-        try:
-            self._write()
-        except OSError:
-            self._refused = True  # amid a batch nobody can act on it
+    def _end_part(self) -> None:
+        """Write what is there, if the disk takes it; else that waits for a flush, which says why."""
+        write = self.begin_flush()
+        if not self._refused:
+            with suppress(RetriableCheckpointError):  # amid a batch nobody can act on it
+                write()
 
-    def _write(self) -> None:
-        while self._parts:
-            sink = pa.BufferOutputStream()
-            parquet.write_table(pa.Table.from_batches(self._parts[0].batches), sink)
-            durable.make_folder(self.path.parent)
-            durable.replace(self._path_of(self._parts[0]), sink.getvalue().to_pybytes())
-            del self._parts[0]
-        self._refused = False
+    def _put_on_disk(self) -> None:
+        """Also in another thread, while more rows come."""
+        with self._writing, failing_loudly(SETTING, self.path, RetriableCheckpointError):
+            self._refused = bool(self._whole)
+            while self._whole:
+                sink = pa.BufferOutputStream()
+                parquet.write_table(pa.Table.from_batches(self._whole[0].batches), sink)
+                durable.make_folder(self.path.parent)
+                durable.replace(self._path_of(self._whole[0]), memoryview(sink.getvalue()))
+                del self._whole[0]
+            self._refused = False
 
     @property
     def _extension(self) -> str:
@@ -160,11 +175,6 @@ class _Part(NamedTuple):
     @property
     def rows(self) -> int:
         return sum(map(len, self.batches))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it takes no more rows."""
-        return self.rows >= MOST_ROWS
 
 
 def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArray, level: float) -> FloatArray:

