@@ -290,7 +290,8 @@ def test_a_folder_that_may_not_be_written_for_a_while_ends_nothing(place, whole,
 def test_a_checkpoint_folder_that_is_removed_is_made_and_locked_again(place, whole, tail):
     daemon = tail(OFTEN)
     daemon.wait_for_events(FIRST)
-    shutil.rmtree(place.folder / "state")
+    (place.folder / "state").rename(place.folder / "gone")  # in one step, whatever is being written there
+    shutil.rmtree(place.folder / "gone")
     daemon.append(LINES[FIRST:])
     daemon.wait_for_events(EVENTS)
     wait_until(lambda: list((place.folder / "state").glob("*.safetensors")))
