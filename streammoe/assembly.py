@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from streammoe import settings as settings_module
-from streammoe.errors import CheckpointError, ConfigError, SinkError
+from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
@@ -29,10 +29,11 @@ from streammoe.runtime.jump import JumpGuard
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.runtime.predictions import prediction_sink
+from streammoe.runtime.reload import Reload
+from streammoe.runtime.retries import SaveRetries
 from streammoe.runtime.rollback import WayBack, last_good
 from streammoe.runtime.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.runtime.serving import MetricsServer
-from streammoe.runtime.signals import StopFlag
 from streammoe.settings import Kinds, NoPredictions, PredictionFile, Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
@@ -191,7 +192,7 @@ def open_daemon(
     fresh: bool = False,
     from_model: Path | None = None,
     on_batch: ProgressListener | None = None,
-    stop: StopFlag | None = None,
+    reload: Reload | None = None,
 ) -> Iterator[Running]:
     """Everything that a run needs, opened and checked before any event is read, and closed at the end.
 
@@ -201,7 +202,7 @@ def open_daemon(
         from_model: file of a model to begin with where nothing is gone on from; else it is not even looked at. The
             first checkpoint is written before anything is read.
         on_batch: told the source's progress after each batch.
-        stop: ends the wait for a broker that must say which checkpoint to go on from.
+        reload: reads the settings again when that is asked for.
 
     Raises:
         ConfigError: a port or a file named in the settings cannot be used.
@@ -211,8 +212,8 @@ def open_daemon(
         SinkError: predictions cannot be written.
     """
     with ExitStack() as stack:
-        stack.enter_context(FolderLock(settings.checkpoint.dir))
-        store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep)
+        lock = stack.enter_context(FolderLock(settings.checkpoint.dir))
+        store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
         store.prepare()
         server = None
         health = Health(settings.metrics.alive_seconds)
@@ -226,7 +227,7 @@ def open_daemon(
             stack.callback(writer.sink.close)
             if writer.sink.transactional:
                 position = None if latest is None else latest[1].metadata["positions"][0]
-                recovered = _recovered(writer.sink, position, health, stop)
+                recovered = _recovered(writer.sink, position, health)
         latest = latest and _seen(store, latest, recovered)
         if latest is not None and settings.guard.on_jump == "rollback":
             latest = _undoubted(store, latest)
@@ -276,6 +277,8 @@ def open_daemon(
             outcomes=counters["outcomes"],
             reasons=counters["reasons"],
             health=health,
+            retries=SaveRetries(settings.checkpoint.retry_seconds),
+            reload=reload,
             labels=_labels(settings, found),
             on_jump=_on_jump(settings, store, latest, writer),
             # Last of all: a start that fails must leave everything as it was.
@@ -309,12 +312,10 @@ def _dead_letters(settings: Settings) -> DeadLetterSink:
     return cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
 
 
-def _recovered(sink: PredictionSink, position: Position | None, health: Health, stop: StopFlag | None) -> Recovered:
+def _recovered(sink: PredictionSink, position: Position | None, health: Health) -> Recovered:
     """Which checkpoint's predictions have been seen, however long it takes to be told."""
     while (found := sink.recover(POLL_SECONDS, position)) is None:
         health.beat()
-        if stop is not None and stop.requested:
-            raise SinkError("asked to stop before the broker said which predictions have been seen; nothing was done")
     return found
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -65,11 +67,24 @@ def exit_codes() -> Iterator[None]:
         for line in str(error).splitlines():
             click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
         sys.exit(error.exit_code)
+    except MemoryError:
+        _end_for_want_of("memory", "give it more, or make source.block_bytes, the model or labels.max_pending smaller")
     except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
         raise  # click's own business; a reader that has left is no bug
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+            _end_for_want_of("file descriptors", "raise the limit (ulimit -n), or find out who takes them")
         logging.getLogger("streammoe").exception("this is a bug in streammoe, please report it with this traceback")
         sys.exit(70)
+
+
+def _end_for_want_of(what: str, remedy: str) -> NoReturn:
+    click.echo(
+        f"{click.style('error:', fg='red', bold=True)} the process ran out of {what}; {remedy}. A daemon has saved "
+        "nothing after its last checkpoint, and goes on from there when it is started again",
+        err=True,
+    )
+    sys.exit(70)
 
 
 def ignore_progress(progress: tuple[int, int] | None) -> None:
@@ -82,12 +97,17 @@ def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None
     if not sys.stderr.isatty():
         yield ignore_progress
         return
-    with click.progressbar(length=1, label=label, file=sys.stderr) as bar:
+    with ExitStack() as shown:
+        bar: Any = None
 
         def follow(progress: tuple[int, int] | None) -> None:
-            if progress is not None:
-                done, bar.length = progress
-                bar.update(done - bar.pos)
+            nonlocal bar
+            if progress is None:
+                return
+            if bar is None:  # not before: it hides the cursor, and a signal at the start leaves at once
+                bar = shown.enter_context(click.progressbar(length=1, label=label, file=sys.stderr))
+            done, bar.length = progress
+            bar.update(done - bar.pos)
 
         yield follow
 
@@ -148,17 +168,23 @@ def run(
     Example:
       streammoe run config.toml --set checkpoint.dir=state --summary json
     """
-    set_up_logging(log_level, log_format)
-    with exit_codes():
-        from streammoe.assembly import load_settings, open_daemon
-        from streammoe.runtime.signals import StopFlag
+    from streammoe.runtime.hangup import HangupFlag
 
-        settings = load_settings(config, overrides=overrides)
+    set_up_logging(log_level, log_format)
+    from streammoe.runtime.signals import StopFlag
+
+    with HangupFlag() as hangup, exit_codes(), StopFlag(armed=False) as stop:
+        from streammoe.assembly import load_settings, open_daemon
+        from streammoe.runtime.reload import Reload
+
+        load = partial(load_settings, config, overrides=overrides)
+        settings = load()
+        reload = Reload(hangup, settings, load)
         with (
-            StopFlag() as stop,
             progress_bar("learning") as follow,
-            open_daemon(settings, fresh=fresh, from_model=from_model, on_batch=follow, stop=stop) as running,
+            open_daemon(settings, fresh=fresh, from_model=from_model, on_batch=follow, reload=reload) as running,
         ):
+            stop.arm()
             if running.metrics_url:
                 logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
             result = running.daemon.run(stop)

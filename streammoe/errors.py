@@ -51,6 +51,12 @@ class CheckpointError(StreammoeError):
     exit_code = 4
 
 
+class RetriableCheckpointError(CheckpointError):
+    """What is to be kept cannot be written for now, and nothing was lost: saving may be tried again later."""
+
+    retriable = True
+
+
 class PoisonedModel(StreammoeError):  # noqa: N818 - says what the model is, as the message does
     """Numbers of a model are not finite, which nothing that is learned should make them; it is not saved."""
 

@@ -225,8 +225,15 @@ class DeadLetter(NamedTuple):
     """How many events had been dealt with once the record's batch was; restarts go on counting."""
 
 
+def nothing_more() -> None:
+    """What `begin_flush` returns where all is durable already."""
+
+
 class DeadLetterSink(Protocol):
-    """Where refused records go. At least once: a restart may write a record again, with the same place."""
+    """Where refused records go. At least once: a restart may write a record again, with the same place.
+
+    Methods with a body are what most sinks need; they are inherited by classes that derive from this one.
+    """
 
     def write(self, letters: list[DeadLetter]) -> None:
         """Take these letters, in order. May buffer."""
@@ -236,9 +243,24 @@ class DeadLetterSink(Protocol):
         """Return only when everything written is durable; the daemon checkpoints after this.
 
         Raises:
+            RetriableCheckpointError: not for now; what was written is held, and the call may be made again later.
             SinkError: it cannot be made durable, for good; nothing may be dropped.
         """
         ...
+
+    @property
+    def overdue(self) -> bool:
+        """Whether so much is held in memory that nothing more should be written before a `flush`."""
+        return False
+
+    def begin_flush(self) -> Callable[[], None]:
+        """Begin what `flush` does, and return what ends it: the daemon writes a checkpoint beside the learning.
+
+        What is returned runs in another thread, while `write` may be called, and returns only when all that was written
+        before this call is durable; it raises what `flush` does. Sinks that cannot be used so flush here.
+        """
+        self.flush()
+        return nothing_more
 
     def close(self) -> None: ...
 
@@ -296,8 +318,22 @@ class PredictionSink(Protocol):
         ...
 
     def flush(self) -> None:
-        """Return only when everything written is durable; the daemon checkpoints after this."""
+        """Return only when everything written is durable; the daemon checkpoints after this.
+
+        Raises:
+            RetriableCheckpointError: not for now; what was written is held, and the call may be made again later.
+        """
         ...
+
+    @property
+    def overdue(self) -> bool:
+        """Whether so much is held in memory that nothing more should be written before a `flush`."""
+        return False
+
+    def begin_flush(self) -> Callable[[], None]:
+        """As in `DeadLetterSink`; not called of a transactional sink."""
+        self.flush()
+        return nothing_more
 
     def close(self) -> None:
         """Let go of files and connections; what has not been flushed may be lost."""

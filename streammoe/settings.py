@@ -240,6 +240,8 @@ class Checkpoint(Section):
     every_events: int = Field(50_000, ge=1)
     every_seconds: float = Field(30.0, gt=0)
     keep: int = Field(3, ge=1)
+    retry_seconds: float = Field(600.0, ge=0)
+    """How long saving is tried again while learning goes on, once it fails; 0 ends the run at the first failure."""
 
 
 class Metrics(Section):

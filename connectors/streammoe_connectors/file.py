@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from streammoe.ports import Batch, Position, Source
+import logging
+import time
+
+from streammoe.errors import RetriableSourceError
+from streammoe.ports import Batch, Position, Source, SourceStatus
 from streammoe_connectors.file_settings import FileSettings
 from streammoe_connectors.finite import FiniteFiles
 from streammoe_connectors.follow import FollowedFiles
+
+_LOGGER = logging.getLogger("streammoe.source")
 
 
 class FileSource(Source):
@@ -21,13 +27,23 @@ class FileSource(Source):
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
+        self._can_open = True
         self._files = FollowedFiles(settings) if settings.follow else FiniteFiles(settings)
 
     def seek(self, position: Position | None) -> None:
         self._files.seek(position)
 
     def poll(self, timeout: float) -> Batch | None:
-        return self._files.poll(timeout)
+        try:
+            batch = self._files.poll(timeout)
+        except RetriableSourceError as error:
+            if self._can_open:
+                _LOGGER.warning("%s. Reading goes on once it can be", error)
+            self._can_open = False
+            time.sleep(timeout)
+            return None
+        self._can_open = True
+        return batch
 
     @property
     def finished(self) -> bool:
@@ -35,6 +51,9 @@ class FileSource(Source):
 
     def progress(self) -> tuple[int, int] | None:
         return self._files.progress()
+
+    def status(self) -> SourceStatus:
+        return SourceStatus(connected=self._can_open)
 
     def close(self) -> None:
         self._files.close()

@@ -134,6 +134,11 @@ class FollowedFiles:
     def _finish(self, followed: _Followed) -> None:
         path = followed.file["path"]
         _LOGGER.info("%s was rotated away and has been read to its end", path)
+        if path in self._lingering:
+            self._lingering.pop(path).close()
+        self._lingering[path] = followed
+        self._done.append(followed.file)
+        self._look_at = 0.0  # the new file under its path is next
         missed = self._missed(followed)
         if missed:
             _LOGGER.warning(
@@ -142,11 +147,6 @@ class FollowedFiles:
                 path,
                 ", ".join(missed),
             )
-        if path in self._lingering:
-            self._lingering.pop(path).close()
-        self._lingering[path] = followed
-        self._done.append(followed.file)
-        self._look_at = 0.0  # the new file under its path is next
 
     def _missed(self, followed: _Followed) -> list[str]:
         """Names that the path of a file may have had after it, and before the file that has it now."""

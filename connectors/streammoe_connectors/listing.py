@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import os
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NotRequired, Protocol, TypedDict, cast
 
-from streammoe.errors import SourceError
+from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position
 
 START_AFRESH = "restore it, or start with a fresh checkpoint folder"
@@ -55,10 +56,32 @@ class Readable(Protocol):
 
 
 def expand(path: str) -> list[str]:
-    """The names that a path or glob stands for, in order."""
+    """The names that a path or glob stands for, in order.
+
+    Raises:
+        SourceError: the folder that a glob begins with cannot be listed, for now (`RetriableSourceError`) or at all.
+    """
     if os.path.lexists(path):  # a name may hold a glob's characters
         return [path]
-    return sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob refuses absolute patterns
+    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob refuses absolute patterns
+    _check_listable(path)
+    return found
+
+
+def _check_listable(pattern: str) -> None:
+    """Make sure that there is a difference between no file and none that can be seen.
+
+    To `glob`, a folder that cannot be listed is an empty one. Whoever believed that would forget which files of it were
+    read, and read them again.
+    """
+    folder = pattern
+    while glob.has_magic(folder):
+        folder = os.path.dirname(folder)  # noqa: PTH120 - keeps the name as it is written
+    with explained(folder or os.curdir):
+        try:
+            os.scandir(folder or os.curdir).close()
+        except (FileNotFoundError, NotADirectoryError):
+            return
 
 
 def listed(position: Position) -> list[File]:
@@ -141,10 +164,14 @@ def check_head(file: File, stream: Readable) -> None:
 
 @contextmanager
 def explained(path: str) -> Iterator[None]:
-    """Turns the system's errors into those of a source."""
+    """Turns the system's errors into those of a source; want of file descriptors may pass."""
     try:
         yield
     except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise RetriableSourceError(
+                f"{path} cannot be opened: {error.strerror}; raise the limit (ulimit -n), or find out who takes them"
+            ) from error
         raise SourceError(
             f"{path} cannot be read: {error.strerror or error}; it must be a readable file: check the path, its "
             "permissions and its disk"

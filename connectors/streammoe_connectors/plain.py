@@ -6,7 +6,7 @@ import os
 from typing import BinaryIO
 
 from streammoe.errors import SourceError
-from streammoe_connectors.listing import START_AFRESH, explained
+from streammoe_connectors.listing import HEAD_BYTES, START_AFRESH, explained
 
 
 class PlainStream:
@@ -23,11 +23,20 @@ class PlainStream:
         self._path = path
         self._at = 0
         self._size = 0
+        self._head = b""
 
     def read(self, count: int) -> bytes:
         with explained(self._path):
             self._measure()
             data = self._raw.read(count)
+            # Looked at after reading: what was read before anyone began to change what comes first is sound.
+            head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
+        if not head.startswith(self._head):
+            raise SourceError(
+                f"{self._path} was overwritten while it was being read: its first bytes are others; {START_AFRESH}, "
+                "and give new data a new name"
+            )
+        self._head = head
         self._at += len(data)
         self.ended = self._at >= self._size
         return data

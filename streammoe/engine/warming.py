@@ -91,19 +91,20 @@ class WarmUp:
 
     def arrays(self) -> dict[str, AnyArray]:
         """All that shapes what comes next, by name."""
-        X, Y, weights = self.rows()
-        kept = {"warmup.X": X, "warmup.Y": Y, "warmup.weights": weights}
+        kept = dict(zip(("warmup.X", "warmup.Y", "warmup.weights"), self.rows(), strict=True))
+        for rows in kept.values():
+            rows.flags.writeable = False  # they are never written again, so nobody needs a copy of them
         return {**kept, **state_arrays(self.recursive, "warmup.recursive")}
 
     @classmethod
     def from_arrays(cls, family: Family, n_outputs: int, arrays: dict[str, AnyArray]) -> WarmUp:
         """The inverse of `arrays`."""
         warm_up = cls(family, n_outputs, 1)
-        warm_up.X = np.ascontiguousarray(arrays["warmup.X"])
-        warm_up.Y = np.ascontiguousarray(arrays["warmup.Y"])
+        warm_up.X = np.require(arrays["warmup.X"], requirements=["C", "W"])
+        warm_up.Y = np.require(arrays["warmup.Y"], requirements=["C", "W"])
         warm_up.count = len(warm_up.Y)
         # Checkpoints of version 0.1 know no weights.
-        warm_up.weights = np.ascontiguousarray(arrays.get("warmup.weights", np.ones(warm_up.count)))
+        warm_up.weights = np.require(arrays.get("warmup.weights", np.ones(warm_up.count)), requirements=["C", "W"])
         warm_up.recursive = state_from_arrays(arrays, "warmup.recursive")
         return warm_up
 

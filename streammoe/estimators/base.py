@@ -43,7 +43,7 @@ from streammoe.experts import Family
 from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level
 from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions, Trace
-from streammoe.persistence import durable, encode, state_digest
+from streammoe.persistence import durable, pieces, state_digest
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
@@ -807,7 +807,7 @@ class MixtureOfExperts(base.Estimator):
         Raises:
             PoisonedModel: a number in it is not finite; nothing was written.
         """
-        durable.replace(Path(path), encode(self.arrays(), self.describe()))
+        durable.replace(Path(path), *pieces(self.arrays(), self.describe()))
 
     def arrays(self) -> dict[str, AnyArray]:
         """All arrays of a checkpoint: what shapes what comes next, and ``diagnostics.*``.
@@ -826,13 +826,16 @@ class MixtureOfExperts(base.Estimator):
         return arrays
 
     def describe(self) -> dict[str, Any]:
-        """The JSON part of a checkpoint: which model this is."""
+        """The JSON part of a checkpoint: which model this is, and its fingerprint."""
+        return {**self.identify(), "state_digest": self.state_digest()}
+
+    def identify(self) -> dict[str, Any]:
+        """`describe` without the fingerprint, which takes a while for a wide model."""
         given = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
         arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         return {
             "model": {"kind": type(self).__name__, "arguments": arguments},
             "n": self.n,
-            "state_digest": self.state_digest(),
         }
 
     def state_digest(self) -> str:

@@ -1,7 +1,7 @@
 """Keeping what was learned: the checkpoint format, durable files, generations and the lock of a folder."""
 
 from streammoe.persistence.durable import replace
-from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, state_digest
+from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, pieces, state_digest
 from streammoe.persistence.lock import FolderLock
 from streammoe.persistence.store import CONFIRMED, CheckpointStore, generation_of, read_checkpoint
 
@@ -15,6 +15,7 @@ __all__ = [
     "decode",
     "encode",
     "generation_of",
+    "pieces",
     "read_checkpoint",
     "replace",
     "state_digest",

@@ -9,8 +9,8 @@ from pathlib import Path
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Swap a file's content in one step.
+def replace(path: Path, *data: bytes | memoryview) -> None:
+    """Swap a file's content in one step; several pieces are written one after the other, without being joined.
 
     After a normal return the new bytes are on disk under `path`; after an error, a kill or a power cut there are
     either the old bytes or the new ones, never a mixture, and a reader sees only whole files at any time.
@@ -26,7 +26,8 @@ def replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
         with temporary.open("xb") as file:
-            file.write(data)
+            for piece in data:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

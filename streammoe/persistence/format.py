@@ -33,6 +33,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 _CODES = {dtype.name: code for code, dtype in DTYPES.items()}
 _LENGTH_BYTES = 8
 
+Bytes = bytes | memoryview
+
 
 class Checkpoint(NamedTuple):
     """State, positions, counters and encoder as one unit: everything that a restart needs."""
@@ -48,7 +50,20 @@ class NewerCheckpointError(CheckpointError):
 
 
 def encode(arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> bytes:
-    """Write a checkpoint as bytes; equal content gives equal bytes.
+    """Write a checkpoint as bytes, see `pieces`.
+
+    >>> decode(encode({"theta": np.zeros((0, 5))}, {"n": 3}), "here")
+    Checkpoint(arrays={'theta': array([], shape=(0, 5), dtype=float64)}, metadata={'n': 3})
+    """
+    return b"".join(pieces(arrays, metadata))
+
+
+def pieces(arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> list[Bytes]:
+    """The bytes of a checkpoint in their order; equal content gives equal bytes.
+
+    Those of an array are where the array is, unless it must be turned to C order or little-endian: nothing else is
+    copied, and whoever writes or hashes large pieces lets other threads run meanwhile. So the arrays must not change
+    until the last piece is written.
 
     Args:
         arrays: of float64, int64, uint8 or bool, of any shape.
@@ -57,15 +72,12 @@ def encode(arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> bytes
     Raises:
         TypeError: a value of another type.
         ValueError: NaN or infinity in the metadata, or a name that is taken.
-
-    >>> decode(encode({"theta": np.zeros((0, 5))}, {"n": 3}), "here")
-    Checkpoint(arrays={'theta': array([], shape=(0, 5), dtype=float64)}, metadata={'n': 3})
     """
     if "format" in metadata or "__metadata__" in arrays:
         raise ValueError("'format' in the metadata and '__metadata__' among the arrays are taken by the format")
     if unknown := {array.dtype.name for array in arrays.values()} - set(_CODES):
         raise TypeError(f"a checkpoint holds arrays of {', '.join(_CODES)} only, got {', '.join(sorted(unknown))}")
-    return _pack(arrays, _canonical({"format": FORMAT, **metadata}))
+    return _pieces(arrays, _canonical({"format": FORMAT, **metadata}))
 
 
 def decode(data: bytes, origin: str) -> Checkpoint:
@@ -119,8 +131,13 @@ def _digest(arrays: Mapping[str, AnyArray], start: bytes) -> str:
 
 
 def _pack(arrays: Mapping[str, AnyArray], text: str) -> bytes:
+    return b"".join(_pieces(arrays, text))
+
+
+def _pieces(arrays: Mapping[str, AnyArray], text: str) -> list[Bytes]:
     header: dict[str, Any] = {"__metadata__": {"digest": _digest(arrays, text.encode()), "streammoe": text}}
-    body, end = [], 0
+    body: list[Bytes] = []
+    end = 0
     for name in sorted(arrays):
         array = arrays[name]
         begin, end = end, end + array.nbytes
@@ -128,7 +145,7 @@ def _pack(arrays: Mapping[str, AnyArray], text: str) -> bytes:
         body.append(_bytes(array))
     written = _canonical(header).encode()
     written += b" " * (-len(written) % _LENGTH_BYTES)
-    return b"".join([len(written).to_bytes(_LENGTH_BYTES, "little"), written, *body])
+    return [len(written).to_bytes(_LENGTH_BYTES, "little"), written, *body]
 
 
 def _unpack(data: bytes) -> tuple[dict[str, AnyArray], str]:
@@ -147,8 +164,9 @@ def _array(data: bytes, start: int, dtype: str, shape: list[int], data_offsets: 
     return stored.reshape(shape).astype(stored.dtype.newbyteorder("="))
 
 
-def _bytes(array: AnyArray) -> bytes:
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+def _bytes(array: AnyArray) -> memoryview:
+    little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+    return little.reshape(-1).view(np.uint8).data
 
 
 def _canonical(value: object) -> str:

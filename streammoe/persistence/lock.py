@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +12,7 @@ from typing import Self
 from streammoe.errors import CheckpointError
 from streammoe.persistence.durable import make_folder
 
+LOGGER = logging.getLogger("streammoe.lock")
 LOCK_NAME = "lock"
 
 
@@ -28,18 +30,41 @@ class FolderLock:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
-            make_folder(self.folder)
-            self._descriptor: int | None = os.open(self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
+            self._descriptor: int | None = self._open()
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint folder {self.folder}: cannot be locked ({error.strerror}); "
                 "make it a folder that this user may write, or set checkpoint.dir to one"
             ) from error
+
+    def renew(self) -> None:
+        """Hold the folder still where somebody has removed its lock file, or the whole folder, which is made again.
+
+        Raises:
+            CheckpointError: another process has taken the folder since.
+            OSError: it cannot be made, or not be locked, for now.
+        """
+        if self._descriptor is None:
+            return
+        path = self.folder / LOCK_NAME
+        held = os.fstat(self._descriptor)
+        if path.exists() and os.path.samestat(held, path.stat()):
+            return
+        # The lock of a removed file keeps nobody out. Whoever has locked the new one in its place keeps it.
+        new = self._open()
+        os.close(self._descriptor)
+        self._descriptor = new
+        LOGGER.warning("%s was removed by somebody; the folder is locked again", path)
+
+    def _open(self) -> int:
+        make_folder(self.folder)
+        descriptor = os.open(self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            self._lock(self._descriptor)
+            self._lock(descriptor)
         except BaseException:
-            self.close()
+            os.close(descriptor)
             raise
+        return descriptor
 
     def _lock(self, descriptor: int) -> None:
         try:

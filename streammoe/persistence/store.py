@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from streammoe.errors import CheckpointError
+from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, replace, sync_folder
-from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, encode
+from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, pieces
+from streammoe.persistence.lock import FolderLock
 from streammoe.types import AnyArray
 
 logger = logging.getLogger(__name__)
@@ -28,15 +29,21 @@ class CheckpointStore:
     """Checkpoints in one folder, numbered by generation; the newest sound one is where a restart goes on.
 
     Hold a `FolderLock` on the folder while preparing it or saving to it; reading needs none.
+
+    Args:
+        folder: of the checkpoints.
+        keep: generations that stay.
+        lock: looked after at each save: a folder that was removed is made and locked again.
     """
 
-    def __init__(self, folder: str | Path, keep: int = 3) -> None:
+    def __init__(self, folder: str | Path, keep: int = 3, lock: FolderLock | None = None) -> None:
         self.folder = Path(folder)
         self.keep = keep
         self._refused: set[int] = set()
         """Generations that were not sound, and count as none where old ones are removed."""
         self._stuck: set[int] = set()
         """Generations that could not be removed, of which one warning is enough."""
+        self._lock = lock
 
     def prepare(self) -> None:
         """Create the folder, prove that it can be written, and clear away what a killed process left half written.
@@ -73,14 +80,18 @@ class CheckpointStore:
         """Write the next generation, durably, and only then remove those beyond the newest `keep`; return its number.
 
         Raises:
-            CheckpointError: it cannot be written; the older generations are untouched.
+            RetriableCheckpointError: it cannot be written for now; the older generations are untouched.
+            CheckpointError: another process has taken the folder.
         """
-        generation = max(self.generations(), default=0) + 1
-        path = self.path(generation)
+        path = self.folder
         try:
-            replace(path, encode(arrays, metadata))
+            if self._lock is not None:
+                self._lock.renew()
+            generation = max(self.generations(), default=0) + 1
+            path = self.path(generation)
+            replace(path, *pieces(arrays, metadata))
         except OSError as error:
-            raise CheckpointError(
+            raise RetriableCheckpointError(
                 f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"
             ) from error
         self._refused.discard(generation)  # its number may be given anew once what had it is set aside
@@ -179,7 +190,11 @@ class CheckpointStore:
             ) from error
 
     def _prune(self) -> None:
-        generations = self.generations()
+        try:
+            generations = self.generations()
+        except OSError as error:  # the new checkpoint is safe; a file too many must not stop the learning
+            logger.warning("old checkpoints stay: %s", error)
+            return
         # Those that nobody could go back to must not push out those that are left.
         oldest = [generation for generation in generations if generation not in self._refused][-self.keep :][0]
         for generation in generations:
@@ -187,7 +202,7 @@ class CheckpointStore:
                 continue
             try:
                 self.path(generation).unlink(missing_ok=True)
-            except OSError as error:  # the new checkpoint is safe; a file too many must not stop the learning
+            except OSError as error:
                 self._stuck.add(generation)
                 logger.warning("an old checkpoint stays: %s", error)
 

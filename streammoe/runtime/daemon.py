@@ -8,21 +8,26 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
-from streammoe.errors import ModelJumped, SourceError, TooManyBadRecords
+from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
+from streammoe.runtime.checkpointing import CheckpointWriter, Content, Written
 from streammoe.runtime.dead_letter import BadRecordGuard
 from streammoe.runtime.health import Health
-from streammoe.runtime.joining import LabelJoin, digest_with
+from streammoe.runtime.joining import LabelJoin, Limits, digest_with
 from streammoe.runtime.jump import Jump
 from streammoe.runtime.metrics import OUTCOMES, Metrics
 from streammoe.runtime.pipeline import Pipeline, Processed, set_aside
+from streammoe.runtime.reload import Reload
+from streammoe.runtime.retries import SaveRetries
 from streammoe.runtime.rollback import Saved, WayBack
 from streammoe.runtime.scores import Scores
 from streammoe.runtime.signals import StopFlag
+from streammoe.settings import Settings
 from streammoe.types import BoolArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
@@ -30,6 +35,8 @@ ProgressListener = Callable[[tuple[int, int] | None], None]
 """Told the source's progress after each batch."""
 POLL_SECONDS = 0.5
 """Longest wait for the source, so that a stop signal and a due checkpoint never wait longer."""
+RETRY_LOOK_SECONDS = 0.1
+"""Between two looks whether saving is to be tried again, while nothing else can be done."""
 
 
 class CheckpointPolicy(NamedTuple):
@@ -104,6 +111,8 @@ class Daemon:
         outcomes: Mapping[str, int],
         reasons: Mapping[str, int],
         health: Health,
+        retries: SaveRetries | None = None,
+        reload: Reload | None = None,
         labels: LabelJoin | None = None,
         on_jump: OnJump | None = None,
         on_begin: Callable[[], object] | None = None,
@@ -114,6 +123,7 @@ class Daemon:
         self._labels = labels
         self._pipeline = pipeline
         self._store = store
+        self._writer = CheckpointWriter(store)
         self._dead_letters = dead_letters
         self._guard = guard
         self._metrics = metrics
@@ -123,6 +133,8 @@ class Daemon:
         self._position = position
         self._generation = generation
         self._health = health
+        self._retries = SaveRetries(0.0) if retries is None else retries
+        self._reload = reload
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
         self._on_jump = on_jump
@@ -132,8 +144,12 @@ class Daemon:
         """Whether the model must be kept before anything is read: it came from a file that may be gone tomorrow."""
         self._on_batch = on_batch
         self._unsaved = 0
+        """Records since the state of the latest checkpoint, written or under way."""
         self._processed = 0
-        self._saved_at = time.monotonic()
+        self._taken_at = time.monotonic()
+        """When that state was taken."""
+        self._has_made_room = False
+        """Whether memory was sought for the checkpoint that is due."""
         self._path = ""
         self._is_prepared = False
         self._begun = position is not None
@@ -160,20 +176,32 @@ class Daemon:
 
         Raises:
             SourceError: reading failed for good; what was learned before has been saved.
+            CheckpointError: nothing can be saved, for longer than the settings bear.
             TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint.
             ModelJumped: see `JumpGuard`; the newest checkpoint is one from before.
         """
+        try:
+            return self._learn_until(stop)
+        finally:
+            self._writer.close()
+
+    def _learn_until(self, stop: StopFlag) -> Summary:
         started = time.monotonic()
         self._publish()
         self._begin(stop)
         try:
             while not stop.requested and not self._source.finished:
-                self._advance()
-                if self._is_due():
-                    self.checkpoint()
+                if self._reload is not None and self._reload.requested:
+                    self._metrics.reloaded(self._reload.carry_out(self))
+                if self._must_wait:
+                    self._pause()
+                else:
+                    self._advance()
+                self._attempt(self._keep_saved)
         except SourceError:
-            if self._unsaved:
-                self.checkpoint()
+            self._attempt(partial(self._take_outcome, wait=True))
+            if self._unsaved or self._retries.failing:
+                self._save_at_last(stop)
             raise
         if stop.requested:
             LOGGER.info("asked to stop; saving what was learned")
@@ -184,9 +212,10 @@ class Daemon:
                 self._outcomes["rejected"],
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
+        self._attempt(partial(self._take_outcome, wait=True))
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
-        if self._is_prepared and not self._pin() and (self._unsaved or not self._path):
-            self.checkpoint()
+        if self._is_prepared and (self._has_moved() or self._unsaved or self._retries.failing or not self._path):
+            self._save_at_last(stop)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
 
@@ -199,81 +228,233 @@ class Daemon:
         self._is_prepared = self._health.ready = True
         if self._on_begin is not None:
             self._on_begin()
-        if not self._pin():
-            if self._save_first:
-                self.checkpoint()
-            else:
-                self._tell_source()
+        if self._has_moved() or self._save_first:
+            self.checkpoint()
+        else:
+            self._tell_source(self._position)
         self._look_at_source()
 
-    def _pin(self) -> bool:
-        """Save where reading stands if no record has told it: a crash must not begin, or go on, elsewhere."""
+    def _has_moved(self) -> bool:
+        """Whether reading stands where no record has told: to be saved, or a crash would begin, or go on, elsewhere."""
         position = self._source.position
         if position is None or position == self._position:
             return False
         self._position = position
-        self.checkpoint()
         return True
 
+    def _save(self) -> None:
+        """Checkpoint; if that cannot be done for now, see that it is tried again.
+
+        Raises:
+            RetriableCheckpointError: it has been tried for too long.
+        """
+        self._attempt(self.checkpoint)
+
+    def _attempt(self, saving: Callable[[], None]) -> None:
+        """Do that; if it cannot be done for now, see that saving is tried again.
+
+        Raises:
+            RetriableCheckpointError: it has been tried for too long.
+        """
+        try:
+            saving()
+        except RetriableCheckpointError as error:
+            self._health.unsaved = str(error)
+            self._metrics.checkpoint_failed()
+            self._retries.failed(error)
+
+    def _keep_saved(self) -> None:
+        """Look after the checkpoint that is under way, and make one that is due."""
+        self._take_outcome()
+        if self._retries.failing:
+            if self._retries.is_due:
+                self.checkpoint()
+        elif self._must_wait_for_first():
+            self.checkpoint()
+        elif self._is_due():
+            self._begin_checkpoint()
+
+    def _save_at_last(self, stop: StopFlag) -> None:
+        """Checkpoint when nothing more is to be learned; whoever asks to stop waits for no further attempt.
+
+        Raises:
+            RetriableCheckpointError: it cannot be done.
+        """
+        if stop.requested:
+            self.checkpoint()
+            return
+        self._save()
+        while self._retries.failing:
+            if stop.requested:
+                self.checkpoint()
+                return
+            if self._retries.is_due:
+                self._save()
+            else:
+                self._pause()
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether the disk takes nothing, and memory should take no more."""
+        return self._retries.failing and self._is_overdue
+
+    @property
+    def _is_overdue(self) -> bool:
+        predictions = self._pipeline.predictions
+        return self._dead_letters.overdue or (predictions is not None and predictions.sink.overdue)
+
+    def _pause(self) -> None:
+        time.sleep(RETRY_LOOK_SECONDS)
+        self._look_at_source()
+
     def checkpoint(self) -> None:
-        """Make everything learned so far survive a crash.
+        """Make everything learned so far survive a crash, before learning goes on.
 
         1. Dead letters and predictions are flushed, so that they are durable. 2. State, positions and counters replace
         the checkpoint, durably. 3. The source is told, for the sake of lag tools; or a transaction makes predictions
         and position seen. The order is the guarantee: nothing is ahead of the state.
+
+        One that is under way comes first.
+
+        Raises:
+            CheckpointError: it cannot be written, or the one under way could not.
+            SinkError: dead letters or predictions cannot be made durable.
         """
         started = time.monotonic()
-        labels = self._labels.arrays() if self._labels is not None else {}
-        jumps, way_back = self._pipeline.jumps, None if self._on_jump is None else self._on_jump.way_back
-        if jumps is not None and way_back is not None and self._goes_back:
-            self._store.keep = way_back.keep(self._generation, jumps.sound)
+        self._take_outcome(wait=True)
+        taken_at = time.monotonic()
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
-        self._generation = self._store.save(
-            {**self.model.arrays(), **self.scores.arrays(), **labels, "guard.latest": self._guard.latest},
-            {
+        written = self._writer.write(self._content(), taken_at)
+        self._passed(taken_at, time.monotonic() - started)
+        self._tell(written)
+
+    def _begin_checkpoint(self) -> None:
+        """The same in the same order, beside the learning; `_take_outcome` tells the source once all is durable."""
+        if self._is_transactional:
+            # What is predicted from here on would fall into the transaction that belongs to this state.
+            self.checkpoint()
+            return
+        taken_at = time.monotonic()
+        content = self._content()
+        if not self._has_made_room:
+            self._has_made_room = True
+            if not self._writer.make_room(content):
+                return  # until the next turn; only once, since a state may grow with each batch
+        self._has_made_room = False
+        sinks = [self._dead_letters.begin_flush()]
+        if self._pipeline.predictions is not None:
+            sinks.append(self._pipeline.predictions.sink.begin_flush())
+        self._writer.begin(content, sinks, taken_at)
+        self._passed(taken_at, time.monotonic() - taken_at)
+
+    def _passed(self, taken_at: float, pause: float) -> None:
+        """The state as it is now is in a checkpoint, for which learning has stood still so many seconds."""
+        self._unsaved = 0
+        self._taken_at = taken_at
+        self._metrics.checkpoint_pause(pause)
+
+    def _take_outcome(self, *, wait: bool = False, sound: int | None = None) -> None:
+        """Tell of the checkpoint that was written beside the learning, once there is something to tell.
+
+        Args:
+            wait: until it is durable.
+            sound: see `_tell`.
+        """
+        written = self._writer.outcome(wait=wait)
+        if written is not None:
+            self._tell(written, sound)
+
+    def _tell(self, written: Written, sound: int | None = None) -> None:
+        """A checkpoint is durable.
+
+        Args:
+            written: which one.
+            sound: up to which event nothing is in doubt, if a jump has just been found, which begins to count anew.
+        """
+        self._health.unsaved = ""
+        self._retries.succeeded()
+        self._generation = written.generation
+        self._begun = written.position is not None
+        if self._on_jump is not None and self._pipeline.jumps is not None and written.mark is not None:
+            sound = self._pipeline.jumps.sound if sound is None else sound
+            self._on_jump.way_back.saved(written.generation, written.mark, sound)
+        self._path = str(self._store.path(written.generation))
+        self._tell_source(written.position)
+        self._metrics.checkpoint(written.taken_at, written.seconds)
+        LOGGER.debug("checkpoint %s after %.3f seconds", self._path, written.seconds)
+
+    def _content(self) -> Content:
+        jumps, way_back = self._pipeline.jumps, None if self._on_jump is None else self._on_jump.way_back
+        guard: dict[str, Any] = {}
+        if jumps is not None and way_back is not None:
+            guard = {"guard": {"jumps": jumps.to_json(), "saved": way_back.to_json()}}
+            if self._goes_back:
+                self._store.keep = way_back.keep(self._generation, jumps.sound)
+        return Content(
+            model=self.model.arrays(),
+            labels=self._labels.arrays() if self._labels is not None else {},
+            beside={**self.scores.arrays(), "guard.latest": self._guard.latest},
+            metadata={
                 **self._description,
-                **self.model.describe(),
-                "state_digest": digest_with(self.model, labels),
+                **self.model.identify(),
                 # Which dead letters it has passed over: what a run did after its last checkpoint, the next one repeats.
                 "runs": {**self._description.get("runs", {}), self._run: sum(self._outcomes.values())},
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
                 "scores": self.scores.to_json(),
-                **(
-                    {}
-                    if jumps is None or way_back is None
-                    else {"guard": {"jumps": jumps.to_json(), "saved": way_back.to_json()}}
-                ),
+                **guard,
                 "transactional": self._is_transactional,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
+            position=self._position,
+            mark=None if way_back is None else way_back.mark(self.model.n),
         )
-        if jumps is not None and way_back is not None:
-            way_back.saved(self._generation, self.model.n, jumps.sound)
-        self._tell_source()
-        self._unsaved = 0
-        self._begun = self._position is not None
-        self._saved_at = time.monotonic()
-        self._path = str(self._store.path(self._generation))
-        self._metrics.checkpoint(self._saved_at - started)
-        LOGGER.debug("checkpoint %s after %d events", self._path, self.model.n)
+
+    def reconfigure(self, settings: Settings, *, judging: bool) -> None:
+        """Take those settings that may change between two batches.
+
+        Args:
+            settings: all of them; the others are what they were.
+            judging: whether it changes what becomes of an event, or what is written of it. Then what came before is
+                saved first, so that no crash has it judged again by other rules.
+
+        Raises:
+            RetriableCheckpointError: it cannot be saved for now; nothing was changed.
+        """
+        if judging and (self._unsaved or self._writer.busy or self._retries.failing):
+            self.checkpoint()
+        checkpoint, labels, predictions = settings.checkpoint, settings.labels, self._pipeline.predictions
+        self._policy = CheckpointPolicy(checkpoint.every_events, checkpoint.every_seconds)
+        self._store.keep = checkpoint.keep
+        if self._on_jump is not None:
+            self._on_jump.way_back.least = checkpoint.keep
+        self._retries.patience = checkpoint.retry_seconds
+        self._guard.max_ratio = settings.dead_letters.max_ratio
+        self._health.patience = settings.metrics.alive_seconds
+        self.model.set_range_factor(settings.model.range_factor)
+        if self._labels is not None:
+            self._labels.limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
+        if predictions is not None:
+            interval, gate = settings.predictions.interval, settings.predictions.gate
+            self._pipeline.predictions = predictions._replace(interval=interval, gate=gate)
+        self._description = {**self._description, "settings": settings.learning_settings()}
 
     @property
     def _is_transactional(self) -> bool:
         predictions = self._pipeline.predictions
         return predictions is not None and predictions.sink.transactional
 
-    def _tell_source(self) -> None:
+    def _tell_source(self, position: Position | None) -> None:
         """Mirror the position of the last checkpoint where others look for it."""
-        if self._position is None or not self._is_prepared:
+        if position is None or not self._is_prepared:
             return
         if self._pipeline.predictions is not None and self._is_transactional:
-            self._pipeline.predictions.sink.commit(self._position, self._generation)
+            self._pipeline.predictions.sink.commit(position, self._generation)
             self._store.confirm(self._generation)
         else:
-            self._source.commit(self._position, self._generation)
+            self._source.commit(position, self._generation)
 
     def _look_at_source(self) -> None:
         self._health.beat()
@@ -283,7 +464,8 @@ class Daemon:
         batch = self._source.poll(POLL_SECONDS)
         self._look_at_source()
         if batch is None:
-            self._pin()
+            if self._has_moved():
+                self._save()
             return
         started = time.monotonic()
         was_warming_up = self.model.is_warming_up
@@ -336,6 +518,7 @@ class Daemon:
                 message,
             )
             return
+        self._attempt(partial(self._take_outcome, wait=True, sound=jump.sound))
         good = self._on_jump.way_back.good(jump.sound)
         if good is None or good.generation not in self._store.generations():
             self._dead_letters.flush()
@@ -395,15 +578,19 @@ class Daemon:
             detail = first_of[reason].detail
             LOGGER.warning("refused a record (%s), from now on such ones are only counted: %s", reason, detail)
 
+    def _must_wait_for_first(self) -> bool:
+        """Only a checkpoint knows which files an endless source was reading, should they be rotated away."""
+        return self._unsaved > 0 and not self._begun and self._source.progress() is None
+
     def _is_due(self) -> bool:
-        if not self._unsaved:
+        # One at a time: the next one waits until the one under way is durable, and then holds all that came meanwhile.
+        if not self._unsaved or self._writer.busy:
             return False
-        if not self._begun and self._source.progress() is None:
-            # Only a checkpoint knows which files an endless source was reading, should they be rotated away.
+        if self._is_overdue:
             return True
         return (
             self._unsaved >= self._policy.every_events
-            or time.monotonic() - self._saved_at >= self._policy.every_seconds
+            or time.monotonic() - self._taken_at >= self._policy.every_seconds
         )
 
     def _publish(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -38,13 +39,23 @@ class DeadLetterFile:
                 entry["record_base64"] = base64.b64encode(letter.record).decode()
             self._lines.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
 
+    @property
+    def overdue(self) -> bool:
+        """See `DeadLetterSink.overdue`."""
+        return self._lines.overdue
+
     def flush(self) -> None:
         """Return only when everything written is on disk.
 
         Raises:
-            CheckpointError: it cannot be written; a checkpoint must not pass over records that are kept nowhere.
+            CheckpointError: it cannot be written; a checkpoint must not pass over records that are kept nowhere. It is
+                a `RetriableCheckpointError` where the same letters can be flushed later.
         """
-        self._lines.flush()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        """See `DeadLetterSink`."""
+        return self._lines.begin_flush()
 
     def close(self) -> None:
         """Close the file."""

@@ -19,6 +19,8 @@ class Health:
         self.patience = patience
         self.ready = False
         """Whether state and position are restored, and what is read from has answered."""
+        self.unsaved = ""
+        """Why nothing can be saved at present; empty while all is well."""
         self._beat_at = time.monotonic()
 
     def beat(self) -> None:

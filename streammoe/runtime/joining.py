@@ -296,10 +296,13 @@ def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:
         model: the model.
         labels: what `LabelJoin.arrays` gave; nothing where labels are not joined.
     """
-    if not labels:
-        return model.state_digest()
-    arrays = {name: array for name, array in model.arrays().items() if not name.startswith("diagnostics.")}
-    return state_digest(arrays | {name: array for name, array in labels.items() if name not in _BESIDE})
+    return fingerprint(model.arrays(), labels)
+
+
+def fingerprint(model: Mapping[str, AnyArray], labels: Mapping[str, AnyArray]) -> str:
+    """`digest_with` of a model's arrays, or of copies of them."""
+    shaping = {name: array for name, array in model.items() if not name.startswith("diagnostics.")}
+    return state_digest(shaping | {name: array for name, array in labels.items() if name not in _BESIDE})
 
 
 def label_arrays(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:

@@ -15,6 +15,8 @@ from streammoe.runtime.scores import AVERAGES, ClassificationScores, Prequential
 
 BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+REFUSED = "refused"
+RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 
 
@@ -61,8 +63,22 @@ CATALOGUE: dict[str, Metric] = {
         Gauge, "Windows in a row whose loss is far above what is usual; 3 are a jump"
     ),
     "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
-    "streammoe_checkpoint_seconds": Metric(Histogram, "Time to write a checkpoint durably", (), CHECKPOINT_SECONDS),
-    "streammoe_checkpoint_age_seconds": Metric(Gauge, "Seconds since the last checkpoint, or since the start"),
+    "streammoe_checkpoint_seconds": Metric(
+        Histogram, "Time from the state of a checkpoint to its being durable", (), CHECKPOINT_SECONDS
+    ),
+    "streammoe_checkpoint_pause_seconds": Metric(
+        Histogram, "Time that learning stood still for a checkpoint", (), CHECKPOINT_SECONDS
+    ),
+    "streammoe_checkpoint_age_seconds": Metric(
+        Gauge, "Seconds since the state of the last durable checkpoint, or since the start"
+    ),
+    "streammoe_checkpoint_failures_total": Metric(Counter, "Attempts to save that failed, since this start"),
+    "streammoe_reload_total": Metric(
+        Counter, "Times that SIGHUP was asked to read the settings again, since this start", ("outcome",)
+    ),
+    "streammoe_reload_success_timestamp_seconds": Metric(
+        Gauge, "When the settings were last taken, at the start or after SIGHUP, in seconds since 1970"
+    ),
     "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
     "streammoe_source_connected": Metric(Gauge, "1 while what is read from answers, else 0"),
     "streammoe_source_stalled": Metric(Gauge, "Partitions that hold more, of which nothing has come for a while"),
@@ -94,6 +110,9 @@ class Metrics:
         self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
         for outcome in OUTCOMES:
             self.count(outcome, 0)
+        for outcome in RELOAD_OUTCOMES:
+            self._counter("streammoe_reload_total", outcome)
+        self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     def count(self, outcome: str, events: int) -> None:
         """`events` more had this outcome."""
@@ -128,10 +147,24 @@ class Metrics:
         """A batch took so long."""
         self._histogram("streammoe_batch_seconds").observe(seconds)
 
-    def checkpoint(self, seconds: float) -> None:
-        """A checkpoint has just been written."""
+    def checkpoint(self, taken_at: float, seconds: float) -> None:
+        """A checkpoint of the state at that time (`time.monotonic`) was durable so many seconds later."""
         self._histogram("streammoe_checkpoint_seconds").observe(seconds)
-        self._checkpoint_at = time.monotonic()
+        self._checkpoint_at = taken_at
+
+    def checkpoint_pause(self, seconds: float) -> None:
+        """Learning has stood still so long for a checkpoint."""
+        self._histogram("streammoe_checkpoint_pause_seconds").observe(seconds)
+
+    def checkpoint_failed(self) -> None:
+        """An attempt to save has just failed."""
+        self._counter("streammoe_checkpoint_failures_total").inc()
+
+    def reloaded(self, outcome: str) -> None:
+        """The settings were read again: one of `RELOAD_OUTCOMES`."""
+        self._counter("streammoe_reload_total", outcome).inc()
+        if outcome != REFUSED:
+            self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores as they are after a batch. What is not known yet has no sample or is NaN."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,7 +17,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from scipy.special import ndtr, ndtri
 
-from streammoe.errors import ConfigError
+from streammoe.errors import ConfigError, RetriableCheckpointError
 from streammoe.persistence import durable
 from streammoe.ports import Predictions, PredictionSink
 from streammoe.rows import json_rows
@@ -54,8 +56,15 @@ class JsonlPredictions(PredictionSink):
     def write(self, rows: Predictions) -> None:
         self._lines.write(self._encode(json_rows(rows)))
 
+    @property
+    def overdue(self) -> bool:
+        return self._lines.overdue
+
     def flush(self) -> None:
-        self._lines.flush()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        return self._lines.begin_flush()
 
     def close(self) -> None:
         self._lines.close()
@@ -64,7 +73,8 @@ class JsonlPredictions(PredictionSink):
 class ParquetPredictions(PredictionSink):
     """Writes parts ``<stem>-<model version of the first row>.parquet``, each whole and for good.
 
-    A part appears at each `flush`, or earlier after `MOST_ROWS`, under its name only when all of it is on disk. Columns
+    A part appears at each `flush`, or earlier after `MOST_ROWS`, under its name only when all of it is on disk; what
+    the disk does not take waits in memory. Columns
     are as in `JsonlPredictions`: ``place`` is a struct, ``probabilities`` a map, ``gate`` and ``interval`` are lists.
     Each part has one schema, that of its first rows; rows that do not fit begin a new one. A part never replaces
     another one: one that begins with the same version, after a restart or amid events that are not learned, has
@@ -73,8 +83,13 @@ class ParquetPredictions(PredictionSink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._batches: list[Any] = []
-        self._first = 0
+        self._open: _Part | None = None
+        """The one that takes rows."""
+        self._whole: list[_Part] = []
+        """Not yet on disk."""
+        self._refused = False
+        """Whether the latest attempt to write failed."""
+        self._writing = threading.Lock()
         try:
             durable.make_folder(self.path.parent)
             # What a killed process has left half-written.
@@ -92,39 +107,74 @@ class ParquetPredictions(PredictionSink):
         if not len(rows):
             return
         batch = _record_batch(rows)
-        if self._batches and self._batches[0].schema != batch.schema:
-            self.flush()
-        if not self._batches:
-            self._first = int(rows.versions[0])
-        self._batches.append(batch)
-        if sum(map(len, self._batches)) >= MOST_ROWS:
-            self.flush()
+        if self._open is not None and self._open.batches[0].schema != batch.schema:
+            self._end_part()
+        if self._open is None:
+            self._open = _Part(int(rows.versions[0]), [])
+        self._open.batches.append(batch)
+        if self._open.rows >= MOST_ROWS:
+            self._end_part()
+
+    @property
+    def overdue(self) -> bool:
+        return self._refused and sum(part.rows for part in list(self._whole)) >= MOST_ROWS
 
     def flush(self) -> None:
-        if not self._batches:
-            return
-        sink = pa.BufferOutputStream()
-        parquet.write_table(pa.Table.from_batches(self._batches), sink)
-        part = self._part()
-        with failing_loudly(SETTING, part):
-            durable.replace(part, sink.getvalue().to_pybytes())
-        self._batches.clear()
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        if self._open is not None:
+            self._whole.append(self._open)
+            self._open = None
+        return self._put_on_disk
 
     def close(self) -> None:
-        self._batches.clear()
+        self._open = None
+        self._whole.clear()
+
+    def _end_part(self) -> None:
+        """Write what is there, if the disk takes it; else that waits for a flush, which says why."""
+        write = self.begin_flush()
+        if not self._refused:
+            with suppress(RetriableCheckpointError):  # amid a batch nobody can act on it
+                write()
+
+    def _put_on_disk(self) -> None:
+        """Also in another thread, while more rows come."""
+        with self._writing, failing_loudly(SETTING, self.path, RetriableCheckpointError):
+            self._refused = bool(self._whole)
+            while self._whole:
+                sink = pa.BufferOutputStream()
+                parquet.write_table(pa.Table.from_batches(self._whole[0].batches), sink)
+                durable.make_folder(self.path.parent)
+                durable.replace(self._path_of(self._whole[0]), memoryview(sink.getvalue()))
+                del self._whole[0]
+            self._refused = False
 
     @property
     def _extension(self) -> str:
         return self.path.suffix or ".parquet"
 
-    def _part(self) -> Path:
-        stem = f"{self.path.stem}-{self._first:012d}"
-        part = self.path.with_name(f"{stem}{self._extension}")
+    def _path_of(self, part: _Part) -> Path:
+        stem = f"{self.path.stem}-{part.first:012d}"
+        path = self.path.with_name(f"{stem}{self._extension}")
         again = 0
-        while part.exists():
+        while path.exists():
             again += 1
-            part = self.path.with_name(f"{stem}_{again}{self._extension}")
-        return part
+            path = self.path.with_name(f"{stem}_{again}{self._extension}")
+        return path
+
+
+class _Part(NamedTuple):
+    """Rows of one Parquet file."""
+
+    first: int
+    """Model version of the first row."""
+    batches: list[Any]
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.batches))
 
 
 def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArray, level: float) -> FloatArray:

@@ -15,20 +15,28 @@ class Saved(NamedTuple):
     learned: int
     """Events that its model had learned."""
     batches: int
-    """Batches of this run that had been dealt with when it was saved."""
+    """Batches of this run that had been dealt with when its state was taken."""
+
+
+class Mark(NamedTuple):
+    """The moment at which a checkpoint's state was taken."""
+
+    learned: int
+    batches: int
+    """Both as in `Saved`."""
 
 
 class WayBack:
     """Knows the last good generation, and keeps every batch since then.
 
     Args:
-        keep: generations that the store keeps anyway.
+        keep: generations that the store keeps anyway, as `least`.
         found: what `to_json` of an earlier run gave.
         keeps_batches: whether the records since are wanted.
     """
 
     def __init__(self, keep: int, found: Sequence[Sequence[int]] = (), *, keeps_batches: bool) -> None:
-        self._keep = keep
+        self.least = keep
         self._saved = [Saved(generation, learned, 0) for generation, learned in found]
         self._keeps_batches = keeps_batches
         self._batches: list[Batch] = []
@@ -40,9 +48,13 @@ class WayBack:
         if self._keeps_batches:
             self._batches.append(batch)
 
-    def saved(self, generation: int, learned: int, sound: int) -> None:
-        """A generation was saved, when nothing up to event number `sound` was in doubt."""
-        self._saved.append(Saved(generation, learned, self._dealt_with))
+    def mark(self, learned: int) -> Mark:
+        """This moment, at which the model has learned so many events."""
+        return Mark(learned, self._dealt_with)
+
+    def saved(self, generation: int, mark: Mark, sound: int) -> None:
+        """The state of that moment was saved, and nothing up to event number `sound` is in doubt."""
+        self._saved.append(Saved(generation, *mark))
         good = self.good(sound)
         if good is not None:
             self._saved = [saved for saved in self._saved if saved.generation >= good.generation]
@@ -56,7 +68,7 @@ class WayBack:
     def keep(self, newest: int, sound: int) -> int:
         """How many generations are to be kept once another one is saved after the `newest`, the last good one too."""
         good = self.good(sound)
-        return self._keep if good is None else max(self._keep, newest + 2 - good.generation)
+        return self.least if good is None else max(self.least, newest + 2 - good.generation)
 
     @property
     def batches(self) -> list[Batch]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -13,6 +16,11 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from streammoe.errors import ConfigError
 from streammoe.runtime.health import Health
+
+LOGGER = logging.getLogger("streammoe.serving")
+MOST_CONNECTIONS = 64
+"""Connections that are answered at a time; more are closed at once."""
+_REST_SECONDS = 0.2
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
@@ -67,7 +75,9 @@ class MetricsServer:
                 silent = f"the learning loop has not turned for {self._health.silent_seconds:.0f} s"
                 return _say(start_response, self._health.alive, "alive", silent)
             case "/readyz":
-                return _say(start_response, self._health.ready, "ready", "not ready: restoring state or connecting")
+                unsaved, ready = self._health.unsaved, self._health.ready
+                why = f"nothing can be saved: {unsaved}" if unsaved else "not ready: restoring state or connecting"
+                return _say(start_response, ready and not unsaved, "ready", why)
             case "/" | "/metrics":
                 if self._metrics is None:
                     return _say(start_response, False, "", "starting: the counters are not restored yet")
@@ -84,10 +94,46 @@ def _say(start_response: StartResponse, good: bool, yes: str, no: str) -> Iterab
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A slow client must not hold up a probe."""
+    """A slow client must not hold up a probe, nor many of them take the descriptors that learning needs."""
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(*arguments, **named)
+
+    def get_request(self) -> tuple[Any, Any]:
+        """Accept a connection.
+
+        Raises:
+            OSError: there is none, such as for want of descriptors.
+        """
+        try:
+            return super().get_request()
+        except OSError:
+            # A connection that cannot be accepted waits on, and without a rest it would be tried without end.
+            time.sleep(_REST_SECONDS)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or hang up where there are too many."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up, or never reads, is no matter for the log."""
+        LOGGER.debug("a client of the metrics was not answered: %r", sys.exception())
 
 
 class _Silent(WSGIRequestHandler):

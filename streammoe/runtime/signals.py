@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: finish the batch, save, leave; a second one leaves at once."""
+"""SIGTERM and SIGINT: finish the batch, save, leave; a second one, or one before there is anything to save, at once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ class StopFlag:
     """Set by the first SIGTERM or SIGINT while it is entered.
 
     The handler does nothing else: whatever the interrupted code was doing, it holds no lock that a handler needs.
+
+    Args:
+        armed: whether there may be something to finish and to save. Until `arm` is called the first signal already ends
+            the process, whatever it is doing, with 128 + the signal's number.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, armed: bool = True) -> None:
         self.requested = False
+        self._armed = armed
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -30,8 +35,12 @@ class StopFlag:
         for stop, handler in self._before.items():
             signal.signal(stop, handler)
 
+    def arm(self) -> None:
+        """From here on the first signal only sets the flag."""
+        self._armed = True
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested or not self._armed:
             # Not sys.exit: it would run clean-up that may be what hangs. The last checkpoint is sound at any moment.
             os._exit(128 + number)
         self.requested = True

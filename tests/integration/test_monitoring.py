@@ -90,7 +90,8 @@ def prometheus(tmp_path_factory):
                     metrics.count_rejected("malformed", 1)
                     metrics.pending(3)
                     metrics.batch(0.01)
-                    metrics.checkpoint(0.02)
+                    metrics.checkpoint(time.monotonic(), 0.02)
+                    metrics.checkpoint_pause(0.01)
                     partition = ("polls", 0)
                     happened = {"reconnected": 1 + turn}
                     status = SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], happened)

@@ -153,7 +153,8 @@ def test_a_signal_before_the_settings_are_read_ends_the_process_and_leaves_nothi
     for descriptor in writing:
         os.close(descriptor)
     assert writing
-    assert done.returncode == (-stop if stop == signal.SIGTERM else 1)
+    assert done.returncode == 128 + stop
+    assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert {path.name for path in place.folder.iterdir()} == {"config.toml", "plugins"}
 
@@ -236,7 +237,7 @@ def test_no_room_for_a_checkpoint_leaves_the_earlier_ones(place, whole):
     (place.folder / "all.csv").write_bytes(HEADER + b"".join(LINES))
     place.config("all.csv", extra=f"checkpoint.every_events = 300\n{RARELY}")
     # What the scores keep of the latest events makes each checkpoint larger than the one before.
-    done = run_in_little_room(place, 50_000)
+    done = run_in_little_room(place, 50_000, *flags_of(**{"checkpoint.retry_seconds": 0}))
     assert done.returncode == 4
     refused = re.search(r"error: state/(\S+): cannot be written \(.*\); make room on the disk", done.stderr)[1]
     earlier = kept(place)
@@ -259,13 +260,13 @@ def test_no_room_for_a_dead_letter_leaves_the_last_checkpoint(again, whole):
     before = kept(again)
     append(again.folder / "live-2.csv", REST + b"no\n" * 3_000)
     flags = flags_of(**{"dead_letters.max_ratio": 1, "checkpoint.every_events": 10**9, "checkpoint.every_seconds": 1e6})
-    done = run_in_little_room(again, 200_000, *flags)
+    done = run_in_little_room(again, 200_000, *flags, *flags_of(**{"checkpoint.retry_seconds": 0}))
     assert done.returncode == 4
     assert re.search(r"error: dead_letters\.path state/dead-letters\.jsonl: cannot be written \(", done.stderr)
     assert kept(again) == before
     found, _ = go_on(again, *flags)
     assert (found["state_digest"], found["rejected"]) == (whole["state_digest"], 3_000)
-    places = {letter["place"]["offset"] for letter in again.letters(torn=1)}
+    places = {letter["place"]["offset"] for letter in again.letters()}
     assert len(places) == 3_000
 
 

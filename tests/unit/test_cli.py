@@ -1,5 +1,6 @@
 """What the commands say about themselves and how failures become exit codes; tests/process runs them for real."""
 
+import errno
 import json
 import logging
 import re
@@ -210,6 +211,25 @@ def test_anything_else_is_a_bug_with_its_traceback(caplog):
     assert left.value.code == 70
     assert "this is a bug" in caplog.text
     assert "ZeroDivisionError: just like that" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "error: the process ran out of memory; give it more"),
+        (OSError(errno.EMFILE, "Too many open files"), "error: the process ran out of file descriptors; raise the"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "error: the process ran out of file descriptors"),
+    ],
+)
+def test_want_of_what_the_system_gives_is_no_bug(capsys, caplog, error, said):
+    with pytest.raises(SystemExit) as left, exit_codes():
+        raise error
+    assert left.value.code == 70
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(said)
+    assert err.count("\n") == 1
+    assert "bug" not in caplog.text
 
 
 def test_a_log_line_is_json_with_the_traceback_inside():

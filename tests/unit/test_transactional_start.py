@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from streammoe import assembly
 from streammoe.assembly import load_settings, open_daemon
-from streammoe.errors import CheckpointError, SinkError
+from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import PredictionSink, Recovered
 from streammoe.testing import ListSource
@@ -133,9 +133,9 @@ def broker(tmp_path, monkeypatch):
     return broker
 
 
-def run(*flags, fresh=False, stop=None):
+def run(*flags, fresh=False):
     settings = load_settings("config.toml", overrides=flags, environment={})
-    with open_daemon(settings, fresh=fresh, stop=stop) as running:
+    with open_daemon(settings, fresh=fresh) as running:
         return running.daemon.run(Asked())
 
 
@@ -212,15 +212,6 @@ def test_a_broker_that_is_down_is_waited_for(broker):
     run()
     assert broker.down == 0
     assert broker.seen == list(range(600))
-
-
-def test_a_stop_ends_the_wait(broker):
-    class Requested:
-        requested = True
-
-    broker.down = 3
-    with pytest.raises(SinkError, match="asked to stop"):
-        run(stop=Requested)
 
 
 @pytest.fixture

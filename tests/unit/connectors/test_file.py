@@ -1,3 +1,4 @@
+import errno
 import logging
 import os
 import stat
@@ -8,6 +9,7 @@ from pydantic import ValidationError
 
 from streammoe.errors import SourceError
 from streammoe_connectors.file import FileSource
+from streammoe_connectors.listing import expand
 from tests.unit.connectors.reading import drain, read, records, source, through_json
 
 # --- settings -------------------------------------------------------------------------------------------------------
@@ -361,3 +363,78 @@ def test_a_read_error_becomes_a_source_error(write, monkeypatch):
         opened.poll(0)
     monkeypatch.undo()
     opened.close()
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_a_file_that_is_overwritten_while_it_is_read_is_refused(write, longer):
+    path = write("a.csv", b"x\n" + b"1\n" * 9000)
+    opened = source(path, block_bytes=4096)
+    opened.seek(None)
+    opened.poll(0)
+    with path.open("r+b") as stream:  # the same file, with other content
+        stream.write(b"y\n" + b"2\n" * (9500 if longer else 9000))
+    with pytest.raises(SourceError, match="overwritten while it was being read"):
+        opened.poll(0)
+    opened.close()
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_to_its_end_as_it_was(write, tmp_path):
+    path = write("a.csv", b"x\n" + b"1\n" * 9000)
+    opened = source(path, block_bytes=4096)
+    opened.seek(None)
+    first = opened.poll(0)
+    write("other", b"y\n2\n").rename(path)
+    batches = drain(opened, [first])
+    assert records(batches) == [b"1"] * 9000
+    opened.close()
+    with pytest.raises(SourceError, match="replaced"):
+        source(path).seek(through_json(batches[-1].end))
+
+
+def no_descriptor(*arguments, **named):
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_want_of_descriptors_is_waited_out(write, tmp_path, monkeypatch, caplog):
+    write("a.csv", b"x\n1\n")
+    write("b.csv", b"x\n2\n")
+    opened = source(tmp_path / "*.csv")
+    opened.seek(None)
+    first = opened.poll(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", no_descriptor)
+        for _ in range(3):
+            assert opened.poll(0.001) is None
+            assert not opened.finished
+            assert not opened.status().connected
+    assert caplog.text.count("b.csv cannot be opened: Too many open files") == 1
+    assert records(drain(opened, [first])) == [b"1", b"2"]
+    assert opened.status().connected
+    opened.close()
+
+
+def test_at_the_start_want_of_descriptors_is_told(write, monkeypatch):
+    path = write("a.csv", b"x\n1\n")
+    monkeypatch.setattr(Path, "open", no_descriptor)
+    with pytest.raises(SourceError, match="raise the limit"):
+        source(path).seek(None)
+
+
+@pytest.mark.parametrize("pattern", ["*.csv", "**/*.csv", "*/a.csv"])
+@pytest.mark.parametrize(("number", "retriable"), [(errno.EMFILE, True), (errno.EACCES, False)])
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch, pattern, number, retriable):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(SourceError) as refused:
+        expand(str(tmp_path / pattern))
+    assert refused.value.retriable == retriable
+
+
+@pytest.mark.parametrize("pattern", ["*.csv", "no/*.csv", "a.csv/*", "no.csv"])
+def test_a_folder_that_is_not_there_is_an_empty_one(write, tmp_path, pattern, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.csv").write_bytes(b"")
+    monkeypatch.chdir(tmp_path / "sub")
+    assert expand(pattern) == (["a.csv"] if pattern == "*.csv" else [])

@@ -1,3 +1,4 @@
+import errno
 import logging
 import os
 import subprocess
@@ -590,3 +591,79 @@ def test_descriptors_are_let_go(write, opened, tmp_path):
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2  # also the last one before
     followed.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+# --- what cannot be seen for a while --------------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_listed_for_a_while_has_nothing_read_twice(write, opened, tmp_path, monkeypatch):
+    """Not even what was rotated away, and keeps a name that is looked for."""
+    path = write("app.jsonl", b"1\n")
+    followed = opened(tmp_path / "app*")
+    assert taken(followed, 1) == [b"1"]
+    path.rename(tmp_path / "app-1.jsonl")
+    write("app.jsonl", b"2\n")
+    assert taken(followed, 1) == [b"2"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", no_descriptor)
+        for _ in range(3):
+            time.sleep(0.01)
+            assert followed.poll(0.02) is None
+        assert not followed.status().connected
+    write("app-2.jsonl", b"3\n")
+    assert taken(followed, 1) == [b"3"]
+    assert followed.status().connected
+    assert followed.poll(0.1) is None
+
+
+def test_a_file_that_ends_while_nothing_can_be_listed_is_not_forgotten(write, opened, tmp_path, monkeypatch):
+    path = write("app.jsonl", b"1\n")
+    followed = opened(tmp_path / "app*")
+    assert taken(followed, 1) == [b"1"]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", no_descriptor)
+        patched.setattr(Path, "iterdir", no_descriptor)
+        path.rename(tmp_path / "app-1.jsonl")
+        write("app.jsonl", b"2\n")
+        for _ in range(5):
+            time.sleep(0.01)
+            assert followed.poll(0.02) is None
+    assert taken(followed, 1) == [b"2"]
+    assert followed.poll(0.1) is None
+
+
+def no_descriptor(*arguments):
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_new_files_are_opened_once_they_can_be(write, opened, tmp_path, monkeypatch):
+    write("a.jsonl", b"1\n")
+    followed = opened(tmp_path / "*.jsonl")
+    assert taken(followed, 1) == [b"1"]
+    write("b.jsonl", b"2\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", no_descriptor)
+        time.sleep(0.01)
+        assert followed.poll(0.02) is None
+    assert taken(followed, 1) == [b"2"]
+
+
+def test_a_followed_file_that_is_removed_is_waited_for(write, opened, tmp_path):
+    path = write("a.jsonl", b"1\n")
+    followed = opened(path)
+    assert taken(followed, 1) == [b"1"]
+    path.unlink()
+    time.sleep(0.01)
+    assert followed.poll(0.02) is None
+    write("new", b"2\n").rename(path)
+    assert taken(followed, 1) == [b"2"]
+
+
+def test_times_of_files_may_jump(write, opened):
+    path = write("a.jsonl", b"1\n")
+    followed = opened(path)
+    assert taken(followed, 1) == [b"1"]
+    for i, at in enumerate((0, 4_000_000_000, 1, 2_000_000_000)):
+        append(path, b"%d\n" % i)
+        os.utime(path, (at, at))
+        assert taken(followed, 1) == [b"%d" % i]

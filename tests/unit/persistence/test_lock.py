@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 
 from streammoe.errors import CheckpointError
 from streammoe.persistence import FolderLock
+from streammoe.persistence.lock import LOCK_NAME
 
 HOLD = """
 import sys
@@ -75,3 +77,33 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"file/state: cannot be locked \(Not a directory\); make it"):
         FolderLock(tmp_path / "file" / "state")
+
+
+def test_a_lock_file_that_is_removed_is_made_and_held_again(tmp_path: Path) -> None:
+    with FolderLock(tmp_path / "state") as lock:
+        lock.renew()
+        (tmp_path / "state" / LOCK_NAME).unlink()
+        lock.renew()
+        with pytest.raises(CheckpointError, match="in use by process"):
+            FolderLock(tmp_path / "state")
+    FolderLock(tmp_path / "state").close()
+
+
+def test_a_folder_that_is_removed_is_made_and_held_again(tmp_path: Path) -> None:
+    with FolderLock(tmp_path / "state") as lock:
+        shutil.rmtree(tmp_path / "state")
+        lock.renew()
+        with pytest.raises(CheckpointError, match="in use by process"):
+            FolderLock(tmp_path / "state")
+
+
+def test_whoever_has_taken_the_folder_meanwhile_keeps_it(tmp_path: Path) -> None:
+    with FolderLock(tmp_path) as lock:
+        (tmp_path / LOCK_NAME).unlink()
+        other = FolderLock(tmp_path)
+        for _ in range(2):
+            with pytest.raises(CheckpointError, match="in use by process") as refused:
+                lock.renew()
+            assert not refused.value.retriable
+        other.close()
+        lock.renew()

@@ -1,12 +1,14 @@
+import errno
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from streammoe.errors import CheckpointError
-from streammoe.persistence import CheckpointStore, NewerCheckpointError
+from streammoe.persistence import CheckpointStore, FolderLock, NewerCheckpointError
 from streammoe.persistence.format import _pack
 
 
@@ -188,3 +190,70 @@ class TestDisk:
         save(store, 5)
         assert store.generations() == [1, 3, 4, 5]
         assert caplog.text.count("an old checkpoint stays") == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO])
+def test_what_the_system_refuses_may_be_tried_again(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    save(store, 1, 2)
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(CheckpointError, match=os.strerror(number)) as failed:
+            save(store, 3)
+    assert failed.value.retriable
+    assert store.generations() == [1, 2]
+    assert not list(store.folder.glob(".*"))
+    save(store, 3)
+    assert store.generations() == [1, 2, 3]
+
+
+def test_without_a_descriptor_to_list_the_folder_it_may_be_tried_again(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(store, 1)
+
+    def none_left(folder: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", none_left)
+        with pytest.raises(CheckpointError, match="Too many open files") as failed:
+            save(store, 2)
+    assert failed.value.retriable
+
+
+def test_what_cannot_be_removed_stays_and_the_new_one_counts(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(store, 1, 2, 3)
+    generations = store.generations
+    asked: list[int] = []
+
+    def only_before() -> list[int]:
+        asked.append(1)
+        if len(asked) > 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return generations()
+
+    monkeypatch.setattr(store, "generations", only_before)
+    save(store, 4)
+    assert "old checkpoints stay" in caplog.text
+    monkeypatch.undo()
+    assert store.generations()[-1] == 4
+
+
+def test_a_folder_that_is_removed_is_made_again(tmp_path: Path) -> None:
+    with FolderLock(tmp_path / "state") as lock:
+        store = CheckpointStore(tmp_path / "state", lock=lock)
+        store.prepare()
+        save(store, 1)
+        shutil.rmtree(store.folder)
+        save(store, 2)
+        assert store.generations() == [1]
+        with pytest.raises(CheckpointError, match="in use by process"):
+            FolderLock(store.folder)

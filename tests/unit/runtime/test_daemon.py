@@ -1,14 +1,19 @@
 """The learning loop on a scripted source: when it saves, in which order, and what it does when things go wrong."""
 
+import itertools
 import json
 import logging
 import math
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pydantic import create_model
 
-from streammoe.errors import CheckpointError, SourceError, TooManyBadRecords
+from streammoe import settings
+from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import SourceStatus
@@ -18,6 +23,7 @@ from streammoe.runtime.health import Health
 from streammoe.runtime.metrics import Metrics
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.runtime.predictions import JsonlPredictions
+from streammoe.runtime.retries import SaveRetries
 from streammoe.runtime.scores import PrequentialScores
 from streammoe.testing import ListSource
 
@@ -83,7 +89,12 @@ class Told(ListSource):
     def position(self):
         return self.begins
 
+    written = None
+    """Waits for a checkpoint that is written beside the learning, so that a test knows where it is."""
+
     def poll(self, timeout):
+        if self.written is not None:
+            self.written()
         batch = super().poll(timeout)
         if batch is not None:
             self.begins = None
@@ -100,17 +111,33 @@ class Told(ListSource):
 class Letters(DeadLetterFile):
     told = None
 
-    def flush(self):
-        super().flush()
-        self.told.append("flushed")
+    def begin_flush(self):
+        sync = super().begin_flush()
+
+        def told():
+            sync()
+            self.told.append("flushed")
+
+        return told
 
 
 class Rows(JsonlPredictions):
     told = None
 
-    def flush(self):
-        super().flush()
-        self.told.append("predicted")
+    def begin_flush(self):
+        sync = super().begin_flush()
+
+        def told():
+            sync()
+            self.told.append("predicted")
+
+        return told
+
+
+def under_way(daemon):
+    """Wait until no checkpoint is being written; what has become of it the daemon has still to find out."""
+    if daemon._writer.busy:
+        daemon._writer._under_way.exception()
 
 
 @pytest.fixture
@@ -118,7 +145,9 @@ def build(tmp_path):
     """A daemon over some records; everything it does is told in order."""
     opened = []
 
-    def build(records, *, sizes=(100,), policy=NEVER, max_ratio=0.5, metrics=None, predicting=False, **script):
+    def build(
+        records, *, sizes=(100,), policy=NEVER, max_ratio=0.5, metrics=None, predicting=False, patience=0.0, **script
+    ):
         told = []
         store = Recorded(tmp_path / "state", told)
         store.prepare()
@@ -128,6 +157,7 @@ def build(tmp_path):
         scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
         source = Told(records, sizes=sizes, **script)
         source.told = told
+        source.written = lambda: under_way(daemon)
         source.seek(metadata["positions"][0])
         letters = Letters(tmp_path / "dead.jsonl")
         letters.told = told
@@ -150,6 +180,7 @@ def build(tmp_path):
             position=metadata["positions"][0],
             generation=generation,
             health=Health(60.0),
+            retries=SaveRetries(patience),
             outcomes=metadata["counters"]["outcomes"],
             reasons=metadata["counters"]["reasons"],
         )
@@ -417,6 +448,364 @@ def test_a_checkpoint_that_fails_is_not_told_to_the_source(build, monkeypatch):
     with pytest.raises(CheckpointError):
         ran.daemon.run(Asked())
     assert ran.source.commits == []
+
+
+# --- when saving fails ----------------------------------------------------------------------------------------------
+
+
+class Full:
+    """A disk that takes nothing for some attempts."""
+
+    def __init__(self, ran, attempts):
+        self.save, self.left = ran.store.save, attempts
+        ran.store.save = self
+
+    def __call__(self, arrays, metadata):
+        if self.left:
+            self.left -= 1
+            raise RetriableCheckpointError("no room")
+        return self.save(arrays, metadata)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Attempts follow each other without a pause."""
+    monkeypatch.setattr("streammoe.runtime.retries.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("streammoe.runtime.daemon.RETRY_LOOK_SECONDS", 0.0)
+
+
+def test_learning_goes_on_while_nothing_can_be_saved(build, at_once):
+    metrics = Metrics()
+    ran = build(GOOD[:1000], policy=CheckpointPolicy(200, 1e9), patience=1e9, metrics=metrics)
+    Full(ran, 3)
+    seen = []
+    ran.source._before_poll = lambda at: seen.append((at, ran.daemon._health.unsaved))
+    whole = ran.daemon.run(Asked())
+    assert whole.learned == 1000
+    assert ran.store.positions[-1] == 1000
+    assert ran.store.positions[0] >= 500, "each failed attempt is told before the next batch at the earliest"
+    assert len([at for at, why in seen if why == "no room"]) >= 2
+    assert metrics.registry.get_sample_value("streammoe_checkpoint_failures_total") == 3
+    assert build(GOOD[:1000]).daemon.run(Asked()).state_digest == whole.state_digest
+
+
+def test_at_the_end_of_the_source_saving_is_tried_again_too(build, at_once):
+    ran = build(GOOD[:100], patience=1e9)
+    Full(ran, 3)
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [100]
+
+
+def test_before_a_fault_of_the_source_is_told_what_came_before_is_saved_however_often_that_fails(build, at_once):
+    ran = build(GOOD[:300], failures={250: SourceError("the disk is gone")}, patience=1e9)
+    Full(ran, 2)
+    with pytest.raises(SourceError):
+        ran.daemon.run(Asked())
+    assert ran.store.positions == [250]
+
+
+def test_where_a_source_had_to_go_on_is_saved_in_the_end(build, at_once, monkeypatch):
+    monkeypatch.setattr("streammoe.runtime.retries.FIRST_PAUSE", 1e6)  # no attempt before the end
+    moved = {"kind": "list", "next": 100, "moved": True}
+    stop = Asked()
+    ran = build(GOOD[:100], patience=1e9, endless=True, policy=CheckpointPolicy(1, 1e9))
+    saved = ran.store.save
+
+    def full_from_the_second_on(arrays, metadata):
+        if len(ran.store.saved) == 1 and not stop.requested:
+            raise RetriableCheckpointError("no room")
+        return saved(arrays, metadata)
+
+    ran.store.save = full_from_the_second_on
+
+    def move(at):
+        stop.requested = ran.daemon._retries.failing
+        ran.source.begins = moved if at == 100 else None
+
+    ran.source._before_poll = move
+    ran.daemon.run(stop)
+    assert [found["positions"][0] for found in ran.store.saved] == [{"kind": "list", "next": 100}, moved]
+
+
+def test_whoever_asks_to_stop_does_not_wait_for_the_disk(build, at_once):
+    stop = Asked()
+    ran = build(GOOD[:1000], patience=1e9, before_poll=lambda at: setattr(stop, "requested", at == 200))
+    full = Full(ran, 10**9)
+    with pytest.raises(RetriableCheckpointError):
+        ran.daemon.run(stop)
+    assert full.left == 10**9 - 1
+
+
+def test_a_wait_at_the_end_is_ended_by_a_stop(build, at_once, monkeypatch):
+    monkeypatch.setattr("streammoe.runtime.retries.FIRST_PAUSE", 1e6)
+    stop = Asked()
+    ran = build(GOOD[:100], patience=1e9)
+    full = Full(ran, 10**9)
+    looked = []
+
+    def look():
+        looked.append(1)
+        stop.requested = len(looked) > 5
+        return SourceStatus()
+
+    ran.source.status = look
+    with pytest.raises(RetriableCheckpointError):
+        ran.daemon.run(stop)
+    assert full.left == 10**9 - 2
+
+
+def test_what_is_for_good_is_not_tried_again(build, at_once):
+    ran = build(GOOD[:300], policy=CheckpointPolicy(100, 1e9), patience=1e9)
+    asked = []
+
+    def taken(arrays, metadata):
+        asked.append(1)
+        raise CheckpointError("another process has the folder")
+
+    ran.store.save = taken
+    with pytest.raises(CheckpointError):
+        ran.daemon.run(Asked())
+    assert len(asked) == 1
+
+
+def test_learning_waits_once_memory_holds_enough_of_what_cannot_be_written(build, at_once, monkeypatch):
+    monkeypatch.setattr("streammoe.runtime.appending.MOST_WAITING", 20_000)
+    monkeypatch.setattr("streammoe.runtime.retries.FIRST_PAUSE", 0.01)
+    ran = build(GOOD[:2000], predicting=True, patience=1e9)
+    rows = ran.daemon._pipeline.predictions.sink
+    drain, attempts, held = rows._lines._drain, [], []
+
+    def full():
+        attempts.append(len(rows._lines._waiting))
+        if len(attempts) < 4:
+            raise OSError(28, "No space left on device")
+        drain()
+
+    monkeypatch.setattr(rows._lines, "_drain", full)
+    ran.source._before_poll = lambda _: held.append(len(rows._lines._waiting))
+    ran.daemon.run(Asked())
+    assert len(attempts) >= 4
+    assert max(held) < 20_000 + 100 * 300, "no more than a batch beyond the bound"
+    assert ran.store.positions[-1] == 2000
+
+
+# --- other settings while it runs -----------------------------------------------------------------------------------
+
+
+SETTINGS = settings.from_tables(
+    {
+        "source": {"kind": "list"},
+        "schema": {"target": "y"},
+        "checkpoint": {"every_events": 100, "every_seconds": 1e9, "keep": 2, "retry_seconds": 7.0},
+        "dead_letters": {"max_ratio": 0.25},
+        "metrics": {"alive_seconds": 5.0},
+        "model": {"range_factor": 1e9},
+        "predictions": {"kind": "file", "path": "p.jsonl", "interval": 0.0, "gate": False},
+    },
+    "a test",
+    kinds=settings.Kinds({"list": create_model("L", __base__=settings.Section, kind=(str, ...))}),
+)
+
+
+def test_other_settings_hold_from_the_next_batch_on(build, tmp_path):
+    ran = build(GOOD[:600], predicting=True)
+    reached = []
+
+    def change(at):
+        if at == 300:
+            ran.daemon.reconfigure(SETTINGS, judging=False)
+            reached.append(list(ran.store.positions))
+
+    ran.source._before_poll = change
+    ran.daemon.run(Asked())
+    assert reached == [[]], "nothing is saved for settings that judge nothing"
+    assert ran.store.positions == [400, 500, 600]
+    assert ran.store.keep == 2
+    assert ran.daemon._retries.patience == 7.0
+    assert ran.daemon._guard.max_ratio == 0.25
+    assert ran.daemon._health.patience == 5.0
+    assert ran.daemon.model.range_factor == 1e9
+    assert ran.store.saved[-1]["settings"]["model"]["range_factor"] == 1e9
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [("interval" in row, "gate" in row) for row in rows] == [(True, True)] * 300 + [(False, False)] * 300
+
+
+def test_before_other_rules_hold_what_came_before_is_saved(build):
+    """Else a crash would have it judged again, by the new ones."""
+    ran = build(GOOD[:600])
+    ran.source._before_poll = lambda at: at == 300 and ran.daemon.reconfigure(SETTINGS, judging=True)
+    ran.daemon.run(Asked())
+    assert ran.store.positions[0] == 300
+    assert ran.store.saved[0]["settings"] == {"model": {}}
+
+
+def test_other_rules_do_not_hold_where_what_came_before_cannot_be_saved(build, at_once):
+    ran = build(GOOD[:600], patience=1e9)
+    Full(ran, 1)
+
+    def change(at):
+        if at == 300:
+            with pytest.raises(RetriableCheckpointError):
+                ran.daemon.reconfigure(SETTINGS, judging=True)
+
+    ran.source._before_poll = change
+    ran.daemon.run(Asked())
+    assert ran.daemon.model.range_factor == 1e6
+    assert ran.store.positions == [600]
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_clock_that_jumps_changes_nothing(build, monkeypatch, tmp_path):
+    """The time of day may be set back and forth; what is due, alive or waited for goes by a clock that only runs on."""
+    calm = build(GOOD[:1000], policy=CheckpointPolicy(10**9, 3600.0), predicting=True)
+    digest = calm.daemon.run(Asked()).state_digest
+    assert calm.store.positions == [1000]
+    for path in (tmp_path / "state").iterdir():
+        path.unlink()
+    jumps = itertools.cycle([0.0, 4e9, -1e9, 86_400.0, 1.7e9])
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    ran = build(GOOD[:1000], policy=CheckpointPolicy(10**9, 3600.0), predicting=True)
+    assert ran.daemon.run(Asked()).state_digest == digest
+    assert ran.store.positions == [1000], "no checkpoint is due early, nor late"
+    assert all(ran.daemon._health.alive for _ in range(5))
+
+
+# --- beside the learning ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(build):
+    """A daemon whose checkpoints are written once `let` is set; at each poll `seen` gets what was told by then."""
+
+    def held(records, *, every=100, let_at=None, **script):
+        let, began, seen = threading.Event(), threading.Event(), []
+
+        def look(following):
+            if following == let_at:
+                let.set()
+                under_way(ran.daemon)
+            if ran.daemon._writer.busy:
+                assert began.wait(10)  # so that it is known where the other thread is
+            seen.append((following, ran.store.positions, list(ran.told)))
+
+        ran = build(records, policy=CheckpointPolicy(every, 1e9), before_poll=look, **script)
+        ran.source.written = None
+        save = ran.store.save
+
+        def wait(arrays, metadata):
+            began.set()
+            assert let.wait(10)
+            return save(arrays, metadata)
+
+        ran.store.save = wait
+        ran.let, ran.seen = let, seen
+        return ran
+
+    return held
+
+
+def test_learning_goes_on_while_a_checkpoint_is_written(held):
+    ran = held(GOOD[:500], let_at=400)
+    ran.daemon.run(Asked())
+    # What comes to an end between two polls is told to the source after the second one.
+    assert [told for _, _, told in ran.seen[:4]] == [[], ["flushed"], ["flushed"], ["flushed"]]
+    assert ran.seen[4] == (400, [100], ["flushed", "saved"])
+    assert ran.told[:3] == ["flushed", "saved", "committed"]
+    assert ran.store.saved[0]["n"] == 100
+    assert ran.source.commits[0]["next"] == 100
+
+
+def test_one_that_is_due_waits_for_the_one_under_way_and_holds_all_that_came(held):
+    ran = held(GOOD[:500], let_at=400)
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [100, 500]
+    assert ran.told == ["flushed", "saved", "committed"] * 2
+
+
+def test_what_was_learned_meanwhile_counts_towards_the_next_one(held):
+    ran = held(GOOD[:600], every=300, let_at=400)
+    ran.daemon.run(Asked())
+    assert ran.store.positions == [300, 600]
+
+
+@pytest.mark.parametrize("end", ["stop", "source", "failure"])
+def test_one_under_way_is_waited_for_at_the_end(held, end):
+    stop = Asked()
+    failures = {100: SourceError("gone")} if end == "failure" else {}
+    ran = held(GOOD[:200], sizes=[200] if end == "source" else [100], failures=failures)
+    poll = ran.source.poll
+
+    def polled(timeout):
+        batch = poll(timeout)
+        stop.requested = end == "stop"
+        threading.Timer(0.1, ran.let.set).start()  # while the daemon waits at its end
+        return batch
+
+    ran.source.poll = polled
+    if end == "failure":
+        with pytest.raises(SourceError, match="gone"):
+            ran.daemon.run(stop)
+    else:
+        ran.daemon.run(stop)
+    assert ran.store.positions == [200 if end == "source" else 100]
+    assert ran.told == ["flushed", "saved", "committed"]
+
+
+@pytest.mark.parametrize("error", [CheckpointError("no room"), SinkError("no topic"), ZeroDivisionError()])
+def test_what_goes_wrong_beside_the_learning_ends_it(build, error):
+    ran = build(GOOD[:1000], policy=CheckpointPolicy(100, 1e9))
+
+    def fail(arrays, metadata):
+        raise error
+
+    ran.store.save = fail
+    with pytest.raises(type(error)):
+        ran.daemon.run(Asked())
+    assert ran.source.commits == []
+    assert ran.daemon.model.n == 200, "the batch that was learned when it became known"
+
+
+def test_where_predictions_are_transactional_learning_waits(build, monkeypatch):
+    monkeypatch.setattr(Rows, "transactional", True)
+    monkeypatch.setattr(Rows, "commit", lambda self, position, generation: self.told.append("committed"))
+    ran = build(GOOD[:300], policy=CheckpointPolicy(100, 1e9), predicting=True)
+    ran.source.written = None
+    threads = []
+    save = ran.store.save
+    ran.store.save = lambda *content: (threads.append(threading.current_thread()), save(*content))[1]
+    ran.daemon.run(Asked())
+    assert threads == [threading.main_thread()] * 3
+    assert ran.told == ["flushed", "predicted", "saved", "committed"] * 3
+
+
+def test_before_a_source_without_end_goes_on_its_first_one_is_durable(build):
+    stop = Asked()
+    ran = build(GOOD[:300], before_poll=lambda at: setattr(stop, "requested", at == 200), endless=True)
+    ran.source.written = None
+    polled = []
+    ran.source._before_poll = lambda at: (
+        polled.append((at, ran.store.positions)),
+        setattr(stop, "requested", at == 200),
+    )
+    ran.daemon.run(stop)
+    assert polled[1] == (100, [100])
+
+
+def test_a_wide_state_waits_one_turn_for_memory_and_no_more(build, monkeypatch):
+    monkeypatch.setattr("streammoe.runtime.checkpointing._MUCH", 1)
+    ran = build(GOOD[:1000], policy=CheckpointPolicy(100, 1e9))
+    ran.daemon.run(Asked())
+    # Each one, since the windows of the scores grow.
+    assert ran.store.positions == [200, 400, 600, 800, 1000]
+
+
+def test_how_long_learning_stood_still_is_shown(build):
+    metrics = Metrics()
+    build(GOOD[:300], policy=CheckpointPolicy(100, 1e9), metrics=metrics).daemon.run(Asked())
+    value = metrics.registry.get_sample_value
+    assert value("streammoe_checkpoint_pause_seconds_count") == value("streammoe_checkpoint_seconds_count") == 3
 
 
 # --- going on -------------------------------------------------------------------------------------------------------

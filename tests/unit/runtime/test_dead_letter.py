@@ -77,7 +77,7 @@ def test_flushed_letters_are_in_the_file_before_it_is_closed(path):
 
 def test_a_flush_reaches_the_disk(path, monkeypatch):
     synced = []
-    monkeypatch.setattr("os.fsync", lambda descriptor: synced.append(path.read_bytes()))
+    monkeypatch.setattr("os.fsync", lambda descriptor: synced.append(path.exists() and path.read_bytes()))
     sink = DeadLetterFile(path)
     sink.write([letter(b"1")])
     sink.flush()

@@ -1,5 +1,6 @@
 import math
 import re
+import time
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,8 @@ def published(kind):
     metrics.count("learned", 150)
     metrics.count_rejected("malformed", 3)
     metrics.batch(0.02)
-    metrics.checkpoint(0.004)
+    metrics.checkpoint(time.monotonic(), 0.004)
+    metrics.checkpoint_pause(0.002)
     metrics.publish(*learned(kind), (30, 120))
     metrics.source(status({0: 7}, {0: 3}, reconnected=1))
     return metrics
@@ -234,10 +236,10 @@ def test_the_age_of_the_checkpoint_grows_until_the_next_one(monkeypatch):
     age = ("streammoe_checkpoint_age_seconds",)
     now[0] = 130.0
     assert samples(metrics)[age] == 30.0
-    metrics.checkpoint(0.1)
-    assert samples(metrics)[age] == 0.0
+    metrics.checkpoint(129.0, 0.8)
+    assert samples(metrics)[age] == 1.0, "what was learned while it was written would be lost, too"
     now[0] = 131.5
-    assert samples(metrics)[age] == 1.5
+    assert samples(metrics)[age] == 2.5
 
 
 def test_two_daemons_in_a_process_share_no_metric():

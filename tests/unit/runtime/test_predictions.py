@@ -266,6 +266,41 @@ def test_a_part_that_cannot_be_written_is_kept_for_the_next_flush(tmp_path, monk
     assert pa.types.is_struct(parquet.read_table(tmp_path).schema.field("place").type)
 
 
+def test_parts_that_cannot_be_written_wait_and_hold_learning_up_only_when_they_are_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(predictions_module, "MOST_ROWS", 4)
+    attempts = []
+
+    def full(path, data):
+        attempts.append(path)
+        raise OSError(28, "No space left on device")
+
+    sink = prediction_sink(tmp_path / "out.parquet", "parquet")
+    with monkeypatch.context() as patched:
+        patched.setattr(predictions_module.durable, "replace", full)
+        sink.write(rows_from(0))
+        assert not sink.overdue
+        for i in range(2, 10, 2):
+            sink.write(rows_from(i))
+        assert sink.overdue
+        assert len(attempts) == 1, "amid batches it is not tried again and again"
+        with pytest.raises(CheckpointError) as failed:
+            sink.flush()
+        assert failed.value.retriable
+    assert names_in(tmp_path) == []
+    sink.flush()
+    assert not sink.overdue
+    assert parquet.read_table(tmp_path)["model_version"].to_pylist() == list(range(10))
+    assert [parquet.read_table(tmp_path / name).num_rows for name in names_in(tmp_path)] == [4, 4, 2]
+
+
+def test_a_folder_that_was_removed_is_made_again_for_the_next_part(tmp_path):
+    sink = prediction_sink(tmp_path / "rows" / "out.parquet", "parquet")
+    (tmp_path / "rows").rmdir()
+    sink.write(rows_from())
+    sink.flush()
+    assert parquet.read_table(tmp_path / "rows").num_rows == 2
+
+
 # --- intervals ------------------------------------------------------------------------------------------------------
 
 

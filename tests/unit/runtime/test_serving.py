@@ -118,3 +118,12 @@ def test_it_is_alive_while_the_loop_turns_ready_or_not(ask, health):
 
 def test_other_paths_are_told_which_there_are(ask):
     assert ask("/status") == (404, "there are /metrics, /healthz and /readyz\n")
+
+
+def test_it_is_not_ready_while_nothing_can_be_saved(ask, health):
+    health.ready = True
+    health.unsaved = "the disk is full"
+    assert ask("/readyz") == (503, "nothing can be saved: the disk is full\n")
+    assert ask("/healthz")[0] == 200
+    health.unsaved = ""
+    assert ask("/readyz")[0] == 200
