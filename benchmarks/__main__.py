@@ -22,9 +22,10 @@ NAMES = (
     "image_segments",
     "daemon_throughput",
     "daemon_memory",
+    "checkpoint_stall",
     "kafka",
 )
-LONG = ("kafka_kills", "soak")
+LONG = ("file_kills", "kafka_kills", "soak")
 """Minutes to half an hour; run only when asked for by name."""
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
