@@ -220,7 +220,8 @@ class Daemon:
         labels = self._labels.arrays() if self._labels is not None else {}
         jumps, way_back = self._pipeline.jumps, None if self._on_jump is None else self._on_jump.way_back
         if jumps is not None and way_back is not None and self._goes_back:
-            self._store.keep = way_back.keep(self._generation, jumps.sound)
+            # Of an earlier run there may be newer ones than that which this one went on from.
+            self._store.keep = way_back.keep(max(self._store.generations(), default=0), jumps.sound)
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
