@@ -232,6 +232,7 @@ def test_a_range_factor_set_in_between_is_that_of_the_events_after_it():
         each.set_range_factor(1e20)  # with which that would have been refused
         each.learn_one({"a": 1.0, "b": 1.0}, 1.0)
     assert refused(model, {"a": 1.0, "b": HUGE}, 1.0, 1e6).reason == "poison"
+    assert refused(model, {"a": 1e45, "b": 1.0}, 1.0).reason == "out_of_range"
     assert model.state_digest() == twin.state_digest()
 
 
