@@ -211,7 +211,7 @@ class DeadLetter(NamedTuple):
     """Where it was refused: ``decode``, ``validate`` or ``learn``."""
     reason: str
     """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``,
-    ``partial_target``, ``no_key``."""
+    ``partial_target``, ``no_key``, ``poison``, ``jump``."""
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes

@@ -14,6 +14,7 @@ from streammoe.types import AnyArray, FloatArray, IntArray
 __all__ = [
     "MMState",
     "UnsoundError",
+    "copy_array",
     "copy_state",
     "is_finite",
     "is_sound",
@@ -88,6 +89,14 @@ class UnsoundError(ArithmeticError):
 def unsound_parts(state: MMState) -> list[str]:
     """Names of the arrays that hold NaN or infinities."""
     return [name for name, array in state._asdict().items() if not np.isfinite(array).all()]
+
+
+def copy_array(array: FloatArray, spare: FloatArray | None) -> FloatArray:
+    """A copy of an array, in the memory of `spare` where it fits."""
+    if spare is None or spare.shape != array.shape:
+        return array.copy()
+    np.copyto(spare, array)
+    return spare
 
 
 def copy_state(state: MMState, spare: MMState | None = None) -> MMState:

@@ -19,6 +19,7 @@ from streammoe.engine import mm, warmup
 from streammoe.engine.state import (
     MMState,
     UnsoundError,
+    copy_array,
     copy_state,
     is_finite,
     state_arrays,
@@ -782,14 +783,14 @@ class MixtureOfExperts(base.Estimator):
 
     # -- The way back ----------------------------------------------------------------------------------------------
 
-    def copied(self, spare: MMState | None = None) -> Copied:
+    def copied(self, spare: Copied | None = None) -> Copied:
         """All that learning changes, as it is now; arrays of `spare` are taken for it where they fit."""
         return Copied(
             self._encoder.copy(),
             {name: getattr(self, name).copy() for name in self.growing},
             None if self._warm_up is None else self._warm_up.copy(),
-            None if self._state is None else copy_state(self._state, spare),
-            self._residual.copy(),
+            None if self._state is None else copy_state(self._state, spare and spare.state),
+            copy_array(self._residual, spare and spare.residual),
             self._options,
         )
 
@@ -890,7 +891,8 @@ class MixtureOfExperts(base.Estimator):
         if weight == 0.0:
             return
         try:
-            self._guard.learn(self, 1, "_learn_coded_event", row, target, news, np.array([weight]), new_label)
+            event = (row, target, news, np.array([weight]), new_label)
+            self._guard.learn(self, 1, "_learn_coded_event", *event, shared=False)
         except InvalidEvent as error:
             error.row = None  # an event by itself has no index
             raise

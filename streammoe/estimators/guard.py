@@ -48,8 +48,8 @@ class PoisonGuard:
         """Methods and their arguments that lead from the copy to the model as it is."""
         self._rows = 0
         """Learned by them."""
-        self._spare: MMState | None = None
-        """Arrays of a copy that is no longer wanted; those of a large model are slow to come by."""
+        self._spare: Copied | None = None
+        """A copy that is no longer wanted: arrays of a large model are slow to come by."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PoisonGuard:
         return PoisonGuard()
@@ -57,8 +57,15 @@ class PoisonGuard:
     def __reduce__(self) -> tuple[type[PoisonGuard], tuple[()]]:
         return PoisonGuard, ()
 
-    def learn(self, model: MixtureOfExperts, rows: int, method: str, *arguments: Any) -> Any:
+    def learn(self, model: MixtureOfExperts, rows: int, method: str, *arguments: Any, shared: bool = True) -> Any:
         """What a method of the model returns that learns so many rows.
+
+        Args:
+            model: that has this guard.
+            rows: how many.
+            method: its name.
+            *arguments: of the method.
+            shared: whether somebody else may change the arguments later.
 
         Raises:
             UnsoundError: it would leave numbers that are not finite; the model is as it was before.
@@ -68,9 +75,9 @@ class PoisonGuard:
             self.forget()
             self._copied = model.copied(self._spare)
             self._spare = None
-        kept = None
+        kept: Sequence[Any] | None = None
         if rows < EVERY:
-            kept = method, [_own(argument) for argument in arguments]
+            kept = [_own(argument) for argument in arguments] if shared else arguments
         try:
             result = getattr(model, method)(*arguments)
         except InvalidEvent:
@@ -84,14 +91,13 @@ class PoisonGuard:
         if kept is None:
             self.forget()
         else:
-            self._since.append(kept)
+            self._since.append((method, kept))
             self._rows += rows
         return result
 
     def forget(self) -> None:
         """The model was changed by other means, so that nothing before it counts."""
-        if self._copied is not None and self._copied.state is not None:
-            self._spare = self._copied.state
+        self._spare = self._copied or self._spare
         self._copied = None
         self._since = []
         self._rows = 0

@@ -391,7 +391,8 @@ class Daemon:
         if jumps is not None and way_back is not None:
             guard = {"guard": {"jumps": jumps.to_json(), "saved": way_back.to_json()}}
             if self._goes_back:
-                self._store.keep = way_back.keep(self._generation, jumps.sound)
+                # Of an earlier run there may be newer ones than that which this one went on from.
+                self._store.keep = way_back.keep(max(self._store.generations(), default=0), jumps.sound)
         return Content(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},

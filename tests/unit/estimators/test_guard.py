@@ -225,14 +225,44 @@ def test_rows_that_somebody_changes_later_are_no_longer_his():
 
 
 def test_a_range_factor_set_in_between_is_that_of_the_events_after_it():
-    model, twin = (fragile(MoERegressor, range_factor=1e6) for _ in range(2))
+    model, twin = fragile(MoERegressor), fragile(MoERegressor)
     for each in (model, twin):
         learn_all(each, 0, 50)
-        each.learn_one({"a": 1e5, "b": 0.0}, 1.0)
-        each.set_range_factor(0.0)
-        each.learn_one({"a": 1.0, "b": 1e12}, 1.0)
-    refused(model, *poison(MoERegressor))
+        each.learn_one({"a": 1.0, "b": 1e30}, 1.0)
+        each.set_range_factor(1e20)  # with which that would have been refused
+        each.learn_one({"a": 1.0, "b": 1.0}, 1.0)
+    assert refused(model, {"a": 1.0, "b": HUGE}, 1.0, 1e6).reason == "poison"
+    assert refused(model, {"a": 1e45, "b": 1.0}, 1.0).reason == "out_of_range"
     assert model.state_digest() == twin.state_digest()
+
+
+def test_columns_fixed_in_between_stay():
+    model = fragile(MoERegressor)
+    refused(model, {"a": 1e60}, 1.0)
+    model.set_columns(["a", "b"])
+    refused(model, *poison(MoERegressor))
+    assert model.fields == ["a", "b"]
+
+
+def test_outputs_fixed_in_between_stay():
+    model = fragile(MoEMultiTargetRegressor)
+    refused(model, {"a": 1e60}, {"s": 1.0})
+    model.set_targets(["u", "v"])
+    refused(model, *poison(MoEMultiTargetRegressor))
+    assert model.output_names == ["u", "v"]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_convergence_residual_stays_finite_whatever_it_is_shown(estimator):
+    model = estimator(2, degree=2, warmup=WARM_UP, warmup_restarts=1, range_factor=0.0)
+    learn_all(model, 0, 64)
+    x, y = event(estimator, 64)
+    model._state.average_experts[...] = model._state.experts[...] = 0.0
+    model.learn_one({**x, "a": HUGE}, y)  # one in 64 enters, with a square of 1e397
+    assert model.n == 65
+    assert np.isfinite(model._residual).all()
+    learn_all(model, 65, 200)
+    assert np.isfinite(model._residual).all()
 
 
 def interrupted(model, monkeypatch):

@@ -106,9 +106,8 @@ def test_of_joined_labels_the_event_is_set_aside_and_what_waits_goes_on_waiting(
         made = line("regressor")
         joining = LabelJoin("id", made.schema._replace(ignore=("id",)), Limits(1000))
         made.schema = made.schema._replace(ignore=("id",))
-        outcomes = []
-        for batch in stream_of(records, "jsonl", (40,)).batches:
-            outcomes.append(joining.settle(made.process(joining.join(batch))))
+        batches = stream_of(records, "jsonl", (40,)).batches
+        outcomes = [joining.settle(made.process(joining.join(batch))) for batch in batches]
         return made, joining, outcomes
 
     def halves(i, instead):
