@@ -206,7 +206,7 @@ def open_daemon(
         server = None
         health = Health(settings.metrics.alive_seconds)
         if settings.metrics.enabled:
-            server = MetricsServer(settings.metrics.host, settings.metrics.port, health)
+            server = MetricsServer(settings.metrics, health)
             stack.callback(server.close)
         writer = _prediction_writer(settings)
         latest = None if fresh else store.latest()

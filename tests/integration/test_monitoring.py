@@ -20,6 +20,7 @@ from streammoe.runtime.health import Health
 from streammoe.runtime.metrics import CATALOGUE, Metrics
 from streammoe.runtime.scores import ClassificationScores, PrequentialScores
 from streammoe.runtime.serving import MetricsServer
+from streammoe.settings import Metrics as MetricsSettings
 from tests.integration.conftest import without
 from tests.integration.prometheus import Prometheus, program
 
@@ -66,7 +67,7 @@ def prometheus(tmp_path_factory):
     found("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     registries = {kind: Metrics() for kind in ("regressor", "classifier")}
-    servers = [MetricsServer("127.0.0.1", 0, Health(60.0)) for _ in registries]
+    servers = [MetricsServer(MetricsSettings(port=0), Health(60.0)) for _ in registries]
     for server, metrics in zip(servers, registries.values(), strict=True):
         server.show(metrics.registry)
     shutil.copy(CONFIG / "prometheus" / "alerts.yml", folder)

@@ -89,7 +89,7 @@ class TestDefaults:
     def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:
         text = (CONFIG / "default.toml").read_text()
         opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-        assert count == 12
+        assert count == 17
         opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
@@ -100,6 +100,7 @@ class TestDefaults:
         assert (settings.model.bound, settings.model.classes) == ("tight", ("no", "yes"))
         assert settings.predictions == PredictionFile(kind="file", path="predictions.jsonl")
         assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
+        assert (settings.metrics.tls_certfile, settings.metrics.password_file) == ("cert.pem", "password")
 
     def test_every_setting_of_the_default_file_has_a_comment(self) -> None:
         for line in (CONFIG / "default.toml").read_text().splitlines():
