@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import sys
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
-from streammoe.errors import StreammoeError
+from streammoe.errors import ConfigError, StreammoeError
+from streammoe.printing import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LEVELS = ("debug", "info", "warning", "error")
@@ -35,6 +37,16 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
+class Lines(logging.Formatter):
+    """One line for each log record, whatever is in it: records, paths and brokers' answers are others' words."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render `record`; a traceback follows in lines of its own."""
+        harmless = copy.copy(record)
+        harmless.msg, harmless.args = printable(record.getMessage()), None
+        return "\n".join(printable(line) for line in super().format(harmless).split("\n"))
+
+
 def logged(command: Command) -> Command:
     """Give a command the options for logging."""
     for option in (
@@ -51,7 +63,7 @@ def set_up_logging(level: str, form: str) -> None:
     if level != "debug":
         # Not by the logger's level, which would also keep it from those who look for a reason in it.
         handler.addFilter(lambda record: record.name.partition(".")[0] != "kafka")
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("streammoe").setLevel(level.upper())
 
@@ -62,8 +74,8 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except StreammoeError as error:
-        for line in str(error).splitlines():
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
+        for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {printable(problem)}", err=True)
         sys.exit(error.exit_code)
     except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
         raise  # click's own business; a reader that has left is no bug
@@ -196,7 +208,8 @@ def inspect(place: Path, as_json: bool, log_level: str, log_format: str) -> None
             click.echo(json.dumps(found, indent=2))
         else:
             for name, value in found.items():
-                click.echo(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
+                shown = json.dumps(value) if isinstance(value, dict | list) else printable(str(value))
+                click.echo(f"{name:14} {shown}")
 
 
 @main.command(short_help="Score a model on a file, beside others.")

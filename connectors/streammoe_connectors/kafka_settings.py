@@ -46,7 +46,7 @@ _PROMISES = {
     "metric_reporters": "it is code",
     "partition_assignment_strategy": "it is code",
     "partitioner": "it is code",
-    "sasl_oauth_token_provider": "it is code",  # nosec B105 # a reason, and no password
+    "sasl_oauth_token_provider": "it is code",
     "selector": "it is code",
     "ssl_context": "it is code",
     "transactional_id": "transactions are a setting of their own",
