@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 from streammoe.errors import StreammoeError
 from tests.fuzz.checkpoints import Enemy
@@ -29,10 +30,13 @@ def cases(folder):
     """Attacks by name; each takes a number and returns the refusal, if any."""
     for name, model in models():
         arrays, metadata = model.arrays(), model.describe()
-        yield f"model {name}", lambda seed, a=arrays, m=metadata: attack_model(Enemy(a, m, seed).bytes(), folder)
+        yield (
+            f"model {name}",
+            lambda seed, a=arrays, m=metadata: attack_model(Enemy(a, m, Random(seed)).bytes(), folder),
+        )
     for victim in victims(folder):
-        yield f"daemon {victim.name}", lambda seed, v=victim: v.attack(Enemy(*v.checkpoint, seed).bytes())
-    yield "config", lambda seed: attack_config(config(seed), folder)
+        yield f"daemon {victim.name}", lambda seed, v=victim: v.attack(Enemy(*v.checkpoint, Random(seed)).bytes())
+    yield "config", lambda seed: attack_config(config(Random(seed)), folder)
 
 
 def limit_memory():

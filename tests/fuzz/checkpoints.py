@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-import random
 
 import numpy as np
 
@@ -34,12 +33,12 @@ POISON = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e308, -1e308, 5e-324)
 
 
 class Enemy:
-    """Changes arrays and metadata at random, each time one to three things."""
+    """Changes arrays and metadata at random, one to three things; `pick` is a `random.Random`."""
 
-    def __init__(self, arrays, metadata, seed):
+    def __init__(self, arrays, metadata, pick):
         self.arrays = {name: array.copy() for name, array in arrays.items()}
         self.metadata = copy.deepcopy(metadata)
-        self.random = random.Random(seed)
+        self.random = pick
 
     def bytes(self):
         """The bytes of a checkpoint whose digest is right."""

@@ -1,7 +1,6 @@
 """Configurations as an enemy, or a tired user, would write them."""
 
 import json
-import random
 from pathlib import Path
 
 from streammoe.assembly import load_settings
@@ -63,9 +62,8 @@ VALUES = (
 ODD_FLAGS = ("", "=", "a", "a=b", ".=1", "source.=1", "source..a=1", "model.schedule.gamma.x=1", "\x1b=")
 
 
-def config(seed):
-    """Bytes of a file, environment variables and flags."""
-    pick = random.Random(seed)
+def config(pick):
+    """Bytes of a file, environment variables and flags; `pick` is a `random.Random`."""
     data = pick.choice((DEFAULT, *EXAMPLES)).encode()
     for _ in range(pick.randrange(4)):
         data = _spoilt(data, pick)
