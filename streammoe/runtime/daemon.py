@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from streammoe.errors import SourceError, TooManyBadRecords
+from streammoe.errors import SourceError, StreammoeError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
@@ -191,6 +191,12 @@ class Daemon:
         and position seen. The order is the guarantee: nothing is ahead of the state.
         """
         started = time.monotonic()
+        if not self.scores.is_finite():
+            message = (
+                "the scores are not finite: the model has predicted numbers without bound, and is not saved; go back to "
+                "an earlier checkpoint, or begin anew with --fresh"
+            )
+            raise StreammoeError(message)
         labels = self._labels.arrays() if self._labels is not None else {}
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:

@@ -67,6 +67,11 @@ class Scores(ABC):
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         """Take learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
 
+    def is_finite(self) -> bool:
+        """Whether every sum is finite, as those of all events are that a sound model has predicted."""
+        sums = ((each.total, each.exponential) for each in self.averages.values())
+        return all(math.isfinite(total) and math.isfinite(exponential) for total, exponential in sums)
+
     @abstractmethod
     def summary(self) -> dict[str, float | None]:
         """The running means, by name; ``None`` before the first event."""

@@ -92,8 +92,8 @@ class Victim:
                 lines = [",".join(map(str, record.values())) for record in records]
                 path.write_text("\n".join([",".join(records[0]), *lines, ""]))
             else:
-                late = [{"id": record["id"], target: record.pop(target)} for record in records[::2]]
-                path.write_text("".join(json.dumps(record) + "\n" for record in (*records, *late)))
+                late = [{"id": record["id"], target: record.pop(target)} for record in records]
+                path.write_text("".join(json.dumps(record) + "\n" for record in (*records, *late[:40])))
         self.config = self.folder / "config.toml"
         self.config.write_text(f"""
             source = {{ kind = "file", path = "{self.folder}/*.{source}", block_bytes = 4096 }}
