@@ -193,8 +193,8 @@ class Daemon:
         started = time.monotonic()
         if not self.scores.is_finite():
             message = (
-                "the scores are not finite: the model has predicted numbers without bound, and is not saved; go back to "
-                "an earlier checkpoint, or begin anew with --fresh"
+                "the scores are not finite: the model has predicted numbers without bound, and is not saved; go back "
+                "to an earlier checkpoint, or begin anew with --fresh"
             )
             raise StreammoeError(message)
         labels = self._labels.arrays() if self._labels is not None else {}
