@@ -249,7 +249,8 @@ class Rehearsal:
         stage = Stage(root, {})
         home = stage.path("/usr/local")
         home.parent.mkdir(parents=True)
-        stage.path("/tmp").mkdir(mode=0o1777)  # noqa: S108 - the image's own
+        stage.path("/tmp").mkdir()  # noqa: S108 - the image's own
+        stage.path("/tmp").chmod(0o1777)  # noqa: S108 - whatever the umask
         stage.path("/root").mkdir()
         subprocess.run([find_python(match[1]), "-m", "venv", str(home)], check=True)
         # Nothing of the caller's environment comes in, but for what leads pip and TLS to the network.

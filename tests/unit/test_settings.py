@@ -451,7 +451,7 @@ class TestProblems:
     @pytest.mark.parametrize("value", ["9" * 5_000, "[" * 5_000 + "]" * 5_000])
     def test_huge_numbers_and_deep_nesting_are_no_bug(self, config: Path, value: str) -> None:
         with pytest.raises(ConfigError, match=r"model\.seed: must be"):
-            read(config, overrides=[f"model.seed={value}"])
+            read(config, f"model.seed={value}")
         config.write_text(f"model.seed = {value}")
         with pytest.raises(ConfigError, match="is not TOML"):
             read(config)
