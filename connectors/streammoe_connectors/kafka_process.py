@@ -23,7 +23,7 @@ _LAST_WORDS = 2_000
 
 
 class ReaderProcess:
-    """A child process that runs `kafka_reader`, and the frames to and from it.
+    """A child process that runs `kafka_child`, and the frames to and from it.
 
     It ends with this process, however this one ends: it sees its pipes close.
 
@@ -38,7 +38,7 @@ class ReaderProcess:
         try:
             self._process = subprocess.Popen(  # nosec B603 # fixed words, no shell
                 # -P: what lies in the folder that the daemon runs in must not be taken for a module.
-                [sys.executable, "-P", "-m", "streammoe_connectors.kafka_reader"],
+                [sys.executable, "-P", "-m", "streammoe_connectors.kafka_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
