@@ -24,7 +24,10 @@ USER 10001:10001
 RUN streammoe compile
 
 WORKDIR /var/lib/streammoe
-VOLUME /var/lib/streammoe
+# All that is ever written to, beside /tmp: docker run --read-only --tmpfs /tmp --cap-drop ALL
+# --security-opt no-new-privileges works. The kernels are a volume because numba passes over a cache that it cannot write
+# to; Docker fills it from the image. What is in there is machine code: mount nothing there that others may write to.
+VOLUME ["/var/lib/streammoe", "/opt/streammoe/kernels"]
 # Metrics listen inside only, as everywhere; to be scraped from outside: docker run -e STREAMMOE_METRICS__HOST=0.0.0.0
 EXPOSE 9464
 HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \

@@ -12,7 +12,7 @@ WORKERS ?= auto
 DEMO_ARGS ?=
 KAFKA_ARGS ?=
 
-.PHONY: help demo test bench lint format image-check kafka-up kafka-down clean
+.PHONY: help demo test bench lint audit format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ lint: $(VENV)/.stamp-dev  ## Check style, types and who imports whom
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilities of what is installed
+	$(BIN)/bandit -q -c pyproject.toml -r streammoe connectors/streammoe_connectors
+	$(BIN)/python scripts/audit_dependencies.py
 
 format: $(VENV)/.stamp-dev  ## Mend what ruff can mend
 	$(BIN)/ruff check --fix

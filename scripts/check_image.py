@@ -249,7 +249,8 @@ class Rehearsal:
         stage = Stage(root, {})
         home = stage.path("/usr/local")
         home.parent.mkdir(parents=True)
-        stage.path("/tmp").mkdir(mode=0o1777)  # noqa: S108 - the image's own
+        stage.path("/tmp").mkdir()  # noqa: S108 - the image's own
+        stage.path("/tmp").chmod(0o1777)  # noqa: S108 - whatever the umask
         stage.path("/root").mkdir()
         subprocess.run([find_python(match[1]), "-m", "venv", str(home)], check=True)
         # Nothing of the caller's environment comes in, but for what leads pip and TLS to the network.
@@ -364,6 +365,60 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
+def volumes(image: Stage) -> list[Path]:
+    """Where alone the image may write to, beside /tmp."""
+    instruction = image.metadata["VOLUME"]
+    return [image.path(name) for name in instruction.exec_form() or instruction.rest.split()]
+
+
+def fixed_files(image: Stage) -> Iterator[Path]:
+    """All files and folders of the image that a read-only root file system holds still."""
+    writable = {*volumes(image), image.path("/tmp")}  # noqa: S108 - the image's own
+    for folder, folders, files in os.walk(image.root):
+        folders[:] = [name for name in folders if Path(folder, name) not in writable]
+        yield Path(folder)
+        yield from (Path(folder, name) for name in files)
+
+
+def make_read_only(image: Stage) -> None:
+    """Stand in for ``docker run --read-only --tmpfs /tmp``: nobody may write but to volumes and /tmp.
+
+    By permissions, since mounting needs privileges: files and folders belong to root, where this is root, and have no
+    permission to write. The image's user is another one, so that it cannot help itself.
+    """
+    for path in fixed_files(image):
+        if path.is_symlink():
+            continue
+        if os.geteuid() == 0:
+            os.chown(path, 0, 0)
+        path.chmod(path.stat().st_mode & ~0o222)
+
+
+def make_writable(root: Path) -> None:
+    """Undo that for the owner, so that the folder can be removed."""
+    for folder, _, _ in os.walk(root):
+        Path(folder).chmod(0o755)
+
+
+def fixed_state(image: Stage) -> dict[str, tuple[int, int]]:
+    """Sizes and times of what must stay as it is."""
+    state = {}
+    for path in fixed_files(image):
+        status = path.lstat()
+        state[str(path.relative_to(image.root))] = (status.st_size, status.st_mtime_ns)
+    return state
+
+
+def check_nothing_can_be_written(image: Stage) -> None:
+    """See to it that `make_read_only` has an effect on the image's user, and that the volumes are open to it."""
+    script = "import os, sys; print(*(os.access(name, os.W_OK) for name in sys.argv[1:]))"
+    places = [image.path("."), *volumes(image), image.path("/tmp")]  # noqa: S108 - the image's own
+    closed = [image.root, image.path("/usr/local"), image.path("/etc/streammoe"), image.path("/root")]
+    answer = image.run(["python", "-c", script, *map(str, places), *map(str, closed)]).stdout.split()
+    if answer != ["True"] * len(places) + ["False"] * len(closed):
+        raise CheckError(f"of {[*places, *closed]} the image's user may write to: {answer}")
+
+
 def compiled_kernels(image: Stage) -> dict[str, tuple[int, int]]:
     """The kernel cache's files, of which there must be some."""
     cache = Path(image.environment["NUMBA_CACHE_DIR"])
@@ -410,7 +465,19 @@ ROWS = 200_000
 """Much work for each event (32 experts, 30 columns), so that the daemon is still at it when it is told to stop."""
 
 
-def check_daemon(image: Stage) -> None:
+def write_config(image: Stage) -> Path:
+    """Put a configuration where CMD looks for it, and a long file for it to read; returns the former."""
+    data = image.path("/var/lib/streammoe/events.csv")
+    block = "".join(",".join(str((i * j) % 23) for j in range(1, COLUMNS + 2)) + "\n" for i in range(1000))
+    header = ",".join([*(f"x{j}" for j in range(COLUMNS)), "y"])
+    data.write_text(f"{header}\n{block * (ROWS // 1000)}", encoding="utf-8")
+    command = image.metadata["CMD"].exec_form() or []
+    config = Path(image.rewrite(command[-1]))
+    config.write_text(CONFIG.format(data=data, state=data.parent / "state"), encoding="utf-8")
+    return config
+
+
+def check_daemon(image: Stage, config: Path) -> None:
     """Start CMD on a long file, ask for its health as the image does, and stop it as Docker does."""
     health = re.search(r"CMD\s+(\[.*)$", image.metadata["HEALTHCHECK"].rest)
     port = int(image.metadata["EXPOSE"].rest)
@@ -419,14 +486,7 @@ def check_daemon(image: Stage) -> None:
             raise CheckError(
                 f"port {port} is in use here, so the health check would ask another process; free it first"
             )
-    data = image.path("/var/lib/streammoe/events.csv")
-    block = "".join(",".join(str((i * j) % 23) for j in range(1, COLUMNS + 2)) + "\n" for i in range(1000))
-    header = ",".join([*(f"x{j}" for j in range(COLUMNS)), "y"])
-    data.write_text(f"{header}\n{block * (ROWS // 1000)}", encoding="utf-8")
     command = image.metadata["CMD"].exec_form() or []
-    config = Path(image.rewrite(command[-1]))
-    config.write_text(CONFIG.format(data=data, state=data.parent / "state"), encoding="utf-8")
-
     entry = image.metadata["ENTRYPOINT"].exec_form() or []
     argv = image.as_user([*entry, *command[:-1], str(config)])
     with subprocess.Popen(
@@ -477,7 +537,14 @@ def main() -> int:
         forget_fractions(image.root)
         kernels = compiled_kernels(image)
         check_entry_point(image)
-        check_daemon(image)
+        config = write_config(image)
+        make_read_only(image)
+        check_nothing_can_be_written(image)
+        before = fixed_state(image)
+        check_daemon(image, config)
+        if changed := sorted(name for name, state in fixed_state(image).items() if before.get(name) != state):
+            raise CheckError(f"written to outside of the volumes and /tmp: {', '.join(changed)}")
+        print("  read-only root: nothing was written but to the volumes and /tmp", flush=True)
         # Not by a read-only cache: numba would pass over it and compile everything elsewhere, unseen.
         if changed := dict(compiled_kernels(image).items() - kernels.items()):
             raise CheckError(f"compiled at run time, not at build time: {', '.join(sorted(changed))}")
@@ -488,6 +555,7 @@ def main() -> int:
         if options.keep:
             print(f"kept: {scratch}")
         else:
+            make_writable(scratch)
             shutil.rmtree(scratch, ignore_errors=True)
     print("image: fit for use")
     return 0

@@ -19,6 +19,8 @@ from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
+from streammoe.restoring import array_of, is_count, must_be, restoring, shown
+from streammoe.runtime.bookkeeping import check_bookkeeping
 from streammoe.runtime.chained import ChainedSource
 from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, OnJump, ProgressListener, Restored
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
@@ -218,10 +220,12 @@ def open_daemon(
         server = None
         health = Health(settings.metrics.alive_seconds)
         if settings.metrics.enabled:
-            server = MetricsServer(settings.metrics.host, settings.metrics.port, health)
+            server = MetricsServer(settings.metrics, health)
             stack.callback(server.close)
         writer = _prediction_writer(settings)
         latest = None if fresh else store.latest()
+        if latest is not None:
+            _check(settings, latest[1])
         recovered = None
         if writer is not None:
             stack.callback(writer.sink.close)
@@ -254,7 +258,7 @@ def open_daemon(
             pipeline=Pipeline(
                 model,
                 schema_of(settings),
-                _scores(settings, found),
+                _scores(settings, found, model),
                 writer,
                 _jumps(settings, model, found),
                 is_given=bool(model.fields) and not any(counters["outcomes"].values()),
@@ -403,7 +407,7 @@ def _on_jump(
 
     def restore(found: Checkpoint) -> Restored:
         model = _resumed(settings, found)
-        scores, jumps = _scores(settings, found), _jumps(settings, model, found)
+        scores, jumps = _scores(settings, found, model), _jumps(settings, model, found)
         pipeline = Pipeline(model, schema_of(settings), scores, writer, jumps)
         return Restored(pipeline, _labels(settings, found), found.arrays["guard.latest"])
 
@@ -458,22 +462,38 @@ def _labels(settings: Settings, found: Checkpoint | None) -> LabelJoin | None:
     limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
     joining = LabelJoin(labels.key, schema_of(settings), limits)
     if found is not None:
-        joining.restore(found.arrays)
+        with restoring(settings.checkpoint.dir):
+            joining.restore(found.arrays)
     return joining
 
 
-def _scores(settings: Settings, found: Checkpoint | None) -> Scores:
-    if settings.model.kind == "classifier":
-        if found is None:
-            return ClassificationScores()
-        return ClassificationScores.restore(found.metadata["scores"], found.arrays)
+def _scores(settings: Settings, found: Checkpoint | None, model: MixtureOfExperts) -> Scores:
+    outputs = len(settings.schema.targets)
     if found is None:
-        return PrequentialScores(len(settings.schema.targets))
-    return PrequentialScores.restore(found.metadata["scores"], found.arrays)
+        return ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(outputs)
+    with restoring(settings.checkpoint.dir):
+        if settings.model.kind == "classifier":
+            counted = ClassificationScores.restore(found.metadata["scores"], found.arrays)
+            known = len(model.output_names)
+            must_be(counted.classes <= known, f"scores counts {counted.classes} classes, and the model knows {known}")
+            return counted
+        scores = PrequentialScores.restore(found.metadata["scores"], found.arrays)
+        must_be(scores.outputs == outputs, f"scores has {scores.outputs} outputs, and schema.target names {outputs}")
+        return scores
 
 
 def model_from(settings: Settings) -> MixtureOfExperts:
     """A new model as the settings describe it."""
+    if settings.schema.timestamps and settings.model.averaging != "none":
+        LOGGER.warning(
+            "schema.timestamps: times move slowly, so that single steps fit what is near, and the average of their "
+            'coefficients (model.averaging = %r) may fit nothing; compare with model.averaging = "none"',
+            settings.model.averaging,
+        )
+    return _described(settings)
+
+
+def _described(settings: Settings) -> MixtureOfExperts:
     kind = _kind(settings)
     estimator: type[MixtureOfExperts] = (
         MoEClassifier if kind == "classifier" else MoERegressor if kind == "regressor" else MoEMultiTargetRegressor
@@ -488,12 +508,6 @@ def model_from(settings: Settings) -> MixtureOfExperts:
     arguments = {name: value for name, value in given.items() if name in known}
     if arguments["averaging"] == "none":
         arguments["averaging"] = None
-    if schema.timestamps and settings.model.averaging != "none":
-        LOGGER.warning(
-            "schema.timestamps: times move slowly, so that single steps fit what is near, and the average of their "
-            'coefficients (model.averaging = %r) may fit nothing; compare with model.averaging = "none"',
-            settings.model.averaging,
-        )
     model = estimator(**arguments)
     if isinstance(model, MoEMultiTargetRegressor):
         model.set_targets(schema.targets)
@@ -506,12 +520,23 @@ def _begun(settings: Settings, given: Path | None) -> MixtureOfExperts:
     return model if given is None else given_model(given, model, schema_of(settings))
 
 
-def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
-    """The model of a checkpoint, if the settings still describe it."""
-    kept, now = found.metadata.get("settings"), settings.learning_settings()
-    if kept is None:
+def _check(settings: Settings, found: Checkpoint) -> None:
+    """Make sure that a daemon wrote a checkpoint, and that what it kept beside the model is what it must be.
+
+    Raises:
+        CheckpointError: it did not, or something is not.
+    """
+    if found.metadata.get("settings") is None:
         message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
         raise CheckpointError(message)
+    with restoring(settings.checkpoint.dir):
+        check_bookkeeping(found)
+
+
+def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
+    """The model of a checkpoint, if the settings still describe it."""
+    _check(settings, found)
+    kept, now = found.metadata["settings"], settings.learning_settings()
     defaults = settings_module.learning_defaults()
     differences = []
     for section, values in now.items():
@@ -520,11 +545,11 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
             if was == value or (section, name) in MAY_CHANGE:
                 continue
             limit = (section, name) in MAY_RISE
-            if not (limit and cast("int", value) > cast("int", was)):
+            if not (limit and is_count(was) and cast("int", value) > was):
                 only = ", and may only rise" if limit else ""
-                differences.append(f"{section}.{name} was {was!r} and is {value!r} now{only}")
+                differences.append(f"{section}.{name} was {shown(was)} and is {shown(value)} now{only}")
     unknown = [
-        f"{section}.{name} = {value!r}"
+        f"{section}.{name} = {shown(value)}"
         for section, values in kept.items()
         for name, value in values.items()
         if name not in cast("Mapping[str, object]", now.get(section, {}))
@@ -544,11 +569,37 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
         )
         raise CheckpointError(message)
     model = model_of(found, settings.checkpoint.dir)
+    with restoring(settings.checkpoint.dir):
+        _must_describe(settings, model)
     model.set_range_factor(settings.model.range_factor)
     model.set_max_levels(settings.model.max_levels)
     if isinstance(model, MoEClassifier):
         model.max_classes = settings.model.max_classes
     return model
+
+
+def _must_describe(settings: Settings, model: MixtureOfExperts) -> None:
+    """Make sure that a model is what the settings beside it in the checkpoint, which are ours, would have made.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    wanted = _described(settings)
+    must_be(type(model) is type(wanted), f"its model is a {type(model).__name__}, and not as its settings say")
+    has, wants = model.arguments(), wanted.arguments()
+    other = sorted(name for name in wants if has[name] != wants[name] and ("model", name) not in MAY_CHANGE)
+    must_be(not other, f"its model has other arguments than its settings say: {', '.join(other)}")
+    schema, fields = schema_of(settings), model.fields
+    taken = sorted(schema.others.intersection(fields))
+    must_be(not taken, f"its model has features that are none, as its settings say: {shown(taken)}")
+    must_be(all(isinstance(name, str) for name in fields), "its model has features whose names are no texts")
+    listed = not fields or schema.features is None or sorted(fields) == sorted(schema.features)
+    must_be(listed, f"its model has other features than schema.features lists: {shown(fields)}")
+    outputs = model.output_names
+    if isinstance(model, MoEClassifier):
+        must_be(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are no texts")
+    elif outputs:
+        must_be(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
 
 
 def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
@@ -557,7 +608,8 @@ def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
     Raises:
         CheckpointError: the settings describe another model.
     """
-    return Pipeline(_resumed(settings, found), schema_of(settings), _scores(settings, found))
+    model = _resumed(settings, found)
+    return Pipeline(model, schema_of(settings), _scores(settings, found, model))
 
 
 def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, float | None]:
@@ -579,6 +631,8 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
     metadata = found.metadata
     model = model_of(found, place)
     labels = label_arrays(found.arrays)
+    with restoring(place):
+        pending = int((~array_of(labels, "labels.refused", "bool", (None,))).sum()) if labels else 0
     return {
         "path": str(place),
         "n": model.n,
@@ -589,7 +643,7 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
         "scores": _kept_scores(model, found),
-        "pending": int((~labels["labels.refused"]).sum()) if labels else 0,
+        "pending": pending,
         "features": model.feature_names,
         "outputs": model.output_names,
         "warming_up": model.is_warming_up,

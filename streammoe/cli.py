@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import logging
@@ -15,7 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from streammoe.errors import StreammoeError
+from streammoe.errors import ConfigError, StreammoeError
+from streammoe.printing import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LEVELS = ("debug", "info", "warning", "error")
@@ -37,6 +39,16 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
+class Lines(logging.Formatter):
+    """One line for each log record, whatever is in it: records, paths and brokers' answers are others' words."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render `record`; a traceback follows in lines of its own."""
+        harmless = copy.copy(record)
+        harmless.msg, harmless.args = printable(record.getMessage()), None
+        return "\n".join(printable(line) for line in super().format(harmless).split("\n"))
+
+
 def logged(command: Command) -> Command:
     """Give a command the options for logging."""
     for option in (
@@ -53,7 +65,7 @@ def set_up_logging(level: str, form: str) -> None:
     if level != "debug":
         # Not by the logger's level, which would also keep it from those who look for a reason in it.
         handler.addFilter(lambda record: record.name.partition(".")[0] != "kafka")
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("streammoe").setLevel(level.upper())
 
@@ -64,8 +76,8 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except StreammoeError as error:
-        for line in str(error).splitlines():
-            click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
+        for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
+            click.echo(f"{click.style('error:', fg='red', bold=True)} {printable(problem)}", err=True)
         sys.exit(error.exit_code)
     except MemoryError:
         _end_for_want_of("memory", "give it more, or make source.block_bytes, the model or labels.max_pending smaller")

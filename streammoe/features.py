@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from streammoe.kernels.features import (
 )
 from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.robust import winsorised
+from streammoe.restoring import array_of, must_be, shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.features")
@@ -39,6 +40,8 @@ ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNO
 """What `datetime.fromisoformat` is asked to read; by itself it takes any letter between date and time."""
 LEAST_SCALE = 1e-3
 """Smallest scale of a column, in units of its plain standard deviation, far values included."""
+MOST_PLACES = 10_000_000
+"""Categorical fields times levels of the largest one, in a checkpoint: a short list could ask for any memory."""
 LANES = 4
 """Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
 
@@ -487,24 +490,72 @@ class Encoder:
         """Become, from nothing, the encoder that `arrays` describes; without kinds all fields are numeric.
 
         Raises:
-            CheckpointError: a field is of another kind there than `categorical` and `timestamps` make it here.
+            CheckpointError: a field is of another kind there than `categorical` and `timestamps` make it here, or
+                `arrays` describe no encoder.
         """
-        names = _from_json(arrays["encoder.columns"])
-        kinds = _from_json(arrays["encoder.kinds"]) if "encoder.kinds" in arrays else ["numeric"] * len(names)
+        names = names_of(arrays, "encoder.columns", (str, int))
+        kinds = _list_of(arrays, "encoder.kinds") if "encoder.kinds" in arrays else ["numeric"] * len(names)
+        known = len(kinds) == len(names) and all(kind in KIND_NAMES.values() for kind in kinds)
+        must_be(known, f"encoder.kinds holds {shown(kinds)} for {len(names)} fields")
         for name, kind in zip(names, kinds, strict=True):
             if KIND_NAMES[self._kind(name)] != kind:
                 msg = f"{name!s}: is {kind} in the checkpoint and {KIND_NAMES[self._kind(name)]} here; make them agree"
                 raise CheckpointError(msg)
-        entries = _from_json(arrays["encoder.plan"]) if "encoder.plan" in arrays else enumerate([None] * len(names))
-        self._append([(names[j], text) for j, text in entries])
-        self.scaler = Scaler(*(arrays[f"encoder.{name}"] for name in Scaler._fields))
-        self.largest = arrays["encoder.largest"]
-        self.target_largest = arrays["encoder.target_largest"]
+        plan = _list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
+        self._append(self._restored_plan(names, plan))
+        F, C, Q = len(self.fields), len(self.feature_names), self.n_outputs
+        shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
+        self.scaler = Scaler(
+            *(array_of(arrays, f"encoder.{name}", "float64", (shapes[name],)) for name in Scaler._fields)
+        )
+        for name in ("scale", "target_scale"):
+            must_be((getattr(self.scaler, name) > 0.0).all(), f"array encoder.{name} holds scales that are not above 0")
+        self.largest = array_of(arrays, "encoder.largest", "float64", (F,), least=0.0)
+        self.target_largest = array_of(arrays, "encoder.target_largest", "float64", (Q,), least=0.0)
+
+    def check_rows(self, X: FloatArray) -> None:
+        """Make sure that raw rows of a checkpoint, (n, F), are some that this encoder has let in.
+
+        Raises:
+            CheckpointError: they are not.
+        """
+        for j, name in enumerate(self.fields):
+            column = X[:, j]
+            present = column[~np.isnan(column)]
+            least, most = float(self._plan.lowest[j]), float(self._plan.highest[j])
+            if self.kinds[j] == CATEGORICAL:
+                least, most = UNPLACED, len(self.levels[name]) - 1
+                must_be((present == np.floor(present)).all(), f"array warmup.X holds what is no code of {shown(name)}")
+            inside = (present >= least) & (present <= most)
+            must_be(inside.all(), f"array warmup.X holds values of {shown(name)} outside of {least:g} to {most:g}")
 
     # -- Inside ----------------------------------------------------------------------------------------------------
 
     def _n_features(self, degree: int) -> int:
         return 1 + len(self.feature_names) + (degree - 1) * len(self._plan.numeric)
+
+    def _restored_plan(self, names: Sequence[Any], plan: Sequence[Any]) -> list[tuple[Any, str | None]]:
+        """Fields and levels in the order in which they came, once that is one in which they can have come."""
+        met = 0
+        levels: dict[int, set[str]] = {}
+        for entry in plan:
+            j, text = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+            if text is None:
+                must_be(
+                    j == met and not isinstance(j, bool), f"encoder.plan has {shown(entry)} where field {met} is due"
+                )
+                if self._kind(names[met]) == CATEGORICAL:
+                    levels[met] = set()
+                met += 1
+                continue
+            known = levels.get(j) if isinstance(j, int) else None
+            fits = known is not None and isinstance(text, str) and text not in known and len(known) < self.max_levels
+            must_be(fits, f"encoder.plan has {shown(entry)}, which is no new level of a categorical field")
+            cast("set[str]", known).add(text)
+        must_be(met == len(names), f"encoder.plan has {met} of the {len(names)} fields")
+        places = len(levels) * max(map(len, levels.values()), default=0)
+        must_be(places <= MOST_PLACES, f"encoder.plan has levels for a table of {places} places; at most {MOST_PLACES}")
+        return [(names[j], text) for j, text in plan]
 
     def _kind(self, name: Any) -> int:
         return CATEGORICAL if name in self.categorical else TIMESTAMP if name in self.timestamps else NUMERIC
@@ -658,9 +709,27 @@ def _as_json(values: Sequence[Any]) -> AnyArray:
     return np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)
 
 
-def _from_json(array: AnyArray) -> list[Any]:
-    found: list[Any] = json.loads(array.tobytes())
-    return found
+def names_of(arrays: Mapping[str, AnyArray], name: str, kinds: tuple[type, ...]) -> list[Any]:
+    """A JSON list of different names from an array of bytes.
+
+    Raises:
+        CheckpointError: it is something else, or one of them is of another type than `kinds`.
+    """
+    names = _list_of(arrays, name)
+    for each in names:
+        must_be(type(each) in kinds, f"{name} holds {shown(each)}, which is no name")
+    must_be(len(set(names)) == len(names), f"{name} holds a name twice")
+    return names
+
+
+def _list_of(arrays: Mapping[str, AnyArray], name: str) -> list[Any]:
+    found: Any = json.loads(array_of(arrays, name, "uint8", (None,)).tobytes(), parse_constant=_no_name)
+    must_be(isinstance(found, list), f"{name} is {shown(found)}, and must be a JSON list")
+    return list(found)
+
+
+def _no_name(text: str) -> None:
+    raise ValueError(f"{text} is no name")
 
 
 def _moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:

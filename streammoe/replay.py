@@ -20,7 +20,8 @@ from streammoe.assembly import compile_kernels, resumed_pipeline
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
 from streammoe.ports import Batch, DeadLetter
-from streammoe.runtime.dead_letter import printable, read_letter
+from streammoe.printing import printable
+from streammoe.runtime.dead_letter import read_letter
 from streammoe.runtime.joining import digest_with, label_arrays
 from streammoe.runtime.pipeline import Pipeline, Processed
 from streammoe.settings import Settings

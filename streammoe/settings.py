@@ -21,6 +21,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SecretStr,
     SkipValidation,
     StringConstraints,
     ValidationError,
@@ -253,6 +254,52 @@ class Metrics(Section):
     """0 takes any free port."""
     alive_seconds: float = Field(300.0, gt=0)
     """How long one turn of the learning loop may take before /healthz says that it hangs."""
+    tls_certfile: Text | None = None
+    """The certificate, with those of the authorities behind it; without it nothing is encrypted."""
+    tls_keyfile: Text | None = Field(None, validate_default=True)
+    """Its private key, without a password."""
+    username: Text | None = None
+    """Who may scrape, with a password."""
+    password: SecretStr | None = None
+    """That user's; better in one of the next two."""
+    password_file: Text | None = None
+    """A file that holds it; a line end behind it is not part of it."""
+    password_env: Text | None = Field(None, validate_default=True)
+    """The environment variable that holds it."""
+    bearer_token: SecretStr | None = None
+    """What else may stand for a user and password; better in one of the next two."""
+    bearer_token_file: Text | None = None
+    """A file that holds it."""
+    bearer_token_env: Text | None = Field(None, validate_default=True)
+    """The environment variable that holds it."""
+
+    @field_validator("tls_keyfile")
+    @classmethod
+    def _with_certificate(cls, key: str | None, info: ValidationInfo) -> str | None:
+        if "tls_certfile" in info.data and (key is None) != (info.data["tls_certfile"] is None):
+            raise ValueError("must be set together with metrics.tls_certfile, and left out without it")
+        return key
+
+    @field_validator("username")
+    @classmethod
+    def _without_colon(cls, username: str | None) -> str | None:
+        if username is not None and ":" in username:
+            raise ValueError("must not hold a colon, which ends a user's name where it is sent")
+        return username
+
+    @field_validator("password_env", "bearer_token_env")
+    @classmethod
+    def _one_secret(cls, variable: str | None, info: ValidationInfo) -> str | None:
+        name = str(info.field_name).removesuffix("_env")
+        given = [variable, info.data.get(name), info.data.get(f"{name}_file")]
+        count = sum(value is not None for value in given)
+        if count > 1:
+            raise ValueError(f"must not be set together with others; choose one of {name}, {name}_file and {name}_env")
+        if name == "password" and "username" in info.data and (count == 1) != (info.data["username"] is not None):
+            raise ValueError(
+                "must be set where metrics.username is, unless password_file or password is; or none of them"
+            )
+        return variable
 
 
 PREDICTION_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -438,7 +485,7 @@ class _Reader:
             self._unreadable(f"cannot be read ({error.strerror}); give the path of a config file")
         except UnicodeDecodeError as error:
             self._unreadable(f"is not UTF-8 text (byte {error.start}); save it in that encoding")
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # beside TOMLDecodeError, of huge numbers and deep nesting
             self._unreadable(f"is not TOML: {error}")
 
     def _unreadable(self, sentence: str) -> NoReturn:
@@ -624,7 +671,7 @@ def _within(table: object, location: tuple[int | str, ...]) -> Iterator[str]:
 def _parsed(text: str) -> object:
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text  # plain text needs no quotes in a shell
     return table["value"] if len(table) == 1 else text
 

@@ -23,6 +23,7 @@ from streammoe_connectors.listing import (
     expand,
     explained,
     inspect,
+    is_named,
     kind_of,
     listed,
 )
@@ -64,7 +65,7 @@ class FiniteFiles:
             self._files.append(inspect(path, self._settings.format))
             if position is not None:
                 _LOGGER.info("%s is new since the checkpoint; it is read after the files listed there", path)
-        sizes = [_size_done(file) if file["done"] else _size_now(file) for file in self._files]
+        sizes = [self._size_done(file) if file["done"] else _size_now(file) for file in self._files]
         self._done_bytes = sum(size for size, file in zip(sizes, self._files, strict=True) if file["done"])
         self._bytes_total = sum(sizes)
         self._pass_over_done()
@@ -94,6 +95,13 @@ class FiniteFiles:
 
     def _resume(self, file: File) -> File:
         path = file["path"]
+        if not is_named(self._settings.path, path):
+            # Whoever can write a checkpoint must not choose which files are read.
+            raise SourceError(
+                f"the checkpoint goes on in the middle of {path!r}, which source.path {self._settings.path!r} does not "
+                "name; let the first [[source]] name it and a second one the new files, or start with a fresh "
+                "checkpoint folder"
+            )
         if not Path(path).exists():
             raise SourceError(f"{path} was removed before all of it was read; {START_AFRESH}")
         now = inspect(path, self._settings.format)
@@ -164,28 +172,30 @@ class FiniteFiles:
         while not self.finished and self._files[self._at]["done"]:
             self._at += 1
 
+    def _size_done(self, file: File) -> int:
+        """What a finished file, which may be gone, had; another one under its name would never be read."""
+        path, had = file["path"], file.get("size", file["offset"])
+        # If it was followed, it was rotated away before it was done; and what the settings do not name is not opened.
+        if "rotation" in file or not is_named(self._settings.path, path):
+            return had
+        try:
+            size = Path(path).stat().st_size
+        except OSError:  # finished files need not stay
+            return had
+        with explained(path), Path(path).open("rb") as stream:
+            check_head(file, stream)
+        if size < had:
+            raise SourceError(
+                f"{path} was replaced after it had been read to its end: it has {size} bytes and had {had}; give new "
+                "data a new name, or start with a fresh checkpoint folder"
+            )
+        if size > had:
+            _LOGGER.warning(
+                "%s grew by %d bytes after it had been read to its end; they are not read", path, size - had
+            )
+        return had
+
 
 def _size_now(file: File) -> int:
     with explained(file["path"]):
         return Path(file["path"]).stat().st_size
-
-
-def _size_done(file: File) -> int:
-    """What a finished file, which may be gone, had; another one in its place, under its name, would never be read."""
-    path, had = file["path"], file.get("size", file["offset"])
-    if "rotation" in file:  # it was followed, and rotated away before it was done
-        return had
-    try:
-        size = Path(path).stat().st_size
-    except OSError:  # finished files need not stay
-        return had
-    with explained(path), Path(path).open("rb") as stream:
-        check_head(file, stream)
-    if size < had:
-        raise SourceError(
-            f"{path} was replaced after it had been read to its end: it has {size} bytes and had {had}; give new data "
-            "a new name, or start with a fresh checkpoint folder"
-        )
-    if size > had:
-        _LOGGER.warning("%s grew by %d bytes after it had been read to its end; they are not read", path, size - had)
-    return had

@@ -25,6 +25,7 @@ from streammoe_connectors.listing import (
     explained,
     file_at,
     inspect,
+    is_named,
     is_same,
     kind_of,
     listed,
@@ -242,6 +243,14 @@ class FollowedFiles:
                 anew there.
         """
         rotation = file.get("rotation", 0)
+        if not is_named(self._settings.path, file["path"]):
+            if file["done"]:
+                return
+            # Whoever can write a checkpoint must not choose which files are read.
+            raise SourceError(
+                f"the checkpoint goes on in the middle of {file['path']!r}, which source.path {self._settings.path!r} "
+                "does not name; let it name that file too, or start with a fresh checkpoint folder"
+            )
         if file["done"] and ("rotation" in file or not self._may_have_grown(file)):
             self._done.append({**file, "rotation": rotation})
             return

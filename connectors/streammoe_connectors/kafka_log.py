@@ -174,7 +174,9 @@ def check_position(position: Position) -> None:
         )
     try:
         for topic in position["topics"].values():
-            if not all(number.isdecimal() and isinstance(at, int) for number, at in topic["partitions"].items()):
+            if not all(_is_number(number) and _is_offset(at) for number, at in topic["partitions"].items()):
+                raise TypeError
+            if not isinstance(topic["id"], str | None):
                 raise TypeError
         if not isinstance(position["owner"], str):
             raise TypeError
@@ -183,3 +185,12 @@ def check_position(position: Position) -> None:
             "the checkpoint's position is not one of Kafka's: it must hold owner, and topics with partitions and their "
             "offsets; go back to an earlier checkpoint, or start with a fresh checkpoint folder"
         ) from None
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is the number of a partition, of which Kafka has less than 2^31."""
+    return text.isascii() and text.isdecimal() and len(text) <= 10
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

@@ -7,7 +7,7 @@ import fcntl
 import os
 import select
 import signal
-import subprocess
+import subprocess  # nosec B404 # for the reader, an interpreter of our own
 import sys
 import tempfile
 import time
@@ -36,8 +36,9 @@ class ReaderProcess:
         # Until the child ignores them, signals to the group must not reach it: it inherits what is blocked.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "streammoe_connectors.kafka_child"],
+            self._process = subprocess.Popen(  # nosec B603 # fixed words, no shell
+                # -P: what lies in the folder that the daemon runs in must not be taken for a module.
+                [sys.executable, "-P", "-m", "streammoe_connectors.kafka_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

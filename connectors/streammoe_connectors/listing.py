@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import glob
 import hashlib
 import os
@@ -88,14 +89,84 @@ def listed(position: Position) -> list[File]:
     """The files of a position.
 
     Raises:
-        SourceError: it is not a position in files.
+        SourceError: it is not a position in files, or no version of this source wrote it.
     """
     if position.get("kind") != "file":
         raise SourceError(
             f"the checkpoint's position is of kind {position.get('kind')!r}, and source.kind is 'file'; "
             "go back to that source, or start with a fresh checkpoint folder"
         )
-    return cast("list[File]", position["files"])
+    files = position.get("files")
+    if not (isinstance(files, list) and all(isinstance(file, dict) and _is_file(file) for file in files)):
+        raise SourceError(
+            "the checkpoint's position is not one of files: each must have its path, inode, head and offset; go back "
+            "to an earlier checkpoint, or start with a fresh checkpoint folder"
+        )
+    return cast("list[File]", files)
+
+
+def _is_file(entry: dict[str, object]) -> bool:
+    """Whether it is a `File`, with a head no longer than this source takes."""
+    texts, counts, marks = ("path", "head_sha256"), ("inode", "head_bytes", "offset"), ("done",)
+    known = {*texts, *counts, *marks, "size", "rotation"}
+    if not known.issuperset(entry) or not entry.keys() >= known - {"size", "rotation"}:
+        return False
+    path, head_bytes = entry["path"], entry["head_bytes"]
+    return (
+        all(isinstance(entry[name], str) for name in texts)
+        and all(_is_count(entry[name]) for name in known.intersection(entry).difference(texts, marks))
+        and isinstance(entry["done"], bool)
+        and isinstance(head_bytes, int)
+        and head_bytes <= HEAD_BYTES
+        and isinstance(path, str)
+        and path != ""
+        and "\0" not in path
+        and _is_utf8(path)
+    )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether the system can be asked for a file of this name."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_named(pattern: str, path: str) -> bool:
+    """Whether a path or glob stands for `path`, whatever is there now.
+
+    Without regard to links, and of hidden names only those that it spells out.
+
+    >>> is_named("logs/*.csv", "logs/a.csv"), is_named("logs/**/a.csv", "logs/b/c/a.csv"), is_named("*", "../a.csv")
+    (True, True, False)
+    """
+    return pattern == path or _matches(Path(pattern).absolute().parts, Path(path).absolute().parts)
+
+
+def _matches(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    # After each part of the pattern: how many parts of the path it may have taken.
+    taken = {0}
+    for wanted in pattern:
+        if wanted == "**":
+            for n, part in enumerate(parts):
+                if n in taken and not part.startswith("."):
+                    taken.add(n + 1)
+        else:
+            taken = {n + 1 for n in taken if n < len(parts) and _is_part(wanted, parts[n])}
+    return len(parts) in taken
+
+
+def _is_part(wanted: str, part: str) -> bool:
+    if wanted == part:
+        return True
+    is_hidden = part == ".." or (part.startswith(".") and not wanted.startswith("."))
+    return not is_hidden and fnmatch.fnmatchcase(part, wanted)
 
 
 def inspect(path: str, format: str) -> File:

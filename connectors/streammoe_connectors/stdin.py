@@ -73,6 +73,11 @@ class StdinSource(Source):
                     f"the checkpoint's position is of kind {position.get('kind')!r}, and source.kind is 'stdin'; "
                     "go back to that source, or start with a fresh checkpoint folder"
                 )
+            if not isinstance(position.get("offset"), int):
+                raise SourceError(
+                    "the checkpoint's position is not one of stdin: it must hold an offset; go back to an earlier "
+                    "checkpoint, or start with a fresh checkpoint folder"
+                )
             _LOGGER.warning(
                 "stdin cannot be sought: %d bytes had been read when the checkpoint was written, and whatever comes "
                 "now counts as new",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from streammoe.experts import Family
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
+from streammoe.restoring import LARGEST_COUNT, array_of, must_be
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 __all__ = [
@@ -19,9 +21,9 @@ __all__ = [
     "is_finite",
     "is_sound",
     "restart_average",
+    "restored_state",
     "state_arrays",
     "state_at",
-    "state_from_arrays",
     "unsound_parts",
     "widen",
     "with_class",
@@ -113,9 +115,62 @@ def state_arrays(state: MMState, prefix: str) -> dict[str, AnyArray]:
     return {f"{prefix}.{name}": array for name, array in state._asdict().items()}
 
 
-def state_from_arrays(arrays: dict[str, AnyArray], prefix: str) -> MMState:
-    """The inverse of `state_arrays`."""
-    return MMState(*(np.ascontiguousarray(arrays[f"{prefix}.{name}"]) for name in MMState._fields))
+def restored_state(
+    arrays: Mapping[str, AnyArray], prefix: str, family: Family, *, n_experts: int, n_outputs: int, p_w: int, p_v: int
+) -> MMState:
+    """The inverse of `state_arrays`, for a model of these sizes; p_w and p_v with padding.
+
+    Raises:
+        CheckpointError: an array is missing, has another shape, or holds what no state can.
+    """
+    K, N, V = n_experts, family.n_rows(n_outputs), family.n_variances(n_outputs)
+    # (K, Q) or (K, Q, Q). Asked of a single output, since Q is only a claim so far.
+    variances = (K, *[V] * (family.variances_of(np.ones(1), 1).ndim - 1))
+    shapes: dict[str, tuple[int, ...]] = {
+        "n": (1,),
+        "n_average": (1,),
+        "decay": (1,),
+        "prior_weight": (1,),
+        "gate": (K - 1, p_w),
+        "gate_gram": (p_w, p_w),
+        "gate_inverse": (p_w, p_w),
+        "experts": (K, N, p_v),
+        "variances": variances,
+        "masses": (K,),
+        "expert_grams": (K, p_v, p_v),
+        "expert_inverses": (K, p_v, p_v),
+        "average_gate": (K - 1, p_w),
+        "average_experts": (K, N, p_v),
+        "average_variances": variances,
+        "prior_gate_gram": (p_w,),
+        "prior_expert_gram": (p_v,),
+        "prior_experts": (N, p_v),
+        "prior_variances": (V,),
+    }
+    counts = {"n", "n_average"}
+    least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
+    state = MMState(
+        *(
+            np.ascontiguousarray(
+                array_of(
+                    arrays,
+                    f"{prefix}.{name}",
+                    "int64" if name in counts else "float64",
+                    shapes[name],
+                    least=0.0 if name in least else -np.inf,
+                    most=LARGEST_COUNT if name in counts else 1.0 if name in {"decay", "prior_weight"} else np.inf,
+                )
+            )
+            for name in MMState._fields
+        )
+    )
+    must_be(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
+    must_be(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
+    for name in ("variances", "average_variances"):
+        array = getattr(state, name)
+        own = np.diagonal(array, axis1=-2, axis2=-1) if array.ndim == 3 else array
+        must_be((own > 0.0).all(), f"array {prefix}.{name} holds variances that are not above 0")
+    return state
 
 
 def is_finite(state: MMState) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 import numpy as np
 
 from streammoe.engine.mm import Scores, learn, learning_options, new_residual, random_start
-from streammoe.engine.state import MMState, copy_state, state_arrays, state_from_arrays, widen, with_class
+from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
+from streammoe.restoring import array_of, must_be
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 PRIOR_STRENGTH = 1.0
@@ -17,14 +19,14 @@ PRIOR_STRENGTH = 1.0
 class WarmUp:
     """Rows kept for the batch fit, in raw numbers (NaN = missing), and a recursive fit of one expert to them."""
 
-    def __init__(self, family: Family, n_outputs: int, p_v: int) -> None:
+    def __init__(self, family: Family, n_outputs: int, p_v: int, recursive: MMState | None = None) -> None:
         self.family = family
         self.n_outputs = n_outputs
         self.X = np.empty((0, 0))
         self.Y = np.empty((0, family.n_targets(n_outputs)))
         self.weights = np.empty(0)
         self.count = 0
-        self.recursive: MMState = random_start(
+        self.recursive: MMState = recursive or random_start(
             family, n_experts=1, p_w=p_v, p_v=p_v, n_outputs=n_outputs, prior_strength=PRIOR_STRENGTH, seed=0
         )
 
@@ -97,15 +99,32 @@ class WarmUp:
         return {**kept, **state_arrays(self.recursive, "warmup.recursive")}
 
     @classmethod
-    def from_arrays(cls, family: Family, n_outputs: int, arrays: dict[str, AnyArray]) -> WarmUp:
-        """The inverse of `arrays`."""
-        warm_up = cls(family, n_outputs, 1)
-        warm_up.X = np.require(arrays["warmup.X"], requirements=["C", "W"])
-        warm_up.Y = np.require(arrays["warmup.Y"], requirements=["C", "W"])
-        warm_up.count = len(warm_up.Y)
+    def from_arrays(
+        cls, family: Family, arrays: Mapping[str, AnyArray], *, n_outputs: int, n_fields: int, p_v: int
+    ) -> WarmUp:
+        """The inverse of `arrays`, for a model of these sizes; p_v with padding.
+
+        Raises:
+            CheckpointError: an array is missing, has another shape, or holds what no buffer can. Of X, which means
+                nothing here, only the shape is looked at.
+        """
+        recursive = restored_state(
+            arrays, "warmup.recursive", family, n_experts=1, n_outputs=n_outputs, p_w=p_v, p_v=p_v
+        )
+        Y = array_of(arrays, "warmup.Y", "float64", (None, family.n_targets(n_outputs)))
+        if not family.is_metric:
+            known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
+            must_be(known.all(), f"array warmup.Y holds what is no index of the {n_outputs} classes")
+        warm_up = cls(family, n_outputs, p_v, recursive)
+        X = array_of(arrays, "warmup.X", "float64", (len(Y), n_fields), finite=False)
+        warm_up.X = np.require(X, requirements=["C", "W"])
+        warm_up.Y = np.require(Y, requirements=["C", "W"])
+        warm_up.count = len(Y)
         # Checkpoints of version 0.1 know no weights.
-        warm_up.weights = np.require(arrays.get("warmup.weights", np.ones(warm_up.count)), requirements=["C", "W"])
-        warm_up.recursive = state_from_arrays(arrays, "warmup.recursive")
+        given = {"warmup.weights": np.ones(len(Y)), **arrays}
+        weights = array_of(given, "warmup.weights", "float64", (len(Y),), least=0.0)
+        must_be((weights > 0.0).all(), "array warmup.weights holds weights that are not above 0")
+        warm_up.weights = np.require(weights, requirements=["C", "W"])
         return warm_up
 
     def _reserve(self, rows: int, columns: int) -> None:

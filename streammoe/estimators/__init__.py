@@ -11,6 +11,7 @@ from streammoe.estimators.guard import POISON
 from streammoe.estimators.multitarget import MoEMultiTargetRegressor
 from streammoe.estimators.regressor import MoERegressor
 from streammoe.persistence import Checkpoint, read_checkpoint
+from streammoe.restoring import restoring, shown
 
 __all__ = [
     "POISON",
@@ -37,11 +38,12 @@ def model_of(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> MixtureOfE
     """The model that a checkpoint holds; `path` says where it came from.
 
     Raises:
-        CheckpointError: it needs a newer version.
+        CheckpointError: it needs a newer version, or describes no model.
     """
-    description = checkpoint.metadata["model"]
     kinds = {kind.__name__: kind for kind in (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)}
-    if description["kind"] not in kinds:
-        msg = f"{path}: holds a {description['kind']!r}, which this version does not know; upgrade streammoe"
-        raise CheckpointError(msg)
-    return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)
+    with restoring(path):
+        description = checkpoint.metadata["model"]
+        if description["kind"] not in kinds:
+            msg = f"holds a {shown(description['kind'])}, which this version does not know; upgrade streammoe"
+            raise CheckpointError(msg)
+        return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)

@@ -22,9 +22,9 @@ from streammoe.engine.state import (
     copy_array,
     copy_state,
     is_finite,
+    restored_state,
     state_arrays,
     state_at,
-    state_from_arrays,
     widen,
 )
 from streammoe.engine.warming import WarmUp
@@ -45,10 +45,13 @@ from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level
 from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions, Trace
 from streammoe.persistence import durable, pieces, state_digest
+from streammoe.restoring import array_of, must_be, shown
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
+_OWN = ("encoder.", "state.", "warmup.")
+"""How the names of arrays begin that are a model's and shape it."""
 
 
 class Outcome(NamedTuple):
@@ -826,16 +829,19 @@ class MixtureOfExperts(base.Estimator):
             raise PoisonedModel(message)
         return arrays
 
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the constructor, as a checkpoint holds them."""
+        given = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+
     def describe(self) -> dict[str, Any]:
         """The JSON part of a checkpoint: which model this is, and its fingerprint."""
         return {**self.identify(), "state_digest": self.state_digest()}
 
     def identify(self) -> dict[str, Any]:
         """`describe` without the fingerprint, which takes a while for a wide model."""
-        given = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
-        arguments = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
         return {
-            "model": {"kind": type(self).__name__, "arguments": arguments},
+            "model": {"kind": type(self).__name__, "arguments": self.arguments()},
             "n": self.n,
         }
 
@@ -845,7 +851,12 @@ class MixtureOfExperts(base.Estimator):
 
     @classmethod
     def from_checkpoint(cls, arrays: dict[str, AnyArray], description: Mapping[str, Any]) -> Self:
-        """The inverse of `arrays` and `describe`."""
+        """The inverse of `arrays` and `describe`.
+
+        Raises:
+            CheckpointError: an array is missing, unknown, of another shape than the model asks for, or holds what no
+                model can. `streammoe.restoring` says the same of other errors, which a description may cause.
+        """
         arguments: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in description["arguments"].items()
         }
@@ -855,13 +866,28 @@ class MixtureOfExperts(base.Estimator):
         model._restore_outputs(arrays)
         model._encoder = model._new_encoder()
         model._encoder.restore(arrays)
-        if "warmup.X" in arrays:
-            model._warm_up = WarmUp.from_arrays(model._family, model._n_outputs, arrays)
-        if "state.n" in arrays:
-            model._state = state_from_arrays(arrays, "state")
+        model._restore_state(arrays)
+        unknown = sorted({name for name in arrays if name.startswith(_OWN)} - model._shaping_arrays().keys())
+        must_be(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
         model._options = model._new_options()
-        model._residual = arrays["diagnostics.residual"]
         return model
+
+    def _restore_state(self, arrays: Mapping[str, AnyArray]) -> None:
+        """The state, or what there is before the warm-up is over; both do not go together."""
+        family, Q, p_v = self._family, self._n_outputs, self._encoder.expert_width
+        size = 0
+        must_be(Q or not ("state.n" in arrays or "warmup.X" in arrays), "there is a state of a model without outputs")
+        if "state.n" in arrays:
+            p_w = self._encoder.gate_width
+            self._state = restored_state(
+                arrays, "state", family, n_experts=self.n_experts, n_outputs=Q, p_w=p_w, p_v=p_v
+            )
+            size = len(mm.new_residual(family, self._state, Q))
+        elif "warmup.X" in arrays:
+            n_fields = len(self._encoder.fields)
+            self._warm_up = WarmUp.from_arrays(family, arrays, n_outputs=Q, n_fields=n_fields, p_v=p_v)
+            self._encoder.check_rows(self._warm_up.X)
+        self._residual = array_of(arrays, "diagnostics.residual", "float64", (size,), finite=False)
 
     def _output_arrays(self) -> dict[str, AnyArray]:
         """What is known of the outputs, by name, for a checkpoint."""
@@ -1158,12 +1184,6 @@ def _sliced(texts: Mapping[Any, Sequence[str | None]], piece: slice) -> dict[Any
 
 def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
     return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
-
-
-def names_from(array: AnyArray) -> list[Any]:
-    """The inverse of `names_array`."""
-    names: list[Any] = json.loads(array.tobytes())
-    return names
 
 
 def names_array(names: Sequence[Any], what: str) -> AnyArray:

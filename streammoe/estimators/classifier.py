@@ -13,9 +13,10 @@ from streammoe import schedules
 from streammoe.engine.state import with_class
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.arguments import is_whole
-from streammoe.estimators.base import MixtureOfExperts, names_array, names_from
+from streammoe.estimators.base import MixtureOfExperts, names_array
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import Family, families
+from streammoe.features import names_of
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
@@ -355,7 +356,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         return {"encoder.classes": names_array(self._labels, "labels")}
 
     def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
-        self._labels = names_from(arrays["encoder.classes"])
+        self._labels = names_of(arrays, "encoder.classes", (str, int, float, bool))
         self._index = {label: index for index, label in enumerate(self._labels)}
 
     @classmethod

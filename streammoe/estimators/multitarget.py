@@ -12,10 +12,10 @@ from river import base
 from streammoe.distributions import MultivariateGaussianMixture
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.arguments import finite_array
-from streammoe.estimators.base import MixtureOfExperts, names_array, names_from
+from streammoe.estimators.base import MixtureOfExperts, names_array
 from streammoe.estimators.frames import frame_like, table_of
 from streammoe.experts import Family, families
-from streammoe.features import number
+from streammoe.features import names_of, number
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
@@ -292,7 +292,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         return {"encoder.targets": names_array(self._targets, "names of outputs")}
 
     def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
-        self._targets = names_from(arrays["encoder.targets"])
+        self._targets = names_of(arrays, "encoder.targets", (str, int, float, bool))
 
     @classmethod
     def from_parameters(

@@ -17,7 +17,7 @@ import numpy as np
 
 from streammoe.errors import ConfigError, not_installed
 from streammoe.evaluation.run import Evaluation
-from streammoe.runtime.dead_letter import printable
+from streammoe.printing import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.errors import CheckpointError
+from streammoe.restoring import UNREAD, is_shallow, shown
 from streammoe.types import AnyArray
 
 FORMAT = 1
@@ -95,15 +96,17 @@ def decode(data: bytes, origin: str) -> Checkpoint:
         arrays, text = _unpack(data)
         # Packing again and comparing covers what no digest does: blanks, key order, offsets, bytes after the end.
         sound = _pack(arrays, text) == data
-        header = json.loads(text)
+        header = json.loads(text, parse_constant=_refuse_constant)
         number = header.pop("format")
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise CheckpointError(f"{origin}: not a checkpoint, or cut off or damaged ({error!r})") from error
+        if not is_shallow(header):
+            raise ValueError("its metadata is nested too deeply")
+    except UNREAD as error:
+        raise CheckpointError(f"{origin}: not a checkpoint, or cut off or damaged ({shown(error)})") from error
     if not sound:
         raise CheckpointError(f"{origin}: damaged, its content does not match its digest")
     if number != FORMAT:
         raise NewerCheckpointError(
-            f"{origin}: has checkpoint format {number!r}, this version of streammoe reads format {FORMAT}; "
+            f"{origin}: has checkpoint format {shown(number)}, this version of streammoe reads format {FORMAT}; "
             "run the version that wrote it, or a later one"
         )
     return Checkpoint(arrays, header)
@@ -162,6 +165,10 @@ def _unpack(data: bytes) -> tuple[dict[str, AnyArray], str]:
 def _array(data: bytes, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> AnyArray:
     stored: AnyArray = np.frombuffer(data, DTYPES[dtype], math.prod(shape), start + data_offsets[0])
     return stored.reshape(shape).astype(stored.dtype.newbyteorder("="))
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"its metadata holds {text}")
 
 
 def _bytes(array: AnyArray) -> memoryview:

@@ -31,7 +31,12 @@ class ChainedSource(Source):
     def seek(self, position: Position | None) -> None:
         """Go to a position of this class, or of the first source alone."""
         if position is not None:
-            known = position["positions"] if position.get("kind") == KIND else [position]
+            known = position.get("positions") if position.get("kind") == KIND else [position]
+            if not (isinstance(known, list) and all(isinstance(own, dict | None) for own in known)):
+                raise SourceError(
+                    "the checkpoint's position is not one of several sources: it must hold one for each; go back to an "
+                    "earlier checkpoint, or start with a fresh checkpoint folder"
+                )
             if len(known) > len(self._sources):
                 raise SourceError(
                     f"the checkpoint holds positions of {len(known)} sources, and there are {len(self._sources)} now; "

@@ -86,15 +86,6 @@ def read_letter(line: bytes) -> DeadLetter | None:
     return DeadLetter(record=record, **values)
 
 
-def printable(text: str) -> str:
-    r"""Text from a letter for a terminal: control characters and the like are escaped.
-
-    >>> printable("a\x1b[2J\tb ü")
-    'a\\x1b[2J\\tb ü'
-    """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 class BadRecordGuard:
     """Stops the daemon when too many of the latest records were refused: a bad deploy must not empty a topic."""
 

@@ -21,6 +21,7 @@ from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import state_digest
 from streammoe.ports import Batch, Place, Unreadable
+from streammoe.restoring import LARGEST_COUNT, array_of, is_count, must_be, shown
 from streammoe.runtime.decoders.jsonl import is_for_parser, object_of
 from streammoe.runtime.decoders.values import LONGEST_TEXT, TooLarge, label, shortened
 from streammoe.runtime.pipeline import Processed, Schema
@@ -158,24 +159,40 @@ class LabelJoin:
         }
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """The inverse of `arrays`, into a new one with the same key and schema."""
-        records = arrays["labels.records"].tobytes()
-        self._seen, self._now = arrays["labels.clock"].tolist()
-        for (start, stop), number, time, place, record_key, refused in zip(
-            pairwise([0, *arrays["labels.ends"].tolist()]),
-            arrays["labels.numbers"].tolist(),
-            arrays["labels.times"].tolist(),
-            _PLACES.decode(arrays["labels.places"].tobytes()),
-            _KEYS.decode(arrays["labels.keys"].tobytes()),
-            arrays["labels.refused"].tolist(),
+        """The inverse of `arrays`, into a new one with the same key and schema.
+
+        Raises:
+            CheckpointError: they hold what no buffer can; `streammoe.restoring` says the same of other errors.
+        """
+        records = array_of(arrays, "labels.records", "uint8", (None,)).tobytes()
+        ends = array_of(arrays, "labels.ends", "int64", (None,), least=0.0)
+        each = (len(ends),)
+        numbers = array_of(arrays, "labels.numbers", "int64", each, least=0.0, most=LARGEST_COUNT)
+        times = array_of(arrays, "labels.times", "int64", each, least=_UNKNOWN)
+        refused = array_of(arrays, "labels.refused", "bool", each)
+        self._seen, self._now = array_of(arrays, "labels.clock", "int64", (2,), least=_UNKNOWN).tolist()
+        must_be(is_count(self._seen), f"array labels.clock counts {self._seen} records")
+        must_be(
+            (np.diff(ends, prepend=0) > 0).all() and (int(ends[-1]) if len(ends) else 0) == len(records),
+            f"array labels.ends does not divide the {len(records)} bytes of labels.records",
+        )
+        for (start, stop), number, time, place, record_key, was_refused in zip(
+            pairwise([0, *ends.tolist()]),
+            numbers.tolist(),
+            times.tolist(),
+            _PLACES.decode(array_of(arrays, "labels.places", "uint8", (None,)).tobytes()),
+            _KEYS.decode(array_of(arrays, "labels.keys", "uint8", (None,)).tobytes()),
+            refused.tolist(),
             strict=True,
         ):
             record = records[start:stop]
             value, is_label = self._read(record)
             key = label(self.key, value, text=False)
-            assert key is not None  # noqa: S101 - for the type checker; nothing else has been kept
-            self._waiting[key] = _Waiting(key, record, is_label, bytes(place), record_key, number, time, refused)
-        self._refused = int(arrays["labels.refused"].sum())
+            must_be(key not in {None, *self._waiting}, f"labels.records holds {shown(record)} without a key of its own")
+            _PLACE.decode(place)
+            waiting = _Waiting(str(key), record, is_label, bytes(place), record_key, number, time, was_refused)
+            self._waiting[waiting.key] = waiting
+        self._refused = int(refused.sum())
 
     def _joined(self, batch: Batch) -> Batch:
         found = _Found(batch)

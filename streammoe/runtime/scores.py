@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.errors import PoisonedModel
+from streammoe.restoring import array_of, is_count, is_finite_number, must_be, shown, table_of
 from streammoe.types import FloatArray, IntArray
 
 WINDOW = 10_000
@@ -100,7 +101,19 @@ class Scores(ABC):
 
     def _restore_averages(self, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
         for name, average in self.averages.items():
-            vars(average).update(found[name], window=arrays[f"scores.{name}"])
+            held = table_of(found, name)
+            known = vars(average).keys()
+            must_be(held.keys() == known, f"scores.{name} holds {shown(sorted(held))}, and must hold {sorted(known)}")
+            must_be(is_count(held["count"]), f"scores.{name} counts {shown(held['count'])} events")
+            # Errors are squares, and of their means the root is taken.
+            least = 0.0 if "squared" in name else -math.inf
+            for part in known - {"count", "window"}:
+                fits = is_finite_number(held[part]) and held[part] >= least
+                must_be(fits, f"scores.{name} has {shown(held[part])} for its {part}")
+            must_be(held["weight"] > 0.0 or not held["count"], f"scores.{name} has events and no weight")
+            length = min(held["count"], WINDOW)
+            window = array_of(arrays, f"scores.{name}", "float64", (length,), least=least)
+            vars(average).update(held, window=window)
 
 
 class PrequentialScores(Scores):
@@ -164,9 +177,15 @@ class PrequentialScores(Scores):
 
     @classmethod
     def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
-        """The inverse of `to_json` and `arrays`."""
+        """The inverse of `to_json` and `arrays`.
+
+        Raises:
+            CheckpointError: they hold what no scores can; `streammoe.restoring` says the same of other errors.
+        """
         # Before there could be several outputs there was one sum.
         sums = found["target_sums"] if "target_sums" in found else [found["target_sum"]]
+        sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(found["targets"])
+        must_be(sound, f"scores has the sums {shown(sums)} of {shown(found['targets'])} targets")
         scores = cls(len(sums))
         scores._targets = found["targets"]
         scores._target_sums = np.array(sums)
@@ -187,6 +206,11 @@ class ClassificationScores(Scores):
         self.log_loss = self.averages["log_loss"]
         self.baseline_log_loss = self.averages["baseline_log_loss"]
         self._counts = np.zeros(0, np.int64)
+
+    @property
+    def classes(self) -> int:
+        """How many classes have been counted."""
+        return len(self._counts)
 
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         """Take learned events in order.
@@ -245,8 +269,15 @@ class ClassificationScores(Scores):
 
     @classmethod
     def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> ClassificationScores:
-        """The inverse of `to_json` and `arrays`."""
+        """The inverse of `to_json` and `arrays`.
+
+        Raises:
+            CheckpointError: they hold what no scores can; `streammoe.restoring` says the same of other errors.
+        """
         scores = cls()
-        scores._counts = np.array(found["counts"], np.int64)
+        counts = found["counts"]
+        sound = isinstance(counts, list) and all(map(is_count, counts))
+        must_be(sound, f"scores counts {shown(counts)} events of each class")
+        scores._counts = np.array(counts, np.int64)
         scores._restore_averages(found, arrays)
         return scores

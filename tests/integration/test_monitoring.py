@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import trustme
 import yaml
 
 from scripts.kafka_broker import Unavailable
@@ -20,6 +21,7 @@ from streammoe.runtime.health import Health
 from streammoe.runtime.metrics import CATALOGUE, Metrics
 from streammoe.runtime.scores import ClassificationScores, PrequentialScores
 from streammoe.runtime.serving import MetricsServer
+from streammoe.settings import Metrics as MetricsSettings
 from tests.integration.conftest import without
 from tests.integration.prometheus import Prometheus, program
 
@@ -66,7 +68,7 @@ def prometheus(tmp_path_factory):
     found("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     registries = {kind: Metrics() for kind in ("regressor", "classifier")}
-    servers = [MetricsServer("127.0.0.1", 0, Health(60.0)) for _ in registries]
+    servers = [MetricsServer(MetricsSettings(port=0), Health(60.0)) for _ in registries]
     for server, metrics in zip(servers, registries.values(), strict=True):
         server.show(metrics.registry)
     shutil.copy(CONFIG / "prometheus" / "alerts.yml", folder)
@@ -149,6 +151,46 @@ def test_promtool_finds_nothing_wrong(tmp_path):
         )
         assert done.returncode == 0, done.stderr
         assert "SUCCESS" in done.stdout
+
+
+def test_the_example_of_a_secured_daemon_is_sound_and_scrapes_one(tmp_path):
+    done = subprocess.run(
+        [found("promtool"), "check", "config", "--syntax-only", CONFIG / "prometheus" / "secured.yml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found("prometheus")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "cert.pem")
+    (tmp_path / "password").write_text("correct horse\n")
+    files = {"tls_certfile": str(tmp_path / "cert.pem"), "tls_keyfile": str(tmp_path / "cert.pem")}
+    config = yaml.safe_load((CONFIG / "prometheus" / "secured.yml").read_text())
+    [job] = config["scrape_configs"]
+    server = MetricsServer(
+        MetricsSettings(
+            port=0, username=job["basic_auth"]["username"], password_file=str(tmp_path / "password"), **files
+        ),
+        Health(60.0),
+    )
+    try:
+        server.show(Metrics().registry)
+        shutil.copy(CONFIG / "prometheus" / "alerts.yml", tmp_path)
+        config["global"] = {"scrape_interval": "200ms"}
+        job["tls_config"]["ca_file"] = str(tmp_path / "ca.pem")
+        job["basic_auth"]["password_file"] = str(tmp_path / "password")
+        job["static_configs"] = [{"targets": [server.url.removeprefix("https://").removesuffix("/metrics")]}]
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+        with Prometheus(tmp_path, tmp_path / "prometheus.yml") as prometheus:
+            deadline = time.monotonic() + 30
+            while not prometheus.query("up == 1"):
+                assert time.monotonic() < deadline, prometheus.query("up")
+                time.sleep(0.1)
+    finally:
+        server.close()
 
 
 SERIES = {

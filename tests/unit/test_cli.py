@@ -5,16 +5,18 @@ import json
 import logging
 import re
 import shlex
+import sys
 from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
 
 import streammoe
-from streammoe.cli import LEVELS, JsonLines, exit_codes, main, progress_bar, set_up_logging
+from streammoe.cli import LEVELS, JsonLines, Lines, exit_codes, main, progress_bar, set_up_logging
 from streammoe.demo import Report
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
+from streammoe.persistence import encode
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -188,21 +190,21 @@ def test_inspect_refuses_what_is_no_checkpoint(call, tmp_path, damage):
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "code", "told"),
     [
-        (ConfigError("one", "two"), 2),
-        (SourceError("one\ntwo"), 3),
-        (CheckpointError("one\ntwo"), 4),
-        (TooManyBadRecords("one\ntwo"), 5),
-        (StreammoeError("one\ntwo"), 70),
+        (ConfigError("one", "two"), 2, "error: one\nerror: two\n"),
+        (SourceError("one"), 3, "error: one\n"),
+        (CheckpointError("one"), 4, "error: one\n"),
+        (TooManyBadRecords("one"), 5, "error: one\n"),
+        (StreammoeError("one"), 70, "error: one\n"),
     ],
 )
-def test_an_error_of_the_tree_is_told_without_traceback(capsys, error, code):
+def test_an_error_of_the_tree_is_told_without_traceback(capsys, error, code, told):
     with pytest.raises(SystemExit) as left, exit_codes():
         raise error
     assert left.value.code == code
     out, err = capsys.readouterr()
-    assert (out, err) == ("", "error: one\nerror: two\n")
+    assert (out, err) == ("", told)
 
 
 def test_anything_else_is_a_bug_with_its_traceback(caplog):
@@ -451,3 +453,59 @@ def test_the_demonstrations_keep_apart(call, tmp_path, monkeypatch, options, fol
     done = call("demo", "--port", "0", *options)
     assert (done.exit_code, done.stdout) == (0, "a table\n\nplaces\n")
     assert asked == [(folder, 0, bool(options))]
+
+
+# --- others' words --------------------------------------------------------------------------------------------------
+
+FORGED = "a.csv\n2026-01-01 00:00:00,000 INFO all is well\r\x1b[2J\x1b]0;title\x07\u202egnp.exe\x85\u2028end"
+
+
+def lines_of(text):
+    """As terminals and readers of logs count them."""
+    return [line for line in re.split("[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]", text) if line]
+
+
+def test_a_log_line_stays_one_line_and_commands_no_terminal():
+    record = logging.LogRecord("streammoe", logging.WARNING, "here", 1, "refused %s", (FORGED,), None)
+    line = Lines("%(levelname)s %(message)s").format(record)
+    assert lines_of(line) == [line]
+    assert line.isprintable()
+    assert line.startswith(r"WARNING refused a.csv\n2026-01-01")
+    assert record.args == (FORGED,)  # other handlers get what was said
+
+
+def test_a_traceback_stays_readable_and_forges_nothing():
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        record = logging.LogRecord("streammoe", logging.ERROR, "here", 1, "a bug", None, sys.exc_info())
+    lines = Lines("%(message)s").format(record).split("\n")
+    assert lines[0] == "a bug"
+    assert all(line.isprintable() for line in lines)
+    assert any("ValueError: a.csv" in line for line in lines)
+
+
+def test_json_lines_escape_by_themselves():
+    record = logging.LogRecord("streammoe", logging.WARNING, "here", 1, "refused %s", (FORGED,), None)
+    line = JsonLines().format(record)
+    assert line.isascii()
+    assert lines_of(line) == [line]
+
+
+def test_an_error_is_one_line_and_several_problems_are_several(capsys):
+    with pytest.raises(SystemExit), exit_codes():
+        raise SourceError(f"{FORGED} cannot be read")
+    assert len(lines_of(capsys.readouterr().err)) == 1
+    with pytest.raises(SystemExit), exit_codes():
+        raise ConfigError("one", FORGED)
+    assert [line[:8] for line in lines_of(capsys.readouterr().err)] == ["error: o", "error: a"]
+
+
+def test_inspect_shows_no_escapes_of_a_checkpoint(tmp_path):
+    model = MoERegressor(n_experts=2)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(encode(model.arrays(), {**model.describe(), "version": FORGED, "created": FORGED}))
+    shown = CliRunner().invoke(main, ["inspect", str(path)]).output
+    assert "\x1b" not in shown
+    assert shown.count("all is well") == 2
+    assert not [line for line in lines_of(shown) if line.startswith("2026")]

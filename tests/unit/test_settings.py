@@ -89,7 +89,7 @@ class TestDefaults:
     def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:
         text = (CONFIG / "default.toml").read_text()
         opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-        assert count == 12
+        assert count == 17
         opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
@@ -100,6 +100,7 @@ class TestDefaults:
         assert (settings.model.bound, settings.model.classes) == ("tight", ("no", "yes"))
         assert settings.predictions == PredictionFile(kind="file", path="predictions.jsonl")
         assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
+        assert (settings.metrics.tls_certfile, settings.metrics.password_file) == ("cert.pem", "password")
 
     def test_every_setting_of_the_default_file_has_a_comment(self) -> None:
         for line in (CONFIG / "default.toml").read_text().splitlines():
@@ -446,6 +447,43 @@ class TestProblems:
         assert problems(Path()) == (".: cannot be read (Is a directory); give the path of a config file",)
         config.write_bytes(b"a = '\xff'")
         assert problems(config) == ("config.toml: is not UTF-8 text (byte 5); save it in that encoding",)
+
+    @pytest.mark.parametrize("value", ["9" * 5_000, "[" * 5_000 + "]" * 5_000])
+    def test_huge_numbers_and_deep_nesting_are_no_bug(self, config: Path, value: str) -> None:
+        with pytest.raises(ConfigError, match=r"model\.seed: must be"):
+            read(config, f"model.seed={value}")
+        config.write_text(f"model.seed = {value}")
+        with pytest.raises(ConfigError, match="is not TOML"):
+            read(config)
+
+
+class TestMetrics:
+    @pytest.mark.parametrize(
+        ("metrics", "problem"),
+        [
+            ('tls_certfile = "a"', "metrics.tls_keyfile: must be set together with metrics.tls_certfile"),
+            ('tls_keyfile = "a"', "metrics.tls_keyfile: must be set together with metrics.tls_certfile"),
+            ('username = "a:b"', "metrics.username: must not hold a colon"),
+            ('username = "a"', "metrics.password_env: must be set where metrics.username is"),
+            ('password = "hunter2"', "metrics.password_env: must be set where metrics.username is"),
+            (
+                'username = "a"\npassword = "hunter2"\npassword_file = "b"',
+                "metrics.password_env: must not be set together with others; choose one of password, password_file",
+            ),
+            (
+                'bearer_token = "hunter2"\nbearer_token_env = "B"',
+                "metrics.bearer_token_env: must not be set together with others; choose one of bearer_token,",
+            ),
+            ("bearer_token = 2_000_002", "metrics.bearer_token: must be"),
+        ],
+    )
+    def test_what_does_not_go_together_is_told_without_secrets(self, config: Path, metrics: str, problem: str) -> None:
+        config.write_text(f"{config.read_text()}\n[metrics]\n{metrics}\n")
+        with pytest.raises(ConfigError) as refused:
+            read(config)
+        assert [told for told in refused.value.problems if told.startswith(problem)]
+        assert "hunter2" not in str(refused.value)
+        assert "2000002" not in str(refused.value)
 
 
 class TestKinds:

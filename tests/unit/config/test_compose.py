@@ -1,5 +1,6 @@
 """compose.yaml, as far as it can be held without Docker: it was never run by these tests."""
 
+import json
 import re
 from pathlib import Path
 
@@ -24,6 +25,11 @@ KEYS = {
     "command",
     "restart",
     "stop_grace_period",
+    "read_only",
+    "tmpfs",
+    "cap_drop",
+    "security_opt",
+    "pids_limit",
 }
 
 
@@ -93,3 +99,21 @@ def test_it_is_the_kafka_that_tests_run_against():
     image = SERVICES["kafka"]["environment"]
     for name in ("auto.create.topics.enable", "offsets.topic.replication.factor", "process.roles"):
         assert image["KAFKA_" + name.upper().replace(".", "_")] == kafka_broker.DEFAULTS[name]
+
+
+def test_the_daemon_may_do_no_more_than_it_must():
+    daemon = SERVICES["streammoe"]
+    assert daemon["read_only"] is True
+    assert daemon["cap_drop"] == ["ALL"]
+    assert daemon["security_opt"] == ["no-new-privileges:true"]
+    assert [mount.split(":")[0] for mount in daemon["tmpfs"]] == ["/tmp"]
+    assert "user" not in daemon  # that of the image, which is not root
+    assert not any(service.get("privileged") for service in SERVICES.values())
+
+
+def test_what_the_daemon_writes_to_is_a_volume_of_the_image():
+    [line] = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("VOLUME ")]
+    volumes = json.loads(line.removeprefix("VOLUME "))
+    written = [volume.split(":")[1] for volume in SERVICES["streammoe"]["volumes"] if not volume.endswith(":ro")]
+    assert set(written) <= set(volumes)
+    assert "/opt/streammoe/kernels" in volumes

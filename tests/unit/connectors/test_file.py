@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from streammoe.errors import SourceError
 from streammoe_connectors.file import FileSource
-from streammoe_connectors.listing import expand
+from streammoe_connectors.listing import expand, is_named
 from tests.unit.connectors.reading import drain, read, records, source, through_json
 
 # --- settings -------------------------------------------------------------------------------------------------------
@@ -285,10 +285,77 @@ def test_new_files_come_after_the_listed_ones_in_name_order(halfway, write, tmp_
     assert [name in caplog.text for name in ("0.csv", "c.csv", "b.csv")] == [True, True, False]
 
 
-def test_an_unfinished_file_outside_the_new_glob_is_still_read(halfway, write, tmp_path):
+def test_an_unfinished_file_outside_the_new_glob_is_not_read(halfway, write, tmp_path):
     write("c.csv", b"x\nlast\n")
-    batches = read(tmp_path / "c*.csv", halfway)
-    assert [Path(batch.origin).name for batch in (batches[0], batches[-1])] == ["b.csv", "c.csv"]
+    with pytest.raises(SourceError, match=r"in the middle of '.*b\.csv', which source\.path .*; let the first"):
+        source(tmp_path / "c*.csv").seek(halfway)
+
+
+def test_a_finished_file_outside_the_glob_is_not_even_opened(halfway, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "a.csv").mkdir(parents=True)  # whoever opens it fails
+    (finished, unfinished) = halfway["files"]
+    position = {**halfway, "files": [{**finished, "path": str(elsewhere / "a.csv")}, unfinished]}
+    opened = source(tmp_path / "b.csv")
+    opened.seek(position)
+    assert opened.progress()[1] == finished["size"] + Path(unfinished["path"]).stat().st_size
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"path": 7},
+        {"path": ""},
+        {"path": "a\0b"},
+        {"path": "\ud800"},
+        {"offset": -1},
+        {"offset": 1.5},
+        {"offset": True},
+        {"head_bytes": 1 << 62},
+        {"head_sha256": None},
+        {"inode": "1"},
+        {"done": 1},
+        {"size": -1},
+        {"rotation": 1 << 63},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_position_that_nobody_wrote_is_refused(halfway, change, tmp_path):
+    position = {**halfway, "files": [halfway["files"][0], {**halfway["files"][1], **change}]}
+    with pytest.raises(SourceError, match="is not one of files: each must have its path"):
+        source(tmp_path / "*.csv").seek(position)
+
+
+@pytest.mark.parametrize("missing", ["path", "inode", "head_bytes", "head_sha256", "offset", "done"])
+def test_a_position_that_lacks_something_is_refused(halfway, missing, tmp_path):
+    entry = {name: value for name, value in halfway["files"][1].items() if name != missing}
+    with pytest.raises(SourceError, match="is not one of files"):
+        source(tmp_path / "*.csv").seek({**halfway, "files": [entry]})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "named"),
+    [
+        ("logs/*.csv", "logs/a.csv", True),
+        ("logs/*.csv", "./logs/a.csv", True),
+        ("logs/*.csv", "logs/b/a.csv", False),
+        ("logs/*.csv", "logs/.a.csv", False),
+        ("logs/.*.csv", "logs/.a.csv", True),
+        ("logs/**/*.csv", "logs/a.csv", True),
+        ("logs/**/*.csv", "logs/b/c/a.csv", True),
+        ("logs/**/*.csv", "logs/../a.csv", False),
+        ("logs/**", "logs/../../etc/passwd", False),
+        ("*/a.csv", "../a.csv", False),
+        (".*/a.csv", "../a.csv", False),
+        ("../*.csv", "../a.csv", True),
+        ("a[1].csv", "a[1].csv", True),
+        ("a[1].csv", "a1.csv", True),
+        ("logs/*.csv", "/etc/passwd", False),
+    ],
+)
+def test_what_a_pattern_stands_for(pattern, path, named):
+    assert is_named(pattern, path) is named
 
 
 def test_growth_of_a_finished_file_is_told(halfway, tmp_path, caplog):

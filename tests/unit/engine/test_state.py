@@ -7,8 +7,8 @@ from streammoe.engine.state import (
     copy_state,
     is_finite,
     restart_average,
+    restored_state,
     state_arrays,
-    state_from_arrays,
     widen,
     with_class,
 )
@@ -53,7 +53,8 @@ class TestArrays:
         state = learned(case)
         arrays = state_arrays(state, "here")
         assert set(arrays) == {f"here.{name}" for name in state._fields}
-        assert same_bits(state, state_from_arrays(arrays, "here"))
+        sizes = {"n_experts": K, "n_outputs": case.n_outputs, "p_w": P, "p_v": P}
+        assert same_bits(state, restored_state(arrays, "here", case.family, **sizes))
 
     @pytest.mark.parametrize("field", ["gate", "experts", "variances", "masses", "expert_inverses", "average_gate"])
     @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -18,6 +18,10 @@ def new(case, p=P):
     return WarmUp(case.family, case.n_outputs, p)
 
 
+def restored(case, arrays):
+    return WarmUp.from_arrays(case.family, arrays, n_outputs=case.n_outputs, n_fields=P - 1, p_v=P)
+
+
 @pytest.mark.parametrize("name", ["gaussian", "gaussian_full"])
 def test_predicts_by_recursive_least_squares(name):
     case = Case(name, 2)
@@ -68,7 +72,7 @@ class TestBuffer:
         warm_up = new(case)
         learn(warm_up, R[:10], Y[:10], np.arange(1.0, 11.0))
         arrays = {name: array.copy() for name, array in warm_up.arrays().items()}
-        again = WarmUp.from_arrays(case.family, case.n_outputs, arrays)
+        again = restored(case, arrays)
         assert learn(again, R[10:], Y[10:]).losses.tobytes() == learn(warm_up, R[10:], Y[10:]).losses.tobytes()
         assert again.count == warm_up.count == 15
         assert same_bits(again.arrays().values(), warm_up.arrays().values())
@@ -78,7 +82,7 @@ class TestBuffer:
         warm_up = new(case)
         learn(warm_up, R, Y)
         arrays = {name: array for name, array in warm_up.arrays().items() if name != "warmup.weights"}
-        assert WarmUp.from_arrays(case.family, case.n_outputs, arrays).rows()[2].tolist() == [1.0] * 10
+        assert restored(case, arrays).rows()[2].tolist() == [1.0] * 10
 
     def test_late_columns_are_missing_in_what_is_buffered(self, case):
         R, Y = draw(case, 40, 4, 2)

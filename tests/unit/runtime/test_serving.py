@@ -9,6 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from streammoe.errors import ConfigError
 from streammoe.runtime.health import Health
 from streammoe.runtime.serving import MetricsServer
+from streammoe.settings import Metrics
+
+
+def serving(health, *, port=0, **settings):
+    return MetricsServer(Metrics(port=port, **settings), health)
 
 
 @pytest.fixture
@@ -19,7 +24,7 @@ def registry():
 
 
 def test_the_registry_is_served_at_the_url(registry):
-    server = MetricsServer("127.0.0.1", 0, Health(60))
+    server = serving(Health(60), port=0)
     server.show(registry)
     try:
         assert server.url.startswith("http://127.0.0.1:")
@@ -39,22 +44,22 @@ def test_a_port_in_use_is_the_settings_fault():
         with pytest.raises(
             ConfigError, match=rf"127\.0\.0\.1 with metrics\.port {port}: cannot be bound .*; stop what"
         ):
-            MetricsServer("127.0.0.1", port, Health(60))
+            serving(Health(60), port=port)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])  # an address for documentation only
 def test_a_host_that_is_not_here_is_the_settings_fault(host):
     with pytest.raises(ConfigError, match=rf"metrics\.host {host} with metrics\.port 0: cannot be bound"):
-        MetricsServer(host, 0, Health(60))
+        serving(Health(60), host=host)
 
 
 def test_closing_frees_the_port():
-    first = MetricsServer("127.0.0.1", 0, Health(60))
+    first = serving(Health(60), port=0)
     port = int(first.url.split(":")[2].split("/")[0])
     first.close()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(first.url, timeout=10)
-    again = MetricsServer("127.0.0.1", port, Health(60))
+    again = serving(Health(60), port=port)
     assert again.url == first.url
     again.close()
 
@@ -65,7 +70,7 @@ def test_the_url_of_an_ipv6_address_has_brackets():
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("no IPv6 here")
-    server = MetricsServer("::1", 0, Health(60))
+    server = serving(Health(60), host="::1")
     try:
         assert server.url.startswith("http://[::1]:")
     finally:
@@ -83,7 +88,7 @@ def health():
 @pytest.fixture
 def ask(health):
     """The status and the text of a path."""
-    server = MetricsServer("127.0.0.1", 0, health)
+    server = serving(health, port=0)
 
     def ask(path):
         try:

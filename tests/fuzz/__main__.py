@@ -1,0 +1,88 @@
+"""Fuzz checkpoints and configurations for a while: python -m tests.fuzz --seconds 600.
+
+Each case has a number; a failure prints it, and ``--seed NUMBER --cases 1`` is that case again. Memory is limited, so
+that a shape that asks for more than there is shows as an error, and whatever takes too long is ended with a traceback.
+"""
+
+import argparse
+import faulthandler
+import itertools
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+from streammoe.errors import StreammoeError
+from tests.fuzz.checkpoints import Enemy
+from tests.fuzz.configs import attack_config, config
+from tests.fuzz.victims import attack_model, models, victims
+
+SPARE_BYTES = 1 << 30
+"""Memory that a case may take beside what the process has."""
+LONGEST = 30
+"""Seconds that one case may take."""
+
+
+def cases(folder):
+    """Attacks by name; each takes a number and returns the refusal, if any."""
+    for name, model in models():
+        arrays, metadata = model.arrays(), model.describe()
+        yield (
+            f"model {name}",
+            lambda seed, a=arrays, m=metadata: attack_model(Enemy(a, m, Random(seed)).bytes(), folder),
+        )
+    for victim in victims(folder):
+        yield f"daemon {victim.name}", lambda seed, v=victim: v.attack(Enemy(*v.checkpoint, Random(seed)).bytes())
+    yield "config", lambda seed: attack_config(config(Random(seed)), folder)
+
+
+def limit_memory():
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + SPARE_BYTES,) * 2)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    parser.add_argument("--cases", type=int, help="stop after so many of each kind")
+    parser.add_argument("--only", default="", help="kinds whose name holds this")
+    options = parser.parse_args()
+    faulthandler.enable()
+    done, refused = Counter(), Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        attacks = [(name, attack) for name, attack in cases(folder) if options.only in name]
+        if sys.platform == "linux":
+            limit_memory()
+        end = time.monotonic() + options.seconds
+        numbers = (
+            itertools.count(options.seed)
+            if options.cases is None
+            else range(options.seed, options.seed + options.cases)
+        )
+        for seed in numbers:
+            for name, attack in attacks:
+                faulthandler.dump_traceback_later(LONGEST, exit=True)
+                try:
+                    problem = attack(seed)
+                except BaseException:
+                    print(f"{name}: case {seed}", file=sys.stderr, flush=True)
+                    raise
+                faulthandler.cancel_dump_traceback_later()
+                done[name] += 1
+                if problem is not None:
+                    refused[name] += 1
+                    assert isinstance(problem, StreammoeError)
+                    assert str(problem).isprintable(), f"{name}: case {seed}: {problem!r}"
+            if time.monotonic() > end:
+                break
+    for name in done:
+        print(f"{name:30} {done[name]:7} cases, {refused[name]:7} refused")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Sound checkpoints of every kind, and what each must do when an enemy has rewritten it."""
+
+import contextlib
+import json
+import logging
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.errors import CheckpointError, SourceError, StreammoeError
+from streammoe.persistence import CheckpointStore, read_checkpoint
+from streammoe.runtime.signals import StopFlag
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(120, 3))
+Y = np.where(X[:, 0] > 0, X[:, 1], -X[:, 2])
+
+
+def models():
+    """One model of each family, in its warm-up and after it."""
+    short = {"n_experts": 2, "warmup": 40, "warmup_restarts": 1}
+    number = MoERegressor(**short, degree=2, standardize=True)
+    number.learn_array(X, Y)
+    yield "regressor", number
+    mixed = MoERegressor(**short | {"warmup": 500}, categorical=("c",), timestamps=("t",), max_levels=3)
+    for i in range(30):
+        mixed.learn_one({"a": X[i, 0], "c": "rgbw"[i % 4], "t": 1e9 + 3600.0 * i}, Y[i])
+    yield "mixed-warming-up", mixed
+    several = MoEMultiTargetRegressor(**short, covariance="full", schedule=schedules.constant(0.05), averaging=None)
+    several.learn_array(X, np.column_stack([Y, X[:, 0] + Y]))
+    yield "full", several
+    for name, events in (("classifier", 120), ("classifier-warming-up", 30)):
+        classes = MoEClassifier(**short)
+        classes.learn_array(X[:events], np.array(["no", "yes"])[(Y[:events] > 0).astype(int)])
+        yield name, classes
+    yield "untouched", MoERegressor(n_experts=2)
+
+
+@contextlib.contextmanager
+def quiet():
+    """Numbers that overflow are no finding, and neither is a line in the log."""
+    logger = logging.getLogger("streammoe")
+    was, logger.disabled = logger.level, True
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+    finally:
+        logger.disabled = False
+        logger.setLevel(was)
+
+
+def attack_model(data, folder):
+    """Load a model, look at it, and go on with it; what went wrong, which must be a sentence, or ``None``."""
+    path = Path(folder, "model.safetensors")
+    path.write_bytes(data)
+    with quiet():
+        try:
+            describe_checkpoint(path)
+        except CheckpointError as refused:
+            return refused
+        # Whatever can be looked at can be gone on with, as far as its numbers and arguments let it.
+        model = load(path)
+        if model.n_experts > 1000 or model.degree > 8 or model.gate_degree > 8 or model.warmup_restarts > 100:
+            return None  # learning would take what its arguments ask for: see SECURITY.md
+        with contextlib.suppress(StreammoeError):
+            for i in range(3):
+                x = dict.fromkeys(model.fields, X[i, 0])
+                model.predict_one(x)
+                y = Y[i] if not isinstance(model, MoEMultiTargetRegressor) else dict.fromkeys(model.output_names, Y[i])
+                model.learn_one(x, "no" if isinstance(model, MoEClassifier) else y)
+    return None
+
+
+class Victim:
+    """A daemon's folder, whose checkpoint was written in the middle of its input."""
+
+    def __init__(self, name, folder, *, extra="", source="csv", target="y"):
+        self.name = name
+        self.folder = Path(folder, name)
+        self.folder.mkdir()
+        labels = (Y > 0).astype(int) if target == "label" else Y
+        for part, rows in (("a", range(60)), ("b", range(60, 120))):
+            records = [{"id": str(i), "p": X[i, 0], "q": X[i, 1], target: float(labels[i])} for i in rows]
+            path = self.folder / f"{part}.{source}"
+            if source == "csv":
+                lines = [",".join(map(str, record.values())) for record in records]
+                path.write_text("\n".join([",".join(records[0]), *lines, ""]))
+            else:
+                late = [{"id": record["id"], target: record.pop(target)} for record in records]
+                path.write_text("".join(json.dumps(record) + "\n" for record in (*records, *late[:40])))
+        self.config = self.folder / "config.toml"
+        self.config.write_text(f"""
+            source = {{ kind = "file", path = "{self.folder}/*.{source}", block_bytes = 4096 }}
+            schema = {{ target = "{target}", ignore = ["id"] }}
+            checkpoint.dir = "{self.folder}/state"
+            dead_letters.path = "{self.folder}/refused/letters.jsonl"
+            metrics.enabled = false
+            {extra}
+        """)
+        later = self.folder / f"b.{source}"
+        later.rename(self.folder / "later")
+        self.run()
+        (self.folder / "later").rename(later)
+        self.checkpoint = read_checkpoint(self.folder / "state")
+
+    def run(self):
+        settings = load_settings(self.config, environment={})
+        with open_daemon(settings) as running, StopFlag() as stop:
+            running.daemon.run(stop)
+
+    def attack(self, data):
+        """Look into the folder and start there; what went wrong, which must be a sentence, or ``None``."""
+        state = self.folder / "state"
+        shutil.rmtree(state, ignore_errors=True)
+        state.mkdir()
+        CheckpointStore(state).path(1).write_bytes(data)
+        with quiet():
+            with contextlib.suppress(CheckpointError):
+                json.dumps(describe_checkpoint(state), indent=2)
+            try:
+                self.run()
+            except (CheckpointError, SourceError) as refused:
+                return refused
+            except StreammoeError as error:
+                # Finite numbers that no learning makes may overflow in the first batch; nothing of it is saved.
+                if "not finite" not in str(error):
+                    raise
+                return error
+        return None
+
+
+def victims(folder):
+    """A daemon of each kind."""
+    few = "model = { n_experts = 2, warmup = 30, warmup_restarts = 1 }"
+    classes = 'model = { kind = "classifier", n_experts = 2, warmup = 30, warmup_restarts = 1 }'
+    yield Victim("regressor", folder, extra=few)
+    yield Victim("warming-up", folder, extra="model = { n_experts = 2, warmup = 500 }")
+    yield Victim("classifier", folder, extra=classes, target="label")
+    yield Victim("joining", folder, extra=f'{few}\nlabels.key = "id"', source="jsonl")

@@ -1,0 +1,59 @@
+"""Checkpoints and configurations by an enemy: refused with a sentence, or harmless. For more: python -m tests.fuzz."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streammoe.errors import CheckpointError, ConfigError
+from tests.fuzz.checkpoints import Enemy
+from tests.fuzz.configs import attack_config, config
+from tests.fuzz.victims import attack_model, models, quiet
+
+ROOT = Path(__file__).parents[2]
+randoms = st.randoms(use_true_random=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("hostile")
+
+
+@pytest.fixture(scope="module")
+def sound():
+    """Arrays and metadata of a model of each kind."""
+    with quiet():
+        return {name: (model.arrays(), model.describe()) for name, model in models()}
+
+
+@pytest.mark.parametrize(
+    "name", ["regressor", "mixed-warming-up", "full", "classifier", "classifier-warming-up", "untouched"]
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pick=randoms)
+def test_a_rewritten_model_is_refused_or_harmless(sound, folder, name, pick):
+    refused = attack_model(Enemy(*sound[name], pick).bytes(), folder)
+    assert refused is None or (isinstance(refused, CheckpointError) and str(refused).isprintable())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(pick=randoms)
+def test_a_spoilt_configuration_is_refused_with_every_problem(folder, pick):
+    refused = attack_config(config(pick), folder)
+    assert refused is None or isinstance(refused, ConfigError)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_minute_of_attacks_on_models_daemons_and_configurations():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--seconds", "60"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if " cases, " in line]
+    assert len(rows) == 11
+    # Neither is everything refused, nor does everything pass: the attacks reach what they are aimed at.
+    assert all(0 < int(row[-2]) < int(row[-4]) for row in rows), done.stdout

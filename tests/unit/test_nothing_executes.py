@@ -1,0 +1,171 @@
+"""No way from data to code: what the sources of the package may not even name.
+
+Beside the import contract "Nothing that is read can execute", which also sees what is imported by way of others.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(
+    path for folder in ("streammoe", "connectors/streammoe_connectors") for path in (ROOT / folder).rglob("*.py")
+)
+MODULES = {
+    "_pickle",
+    "cPickle",
+    "cloudpickle",
+    "code",
+    "codeop",
+    "ctypes",
+    "dbm",
+    "dill",
+    "joblib",
+    "marshal",
+    "pdb",
+    "pickle",
+    "runpy",
+    "shelve",
+    "timeit",
+    "xmlrpc",
+    "yaml",
+}
+"""Modules that make code, or objects of any class, out of what they read."""
+BUILTINS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
+NAMES = {
+    "allow_pickle",
+    "fromfile",
+    "literal_eval",
+    "memmap",
+    "read_pickle",
+    "to_pickle",
+    "unsafe_load",
+    "full_load",
+    "popen",
+    "system",
+    "execv",
+    "execve",
+    "execvp",
+    "spawnv",
+    "spawnl",
+    "posix_spawn",
+    "fork",
+    "set_start_method",
+    "FunctionType",
+    "CodeType",
+}
+"""Attributes, functions and arguments that do, or that start programs."""
+SERVERS = {"bind", "listen", "create_server", "start_server", "start_unix_server", "HTTPServer", "TCPServer"}
+MAY = {
+    # Modules of this package, and of River by the short list of them that the command line knows.
+    "import_module": {"streammoe/__init__.py", "streammoe/experts/__init__.py", "streammoe/evaluation/peers.py"},
+    # Its own interpreter, for a reader of its own.
+    "subprocess": {"connectors/streammoe_connectors/kafka_process.py"},
+    # Installed packages announce connectors; nothing that is read names one.
+    "entry_points": {"streammoe/assembly.py"},
+    # Metrics and probes, on the address that the settings name.
+    "listening": {"streammoe/runtime/serving.py"},
+}
+"""Where alone something is used."""
+
+
+def findings(source, place):
+    """What a source must not hold, each with its line."""
+    for node in ast.walk(ast.parse(source)):
+        line = getattr(node, "lineno", 0)
+        match node:
+            case ast.Import(names=names):
+                used = {alias.name.partition(".")[0] for alias in names}
+            case ast.ImportFrom(module=module, names=names):
+                used = {(module or "").partition(".")[0], *(alias.name for alias in names)}
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                used = {name}
+            case ast.keyword(arg=name, value=value):
+                used = {name}
+                if name == "shell" and not (isinstance(value, ast.Constant) and value.value is False):
+                    yield f"{place}:{line}: shell"
+            case _:
+                continue
+        banned = {ast.Import: MODULES, ast.ImportFrom: MODULES | NAMES, ast.Name: NAMES | BUILTINS}
+        for name in used & banned.get(type(node), NAMES):
+            yield f"{place}:{line}: {name}"
+        for name in used & MAY.keys():
+            if place not in MAY[name]:
+                yield f"{place}:{line}: {name}"
+        if used & SERVERS and place not in MAY["listening"]:
+            yield f"{place}:{line}: {', '.join(used & SERVERS)}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_source_can_make_code_of_data(path):
+    assert list(findings(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "import xml, marshal",
+        "from shelve import open",
+        "import joblib.memory",
+        "from pandas import read_pickle",
+        "import yaml",
+        "eval(text)",
+        "run = exec",
+        "__import__(name)",
+        "compile(text, '', 'exec')",
+        "import importlib\nimportlib.import_module(name)",
+        "from importlib import import_module",
+        "np.load(path, allow_pickle=True)",
+        "os.system(text)",
+        "os.popen(text)",
+        "import subprocess",
+        "run(text, shell=True)",
+        "run(text, shell=flag)",
+        "entry_points(group=group)",
+        "types.FunctionType(code, {})",
+        "socket.socket().bind(('', 1))",
+        "socket.create_server(address)",
+    ],
+)
+def test_it_finds(source):
+    assert list(findings(source, "streammoe/new.py"))
+
+
+def test_what_is_allowed_is_used_there():
+    for name, places in MAY.items():
+        for place in places:
+            words = SERVERS if name == "listening" else {name}
+            assert words & set(_words((ROOT / place).read_text())), f"{place} no longer needs {name}"
+
+
+def _words(source):
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield name
+            case _:
+                continue
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_bandit_passes_over_has_a_rule_and_a_reason(path):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if re.search(r"#\s*nosec", line):
+            assert re.search(r"# nosec B\d{3} # \w.{8,}", line), f"{path}:{number}"
+
+
+def test_the_reader_takes_no_module_from_the_folder_that_it_runs_in(tmp_path):
+    for name in ("streammoe_connectors", "json", "streammoe"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("from pathlib import Path; Path('executed').touch()")
+    script = (
+        "import time; from streammoe_connectors.kafka_process import ReaderProcess; "
+        "process = ReaderProcess({}); process._process.wait(60)"
+    )
+    subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    assert not (tmp_path / "executed").exists()
