@@ -174,7 +174,8 @@ class Source(Protocol):
     def poll(self, timeout: float) -> Batch | None:
         """The next batch, or ``None`` when nothing came within `timeout` seconds.
 
-        Never blocks longer than `timeout` plus the time of one read. Never returns an empty batch.
+        Never blocks longer than `timeout` plus the time of one read. A batch holds records, or counts what was
+        skipped.
         """
         ...
 
@@ -210,8 +211,7 @@ class DeadLetter(NamedTuple):
     stage: str
     """Where it was refused: ``decode``, ``validate`` or ``learn``."""
     reason: str
-    """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``,
-    ``partial_target``, ``no_key``."""
+    """One of `streammoe.errors.REASONS`, the label of the counter."""
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes

@@ -10,18 +10,20 @@ import codecs
 import csv
 import io
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Place
+from streammoe.ports import Batch, Place, Position
 from streammoe.types import IntArray
 
 LARGEST_BYTES = 1 << 30
 """The largest block or record that can be asked for: decoders hold sizes of blocks in 32 bits."""
 _LOGGER = logging.getLogger("streammoe.source")
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 begin or go on like them
 _SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
@@ -157,6 +159,11 @@ class RecordReader:
 
     def _pass_mark(self) -> bool:
         self._fill(len(codecs.BOM_UTF8))
+        if self._buffer.startswith(_WIDE_MARKS):
+            raise SourceError(
+                f"{self._name} begins with the byte order mark of UTF-16 or UTF-32; records must be in UTF-8, so convert "
+                "it, such as with iconv -f UTF-16 -t UTF-8"
+            )
         if self._buffer == codecs.BOM_UTF8:
             self._take(len(self._buffer))
             return True
@@ -249,6 +256,11 @@ class RecordReader:
             want = min(2 * want, max(want, self._limit))
 
 
+def no_records(origin: str, end: Position, skipped: int) -> Batch:
+    """Blank lines at the end of everything, with no batch of records to be counted in."""
+    return Batch(b"", np.empty(0, np.int64), "jsonl", None, origin, lambda _: {}, end, skipped)
+
+
 def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArray:
     """Where the complete records in `chunk` end; it begins with a record.
 
@@ -310,7 +322,7 @@ def _column_names(path: str, header: bytes) -> tuple[str, ...]:
     names = tuple(name for line in lines for name in line)
     if len(lines) != 1 or not names or not all(map(str.strip, names)):
         raise SourceError(f"{path} has an empty name or a line end of another system in its header; {advice}")
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise SourceError(f"{path} names columns more than once: {', '.join(map(repr, twice))}; {advice}")
     return names

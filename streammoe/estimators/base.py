@@ -30,7 +30,7 @@ from streammoe.estimators.arguments import (
     shaped,
 )
 from streammoe.experts import Family
-from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level
+from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level, not_a_mapping
 from streammoe.kernels.state import LearningOptions, Trace
 from streammoe.persistence import durable, encode, state_digest
 from streammoe.schedules import Schedule
@@ -737,8 +737,7 @@ class MixtureOfExperts(base.Estimator):
         """Learn one event; `new_label` is one that the model has yet to make room for."""
         weight = event_weight(w)
         if not isinstance(x, dict | Mapping):
-            msg = f"x: got {str(x)[:80]!r}; an event is a mapping of names to values"
-            raise InvalidEvent(msg, reason="wrong_type")
+            raise not_a_mapping(x)
         news = self._encoder.news(x)
         row = self._encoder.row(x, news)
         if weight == 0.0:

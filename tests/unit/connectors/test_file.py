@@ -1,6 +1,7 @@
 import logging
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,33 @@ def test_blank_lines_without_records_count_in_the_next_batch(write, tmp_path):
     batches = read(tmp_path / "*.jsonl", block_bytes=4096)
     assert records(batches) == [b"1", b"2"]
     assert sum(batch.skipped for batch in batches) == 9003
+
+
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
+def test_blank_lines_after_the_last_record_of_all_are_counted(write, block_bytes):
+    batches = read(write("a.jsonl", b"1\n" + b"\n" * 9000), block_bytes=block_bytes)
+    assert records(batches) == [b"1"]
+    assert sum(batch.skipped for batch in batches) == 9000
+    assert batches[-1].end["files"][0]["done"]
+
+
+@pytest.mark.parametrize("mark", ["utf-16", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_wide_texts_are_told_by_their_mark(write, format, mark):
+    """Before their first record is taken for nonsense, and all that follow."""
+    content = ("\ufeff" if mark.endswith("be") else "").encode(mark) + "x,y\n1,2\n".encode(mark)
+    with pytest.raises(SourceError, match="UTF-8, so convert it"):
+        read(write(f"a.{format}", content))
+
+
+def test_many_column_names_are_compared_in_no_time(write):
+    names = [f"c{i}" for i in range(100_000)]
+    started = time.monotonic()
+    (batch,) = read(write("a.csv", ",".join(names).encode() + b"\n1\n"))
+    assert batch.columns == tuple(names)
+    with pytest.raises(SourceError, match="more than once: 'c7'"):
+        read(write("b.csv", ",".join([*names, "c7"]).encode() + b"\n1\n"))
+    assert time.monotonic() - started < 10.0  # comparing each with each takes minutes
 
 
 @pytest.mark.parametrize("content", [b"", b"x,y\n", b"x,y", b"\xef\xbb\xbfx\n", b"x\n\n \n"])

@@ -93,13 +93,18 @@ def test_places_of_two_runs_are_never_the_same(pipe):
     assert all(isinstance(place["stdin"], str) for place in found)
 
 
-@pytest.mark.parametrize(("format", "content"), [("csv", b""), ("csv", b"x\n"), ("jsonl", b""), ("jsonl", b"\n \n")])
-def test_an_end_without_records(pipe, format, content):
+@pytest.mark.parametrize(
+    ("format", "content", "skipped"),
+    [("csv", b"", 0), ("csv", b"x\n", 0), ("csv", b"x\n\n", 1), ("jsonl", b"", 0), ("jsonl", b"\n \n", 2)],
+)
+def test_an_end_without_records(pipe, format, content, skipped):
     it = pipe(format)
     it.write(content)
     it.end()
-    assert drain(it.source) == []
+    batch = it.source.poll(1)
     assert it.source.finished
+    assert (0 if batch is None else batch.skipped) == skipped
+    assert batch is None or batch.end == {"kind": "stdin", "offset": len(content)}
 
 
 def test_blank_lines_alone_count_in_the_next_batch(pipe):
