@@ -107,7 +107,8 @@ def _as_python(scalar: Any) -> object:
     """An Arrow value as Python's own; of what Python cannot hold, what can be said about it."""
     try:
         return scalar.as_py()
-    except (ValueError, LookupError):  # nanoseconds, a time zone that is not known here, text that is not UTF-8
+    # Nanoseconds, the year 10000, a time zone that is not known here, text that is not UTF-8.
+    except (ValueError, LookupError, OverflowError):
         ticks = getattr(scalar, "value", None)
         return ticks if isinstance(ticks, int) else f"a value of type {scalar.type}"
 

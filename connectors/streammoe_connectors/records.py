@@ -59,7 +59,7 @@ class RecordReader:
     In csv a line end inside quotes belongs to the record. A stray quote cannot swallow the stream: a record without an
     end within `max_record_bytes` (or before the end of the stream) is cut at its first line end, for the decoder to
     refuse. Of a record without any line end within `max_record_bytes` the beginning is given alone and marked as too
-    long, and the rest is passed over.
+    long, and the rest of its line is passed over.
 
     Args:
         stream: read from its beginning.
@@ -114,16 +114,18 @@ class RecordReader:
             if not self._prepare[0]():
                 return None
             del self._prepare[0]
+        if self._goes_on:
+            self._pass_rest()
+            return None
         ends = self._cut()
         chunk, last = self._buffer, self._stream.ended
-        # A record without a line end within the limit comes in pieces. The first is refused, in a batch of its own; the
-        # others would look like records, so they are passed over.
+        # Of a record without a line end within the limit the first piece is refused, in a batch of its own; the rest
+        # would look like records, so it is passed over.
         torn = np.flatnonzero(np.frombuffer(chunk, np.uint8)[ends - 1] != ord("\n"))
         if last:
             torn = torn[ends[torn] < len(chunk)]
-        goes_on = self._goes_on
-        too_long = not goes_on and torn.size > 0 and torn[0] == 0
-        if goes_on or too_long:
+        too_long = torn.size > 0 and torn[0] == 0
+        if too_long:
             ends = ends[:1]
         elif torn.size:
             ends = ends[: torn[0]]
@@ -133,7 +135,7 @@ class RecordReader:
             self._goes_on = chunk[stop - 1] != ord("\n")
             self._take(stop)
         self.done = last and stop == len(chunk)
-        if goes_on or not stop:
+        if not stop:
             return None
         block, ends, begins, blank = (
             (chunk[:stop], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
@@ -155,14 +157,30 @@ class RecordReader:
         """Let go of the stream."""
         self._stream.close()
 
+    def _pass_rest(self) -> None:
+        """Pass over what there is of the rest of a record that was too long.
+
+        It ends with its line, also within quotes: its beginning is gone, so nobody can tell whether they are open, and
+        the records that follow must not go with it.
+        """
+        end = self._buffer.find(b"\n") + 1
+        if not end:
+            self._take(len(self._buffer))
+            self._fill(self._block_bytes)
+            end = self._buffer.find(b"\n") + 1
+        self._goes_on = not end
+        self.waiting = not self._buffer and not self._stream.ended
+        self._take(end or len(self._buffer))
+        self.done = self._stream.ended and not self._buffer
+
     # --- before the first record ------------------------------------------------------------------------------------
 
     def _pass_mark(self) -> bool:
         self._fill(len(codecs.BOM_UTF8))
         if self._buffer.startswith(_WIDE_MARKS):
             raise SourceError(
-                f"{self._name} begins with the byte order mark of UTF-16 or UTF-32; records must be in UTF-8, so convert "
-                "it, such as with iconv -f UTF-16 -t UTF-8"
+                f"{self._name} begins with the byte order mark of UTF-16 or UTF-32; records must be in UTF-8, so "
+                "convert it, such as with iconv -f UTF-16 -t UTF-8"
             )
         if self._buffer == codecs.BOM_UTF8:
             self._take(len(self._buffer))

@@ -317,8 +317,8 @@ class Pipeline:
             return None
         return (
             f"{len(columns)} columns beside its target, and schema.max_columns allows {self.schema.max_columns}: list "
-            "those to learn from in schema.features, leave others out by schema.ignore, or raise that setting; the time "
-            "that an event takes grows with the square of their number"
+            "those to learn from in schema.features, leave others out by schema.ignore, or raise that setting; the "
+            "time that an event takes grows with the square of their number"
         )
 
 

@@ -306,12 +306,12 @@ def records():
     (table,) = tables("Records")
     assert table[0] == ["record", "example", "format", "counted as", "reason"]
     own = {(row[1], row[2].removesuffix(" in Kafka")) for row in table[1:] if row[2].endswith(" in Kafka")}
-    for what, example, format, outcome, reason in table[1:]:
-        if format.endswith(" in Kafka"):
+    for what, example, where, outcome, reason in table[1:]:
+        if where.endswith(" in Kafka"):
             ways = ["Kafka"]
         else:
-            ways = ["file", "stdin", *(["Kafka"] if (example, format) not in own else [])]
-        form = "csv" if format.startswith("CSV") else "jsonl"
+            ways = ["file", "stdin", *(["Kafka"] if (example, where) not in own else [])]
+        form = "csv" if where.startswith("CSV") else "jsonl"
         for way in ways:
             yield pytest.param(form, way, example, outcome, code(reason), id=f"{what} in {form} from {way}")
 
@@ -343,8 +343,8 @@ def test_records_become_what_the_table_says(format, way, example, outcome, reaso
 
 def streams():
     (table,) = tables("Streams")
-    for (what, example, format, outcome), way in product(table[1:], ("file", "gzip", "stdin")):
-        form = {"CSV": "csv", "JSON Lines": "jsonl"}[format]
+    for (what, example, name, outcome), way in product(table[1:], ("file", "gzip", "stdin")):
+        form = {"CSV": "csv", "JSON Lines": "jsonl"}[name]
         yield pytest.param(form, way, as_bytes(code(example)), outcome, id=f"{what} in {form} from {way}")
 
 

@@ -310,7 +310,8 @@ def require_targets(origin: str, header: Sequence[str], wanted: Wanted) -> None:
     for target in (*wanted.targets, *(name for name in (wanted.label,) if name is not None)):
         if target not in header:
             raise SourceError(
-                f"{origin} has no column {target!r}, which the settings name as target; its columns are {some_of(header)}"
+                f"{origin} has no column {target!r}, which the settings name as target; its columns are "
+                f"{some_of(header)}"
             )
 
 

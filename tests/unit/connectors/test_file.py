@@ -200,7 +200,7 @@ def test_blank_lines_after_the_last_record_of_all_are_counted(write, block_bytes
 def test_wide_texts_are_told_by_their_mark(write, format, mark):
     """Before their first record is taken for nonsense, and all that follow."""
     content = ("\ufeff" if mark.endswith("be") else "").encode(mark) + "x,y\n1,2\n".encode(mark)
-    with pytest.raises(SourceError, match="UTF-8, so convert it"):
+    with pytest.raises(SourceError, match="UTF-8, so convert it, such as"):
         read(write(f"a.{format}", content))
 
 

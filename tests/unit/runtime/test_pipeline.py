@@ -470,7 +470,7 @@ def test_a_first_record_with_too_many_fields_makes_no_columns():
 def test_a_header_with_too_many_columns_stops():
     columns = ("a", "b", "c", "d", "y")
     line = Pipeline(MoERegressor(2, warmup=0), Schema(TARGETS, ignore=("d",), max_columns=2), PrequentialScores())
-    with pytest.raises(SourceError, match="3 columns beside its target, and schema.max_columns allows 2: list"):
+    with pytest.raises(SourceError, match=r"3 columns beside its target, and schema\.max_columns allows 2: list"):
         stream(line, [b"1,2,3,4,5"], format="csv", columns=columns)
     assert line.model.fields == []
     listed = Pipeline(MoERegressor(2, warmup=0), Schema(TARGETS, ("a", "b", "c"), max_columns=2), PrequentialScores())
