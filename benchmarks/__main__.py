@@ -22,6 +22,8 @@ NAMES = (
     "image_segments",
     "daemon_throughput",
     "daemon_memory",
+    "input_limits",
+    "poison",
     "kafka",
 )
 LONG = ("kafka_kills",)

@@ -230,7 +230,7 @@ def play(plan, lines):
         # Of what records hold, only a header may stop the daemon.
         require(plan.way == "csv stream" and not lines[0].sound, "stopped, and the header is sound")
         stopped = True
-    if not stopped:
+    if not stopped and (plan.way != "csv stream" or lines[0].sound):
         _require_sound(plan, lines, judged)
     _require_twin(plan, line, [_accepted(batch, bad) for batch, bad in judged], total)
     return total.found(stopped)

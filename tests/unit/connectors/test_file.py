@@ -1,7 +1,6 @@
 import logging
 import os
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -188,6 +187,16 @@ def test_blank_lines_without_records_count_in_the_next_batch(write, tmp_path):
 
 
 @pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
+def test_the_rest_of_a_record_that_is_too_long_takes_no_line_with_it(write, block_bytes):
+    """Although it seems to open a quote: that is only where the beginning was cut off."""
+    long = b"x" * 5999 + b'""' + b"x" * 7000
+    path = write("a.csv", b'x\n"' + long + b'"\n1\n2\n3"\n4\n')
+    batches = read(path, block_bytes=block_bytes, max_record_bytes=6001)
+    assert [len(record) for record in records(batches)] == [6001, 1, 1, 2, 1]
+    assert [batch.too_long for batch in batches] == [True] + [False] * (len(batches) - 1)
+
+
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
 def test_blank_lines_after_the_last_record_of_all_are_counted(write, block_bytes):
     batches = read(write("a.jsonl", b"1\n" + b"\n" * 9000), block_bytes=block_bytes)
     assert records(batches) == [b"1"]
@@ -204,14 +213,13 @@ def test_wide_texts_are_told_by_their_mark(write, format, mark):
         read(write(f"a.{format}", content))
 
 
-def test_many_column_names_are_compared_in_no_time(write):
+def test_very_many_columns_can_be_named(write):
+    """To compare each with each would take minutes."""
     names = [f"c{i}" for i in range(100_000)]
-    started = time.monotonic()
     (batch,) = read(write("a.csv", ",".join(names).encode() + b"\n1\n"))
     assert batch.columns == tuple(names)
     with pytest.raises(SourceError, match="more than once: 'c7'"):
         read(write("b.csv", ",".join([*names, "c7"]).encode() + b"\n1\n"))
-    assert time.monotonic() - started < 10.0  # comparing each with each takes minutes
 
 
 @pytest.mark.parametrize("content", [b"", b"x,y\n", b"x,y", b"\xef\xbb\xbfx\n", b"x\n\n \n"])
