@@ -67,16 +67,25 @@ def are_names(value: object) -> bool:
     return value is None or (isinstance(value, tuple | list) and all(isinstance(name, str | int) for name in value))
 
 
+def rectangle(values: AnyArray, what: str) -> AnyArray:
+    """Values as an array, of whatever class and type.
+
+    Raises:
+        InvalidEvent: the rows differ in length.
+    """
+    try:
+        return np.asanyarray(values)
+    except ValueError:
+        msg = f"{what}: the rows are not all of one length; give a rectangle of numbers"
+        raise InvalidEvent(msg, reason="wrong_shape", feature=what) from None
+
+
 def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
     """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
     if isinstance(values, np.ma.MaskedArray):
         msg = f"{what}: got a masked array; leave masked rows out, or fill them"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)
-    try:
-        found = np.asarray(values)
-    except ValueError:  # rows of unequal length
-        msg = f"{what}: the rows are not all of one length; give a rectangle of numbers"
-        raise InvalidEvent(msg, reason="wrong_shape", feature=what) from None
+    found = np.asarray(rectangle(values, what))
     if found.dtype.kind not in "fiub":
         msg = f"{what}: got values of type {found.dtype}; they must be numbers"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)

@@ -26,6 +26,7 @@ from streammoe.estimators.arguments import (
     finite_array,
     is_amount,
     is_whole,
+    rectangle,
     reordered,
     shaped,
 )
@@ -914,6 +915,7 @@ class MixtureOfExperts(base.Estimator):
 
     def _rows(self, X: AnyArray, feature_names: Sequence[Any] | None) -> tuple[FloatArray, list[Any]]:
         """X as finite floats, and the names of its columns."""
+        X = rectangle(X, "X")
         if np.ndim(X) != 2:
             msg = f"X: got {np.ndim(X)} dimension(s); it must be (n, P), one row for each event"
             raise InvalidEvent(msg, reason="wrong_shape")
