@@ -10,12 +10,13 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from streammoe import errors, settings
+from streammoe import assembly, errors, settings
 from streammoe.errors import InvalidEvent, StreammoeError
 from streammoe.estimators import MoEClassifier, MoERegressor
 from streammoe.ports import Batch
@@ -385,3 +386,49 @@ def test_the_limits_are_those_of_the_settings():
         "dead_letters.max_ratio": settings.DeadLetterFile().max_ratio,
         "labels.max_pending": settings.Labels().max_pending,
     }
+
+
+# --- the daemon -----------------------------------------------------------------------------------------------------
+
+
+class Asked:
+    requested = False
+
+
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_the_daemon_counts_and_keeps_each_of_them_by_reason(format, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
+    (table,) = tables("Records")
+    name = {"csv": "CSV", "jsonl": "JSON Lines"}[format]
+    broken = [as_bytes(code(row[1])) for row in table[1:] if row[2] == name]
+    sound = [csv_line(each) if format == "csv" else jsonl_of(each)[:-1] for each in SOUND]
+    lines = [line for record in broken for line in (sound[0], record)] + [sound[1]]
+    content = csv_of(*lines) if format == "csv" else b"\n".join(lines) + b"\n"
+    expected = run(from_file(tmp_path / f"a.{format}", content), pipeline())
+    assert len(expected.reasons) > 1
+    configured = assembly.settings_from(
+        {
+            "source": {"kind": "file", "path": f"a.{format}"},
+            "schema": {
+                "target": "y",
+                "weight": "w",
+                "features": ["a", "c", "t"],
+                "categorical": ["c"],
+                "timestamps": ["t"],
+            },
+            "metrics": {"port": 0},
+            "dead_letters": {"max_ratio": 1.0},
+        },
+        "here",
+    )
+    with assembly.open_daemon(configured) as running:
+        running.daemon.run(Asked())
+        with urlopen(running.metrics_url) as answer:
+            text = answer.read().decode()
+    counted = dict(re.findall(r'^streammoe_rejected_total{reason="(\w+)"} ([\d.]+)$', text, re.MULTILINE))
+    assert {reason: float(count) for reason, count in counted.items()} == expected.reasons
+    outcomes = dict(re.findall(r'^streammoe_events_total{outcome="(\w+)"} ([\d.]+)$', text, re.MULTILINE))
+    assert {outcome: float(n) for outcome, n in outcomes.items() if float(n)} == expected.outcomes
+    letters = [json.loads(line) for line in Path("state/dead-letters.jsonl").read_bytes().splitlines()]
+    assert Counter(letter["reason"] for letter in letters) == expected.reasons
