@@ -260,7 +260,7 @@ class RecordReader:
             except SourceError as error:
                 failure = error
             last = self._stream.ended and failure is None
-            if last or len(self._buffer) >= self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
+            if last or len(self._buffer) > self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
                 ends = record_ends(self._buffer, self._limit, quoted=self._format == "csv", last=last)
             else:
                 ends = np.empty(0, np.int64)
@@ -284,7 +284,7 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArr
 
     Args:
         chunk: the bytes; an incomplete record at the end is left for the next chunk.
-        limit: no record is longer. With so many bytes, or with `last`, there is at least one complete record.
+        limit: no record is longer. With more bytes, or with `last`, there is at least one complete record.
         quoted: whether a line end inside quotes is part of the record.
         last: whether the stream ends with this chunk, which then ends a line.
     """
@@ -307,7 +307,7 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArr
         if run.size:
             runs.append(run)
             start = int(run[-1])
-        if start == len(chunk) or (len(chunk) - start < limit and not last):
+        if start == len(chunk) or (len(chunk) - start <= limit and not last):
             break
         line = int(np.searchsorted(lines, start, "right"))
         start = min(start + limit, int(lines[line])) if line < len(lines) else start + limit

@@ -8,7 +8,7 @@ import time
 from importlib.metadata import entry_points
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -132,6 +132,7 @@ def test_what_comes_after_a_record_that_is_too_long_does_not_wait(pipe):
     assert time.monotonic() - started < 5
 
 
+@example(body=b"z" * 30, cuts=[34], format="csv", max_record_bytes=30)  # as long as it may be, and then the end
 @given(
     body=st.lists(
         st.sampled_from([b"1,2\n", b"3,4\r\n", b"\n", b'5,"a\nb"\n', b'"', b"z" * 30, b"9"]), max_size=40
