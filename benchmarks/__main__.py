@@ -26,8 +26,8 @@ NAMES = (
     "poison",
     "kafka",
 )
-LONG = ("kafka_kills",)
-"""Half an hour and more; run only when asked for by name."""
+LONG = ("kafka_kills", "soak")
+"""Minutes to half an hour; run only when asked for by name."""
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 

@@ -26,7 +26,7 @@ _QUIET_SECONDS = 10.0
 
 
 class KafkaSource(Source):
-    """Reads topics of a Kafka cluster, in a process of its own (see `kafka_reader`).
+    """Reads topics of a Kafka cluster, in a process of its own (see `kafka_child`).
 
     Positions live in checkpoints; what the consumer group has committed follows them, for lag tools. Partitions are
     assigned by the settings, never by the group.

@@ -23,7 +23,7 @@ _LAST_WORDS = 2_000
 
 
 class ReaderProcess:
-    """A child process that runs `kafka_reader`, and the frames to and from it.
+    """A child process that runs `kafka_child`, and the frames to and from it.
 
     It ends with this process, however this one ends: it sees its pipes close.
 
@@ -37,7 +37,7 @@ class ReaderProcess:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "streammoe_connectors.kafka_reader"],
+                [sys.executable, "-m", "streammoe_connectors.kafka_child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

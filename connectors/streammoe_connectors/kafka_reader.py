@@ -1,21 +1,13 @@
-"""The process that reads from Kafka for a `KafkaSource`, and does nothing else: its main loop.
+"""The loop that reads from Kafka for a `KafkaSource`, in a process of its own (see `kafka_child`).
 
-kafka-python takes records apart in Python, and receives them in small pieces; next to a learning thread each would wait
-for the other. In a process of its own it reads while the daemon learns. What is to be done comes as frames through the
-standard input, settings and passwords included; what was read goes out as frames through the standard output. When
-either is gone, so is the daemon, and this process ends.
+What is fetched, in which order it goes out, and what is done when the cluster does not answer, or no longer holds what
+was to be read.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
-import os
-import signal
-import sys
-import threading
 import time
-import traceback
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from queue import Empty, SimpleQueue
@@ -23,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.errors import ConfigError, RetriableSourceError, SourceError
+from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Partition, Position
 from streammoe.types import IntArray
 from streammoe_connectors.kafka_cluster import Cluster, Lost, Unanswered
 from streammoe_connectors.kafka_keeper import Keeper
-from streammoe_connectors.kafka_link import Inlet, Outlet
+from streammoe_connectors.kafka_link import Outlet
 from streammoe_connectors.kafka_log import Lane, LogRecord, position_of
 from streammoe_connectors.kafka_merge import merge
 from streammoe_connectors.kafka_source_settings import ReadingSettings
@@ -36,7 +28,7 @@ from streammoe_connectors.kafka_start import beginnings, elsewhere, partitions_o
 from streammoe_connectors.kafka_values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
-_POLL_SECONDS = 0.1
+POLL_SECONDS = 0.1
 """Longest wait for records, so that nothing else waits longer."""
 _FLOWING_POLL_SECONDS = 0.005
 """The same while records flow; for kafka-python sleeps for 0.1 s if an answer comes just when it is about to ask."""
@@ -45,7 +37,7 @@ _FLOWING_SECONDS = 1.0
 _TICK_SECONDS = 1.0
 _SILENT_SECONDS = 3.0
 """A cluster that leaves a question unanswered for so long does not answer."""
-_QUIET_SECONDS = 30.0
+QUIET_SECONDS = 30.0
 """How often to say the same thing again."""
 _LOOK_SECONDS = 0.05
 """How often to ask whether a partition of which nothing comes is at its end."""
@@ -115,7 +107,7 @@ class Reader:
         self._missed_at = 0.0
         self._more = False
         self._look_at = 0.0
-        self._complained_at = -_QUIET_SECONDS
+        self._complained_at = -QUIET_SECONDS
         self.logs: deque[dict[str, Any]] = deque(maxlen=200)
         self.client_error: tuple[float, str] | None = None
         """When (monotonic seconds) kafka-python last told why a connection failed, and what it said."""
@@ -133,7 +125,7 @@ class Reader:
                 self._tick()
                 if self._outlet.pending:
                     self._held_up_at = time.monotonic()
-                    self._outlet.flush(_POLL_SECONDS)
+                    self._outlet.flush(POLL_SECONDS)
                 elif time.monotonic() < self._retry_at:
                     time.sleep(0.02)
                 else:
@@ -201,9 +193,9 @@ class Reader:
         self._retry_at = time.monotonic() + min(0.1 * 2 ** min(self._failures, 10), longest)
         self._set_connected(False)
         now = time.monotonic()
-        if now - self._complained_at >= _QUIET_SECONDS:
+        if now - self._complained_at >= QUIET_SECONDS:
             self._complained_at = now
-            if self.client_error is not None and now - self.client_error[0] < _QUIET_SECONDS:
+            if self.client_error is not None and now - self.client_error[0] < QUIET_SECONDS:
                 why = f"{why}; kafka-python says: {self.client_error[1]}"
             _LOGGER.warning("what is read from does not answer (%s); trying again and again", why)
 
@@ -422,7 +414,7 @@ class Reader:
         """Seconds to wait for records."""
         if self._more:
             return 0.0
-        wait = _POLL_SECONDS
+        wait = POLL_SECONDS
         if time.monotonic() - self._received_at < _FLOWING_SECONDS:
             wait = _FLOWING_POLL_SECONDS
         if any(lane.records for lane in self._lanes.values()):
@@ -611,105 +603,3 @@ def _masked(block: bytes, ends: IntArray, refused: Collection[int], instead: byt
     starts = [0, *ends.tolist()]
     records = [instead if i in refused else block[starts[i] : starts[i + 1]] for i in range(len(ends))]
     return b"".join(records), np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
-
-
-class _Forward(logging.Handler):
-    """Hands log lines on to the daemon; the same one again only after a while. Passwords are left out.
-
-    Args:
-        reader: whose lines they are.
-        options: of kafka-python's clients.
-    """
-
-    def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
-        super().__init__()
-        self._reader = reader
-        self._secrets = [options[name] for name in ("sasl_plain_password", "ssl_password") if options.get(name)]
-        self._said: dict[str, float] = {}
-
-    def emit(self, record: logging.LogRecord) -> None:
-        now = time.monotonic()
-        message = record.getMessage()
-        for secret in self._secrets:
-            message = message.replace(secret, "***")
-        if record.name.startswith("kafka.net") and record.levelno >= logging.ERROR:
-            # Its name for the connection says nothing more; and that it gave up, the error it raises says.
-            cause = message.rpartition(">: ")[2]
-            if not cause.startswith("Bootstrap failed"):
-                self._reader.client_error = now, cause
-        if not record.name.startswith("streammoe"):
-            place = f"{record.pathname}:{record.lineno}"
-            if now - self._said.get(place, -_QUIET_SECONDS) < _QUIET_SECONDS:
-                return
-            self._said[place] = now
-        self._reader.logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": message})
-
-
-def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
-    """Hand on what is ordered; end everything once nobody is left to order anything."""
-    closing = False
-    try:
-        while True:
-            frame = inlet.next()
-            if frame is not None:
-                closing = closing or frame.header["type"] == "close"
-                orders.put(frame.header)
-    except EOFError:
-        if not closing:
-            os._exit(0)
-
-
-def main() -> None:
-    """Serve the daemon at the other ends of the standard input and output."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # They reach the whole group. The daemon finishes its batch first, and then says when to close.
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-    # Whatever prints something must not print it between frames.
-    output = os.dup(1)
-    os.dup2(2, 1)
-    inlet = Inlet(0)
-    try:
-        first = inlet.next()
-    except EOFError:
-        first = None
-    if first is None:
-        return  # nothing was ordered
-    orders: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    threading.Thread(target=_listen, args=(inlet, orders), daemon=True).start()
-    outlet = Outlet(output)
-    status = 0
-    try:
-        _serve(first.header, outlet, orders)
-        while outlet.pending:
-            outlet.flush(_POLL_SECONDS)
-    except BrokenPipeError:
-        pass  # the daemon is gone
-    except Exception:  # noqa: BLE001 - the daemon is told by the status and these last words
-        traceback.print_exc()
-        status = 1
-    # Not through the interpreter's end, which waits for kafka-python's threads.
-    sys.stderr.flush()
-    os._exit(status)
-
-
-def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
-    try:
-        reader = Reader(order, outlet, orders)
-        logging.basicConfig(level=logging.WARNING, handlers=[_Forward(reader, order["options"])])
-        _LOGGER.setLevel(order["log_level"])
-        # It warns whenever parsing keeps its other thread from running for 0.1 s, as it does on a busy machine.
-        logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
-        try:
-            reader.run()
-        finally:
-            reader.send_logs()
-    except (ConfigError, SourceError) as error:
-        outlet.send({"type": "error", "kind": type(error).__name__, "message": str(error)})
-
-
-if __name__ == "__main__":
-    main()

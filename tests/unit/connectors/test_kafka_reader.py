@@ -14,6 +14,7 @@ import pytest
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Partition
 from streammoe_connectors import kafka_reader
+from streammoe_connectors.kafka_child import Forward
 from streammoe_connectors.kafka_cluster import Lost, Unanswered
 from streammoe_connectors.kafka_link import Inlet, Outlet
 from streammoe_connectors.kafka_log import Lane
@@ -339,7 +340,7 @@ def test_why_the_client_cannot_connect_is_told_without_passwords(caplog):
     reader = Reader(order | {"options": options}, Outlet(write), SimpleQueue())
     words = "<KafkaConnection node_id=0 [IPv4 (hunter2)]>: SaslHandshake failed: UnsupportedSaslMechanism of hunter2"
     record = logging.LogRecord("kafka.net.connection", logging.ERROR, "connection.py", 1, words, (), None)
-    kafka_reader._Forward(reader, options).emit(record)
+    Forward(reader, options).emit(record)
     reader._put_off("nobody is there")
     os.close(read)
     os.close(write)

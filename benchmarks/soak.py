@@ -1,0 +1,178 @@
+"""Does anything grow, drift or stall over tens of millions of events?
+
+A daemon learns the same events under many file names, one record in ten thousand of them bad, with checkpoints, dead
+letters and metrics on. Meanwhile its resident memory and what its metrics say are sampled from outside, and the time
+from one learned batch to the next is taken inside. Needs Linux's /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.daemon_memory import FILE_EVENTS, SETTLED, resident_megabytes, write_files
+from benchmarks.daemon_throughput import write_config
+from benchmarks.report import machine, table
+
+BAD_EVERY = 10_000
+GROWTH_MB = 10.0
+STALL_MS = 50.0
+MASS_ERROR = 1e-9
+PAUSE_SECONDS = 0.5
+SAMPLE = re.compile(r"^(\w+)(\{[^}]*\})? (\S+)", re.MULTILINE)
+
+
+class Sample(NamedTuple):
+    """One look at the daemon."""
+
+    events: int
+    megabytes: float
+    series: int
+    mass_error: float
+    """How far the experts' masses are from 1 in sum; NaN during the warm-up, which has none."""
+    not_finite: tuple[str, ...]
+    """Metrics that are not finite, but for those that say so of a source without an end."""
+
+
+def spoil(path: Path) -> None:
+    """Put a bad record behind each so many good ones."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    for at in range(len(lines) // BAD_EVERY * BAD_EVERY, 0, -BAD_EVERY):
+        lines.insert(at, lines[at - 1].replace(b",", b",nan,", 1).partition(b"\n")[0] + b"\n")
+    path.write_bytes(b"".join(lines))
+
+
+def learn(config: Path) -> None:
+    """Run the daemon in this process; prints where its metrics are, and at the end what it did, as JSON."""
+    from streammoe.assembly import load_settings, open_daemon
+    from streammoe.runtime.signals import StopFlag
+
+    last = worst = 0.0
+    with StopFlag() as stop:
+
+        def on_batch(_progress: tuple[int, int] | None) -> None:
+            nonlocal last, worst
+            now = time.perf_counter()
+            if last:
+                worst = max(worst, now - last)
+            last = 0.0 if running.daemon.model.is_warming_up else now
+
+        with open_daemon(load_settings(config), on_batch=on_batch) as running:
+            print(running.metrics_url, flush=True)
+            done = running.daemon.run(stop)
+            finite = all(bool(np.isfinite(array).all()) for array in running.daemon.model.arrays().values())
+    counts = {name: getattr(done, name) for name in ("events", "learned", "rejected")}
+    print(json.dumps({**counts, "rate": done.events_per_second, "stall": worst, "finite": finite}))
+
+
+def look(url: str, pid: int) -> Sample | None:
+    """What the metrics and the system say now; None once the daemon has gone."""
+    try:
+        with urllib.request.urlopen(url, timeout=5.0) as answer:
+            text = answer.read().decode()
+    except OSError:
+        return None
+    megabytes = resident_megabytes(pid)
+    if megabytes is None:
+        return None
+    found = [(name, labels or "", float(value)) for name, labels, value in SAMPLE.findall(text)]
+    values: dict[str, float] = {name + labels: value for name, labels, value in found}
+    masses = [value for name, _, value in found if name == "streammoe_expert_mass"]
+    warming_up = values["streammoe_warming_up"] == 1.0
+    bad = tuple(name + labels for name, labels, value in found if not math.isfinite(value) and not warming_up)
+    return Sample(int(values["streammoe_model_events"]), megabytes, len(found), abs(sum(masses) - 1.0), bad)
+
+
+def observe(config: Path) -> tuple[list[Sample], dict[str, Any]]:
+    """Samples from start to end, and what the daemon said of itself."""
+    command = [sys.executable, "-m", "benchmarks.soak", "--config", str(config)]
+    samples = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout
+        try:
+            url = process.stdout.readline().strip()
+            while process.poll() is None:
+                sample = look(url, process.pid)
+                if sample is not None:
+                    samples.append(sample)
+                time.sleep(PAUSE_SECONDS)
+        finally:
+            process.terminate()  # does nothing to one that has ended
+        said = process.stdout.read()
+    if process.returncode:
+        raise SystemExit(f"the daemon ended with {process.returncode}")
+    return samples, json.loads(said)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=50_000_000, help=f"rounded up to a multiple of {FILE_EVENTS:,}")
+    parser.add_argument("--config", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.config:
+        learn(arguments.config)
+        return
+    print(machine(), "\n")
+    with tempfile.TemporaryDirectory(prefix="streammoe-") as name:
+        folder = Path(name)
+        print("writing files …", file=sys.stderr, flush=True)
+        files = write_files(folder / "data", arguments.events)
+        spoil(folder / "data" / "part-000.csv")  # and with it all others, which are links to it
+        print("learning …", file=sys.stderr, flush=True)
+        samples, done = observe(write_config(folder, files))
+    settled = [sample for sample in samples if sample.events >= SETTLED]
+    # It goes up and down by some megabytes from batch to batch, so peaks are compared.
+    peaks = [max(sample.megabytes for sample in part) for part in (settled[: len(settled) // 4], settled)]
+    growth = peaks[1] - peaks[0]
+    series = Counter(sample.series for sample in settled)
+    mass_error = max(sample.mass_error for sample in settled)
+    strange = sorted({name for sample in settled for name in sample.not_finite})
+    stall = 1000.0 * done["stall"]
+    equation = done["learned"] + done["rejected"] == done["events"]
+
+    def verdict(met: bool) -> str:
+        return "met" if met else "MISSED"
+
+    rows = [
+        [
+            "memory, largest of all over that of the first quarter, MB",
+            f"{growth:.1f}",
+            f"≤ {GROWTH_MB:g}",
+            verdict(growth <= GROWTH_MB),
+        ],
+        ["metric series, fewest to most", f"{min(series)} to {max(series)}", "equal", verdict(len(series) == 1)],
+        ["masses' sum less 1, worst", f"{mass_error:.1e}", f"≤ {MASS_ERROR:g}", verdict(mass_error <= MASS_ERROR)],
+        ["metrics that are not finite", ", ".join(strange) or "none", "none", verdict(not strange)],
+        ["state at the end", "finite" if done["finite"] else "not finite", "finite", verdict(done["finite"])],
+        [
+            "learned + rejected = read",
+            f"{done['learned']:,} + {done['rejected']:,}",
+            f"{done['events']:,}",
+            verdict(equation),
+        ],
+        [
+            "longest from batch to batch after the warm-up, ms",
+            f"{stall:.1f}",
+            f"≤ {STALL_MS:g}",
+            verdict(stall <= STALL_MS),
+        ],
+    ]
+    print(f"{done['events']:,} events of 10 inputs, 4 experts, {done['rate']:,.0f}/s, {len(settled)} samples")
+    print(table(["what", "measured", "target", "verdict"], rows))
+
+
+if __name__ == "__main__":
+    main()
