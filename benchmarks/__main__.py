@@ -23,6 +23,8 @@ NAMES = (
     "daemon_throughput",
     "daemon_memory",
     "checkpoint_stall",
+    "input_limits",
+    "poison",
     "kafka",
 )
 LONG = ("file_kills", "kafka_kills", "soak")

@@ -84,11 +84,28 @@ class TooManyBadRecords(StreammoeError):  # noqa: N818 - a public name that oper
     exit_code = 5
 
 
+REASONS = (
+    "malformed",
+    "wrong_type",
+    "not_finite",
+    "out_of_range",
+    "too_many_columns",
+    "partial_target",
+    "unknown_class",
+    "no_features",
+    "no_key",
+    "wrong_shape",
+    "poison",
+    "jump",
+)
+"""All reasons for which an event or a record is refused, as docs/bad-input.md explains them; names for counters."""
+
+
 class InvalidEvent(StreammoeError, ValueError):  # noqa: N818 - says what is wrong with the event, not with the program
     """An event that would poison the model; nothing was learned from it.
 
     Attributes:
-        reason: short stable word for counters (``not_finite``, ``wrong_type``, ``out_of_range``, ...).
+        reason: one of `REASONS`, a short stable word for counters.
         feature: name of the offending feature, or ``None`` where it is not one feature's fault.
         row: index of the offending row in the array path, else ``None``.
     """

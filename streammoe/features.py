@@ -101,10 +101,11 @@ def number(value: object, name: object) -> float:
         try:
             result = float(value)
         except OverflowError:
-            result = np.inf
-        if result - result == 0.0:
-            return result
-        problem, reason = "is not a finite number", "not_finite"
+            problem, reason = "does not fit into a 64-bit float", "out_of_range"
+        else:
+            if result - result == 0.0:
+                return result
+            problem, reason = "is not a finite number", "not_finite"
     else:
         problem, reason = f"is a {type(value).__name__}, not a number", "wrong_type"
     raise _refusal(name, value, f"{problem}; leave the key out where a value is missing", reason)
@@ -359,7 +360,11 @@ class Encoder:
             for name, text in news.levels:
                 codes[name, text] = len(self.levels.get(name, ())) + sum(field == name for field, _ in codes)
         row = [np.nan] * len(kinds)
-        for name, value in event.items():
+        try:
+            items = event.items()
+        except AttributeError:
+            raise not_a_mapping(event) from None
+        for name, value in items:
             j = index.get(name)
             if j is None:
                 continue
@@ -697,12 +702,21 @@ def _not_a_time(name: object, value: object, problem: str) -> InvalidEvent:
     return _refusal(name, value, f"{problem}; {advice}", "wrong_type")
 
 
-def _refusal(name: object, value: object, problem: str, reason: str) -> InvalidEvent:
+def quoted(value: object) -> str:
+    """A value for a message, whatever it is and however long."""
     try:
-        shown = repr(str(value)[:80])
+        return repr(str(value)[:80])
     except ValueError:  # Python writes no whole number of more than 4,300 digits
-        shown = "a whole number of thousands of digits"
-    return InvalidEvent(f"{name!s}: {shown} {problem}", reason=reason, feature=name)
+        return "a whole number of thousands of digits"
+
+
+def not_a_mapping(event: object) -> InvalidEvent:
+    """The error for an event that has no names."""
+    return InvalidEvent(f"x: got {quoted(event)}; an event is a mapping of names to values", reason="wrong_type")
+
+
+def _refusal(name: object, value: object, problem: str, reason: str) -> InvalidEvent:
+    return InvalidEvent(f"{name!s}: {quoted(value)} {problem}", reason=reason, feature=name)
 
 
 def _as_json(values: Sequence[Any]) -> AnyArray:

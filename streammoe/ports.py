@@ -107,7 +107,8 @@ def _as_python(scalar: Any) -> object:
     """An Arrow value as Python's own; of what Python cannot hold, what can be said about it."""
     try:
         return scalar.as_py()
-    except (ValueError, LookupError):  # nanoseconds, a time zone that is not known here, text that is not UTF-8
+    # Nanoseconds, the year 10000, a time zone that is not known here, text that is not UTF-8.
+    except (ValueError, LookupError, OverflowError):
         ticks = getattr(scalar, "value", None)
         return ticks if isinstance(ticks, int) else f"a value of type {scalar.type}"
 
@@ -174,7 +175,8 @@ class Source(Protocol):
     def poll(self, timeout: float) -> Batch | None:
         """The next batch, or ``None`` when nothing came within `timeout` seconds.
 
-        Never blocks longer than `timeout` plus the time of one read. Never returns an empty batch.
+        Never blocks longer than `timeout` plus the time of one read. A batch holds records, or counts what was
+        skipped.
         """
         ...
 
@@ -210,8 +212,7 @@ class DeadLetter(NamedTuple):
     stage: str
     """Where it was refused: ``decode``, ``validate`` or ``learn``."""
     reason: str
-    """Short stable word, the label of the counter: ``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range``,
-    ``partial_target``, ``no_key``, ``poison``, ``jump``."""
+    """One of `streammoe.errors.REASONS`, the label of the counter."""
     detail: str
     """A sentence naming the field, the value and the rule."""
     record: bytes

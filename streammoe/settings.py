@@ -89,7 +89,7 @@ class Schema(Section):
     timestamps: Columns = ()
     late_columns: bool = False
     max_columns: int = Field(256, ge=1)
-    """Columns up to which late ones join."""
+    """Columns that there may be where ``features`` lists none; up to so many late ones join."""
 
     @property
     def targets(self) -> tuple[str, ...]:

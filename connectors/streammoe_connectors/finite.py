@@ -29,7 +29,7 @@ from streammoe_connectors.listing import (
 )
 from streammoe_connectors.parquet import ParquetReader
 from streammoe_connectors.plain import PlainStream
-from streammoe_connectors.records import RecordReader
+from streammoe_connectors.records import RecordReader, no_records
 
 _LOGGER = logging.getLogger("streammoe.source")
 
@@ -37,8 +37,8 @@ _LOGGER = logging.getLogger("streammoe.source")
 class FiniteFiles:
     """Reads files in name order, and those that are new since a position after those that it lists.
 
-    Blank lines are counted in `Batch.skipped` of their own or the next batch, and those after the very last record of
-    all in none.
+    Blank lines are counted in `Batch.skipped` of their own or the next batch; those after the very last record of all
+    come in a batch without records, if there is none other for them.
     """
 
     def __init__(self, settings: FileSettings) -> None:
@@ -76,6 +76,9 @@ class FiniteFiles:
             batch = self._next()
             if batch is not None:
                 return batch
+            if self.finished and self._skipped:
+                skipped, self._skipped = self._skipped, 0
+                return no_records(self._settings.path, self._position, skipped)
             if time.monotonic() >= deadline:
                 break
         return None
@@ -135,7 +138,11 @@ class FiniteFiles:
         if not len(batch):
             return None
         skipped, self._skipped = self._skipped, 0
-        return replace(batch, end={"kind": "file", "files": list(self._files)}, skipped=skipped)
+        return replace(batch, end=self._position, skipped=skipped)
+
+    @property
+    def _position(self) -> Position:
+        return {"kind": "file", "files": list(self._files)}
 
     def _begin(self) -> RecordReader | ParquetReader:
         """Opens the current file."""

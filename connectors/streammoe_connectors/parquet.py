@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
@@ -50,7 +51,7 @@ class ParquetReader:
                 f"{path} was truncated: it holds {self._rows} rows, and {start} had been read; restore it, or start "
                 "with a fresh checkpoint folder"
             )
-        twice = sorted({name for name in self._columns if self._columns.count(name) > 1})
+        twice = sorted(name for name, count in Counter(self._columns).items() if count > 1)
         if twice:
             raise SourceError(
                 f"{path} names columns more than once: {', '.join(map(repr, twice))}; write it with a name of its own "

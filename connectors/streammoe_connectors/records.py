@@ -10,18 +10,20 @@ import codecs
 import csv
 import io
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Place
+from streammoe.ports import Batch, Place, Position
 from streammoe.types import IntArray
 
 LARGEST_BYTES = 1 << 30
 """The largest block or record that can be asked for: decoders hold sizes of blocks in 32 bits."""
 _LOGGER = logging.getLogger("streammoe.source")
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 begin or go on like them
 _SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
@@ -57,7 +59,7 @@ class RecordReader:
     In csv a line end inside quotes belongs to the record. A stray quote cannot swallow the stream: a record without an
     end within `max_record_bytes` (or before the end of the stream) is cut at its first line end, for the decoder to
     refuse. Of a record without any line end within `max_record_bytes` the beginning is given alone and marked as too
-    long, and the rest is passed over.
+    long, and the rest of its line is passed over.
 
     Args:
         stream: read from its beginning.
@@ -112,16 +114,18 @@ class RecordReader:
             if not self._prepare[0]():
                 return None
             del self._prepare[0]
+        if self._goes_on:
+            self._pass_rest()
+            return None
         ends = self._cut()
         chunk, last = self._buffer, self._stream.ended
-        # A record without a line end within the limit comes in pieces. The first is refused, in a batch of its own; the
-        # others would look like records, so they are passed over.
+        # Of a record without a line end within the limit the first piece is refused, in a batch of its own; the rest
+        # would look like records, so it is passed over.
         torn = np.flatnonzero(np.frombuffer(chunk, np.uint8)[ends - 1] != ord("\n"))
         if last:
             torn = torn[ends[torn] < len(chunk)]
-        goes_on = self._goes_on
-        too_long = not goes_on and torn.size > 0 and torn[0] == 0
-        if goes_on or too_long:
+        too_long = torn.size > 0 and torn[0] == 0
+        if too_long:
             ends = ends[:1]
         elif torn.size:
             ends = ends[: torn[0]]
@@ -131,7 +135,7 @@ class RecordReader:
             self._goes_on = chunk[stop - 1] != ord("\n")
             self._take(stop)
         self.done = last and stop == len(chunk)
-        if goes_on or not stop:
+        if not stop:
             return None
         block, ends, begins, blank = (
             (chunk[:stop], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
@@ -153,10 +157,31 @@ class RecordReader:
         """Let go of the stream."""
         self._stream.close()
 
+    def _pass_rest(self) -> None:
+        """Pass over what there is of the rest of a record that was too long.
+
+        It ends with its line, also within quotes: its beginning is gone, so nobody can tell whether they are open, and
+        the records that follow must not go with it.
+        """
+        end = self._buffer.find(b"\n") + 1
+        if not end:
+            self._take(len(self._buffer))
+            self._fill(self._block_bytes)
+            end = self._buffer.find(b"\n") + 1
+        self._goes_on = not end
+        self.waiting = not self._buffer and not self._stream.ended
+        self._take(end or len(self._buffer))
+        self.done = self._stream.ended and not self._buffer
+
     # --- before the first record ------------------------------------------------------------------------------------
 
     def _pass_mark(self) -> bool:
         self._fill(len(codecs.BOM_UTF8))
+        if self._buffer.startswith(_WIDE_MARKS):
+            raise SourceError(
+                f"{self._name} begins with the byte order mark of UTF-16 or UTF-32; records must be in UTF-8, so "
+                "convert it, such as with iconv -f UTF-16 -t UTF-8"
+            )
         if self._buffer == codecs.BOM_UTF8:
             self._take(len(self._buffer))
             return True
@@ -235,7 +260,7 @@ class RecordReader:
             except SourceError as error:
                 failure = error
             last = self._stream.ended and failure is None
-            if last or len(self._buffer) >= self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
+            if last or len(self._buffer) > self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
                 ends = record_ends(self._buffer, self._limit, quoted=self._format == "csv", last=last)
             else:
                 ends = np.empty(0, np.int64)
@@ -249,12 +274,17 @@ class RecordReader:
             want = min(2 * want, max(want, self._limit))
 
 
+def no_records(origin: str, end: Position, skipped: int) -> Batch:
+    """Blank lines at the end of everything, with no batch of records to be counted in."""
+    return Batch(b"", np.empty(0, np.int64), "jsonl", None, origin, lambda _: {}, end, skipped)
+
+
 def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArray:
     """Where the complete records in `chunk` end; it begins with a record.
 
     Args:
         chunk: the bytes; an incomplete record at the end is left for the next chunk.
-        limit: no record is longer. With so many bytes, or with `last`, there is at least one complete record.
+        limit: no record is longer. With more bytes, or with `last`, there is at least one complete record.
         quoted: whether a line end inside quotes is part of the record.
         last: whether the stream ends with this chunk, which then ends a line.
     """
@@ -277,7 +307,7 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArr
         if run.size:
             runs.append(run)
             start = int(run[-1])
-        if start == len(chunk) or (len(chunk) - start < limit and not last):
+        if start == len(chunk) or (len(chunk) - start <= limit and not last):
             break
         line = int(np.searchsorted(lines, start, "right"))
         start = min(start + limit, int(lines[line])) if line < len(lines) else start + limit
@@ -310,7 +340,7 @@ def _column_names(path: str, header: bytes) -> tuple[str, ...]:
     names = tuple(name for line in lines for name in line)
     if len(lines) != 1 or not names or not all(map(str.strip, names)):
         raise SourceError(f"{path} has an empty name or a line end of another system in its header; {advice}")
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise SourceError(f"{path} names columns more than once: {', '.join(map(repr, twice))}; {advice}")
     return names

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
-from streammoe_connectors.records import LARGEST_BYTES, RecordReader
+from streammoe_connectors.records import LARGEST_BYTES, RecordReader, no_records
 
 _LOGGER = logging.getLogger("streammoe.source")
 _READ_BYTES = 1 << 20  # a pipe gives less
@@ -94,7 +94,10 @@ class StdinSource(Source):
                 self._skipped += batch.skipped
                 if len(batch):
                     skipped, self._skipped = self._skipped, 0
-                    return replace(batch, end={"kind": "stdin", "offset": self._reader.offset}, skipped=skipped)
+                    return replace(batch, end=self._position, skipped=skipped)
+            if self.finished and self._skipped:
+                skipped, self._skipped = self._skipped, 0
+                return no_records("stdin", self._position, skipped)
             left = deadline - time.monotonic()
             if left <= 0 or (self._reader.waiting and not self._pipe.wait(left)):
                 break
@@ -103,6 +106,10 @@ class StdinSource(Source):
     @property
     def finished(self) -> bool:
         return self._reader.done
+
+    @property
+    def _position(self) -> Position:
+        return {"kind": "stdin", "offset": self._reader.offset}
 
     def progress(self) -> None:
         """Nobody knows how much is to come."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.features import quoted
 from streammoe.types import AnyArray, FloatArray
 
 LARGEST_WEIGHT = 1e6
@@ -21,10 +22,14 @@ def event_weight(w: object) -> float:
     Raises:
         InvalidEvent: it is not.
     """
-    if isinstance(w, float | int | np.floating | np.integer) and 0.0 <= w <= LARGEST_WEIGHT:
+    if not isinstance(w, float | int | np.floating | np.integer):
+        reason = "wrong_type"
+    elif 0.0 <= w <= LARGEST_WEIGHT:
         return float(w)
-    msg = f"w: got {w!r}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}], only ratios matter"
-    raise InvalidEvent(msg, reason="out_of_range", feature="w")
+    else:
+        reason = "out_of_range" if isinstance(w, int | np.integer) or math.isfinite(w) else "not_finite"
+    msg = f"w: got {quoted(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}], only ratios matter"
+    raise InvalidEvent(msg, reason=reason, feature="w")
 
 
 def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
@@ -62,12 +67,25 @@ def are_names(value: object) -> bool:
     return value is None or (isinstance(value, tuple | list) and all(isinstance(name, str | int) for name in value))
 
 
+def rectangle(values: AnyArray, what: str) -> AnyArray:
+    """Values as an array, of whatever class and type.
+
+    Raises:
+        InvalidEvent: the rows differ in length.
+    """
+    try:
+        return np.asanyarray(values)
+    except ValueError:
+        msg = f"{what}: the rows are not all of one length; give a rectangle of numbers"
+        raise InvalidEvent(msg, reason="wrong_shape", feature=what) from None
+
+
 def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
     """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
     if isinstance(values, np.ma.MaskedArray):
         msg = f"{what}: got a masked array; leave masked rows out, or fill them"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)
-    found = np.asarray(values)
+    found = np.asarray(rectangle(values, what))
     if found.dtype.kind not in "fiub":
         msg = f"{what}: got values of type {found.dtype}; they must be numbers"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)

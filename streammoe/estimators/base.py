@@ -36,12 +36,13 @@ from streammoe.estimators.arguments import (
     finite_array,
     is_amount,
     is_whole,
+    rectangle,
     reordered,
     shaped,
 )
 from streammoe.estimators.guard import Copied, PoisonGuard, poisonous
 from streammoe.experts import Family
-from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level
+from streammoe.features import NO_NEWS, Encoder, Layout, News, Scaler, level, not_a_mapping
 from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions, Trace
 from streammoe.persistence import durable, pieces, state_digest
@@ -910,8 +911,7 @@ class MixtureOfExperts(base.Estimator):
         """Learn one event; `new_label` is one that the model has yet to make room for."""
         weight = event_weight(w)
         if not isinstance(x, dict | Mapping):
-            msg = f"x: got {str(x)[:80]!r}; an event is a mapping of names to values"
-            raise InvalidEvent(msg, reason="wrong_type")
+            raise not_a_mapping(x)
         news = self._encoder.news(x)
         row = self._encoder.row(x, news)
         if weight == 0.0:
@@ -1122,6 +1122,7 @@ class MixtureOfExperts(base.Estimator):
 
     def _rows(self, X: AnyArray, feature_names: Sequence[Any] | None) -> tuple[FloatArray, list[Any]]:
         """X as finite floats, and the names of its columns."""
+        X = rectangle(X, "X")
         if np.ndim(X) != 2:
             msg = f"X: got {np.ndim(X)} dimension(s); it must be (n, P), one row for each event"
             raise InvalidEvent(msg, reason="wrong_shape")

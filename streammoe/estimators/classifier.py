@@ -16,7 +16,7 @@ from streammoe.estimators.arguments import is_whole
 from streammoe.estimators.base import MixtureOfExperts, names_array
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import Family, families
-from streammoe.features import names_of
+from streammoe.features import names_of, number, quoted
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
@@ -403,8 +403,10 @@ def _plain(label: Any) -> Label:
         label = label.item()
     if not _is_label(label):
         problem = "is NaN" if isinstance(label, float) else f"is a {type(label).__name__}"
-        msg = f"target: {str(label)[:80]!r} {problem}; a label must be a string, a finite number or a boolean"
+        msg = f"target: {quoted(label)} {problem}; a label must be a string, a finite number or a boolean"
         raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")
+    if isinstance(label, int):
+        number(label, "target")  # one of too many digits could be neither written nor read
     plain: Label = label
     return plain
 

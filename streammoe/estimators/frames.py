@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,8 +30,8 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> tuple[FloatArray, list[Any], dict
         InvalidEvent: a column or a value is of the wrong type, or a number is missing or not finite.
     """
     names = list(X.columns)
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1}, key=str)
+    twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)
+    if twice:
         msg = f"X: the columns {twice!r} stand more than once; give each column a name of its own"
         raise InvalidEvent(msg, reason="wrong_shape")
     rows = np.zeros((len(X), len(names)))

@@ -15,7 +15,7 @@ from streammoe.estimators.arguments import finite_array
 from streammoe.estimators.base import MixtureOfExperts, names_array
 from streammoe.estimators.frames import frame_like, table_of
 from streammoe.experts import Family, families
-from streammoe.features import names_of, number
+from streammoe.features import names_of, number, quoted
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
@@ -264,7 +264,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     def _target_row(self, y: Mapping[Any, float]) -> FloatArray:
         given: Any = y
         if not isinstance(given, Mapping):
-            msg = f"target: got {str(given)[:80]!r}; it must be a mapping of outputs to numbers"
+            msg = f"target: got {quoted(given)}; it must be a mapping of outputs to numbers"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
         return np.array([[number(y[name], name) for name in self._output_names(y)]])
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
 from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
 from streammoe.runtime.decoders import Decoded, Row, Values, Wanted, decoder, to_row
+from streammoe.runtime.decoders.values import some_of
 from streammoe.runtime.jump import Jump, JumpGuard
 from streammoe.runtime.predictions import mixture_intervals
 from streammoe.runtime.scores import Scores
 from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
+MOST_TOLD = 100
+"""Fields that are told to be ignored; a producer that makes up names must fill neither memory nor log."""
 
 
 class Schema(NamedTuple):
@@ -34,7 +37,8 @@ class Schema(NamedTuple):
     timestamps: frozenset[str] = frozenset()
     late_columns: bool = False
     max_columns: int = 256
-    """Fields up to which late ones join."""
+    """Fields that there may be where records name them: of a first one with more nothing is learned, and late ones join
+    up to so many."""
 
     @property
     def others(self) -> set[str]:
@@ -141,7 +145,7 @@ class Pipeline:
 
     def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> None:
         """Learn the i-th record, which holds values under new names."""
-        names = sorted(values)
+        names = sorted(values)[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
         decode = decoder(batch.format)
         row = to_row(decode.names(batch, i), self._wanted(fields), text=_is_text(batch))
@@ -252,7 +256,7 @@ class Pipeline:
     # -- Fields ----------------------------------------------------------------------------------------------------
 
     def _takes_columns(self) -> bool:
-        """Whether columns that come late still join; one record may bring several beyond the limit."""
+        """Whether columns that come late still join."""
         return self.schema.late_columns and len(self.model.fields) < self.schema.max_columns
 
     @property
@@ -296,7 +300,7 @@ class Pipeline:
 
     def _notice_unknown(self, batch: Batch) -> None:
         """Say once for each field that it is ignored; one record of a batch is looked at, since all would cost much."""
-        if self.schema.features is not None:
+        if self.schema.features is not None or len(self._unknown) >= MOST_TOLD:
             return
         try:
             fields = decoder(batch.format).names(batch, 0)
@@ -304,11 +308,11 @@ class Pipeline:
             return  # it was refused, with its reason
         unknown = sorted(fields.keys() - {*self.model.fields, *self.schema.others, *self._unknown})
         if unknown and self.model.fields:
-            self._unknown.update(unknown)
+            self._unknown.update(unknown[:MOST_TOLD])
             LOGGER.warning(
                 "%s: ignoring %s, which the first good record did not have; schema.late_columns = true takes them up",
                 batch.origin,
-                ", ".join(map(repr, unknown)),
+                some_of(unknown),
             )
 
     def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
@@ -321,13 +325,17 @@ class Pipeline:
             self.model.set_columns(sorted(self.schema.features))
             return batch
         decode = decoder(batch.format)
-        # A header without the target is an error; it must come before the header shapes the model.
+        # A header without the target, or with too many columns, is an error; it must come before it shapes the model.
         decode.decode(batch.tail(len(batch)), self._wanted(()))
+        if batch.columns is not None and (problem := self._too_many(set(batch.columns) - self.schema.others)):
+            raise SourceError(f"{batch.origin} has {problem}")
         for i in range(len(batch)):
             stage = "decode"
             try:
                 values = decode.names(batch, i)
                 columns = sorted(values.keys() - self.schema.others)
+                if problem := self._too_many(columns):
+                    raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
                 row = to_row(values, self._wanted(columns), text=_is_text(batch))
                 stage = "validate"
                 self.model.introduce(columns, np.array([row.x]), self._targets(row))
@@ -336,6 +344,15 @@ class Pipeline:
             else:
                 return batch.tail(i)
         return batch.tail(len(batch))
+
+    def _too_many(self, columns: Collection[str]) -> str | None:
+        if len(columns) <= self.schema.max_columns:
+            return None
+        return (
+            f"{len(columns)} columns beside its target, and schema.max_columns allows {self.schema.max_columns}: list "
+            "those to learn from in schema.features, leave others out by schema.ignore, or raise that setting; the "
+            "time that an event takes grows with the square of their number"
+        )
 
 
 class _Origins(NamedTuple):

@@ -59,7 +59,7 @@ class SourceContract(ABC):
 
     def test_no_batch_is_empty(self) -> None:
         for batch in self._read():
-            assert len(batch) > 0
+            assert len(batch) > 0 or batch.skipped > 0
 
     def test_records_follow_each_other_and_cover_their_block(self) -> None:
         for batch in self._read():
@@ -68,7 +68,7 @@ class SourceContract(ABC):
                 assert (batch.format, batch.block, ends) == ("arrow", b"", [])
                 continue
             assert all(start < stop for start, stop in pairwise([0, *ends]))
-            assert ends[-1] == len(batch.block)
+            assert [0, *ends][-1] == len(batch.block)
 
     def test_what_carries_nothing_is_counted_once(self) -> None:
         assert sum(batch.skipped for batch in self._read()) == self.skipped

@@ -1,4 +1,4 @@
-"""Checkpoints and configurations by an enemy: refused with a sentence, or harmless. For more: python -m tests.fuzz."""
+"""Checkpoints and configurations by an enemy: refused with a sentence, or harmless (more: `python -m tests.fuzz.enemies`)."""
 
 import subprocess
 import sys
@@ -50,7 +50,11 @@ def test_a_spoilt_configuration_is_refused_with_every_problem(folder, pick):
 @pytest.mark.process
 def test_a_minute_of_attacks_on_models_daemons_and_configurations():
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", "--seconds", "60"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tests.fuzz.enemies", "--seconds", "60"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if " cases, " in line]

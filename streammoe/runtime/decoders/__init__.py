@@ -16,7 +16,7 @@ import numpy as np
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators.arguments import LARGEST_WEIGHT
 from streammoe.ports import Batch
-from streammoe.runtime.decoders.values import READERS, Kind, label, shortened
+from streammoe.runtime.decoders.values import READERS, Kind, label, shortened, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 Values = dict[str, object]
@@ -67,7 +67,7 @@ class Rejected(NamedTuple):
     index: int  # type: ignore[assignment]  # nobody searches this tuple
     """Which record of the batch."""
     reason: str
-    """``malformed``, ``wrong_type``, ``not_finite``, ``out_of_range`` or ``partial_target``."""
+    """One of `streammoe.errors.REASONS`."""
     detail: str
     """A sentence naming the field, the value and the rule."""
 
@@ -311,7 +311,7 @@ def require_targets(origin: str, header: Sequence[str], wanted: Wanted) -> None:
         if target not in header:
             raise SourceError(
                 f"{origin} has no column {target!r}, which the settings name as target; its columns are "
-                f"{', '.join(map(repr, header))}"
+                f"{some_of(header)}"
             )
 
 

@@ -40,6 +40,8 @@ class CsvDecoder:
 
     def names(self, batch: Batch, i: int) -> Values:
         record = text_of(readable(batch, i))
+        if record.startswith("\ufeff"):
+            raise malformed(record, "must not begin with a byte order mark, which belongs to the beginning of a stream")
         fields = _fields(record)
         columns = _columns(batch)
         if len(fields) != len(columns):
@@ -191,7 +193,8 @@ def _plain(block: bytes, ends: IntArray) -> bool:
     Records end where lines end outside quotes; quotes only surround whole fields or are doubled inside of them.
     """
     lone_returns = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
-    if lone_returns or block.startswith(codecs.BOM_UTF8) or not is_utf8(block):
+    has_mark = codecs.BOM_UTF8 in block and (block.startswith(codecs.BOM_UTF8) or b"\n" + codecs.BOM_UTF8 in block)
+    if lone_returns or has_mark or not is_utf8(block):
         return False
     octets = np.frombuffer(block, np.uint8)
     lines = np.flatnonzero(octets == ord("\n")) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any, Literal, NoReturn
@@ -193,6 +193,16 @@ def _joined(whole: int, nanoseconds: int) -> float:
 def _refuse(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
     message = f"field {name!r} is {shortened(value)}; it {_RULES[kind, reason]}"
     raise InvalidEvent(message, reason=reason, feature=name)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Names for a message, however many and however long.
+
+    >>> some_of(["a", "b"]), some_of([str(i) for i in range(12)])
+    ("'a', 'b'", "'0', '1', '2', '3', '4', '5', '6', '7', '8', '9' and 2 others")
+    """
+    told = ", ".join(map(shortened, names[:10]))
+    return told if len(names) <= 10 else f"{told} and {len(names) - 10} others"
 
 
 def shortened(value: object, width: int = 80) -> str:

@@ -188,6 +188,42 @@ def test_blank_lines_without_records_count_in_the_next_batch(write, tmp_path):
     assert sum(batch.skipped for batch in batches) == 9003
 
 
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
+def test_the_rest_of_a_record_that_is_too_long_takes_no_line_with_it(write, block_bytes):
+    """Although it seems to open a quote: that is only where the beginning was cut off."""
+    long = b"x" * 5999 + b'""' + b"x" * 7000
+    path = write("a.csv", b'x\n"' + long + b'"\n1\n2\n3"\n4\n')
+    batches = read(path, block_bytes=block_bytes, max_record_bytes=6001)
+    assert [len(record) for record in records(batches)] == [6001, 1, 1, 2, 1]
+    assert [batch.too_long for batch in batches] == [True] + [False] * (len(batches) - 1)
+
+
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
+def test_blank_lines_after_the_last_record_of_all_are_counted(write, block_bytes):
+    batches = read(write("a.jsonl", b"1\n" + b"\n" * 9000), block_bytes=block_bytes)
+    assert records(batches) == [b"1"]
+    assert sum(batch.skipped for batch in batches) == 9000
+    assert batches[-1].end["files"][0]["done"]
+
+
+@pytest.mark.parametrize("mark", ["utf-16", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("format", ["csv", "jsonl"])
+def test_wide_texts_are_told_by_their_mark(write, format, mark):
+    """Before their first record is taken for nonsense, and all that follow."""
+    content = ("\ufeff" if mark.endswith("be") else "").encode(mark) + "x,y\n1,2\n".encode(mark)
+    with pytest.raises(SourceError, match="UTF-8, so convert it, such as"):
+        read(write(f"a.{format}", content))
+
+
+def test_very_many_columns_can_be_named(write):
+    """To compare each with each would take minutes."""
+    names = [f"c{i}" for i in range(100_000)]
+    (batch,) = read(write("a.csv", ",".join(names).encode() + b"\n1\n"))
+    assert batch.columns == tuple(names)
+    with pytest.raises(SourceError, match="more than once: 'c7'"):
+        read(write("b.csv", ",".join([*names, "c7"]).encode() + b"\n1\n"))
+
+
 @pytest.mark.parametrize("content", [b"", b"x,y\n", b"x,y", b"\xef\xbb\xbfx\n", b"x\n\n \n"])
 def test_files_without_records_are_passed_over(write, tmp_path, content):
     write("a.csv", content)

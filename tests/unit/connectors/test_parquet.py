@@ -1,3 +1,4 @@
+import json
 import os
 
 import numpy as np
@@ -173,3 +174,13 @@ def test_places_do_not_repeat_over_files(path, tmp_path):
     batches = read(tmp_path / "*.p*", block_rows=7000)
     found = {tuple(batch.place(i).values()) for batch in batches for i in range(len(batch))}
     assert len(found) == 2 * ROWS
+
+
+def test_times_that_python_does_not_know_can_be_told(tmp_path):
+    """In a dead letter, say: beyond the year 9999, or before the first."""
+    times = pa.array([2**62, -(2**62)], pa.timestamp("us"))
+    dates = pa.array([10**8, -(10**8)], pa.date32())
+    parquet.write_table(pa.table({"t": times, "d": dates}), tmp_path / "a.parquet")
+    (batch,) = read(tmp_path / "a.parquet")
+    assert json.loads(batch.record(0)) == {"t": 2**62, "d": 10**8}
+    assert json.loads(batch.record(1)) == {"t": -(2**62), "d": -(10**8)}

@@ -8,7 +8,7 @@ import time
 from importlib.metadata import entry_points
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -93,13 +93,18 @@ def test_places_of_two_runs_are_never_the_same(pipe):
     assert all(isinstance(place["stdin"], str) for place in found)
 
 
-@pytest.mark.parametrize(("format", "content"), [("csv", b""), ("csv", b"x\n"), ("jsonl", b""), ("jsonl", b"\n \n")])
-def test_an_end_without_records(pipe, format, content):
+@pytest.mark.parametrize(
+    ("format", "content", "skipped"),
+    [("csv", b"", 0), ("csv", b"x\n", 0), ("csv", b"x\n\n", 1), ("jsonl", b"", 0), ("jsonl", b"\n \n", 2)],
+)
+def test_an_end_without_records(pipe, format, content, skipped):
     it = pipe(format)
     it.write(content)
     it.end()
-    assert drain(it.source) == []
+    batch = it.source.poll(1)
     assert it.source.finished
+    assert (0 if batch is None else batch.skipped) == skipped
+    assert batch is None or batch.end == {"kind": "stdin", "offset": len(content)}
 
 
 def test_blank_lines_alone_count_in_the_next_batch(pipe):
@@ -127,6 +132,7 @@ def test_what_comes_after_a_record_that_is_too_long_does_not_wait(pipe):
     assert time.monotonic() - started < 5
 
 
+@example(body=b"z" * 30, cuts=[34], format="csv", max_record_bytes=30)  # as long as it may be, and then the end
 @given(
     body=st.lists(
         st.sampled_from([b"1,2\n", b"3,4\r\n", b"\n", b'5,"a\nb"\n', b'"', b"z" * 30, b"9"]), max_size=40

@@ -6,6 +6,12 @@ import pytest
 
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 
+
+def repr_of_type(value):
+    """To name a case by, where Python cannot write the value."""
+    return type(value).__name__
+
+
 ESTIMATORS = [MoERegressor, MoEClassifier, MoEMultiTargetRegressor]
 
 
@@ -118,3 +124,47 @@ def test_probabilities_are_at_most_one():
     model = MoEClassifier(n_experts=3, warmup=300, warmup_restarts=1)
     model.learn_array(X, (X[:, 0] > 0.0).astype(int))
     assert model.predict_proba_array(30.0 * X).max() <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("weight", "reason"),
+    [
+        (float("nan"), "not_finite"),
+        (np.float32("inf"), "not_finite"),
+        ("1", "wrong_type"),
+        (None, "wrong_type"),
+        (-1, "out_of_range"),
+        (10**5000, "out_of_range"),  # Python itself cannot write this number
+    ],
+    ids=repr_of_type,
+)
+def test_weights_are_refused_for_the_reasons_of_other_numbers(weight, reason):
+    with pytest.raises(InvalidEvent, match=r"^w: got") as refused:
+        MoERegressor().learn_one({"a": 1.0}, 1.0, w=weight)
+    assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize("label", [10**5000, -(2**1024)], ids=["5,000 digits", "309 digits"])
+def test_a_label_that_could_never_be_saved_is_refused(label):
+    model = MoEClassifier()
+    model.learn_one({"a": 1.0}, 2**1023)
+    before = model.state_digest()
+    with pytest.raises(InvalidEvent) as refused:
+        model.learn_one({"a": 1.0}, label)
+    assert refused.value.reason == "out_of_range"
+    with pytest.raises(InvalidEvent):
+        model.learn_array([[1.0]], [label])
+    assert model.state_digest() == before
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("x", [None, [("a", 1.0)], "a", 10**5000], ids=repr_of_type)
+def test_what_is_no_mapping_is_refused_when_predicting_too(estimator, x):
+    with pytest.raises(InvalidEvent, match="mapping"):
+        estimator().predict_one(x)
+
+
+def test_rows_of_unequal_length_are_refused():
+    with pytest.raises(InvalidEvent, match="not all of one length") as refused:
+        MoERegressor().learn_array([[1.0], [1.0, 2.0]], [1.0, 2.0])
+    assert refused.value.reason == "wrong_shape"

@@ -442,3 +442,49 @@ def test_late_columns_join_up_to_a_limit(caplog):
     assert model.fields == ["a", *(f"k{i}" for i in range(6))]
     assert outcomes["learned"] == 30
     assert caplog.text.count("as many as schema.max_columns allows") == 1
+
+
+def test_a_record_cannot_bring_more_late_columns_than_there_is_room_for(caplog):
+    records = [
+        json.dumps({"a": math.sin(i), "y": math.cos(i), **({f"k{j:03}": 1.0 for j in range(500)} if i == 3 else {})})
+        for i in range(30)
+    ]
+    model = MoERegressor(2, warmup=10, warmup_restarts=1)
+    line = Pipeline(model, Schema(TARGETS, late_columns=True, max_columns=7), PrequentialScores())
+    outcomes, *_ = stream(line, [record.encode() for record in records], sizes=[11])
+    assert model.fields == ["a", *(f"k{i:03}" for i in range(6))]
+    assert outcomes["learned"] == 30
+    assert caplog.text.count("as many as schema.max_columns allows") == 1
+
+
+def test_a_first_record_with_too_many_fields_makes_no_columns():
+    wide = json.dumps({**{f"k{i}": 1.0 for i in range(4)}, "y": 1.0}).encode()
+    line = Pipeline(MoERegressor(2, warmup=0), Schema(TARGETS, max_columns=3), PrequentialScores())
+    outcomes, reasons, letters, _ = stream(line, [wide, wide, good(1), good(2), wide], sizes=[1, 4])
+    assert (outcomes["learned"], outcomes["rejected"]) == (3, 2)  # later on, what else a record holds is ignored
+    assert dict(reasons) == {"too_many_columns": 2}
+    assert "has 4 columns beside its target, and schema.max_columns allows 3: list" in letters[0].detail
+    assert line.model.fields == ["a", "b"]
+
+
+def test_a_header_with_too_many_columns_stops():
+    columns = ("a", "b", "c", "d", "y")
+    line = Pipeline(MoERegressor(2, warmup=0), Schema(TARGETS, ignore=("d",), max_columns=2), PrequentialScores())
+    with pytest.raises(SourceError, match=r"3 columns beside its target, and schema\.max_columns allows 2: list"):
+        stream(line, [b"1,2,3,4,5"], format="csv", columns=columns)
+    assert line.model.fields == []
+    listed = Pipeline(MoERegressor(2, warmup=0), Schema(TARGETS, ("a", "b", "c"), max_columns=2), PrequentialScores())
+    outcomes, *_ = stream(listed, [b"1,2,3,4,5"], format="csv", columns=columns)
+    assert outcomes["learned"] == 1
+
+
+def test_made_up_names_fill_neither_memory_nor_log(caplog):
+    records = [good(0), *(json.dumps({"a": 1.0, "y": 1.0, f"n{i}": 1, f"m{i}": 1}).encode() for i in range(300))]
+    line = pipeline()
+    stream(line, [*records, json.dumps({"y": 1.0, **{f"k{i}": 1 for i in range(9_999)}}).encode()], sizes=[1])
+    told = [entry for entry in caplog.records if "ignoring" in entry.getMessage()]
+    assert len(told) == 50
+    again = pipeline()
+    stream(again, [good(0), json.dumps({"y": 1.0, **{f"k{i}": 1 for i in range(9_999)}}).encode()], sizes=[1])
+    assert "'k1005' and 9989 others, which the first good record did not have" in caplog.text
+    assert len(again._unknown) < 1000

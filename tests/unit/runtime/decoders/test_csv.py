@@ -92,8 +92,19 @@ def test_two_records_in_one_piece_never_pass_for_two_pieces():
     assert reasons(b"1,2,3\n4,5,6\n", b"") == [(0, "malformed"), (1, "malformed")]
 
 
-def test_a_byte_order_mark_inside_the_stream_is_no_number():
-    assert reasons(b"\xef\xbb\xbf1,2,3\n") == [(0, "wrong_type")]
+MARK = b"\xef\xbb\xbf"
+
+
+def test_a_record_does_not_begin_with_a_byte_order_mark():
+    assert reasons(MARK + b"1,2,3\n") == [(0, "malformed")]
+
+
+@pytest.mark.parametrize("records", [[MARK + b"red,1\n"], [b"red,1\n", MARK + b"red,2\n", b"red,3\n"]])
+def test_nor_does_a_category_take_it_up(records):
+    """Files put together have it amid the stream."""
+    decoded = decode(*records, columns=("c",), header=("c", "y"), categorical=frozenset("c"))
+    assert [(bad.index, bad.reason) for bad in decoded.rejected] == [(len(records) // 2, "malformed")]
+    assert decoded.texts == {0: ["red"] * (len(records) - 1)}
 
 
 def test_a_header_without_the_target_names_file_target_and_columns():

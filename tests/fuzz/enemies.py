@@ -1,4 +1,4 @@
-"""Fuzz checkpoints and configurations for a while: python -m tests.fuzz --seconds 600.
+"""Fuzz checkpoints and configurations for a while: python -m tests.fuzz.enemies --seconds 600.
 
 Each case has a number; a failure prints it, and ``--seed NUMBER --cases 1`` is that case again. Memory is limited, so
 that a shape that asks for more than there is shows as an error, and whatever takes too long is ended with a traceback.

@@ -1,0 +1,251 @@
+"""Sound records, and what can happen to them."""
+
+import math
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from tests.unit.runtime.streams import csv_line, event
+
+NUMBERS = [
+    *(b"0", b"-0", b"1", b"-1.5", b"1e5", b"1e6", b"-1e7", b"1e50", b"1e51", b"1e300", b"1e308", b"1e309", b"1e-400"),
+    *(b"nan", b"NaN", b"inf", b"-Infinity", b"1e400", b"9" * 400, b"0." + b"0" * 330 + b"1", b"9223372036854775808"),
+    *(
+        b"1,5",
+        b"1.234,5",
+        b"1_000",
+        b"0x10",
+        b"007",
+        b"+1",
+        b".5",
+        b"1.",
+        b"1e",
+        b"--1",
+        "１２".encode(),
+        b" 1 ",
+        b"1\t",
+    ),
+    *(b"true", b"FALSE", b"null", b"None", b"NA", b"", b'""', b'"1.5"', b"[1]", b"[]", b"{}", b'{"is":[1]}', b"2**63"),
+    *(
+        b"1772323200",
+        b"1.8e12",
+        b"-62135596801",
+        b"2026-02-30",
+        b'"2026-03-01T00:00:00Z"',
+        b"2026-03-01 10:00",
+        b"1e999",
+    ),
+]
+PIECES = [
+    *(
+        b'"',
+        b'""',
+        b"'",
+        b",",
+        b",,",
+        b";",
+        b":",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"\\",
+        b'\\"',
+        b"\\u0000",
+        b"\\ud800",
+        b"\\n",
+    ),
+    *(
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"\n\n",
+        b" ",
+        b"\t",
+        b"\0",
+        b"\x0b",
+        b"\x0c",
+        b"\x1a",
+        b"\x7f",
+        b"\x80",
+        b"\xff",
+        b"\xc3",
+    ),
+    *(
+        b"\xef\xbb\xbf",
+        b"\xff\xfe",
+        b"\xed\xa0\x80",
+        "é".encode(),
+        "\u2028".encode(),
+        "\U0001f600".encode(),
+        b"a,b,c,t",
+    ),
+    *(
+        b'"a":1,',
+        b'"late":1,',
+        b'"late":"x",',
+        b'"":1,',
+        b'"w":0,',
+        b'"y":null,',
+        b'"c":"violet",',
+        b"null",
+        b"//",
+        b"#",
+    ),
+]
+TOKEN = re.compile(rb'[^,:"{}\[\]\s]+')
+
+
+def sound_lines(kind, format):
+    """A few hundred sound records of a kind, each without its line end."""
+    return [line_of(event(kind, i), format) for i in range(300)]
+
+
+def line_of(held, format):
+    if format == "csv":
+        return csv_line(held.values()).rstrip(b"\n")
+    # As other programs write them: some with blanks.
+    text = ", ".join(f'"{name}": {_json(value)}' for name, value in held.items())
+    return ("{" + text + "}").encode()
+
+
+def _json(value):
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def mutated(record, rng, others):
+    """A record that something happened to, once or a few times; now and then that is nothing."""
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        record = rng.choice(HAPPENINGS)(record, rng, others)
+    return record
+
+
+def _flip(record, rng, _):
+    if not record:
+        return record
+    at = rng.randrange(len(record))
+    return record[:at] + bytes([record[at] ^ (1 << rng.randrange(8))]) + record[at + 1 :]
+
+
+def _byte(record, rng, _):
+    at = rng.randrange(len(record) + 1)
+    return record[:at] + bytes([rng.randrange(256)]) + record[at + rng.randrange(2) :]
+
+
+def _insert(record, rng, _):
+    at = rng.randrange(len(record) + 1)
+    return record[:at] + rng.choice(PIECES) + record[at:]
+
+
+def _number(record, rng, _):
+    """Another value in place of one, names included."""
+    found = list(TOKEN.finditer(record))
+    if not found:
+        return rng.choice(NUMBERS)
+    start, stop = rng.choice(found).span()
+    return record[:start] + rng.choice(NUMBERS) + record[stop:]
+
+
+def _swap(record, rng, _):
+    found = list(TOKEN.finditer(record))
+    if len(found) < 2:
+        return record
+    one, other = sorted(rng.sample(range(len(found)), 2))
+    (a, b), (c, d) = found[one].span(), found[other].span()
+    return record[:a] + record[c:d] + record[b:c] + record[a:b] + record[d:]
+
+
+def _cut(record, rng, _):
+    start, stop = sorted(rng.randrange(len(record) + 1) for _ in range(2))
+    return record[:start] + record[stop:]
+
+
+def _truncate(record, rng, _):
+    return record[: rng.randrange(len(record) + 1)]
+
+
+def _double(record, rng, _):
+    start, stop = sorted(rng.randrange(len(record) + 1) for _ in range(2))
+    return record[:stop] + record[start:]
+
+
+def _splice(record, rng, others):
+    other = rng.choice(others)
+    return record[: rng.randrange(len(record) + 1)] + other[rng.randrange(len(other) + 1) :]
+
+
+def _lengthen(record, rng, _):
+    """A byte many times; rarely so often that the record is too long."""
+    if not record:
+        return record
+    at = rng.randrange(len(record))
+    count = rng.choice((10, 100, 300)) if rng.randrange(20) else 5000
+    return record[:at] + record[at : at + 1] * count + record[at:]
+
+
+def _nest(record, rng, _):
+    depth = rng.choice((1, 50, 99, 100, 101, 500))
+    before, after = rng.choice(((b"[", b"]"), (b'{"a":', b"}")))
+    found = list(TOKEN.finditer(record))
+    start, stop = rng.choice(found).span() if found else (0, len(record))
+    return record[:start] + before * depth + record[start:stop] + after * depth + record[stop:]
+
+
+def _join(record, rng, others):
+    return record + rng.choice((b"", b" ", b",", b"\r", b"\0")) + rng.choice(others)
+
+
+HAPPENINGS = [_flip, _flip, _byte, _byte, _insert, _insert, _number, _number, _number, _swap, _swap, _cut, _truncate]
+HAPPENINGS += [_double, _splice, _lengthen, _nest, _join]
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+FLOATS = [math.nan, math.inf, -math.inf, 1e300, -1e60, 1e51, 1e9, 0.0, 5e-324, None, -1.0, 1.8e12, 2.0**63]
+WORDS = ["", "x" * 256, "x" * 257, "nan", "1.5", "\0", "é", "violet", None, "2026-02-30", "2026-03-01T00:00:00Z"]
+OTHER_TYPES = [
+    *(
+        (pa.int64(), 3),
+        (pa.uint64(), 2**64 - 1),
+        (pa.float32(), 1.5),
+        (pa.float16(), np.float16(2)),
+        (pa.bool_(), True),
+    ),
+    *(
+        (pa.string(), "abc"),
+        (pa.large_string(), "1.5"),
+        (pa.string_view(), "v"),
+        (pa.binary(), b"\xff"),
+        (pa.null(), None),
+    ),
+    *((pa.list_(pa.float64()), [1.0]), (pa.struct([("is", pa.int64())]), {"is": 1}), (pa.duration("s"), 5)),
+    *((pa.timestamp("ns", "Europe/Zurich"), 2**62), (pa.timestamp("us"), -(2**62)), (pa.date32(), 10**6)),
+]
+
+
+def mutated_table(events, rng, share):
+    """A table of events, and which of its rows are as they were; in some tables a column is of another type."""
+    n = len(events)
+    sound = np.ones(n, np.bool_)
+    columns = {name: [held[name] for held in events] for name in events[0]}
+    for i in range(n):
+        if rng.random() < share:
+            sound[i] = False
+            name = rng.choice(list(columns))
+            columns[name][i] = rng.choice(WORDS if isinstance(events[0][name], str) else FLOATS)
+    arrays = {name: pa.array(values) for name, values in columns.items()}
+    if rng.random() < share:
+        name = rng.choice([*columns, "late"])
+        kind, value = rng.choice(OTHER_TYPES)
+        arrays[name] = pa.array([None if rng.randrange(3) == 0 else value for _ in range(n)], kind)
+        sound[:] = False
+    return pa.record_batch(arrays), sound
+
+
+def rows_of(table, rows):
+    """Some rows of a table; of views of texts Arrow itself can make none."""
+    columns = [
+        column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column for column in table.columns
+    ]
+    return pa.record_batch([column.take(pa.array(rows)) for column in columns], table.schema.names)
