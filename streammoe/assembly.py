@@ -24,7 +24,7 @@ from streammoe.runtime.bookkeeping import check_bookkeeping
 from streammoe.runtime.chained import ChainedSource
 from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, OnJump, ProgressListener, Restored
 from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
-from streammoe.runtime.given_model import given_model
+from streammoe.runtime.given_model import OF_THE_WARM_UP, as_settings, given_model
 from streammoe.runtime.health import Health
 from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.runtime.jump import JumpGuard
@@ -586,8 +586,11 @@ def _must_describe(settings: Settings, model: MixtureOfExperts) -> None:
     """
     wanted = _described(settings)
     must_be(type(model) is type(wanted), f"its model is a {type(model).__name__}, and not as its settings say")
-    has, wants = model.arguments(), wanted.arguments()
-    other = sorted(name for name in wants if has[name] != wants[name] and ("model", name) not in MAY_CHANGE)
+    has, wants = as_settings(model), as_settings(wanted)
+    may = {name for section, name in MAY_CHANGE | MAY_RISE if section == "model"}
+    if not model.is_warming_up:  # one that was fitted elsewhere may have begun otherwise
+        may |= OF_THE_WARM_UP
+    other = sorted(name for name in wants if has[name] != wants[name] and name not in may)
     must_be(not other, f"its model has other arguments than its settings say: {', '.join(other)}")
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))

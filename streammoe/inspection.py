@@ -10,6 +10,7 @@ from typing import Any
 from streammoe.assembly import describe_checkpoint
 from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore, generation_of
+from streammoe.printing import printable
 
 
 def look_into(place: Path, now: datetime | None = None) -> dict[str, Any]:
@@ -65,8 +66,10 @@ def _judged(store: CheckpointStore, generation: int, now: datetime) -> dict[str,
 
 def _aged(found: dict[str, Any], now: datetime) -> dict[str, Any]:
     """With the seconds since it was written, where that is known."""
-    created = found.get("created")
-    age = None if created is None else (now - datetime.fromisoformat(created)).total_seconds()
+    try:
+        age = (now - datetime.fromisoformat(str(found.get("created")))).total_seconds()
+    except (ValueError, TypeError):  # it says nothing, or what is no time with its zone
+        age = None
     return {**found, "age_seconds": age}
 
 
@@ -77,11 +80,13 @@ def to_text(found: dict[str, Any]) -> str:
         if name == "generations":
             lines += [f"{name:14} {_generation(entry)}" for entry in value]
         else:
-            lines.append(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else value}")
+            lines.append(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else printable(str(value))}")
     return "\n".join(lines)
 
 
 def _generation(entry: dict[str, Any]) -> str:
     if not entry["sound"]:
-        return f"{entry['generation']}  refused: {entry['problem']}"
-    return f"{entry['generation']}  sound, n {entry['n']}, created {entry['created']}, {entry['state_digest']}"
+        return printable(f"{entry['generation']}  refused: {entry['problem']}")
+    return printable(
+        f"{entry['generation']}  sound, n {entry['n']}, created {entry['created']}, {entry['state_digest']}"
+    )

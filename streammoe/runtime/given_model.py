@@ -43,7 +43,7 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     if type(model) is not type(like):
         yield f"it is a {type(model).__name__}, and model.kind and schema.target ask for a {type(like).__name__}"
         return
-    given, wanted = _arguments(model), _arguments(like)
+    given, wanted = as_settings(model), as_settings(like)
     for name in given:
         passed = name in OF_THE_WARM_UP and not model.is_warming_up
         if given[name] != wanted[name] and name != "range_factor" and not passed:
@@ -64,9 +64,9 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         yield f"its classes are {model.class_labels!r}, and labels in records are texts"
 
 
-def _arguments(model: MixtureOfExperts) -> dict[str, Any]:
+def as_settings(model: MixtureOfExperts) -> dict[str, Any]:
     """The arguments of a model as settings would write them."""
-    said = model.describe()["model"]["arguments"]
+    said = model.arguments()
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
     plain |= {name: list(plain[name] or ()) for name in OF_THE_SCHEMA}
     plain["averaging"] = plain["averaging"] or "none"

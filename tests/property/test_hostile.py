@@ -1,4 +1,7 @@
-"""Checkpoints and configurations by an enemy: refused with a sentence, or harmless (more: `python -m tests.fuzz.enemies`)."""
+"""Checkpoints and configurations by an enemy: refused with a sentence, or harmless.
+
+For more: ``python -m tests.fuzz.enemies``.
+"""
 
 import subprocess
 import sys

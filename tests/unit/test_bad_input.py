@@ -128,7 +128,8 @@ def from_stdin(content, format):
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        yield from read(StdinSource(StdinSource.Settings(kind="stdin", format=format), descriptor=inlet))
+        # At once: a generator that is left may be closed, and join, wherever memory is next cleared up.
+        return list(read(StdinSource(StdinSource.Settings(kind="stdin", format=format), descriptor=inlet)))
     finally:
         os.close(inlet)
         writer.join()
@@ -352,20 +353,23 @@ def streams():
 @pytest.mark.sampled(one_in=1)
 @pytest.mark.parametrize(("format", "way", "content", "outcome"), list(streams()))
 def test_streams_become_what_the_table_says(format, way, content, outcome, tmp_path):
-    match way:
-        case "file":
-            batches = from_file(tmp_path / f"a.{format}", content)
-        case "gzip":
-            batches = from_file(tmp_path / f"a.{format}.gz", gzip.compress(content))
-        case _:
-            batches = from_stdin(content, format)
+    def became():
+        match way:
+            case "file":
+                batches = from_file(tmp_path / f"a.{format}", content)
+            case "gzip":
+                batches = from_file(tmp_path / f"a.{format}.gz", gzip.compress(content))
+            case _:
+                batches = from_stdin(content, format)
+        return run(batches, pipeline())
+
     if outcome.startswith("exit "):
         with pytest.raises(StreammoeError) as stopped:
-            run(batches, pipeline())
+            became()
         assert f"exit {stopped.value.exit_code}" == outcome
         return
     counts = {} if outcome == "nothing" else {word: int(n) for n, word in re.findall(r"(\d+) (\w+)", outcome)}
-    assert run(batches, pipeline()).outcomes == counts
+    assert became().outcomes == counts
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ ROOT = Path(__file__).parents[2]
 OF_THE_DAY = {
     "streammoe/runtime/daemon.py": "when a checkpoint was made, for people",
     "streammoe/replay.py": "the same",
+    "streammoe/inspection.py": "how old one is, for people",
     "connectors/streammoe_connectors/stdin.py": "a name for what came through one pipe",
     "connectors/streammoe_connectors/kafka_keeper.py": "who owns a group, told to other machines",
     "connectors/streammoe_connectors/kafka_transactions.py": "the same",

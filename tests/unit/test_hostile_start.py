@@ -90,7 +90,7 @@ METADATA = {
     "no sums": (setting("scores", "target_sums", value=[]), r"scores has the sums \[\]"),
     "targets": (setting("scores", "targets", value=-3), "scores has the sums .* of -3 targets"),
     "kind": (setting("model", "kind", value="MoEClassifier"), "TypeError|array encoder.classes is missing"),
-    "arguments": (setting("model", "arguments", "warmup_restarts", value=10**9), "other arguments .*: warmup_restarts"),
+    "arguments": (setting("model", "arguments", "seed", value=7), "other arguments .*: seed"),
     "features": (
         holding("encoder.columns", np.frombuffer(b'["p", "y"]', np.uint8)),
         r"its model has features that are none, as its settings say: \['y'\]",
@@ -173,12 +173,15 @@ def test_counts_of_classes_ask_for_no_table_beyond_the_classes(start):
     assert used < 200_000_000
 
 
-def test_predictions_without_bound_are_not_saved(start, daemons):
+def test_events_that_are_predicted_without_bound_are_set_aside(start, daemons):
     def change(arrays, metadata):
         arrays["state.average_experts"][...] = 1e308
 
-    assert "the scores are not finite" in str(start("regressor", change))
-    assert CheckpointStore(daemons["regressor"].folder / "state").generations() == [1]
+    assert start("regressor", change) is None
+    found = CheckpointStore(daemons["regressor"].folder / "state").latest()
+    assert found is not None
+    assert found[1].metadata["counters"]["reasons"]["poison"] > 0
+    assert all(np.isfinite(array).all() for name, array in found[1].arrays.items() if name.startswith("scores."))
 
 
 def test_nesting_is_bounded_where_a_checkpoint_is_read(daemons, tmp_path):

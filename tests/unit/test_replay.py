@@ -223,7 +223,7 @@ def test_a_crash_between_checkpoint_and_file_learns_nothing_twice(refused, monke
 
 def test_nor_if_the_daemon_runs_in_between_and_more_is_replayed(refused, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(module, "replace", lambda path, data: 1 / 0)
+        patched.setattr(module, "replace", lambda path, *pieces: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             replay(LETTERS, settings("1e12", refused))
     write(refused, "data-more", first=1, n=100)
@@ -241,7 +241,7 @@ def test_nor_if_the_daemon_runs_in_between_and_more_is_replayed(refused, monkeyp
 def test_a_crash_before_the_checkpoint_leaves_all_as_it_was(refused, monkeypatch):
     before = LETTERS.read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr("streammoe.persistence.store.replace", lambda path, data: 1 / 0)
+        patched.setattr("streammoe.persistence.store.replace", lambda path, *pieces: 1 / 0)
         patched.setattr("streammoe.persistence.store.CheckpointStore.prepare", lambda store: None)
         with pytest.raises(ZeroDivisionError):
             replay(LETTERS, settings("1e12", refused))

@@ -16,6 +16,7 @@ from streammoe.persistence import CheckpointStore, FolderLock, encode
 from streammoe.persistence.format import _pack
 from streammoe.replay import replay
 from streammoe.rollback import roll_back
+from streammoe.runtime.daemon import Daemon
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -31,6 +32,7 @@ class Asked:
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
+    monkeypatch.setattr(Daemon, "_begin_checkpoint", Daemon.checkpoint)  # so that there is one for each batch
     rng = np.random.default_rng(5)
     rows = [f"{a:.4f},{b:.4f},{2 * a - b:.4f}\n" for a, b in rng.normal(size=(RECORDS, 2))]
     rows[100] = "1,1e9,2\n"

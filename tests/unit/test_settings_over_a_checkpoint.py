@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import trustme
 
 from streammoe import assembly
 from streammoe.assembly import load_settings, open_daemon
@@ -16,6 +17,7 @@ from streammoe.persistence import CheckpointStore
 ROOT = Path(__file__).parents[2]
 EVENTS = 200
 
+SERVED = ["metrics.enabled=true", "metrics.port=0"]
 CHANGED = {
     "source.kind": ["source.kind=stdin", "source.format=csv"],
     "source.path": "data*.csv",
@@ -61,10 +63,17 @@ CHANGED = {
     "checkpoint.every_events": 7,
     "checkpoint.every_seconds": 7.0,
     "checkpoint.keep": 7,
+    "checkpoint.retry_seconds": 7.0,
     "metrics.enabled": ["metrics.enabled=true", "metrics.port=0"],
     "metrics.host": "0.0.0.0",
     "metrics.port": 9,
     "metrics.alive_seconds": 9.0,
+    "metrics.tls_certfile": [*SERVED, "metrics.tls_certfile=cert.pem", "metrics.tls_keyfile=key.pem"],
+    "metrics.tls_keyfile": [*SERVED, "metrics.tls_certfile=cert.pem", "metrics.tls_keyfile=key.pem"],
+    "metrics.username": [*SERVED, "metrics.username=prometheus", "metrics.password_file=secret"],
+    "metrics.password_file": [*SERVED, "metrics.username=prometheus", "metrics.password_file=secret"],
+    "metrics.bearer_token_file": [*SERVED, "metrics.bearer_token_file=secret"],
+    "guard.on_jump": "stop",
     "predictions.kind": ["predictions.kind=file", "predictions.path=p.jsonl"],
     "predictions.format": "parquet",
     "predictions.path": "q.jsonl",
@@ -124,6 +133,10 @@ def here(tmp_path, monkeypatch):
     records = "".join(f'{{"id": "k{i}", "a": {a}, "b": {b}}}\n' for i, (a, b, _) in enumerate(rows))
     labels = "".join(f'{{"id": "k{i}", "y": {y}}}\n' for i, (_, _, y) in enumerate(rows))
     Path("data.jsonl").write_text(records + labels)
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    certificate.private_key_pem.write_to_path("key.pem")
+    certificate.cert_chain_pems[0].write_to_path("cert.pem")
+    Path("secret").write_text("word")
     Path("config.toml").write_text("""
         source = { kind = "file", path = "data.csv" }
         schema.target = "y"

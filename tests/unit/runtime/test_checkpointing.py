@@ -43,7 +43,9 @@ def writer(store):
 
 
 def content(**arrays):
-    return Content(arrays, {}, {"scores.window": np.arange(3.0)}, {"n": 1, "positions": [{"next": [1]}]}, {"next": [1]})
+    return Content(
+        arrays, {}, {"scores.window": np.arange(3.0)}, {"n": 1, "positions": [{"next": [1]}]}, {"next": [1]}, None
+    )
 
 
 def test_learning_goes_on_and_changes_nothing_of_what_is_written(writer, store):
@@ -68,7 +70,7 @@ def test_beside_the_learning_the_same_bytes_are_written_as_at_once(writer, store
     rng = np.random.default_rng(0)
     for _ in range(2):  # during the warm-up and after it
         model.learn_array(rng.normal(size=(40, 3)), rng.normal(size=40))
-        given = Content(model.arrays(), {}, {}, model.identify(), None)
+        given = Content(model.arrays(), {}, {}, model.identify(), None, None)
         now = time.monotonic()
         writer.begin(given, (), now)
         files = [store.path(w.generation) for w in (writer.outcome(wait=True), writer.write(given, now))]
