@@ -17,7 +17,7 @@ import numpy as np
 from streammoe import settings as settings_module
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
-from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
+from streammoe.persistence import CONFIRMED, LOCK_NAME, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.restoring import array_of, is_count, must_be, restoring, shown
 from streammoe.runtime.bookkeeping import check_bookkeeping
@@ -103,7 +103,7 @@ def load_settings(
         ConfigError: with every problem at once.
     """
     settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
-    _refuse_own_output(settings)
+    _refuse_own_output(settings, path)
     if settings.guard.on_jump == "rollback" and getattr(settings.predictions, "transactional", False):
         rule = 'must not be "rollback" where predictions are transactional: what was seen cannot be taken back'
         raise ConfigError(f'guard.on_jump: {rule}; set "stop", or predictions.transactional = false')
@@ -114,8 +114,8 @@ def load_settings(
     return settings
 
 
-def _refuse_own_output(settings: Settings) -> None:
-    """Refuse files that would be read and written: the daemon would learn what it says, and spoil what it reads.
+def _refuse_own_output(settings: Settings, config: str | Path) -> None:
+    """Refuse files that would be read and written, or written as two things: each would spoil the other.
 
     Raises:
         ConfigError: with each setting that names such a file.
@@ -129,6 +129,17 @@ def _refuse_own_output(settings: Settings) -> None:
         for setting, path in written.items()
         if path is not None and _names(os.path.realpath(source.path), os.path.realpath(path))
     ]
+    folder = os.path.realpath(settings.checkpoint.dir)
+    for setting, path in written.items():
+        if path is None:
+            continue
+        place, name = os.path.split(os.path.realpath(path))
+        if place == folder and (name in {LOCK_NAME, CONFIRMED} or fnmatch.fnmatch(name, "*checkpoint-*")):
+            problems.append(f"{setting}: is {path!r}, a name that checkpoint.dir keeps for itself; name another file")
+        if os.path.realpath(path) == os.path.realpath(config):
+            problems.append(f"{setting}: is {path!r}, the configuration itself; name another file")
+    if None not in written.values() and len(set(map(os.path.realpath, filter(None, written.values())))) == 1:
+        problems.append(f"predictions.path: is {written['predictions.path']!r}, as dead_letters.path is; name another")
     if problems:
         raise ConfigError(*problems)
 
@@ -636,6 +647,7 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
     labels = label_arrays(found.arrays)
     with restoring(place):
         pending = int((~array_of(labels, "labels.refused", "bool", (None,))).sum()) if labels else 0
+        scores = _kept_scores(model, found)
     return {
         "path": str(place),
         "n": model.n,
@@ -645,7 +657,7 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "state_digest": digest_with(model, labels),
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
-        "scores": _kept_scores(model, found),
+        "scores": scores,
         "pending": pending,
         "features": model.feature_names,
         "outputs": model.output_names,

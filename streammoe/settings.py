@@ -465,6 +465,18 @@ def from_tables(tables: Mapping[str, Any], name: str, *, kinds: Kinds, overrides
     return reader.settings(kinds)
 
 
+def _with_nul(value: object, place: str = "") -> Iterator[str]:
+    """The settings that hold a character which is in no path and no name."""
+    if isinstance(value, str) and "\0" in value:
+        yield place
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _with_nul(inner, f"{place}.{name}" if place else str(name))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from _with_nul(inner, f"{place}.{i}")
+
+
 Place = tuple[str, ...]
 AnySection = TypeVar("AnySection", bound=BaseModel)
 
@@ -479,6 +491,8 @@ class _Reader:
         self.problems: list[str] = []
 
     def read_file(self, path: Path) -> None:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            self._unreadable("is no regular file; give the path of a config file")
         try:
             self.tables = tomllib.loads(path.read_bytes().decode())
         except OSError as error:
@@ -531,6 +545,7 @@ class _Reader:
         sections = {"source" if name == "sources" else name: model for name, model in get_type_hints(Settings).items()}
         unknown = [name for name in self.tables if name not in sections]
         self.problems += [self._unknown((name,), "section", sections) for name in unknown]
+        self.problems += [f"{place}: must not hold the character NUL" for place in _with_nul(self.tables)]
         tables = {name: self.tables.get(name, {}) for name in sections}
         read: dict[str, Any] = {"sources": self._sources(kinds.sources, tables.pop("source"))}
         predictions: dict[str, type[BaseModel]] = {
@@ -540,6 +555,10 @@ class _Reader:
         }
         letters: dict[str, type[BaseModel]] = {"file": DeadLetterFile, **_joined(DeadLetters, kinds.dead_letters)}
         table = tables.pop("predictions")
+        if isinstance(table, dict) and "path" in table and "kind" not in table:
+            self.problems.append(
+                'predictions.kind: required where predictions.path is set; "file" writes them there, "none" nowhere'
+            )
         if isinstance(table, dict) and table.get("kind", "none") == "none":
             # Whoever turns them off need not take out where they went.
             table = {name: value for name, value in table.items() if name in NoPredictions.model_fields}

@@ -255,7 +255,8 @@ class MixtureOfExperts(base.Estimator):
         """Learn rows whose weights are all above 0, or none of them, with the error of the first that is poison."""
 
         def learn(piece: slice) -> FloatArray:
-            part = (rows[piece], names, _sliced(texts, piece), y[piece], weights[piece])
+            targets = y[piece] if getattr(y, "ndim", 1) else y  # one number is refused by its shape
+            part = (rows[piece], names, _sliced(texts, piece), targets, weights[piece])
             losses: FloatArray = self._guard.learn(self, len(part[0]), "_learn_weighted", *part)
             return losses
 

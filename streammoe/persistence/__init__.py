@@ -2,12 +2,13 @@
 
 from streammoe.persistence.durable import replace
 from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, pieces, state_digest
-from streammoe.persistence.lock import FolderLock
+from streammoe.persistence.lock import LOCK_NAME, FolderLock
 from streammoe.persistence.store import CONFIRMED, CheckpointStore, generation_of, read_checkpoint
 
 __all__ = [
     "CONFIRMED",
     "FORMAT",
+    "LOCK_NAME",
     "Checkpoint",
     "CheckpointStore",
     "FolderLock",

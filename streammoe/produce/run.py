@@ -110,7 +110,7 @@ def produce(
         )
     if problems:
         raise SinkError(
-            "\n".join([*problems, f"{counted(to.acknowledged, 'other record')} written to topic {topic!r}"])
+            "; ".join([*problems, f"{counted(to.acknowledged, 'other record')} written to topic {topic!r}"])
         )
     messages.check()
     return Produced(to.acknowledged, took, topic)

@@ -17,6 +17,7 @@ def check_bookkeeping(found: Checkpoint) -> None:
         CheckpointError: something is not.
     """
     metadata = found.metadata
+    must_be(is_count(metadata.get("n")), f"n is {shown(metadata.get('n'))}, and must count events")
     positions = metadata.get("positions")
     sound = isinstance(positions, list) and len(positions) == 1 and isinstance(positions[0], dict | None)
     must_be(sound, f"positions is {shown(positions)}, and must be a list of one table")

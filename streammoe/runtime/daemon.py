@@ -332,8 +332,9 @@ class Daemon:
 
     def _begin_checkpoint(self) -> None:
         """The same in the same order, beside the learning; `_take_outcome` tells the source once all is durable."""
-        if self._is_transactional:
-            # What is predicted from here on would fall into the transaction that belongs to this state.
+        if self._is_transactional or self._goes_back:
+            # What is predicted from here on would fall into the transaction that belongs to this state. And which
+            # checkpoint is the last good one must not depend on how fast the disk is.
             self.checkpoint()
             return
         taken_at = time.monotonic()
@@ -546,6 +547,7 @@ class Daemon:
         self._pipeline, self._labels, self._guard.latest = self._on_jump.restore(found)
         if jumps is not None and self._pipeline.jumps is not None:
             self._pipeline.jumps.jumps = jumps.jumps
+            self._pipeline.jumps.begin_window()
         counters = found.metadata["counters"]
         self._outcomes, self._reasons = Counter(counters["outcomes"]), Counter(counters["reasons"])
         records = 0

@@ -101,6 +101,11 @@ class JumpGuard:
                 self._sum, self._count, self._length = 0.0, 0, 0
         return found
 
+    def begin_window(self) -> None:
+        """Judge what comes by itself: what the open window holds was followed by something that was set aside."""
+        self._high, self._sum, self._count, self._length = [], 0.0, 0, 0
+        self._sound = self._events
+
     def to_json(self) -> dict[str, Any]:
         """All of it, for the checkpoint."""
         return {

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import selectors
 import socket
 import ssl
 import threading
@@ -68,7 +69,7 @@ class MetricsServer:
         self._listener.setblocking(False)
         address, bound = self._listener.getsockname()[:2]
         self._warn_of_strangers(address)
-        self._loop = asyncio.new_event_loop()
+        self._loop = _event_loop()
         self._accepting = self._loop.create_task(self._until_closed())
         self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
         self._thread.start()
@@ -207,6 +208,18 @@ class MetricsServer:
         body = b"".join(metrics(environ, lambda *status_and_headers: started.extend(status_and_headers)))
         status, headers = started
         return _response(status, headers, body)
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """A new loop; asyncio leaves a traceback behind if it runs out of file descriptors amid making one.
+
+    Raises:
+        OSError: there are too few.
+    """
+    with selectors.DefaultSelector():
+        for end in socket.socketpair():
+            end.close()
+    return asyncio.new_event_loop()
 
 
 class _Request(NamedTuple):

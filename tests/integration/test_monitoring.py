@@ -218,6 +218,8 @@ SERIES = {
         },
         "30m",
     ),
+    "StreammoeJumped": ({"streammoe_guard_jumps_total": "0x5 1x115"}, "15m"),
+    "StreammoePoison": ({'streammoe_rejected_total{reason="poison"}': "0x5 3x115"}, "15m"),
     "StreammoeLabelsExpire": (
         {
             'streammoe_events_total{outcome="expired"}': "0+10x120",

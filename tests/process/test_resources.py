@@ -407,6 +407,7 @@ def test_want_of_memory_ends_it_without_a_checkpoint_and_the_next_start_repeats(
     rarely = "checkpoint.every_seconds = 1e6"
     daemon = tail(rarely, flags=flags_of(**{"source.block_bytes": 1 << 29, "checkpoint.every_events": 10**9}))
     daemon.wait_for_events(FIRST)
+    wait_until(lambda: list((place.folder / "state").glob("checkpoint-*.safetensors")))
     before = place.inspect()
     size = int(Path(f"/proc/{daemon.process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
     daemon.limit(resource.RLIMIT_AS, (size + (1 << 27), resource.RLIM_INFINITY))
@@ -462,6 +463,7 @@ def reloads(daemon, outcome):
 def test_sighup_takes_what_may_change_and_refuses_the_rest_as_a_whole(place, whole, tail):
     daemon = tail("checkpoint.every_seconds = 1e6", flags=["--set", "checkpoint.keep=7"])
     daemon.wait_for_events(FIRST)
+    wait_until(lambda: list((place.folder / "state").glob("checkpoint-*.safetensors")))
     before = place.inspect()
     assert before["n"] < FIRST - REFUSED // 2  # but for the very first batch nothing is saved
 

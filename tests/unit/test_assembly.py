@@ -35,6 +35,27 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["dead_letters.path=state/lock"], "dead_letters.path: is 'state/lock', a name that checkpoint.dir keeps"),
+        (
+            ["dead_letters.path=state/checkpoint-000000000001.safetensors"],
+            "a name that checkpoint.dir keeps for itself",
+        ),
+        (["dead_letters.path=config.toml"], "dead_letters.path: is 'config.toml', the configuration itself"),
+        (
+            ["predictions.kind=file", "predictions.path=one.jsonl", "dead_letters.path=./one.jsonl"],
+            "predictions.path: is 'one.jsonl', as dead_letters.path is",
+        ),
+    ],
+)
+def test_no_file_is_written_as_two_things(here, flags, said):
+    with pytest.raises(ConfigError) as refused:
+        settings(*flags)
+    assert said in str(refused.value)
+
+
 def settings(*flags):
     return load_settings("config.toml", overrides=flags, environment={})
 

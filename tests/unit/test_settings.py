@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -189,7 +190,7 @@ class TestProblems:
                 "checkpoint.zzz = 4",
                 (
                     "checkpoint.zzz: unknown setting (from config.toml); "
-                    "known here: dir, every_events, every_seconds, keep"
+                    "known here: dir, every_events, every_seconds, keep, retry_seconds"
                 ),
             ),
             ("modle.degree = 1", "modle: unknown section (from config.toml); did you mean model?"),
@@ -439,6 +440,27 @@ class TestProblems:
         (found,) = problems(config)
         assert found.startswith("config.toml: is not TOML: ")
         assert "line 6" in found
+
+    def test_what_is_no_regular_file_is_not_read(self, config: Path) -> None:
+        config.unlink()
+        os.mkfifo(config)
+        assert problems(config) == ("config.toml: is no regular file; give the path of a config file",)
+        assert problems(Path("/dev/zero")) == ("/dev/zero: is no regular file; give the path of a config file",)
+
+    def test_no_setting_holds_what_no_path_can(self, config: Path) -> None:
+        lines = 'checkpoint.dir = "a\\u0000b"\npredictions = { kind = "file", path = "\\u0000" }\n'
+        config.write_text(lines + MINIMAL)
+        assert problems(config) == (
+            "checkpoint.dir: must not hold the character NUL",
+            "predictions.path: must not hold the character NUL",
+        )
+
+    def test_a_path_for_predictions_that_nobody_writes_is_told(self, config: Path) -> None:
+        config.write_text('predictions.path = "rows.jsonl"\n' + MINIMAL)
+        (found,) = problems(config)
+        assert found.startswith("predictions.kind: required where predictions.path is set")
+        config.write_text('predictions = { kind = "none", path = "rows.jsonl" }\n' + MINIMAL)
+        assert read(config).predictions.kind == "none"
 
     def test_a_file_that_is_not_there_or_not_text(self, config: Path) -> None:
         assert problems(Path("nowhere.toml")) == (
