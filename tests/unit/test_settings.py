@@ -448,7 +448,7 @@ class TestProblems:
         assert problems(Path("/dev/zero")) == ("/dev/zero: is no regular file; give the path of a config file",)
 
     def test_no_setting_holds_what_no_path_can(self, config: Path) -> None:
-        lines = 'checkpoint.dir = "a\\u0000b"\npredictions = { kind = "file", path = "\\u0000" }\n'
+        lines = 'checkpoint.dir = "a\\u0000b"\npredictions = { kind = "file", path = "\\u0000.jsonl" }\n'
         config.write_text(lines + MINIMAL)
         assert problems(config) == (
             "checkpoint.dir: must not hold the character NUL",
