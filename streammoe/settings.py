@@ -491,8 +491,6 @@ class _Reader:
         self.problems: list[str] = []
 
     def read_file(self, path: Path) -> None:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            self._unreadable("is no regular file; give the path of a config file")
         try:
             self.tables = tomllib.loads(path.read_bytes().decode())
         except OSError as error:

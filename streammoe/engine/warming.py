@@ -117,6 +117,7 @@ class WarmUp:
             must_be(known.all(), f"array warmup.Y holds what is no index of the {n_outputs} classes")
         warm_up = cls(family, n_outputs, p_v, recursive)
         X = array_of(arrays, "warmup.X", "float64", (len(Y), n_fields), finite=False)
+        must_be(not np.isinf(X).any(), "array warmup.X holds infinities")
         warm_up.X = np.require(X, requirements=["C", "W"])
         warm_up.Y = np.require(Y, requirements=["C", "W"])
         warm_up.count = len(Y)

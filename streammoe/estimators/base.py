@@ -889,7 +889,7 @@ class MixtureOfExperts(base.Estimator):
             n_fields = len(self._encoder.fields)
             self._warm_up = WarmUp.from_arrays(family, arrays, n_outputs=Q, n_fields=n_fields, p_v=p_v)
             self._encoder.check_rows(self._warm_up.X)
-        self._residual = array_of(arrays, "diagnostics.residual", "float64", (size,), finite=False)
+        self._residual = array_of(arrays, "diagnostics.residual", "float64", (size,))
 
     def _output_arrays(self) -> dict[str, AnyArray]:
         """What is known of the outputs, by name, for a checkpoint."""

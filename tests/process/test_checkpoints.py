@@ -79,7 +79,6 @@ def test_a_start_goes_back_over_all_that_is_spoilt_and_says_why_of_each(place, l
     assert f"going on from a checkpoint in state with {n} events learned" in done.stderr
     found = json.loads(done.stdout)
     assert (found["state_digest"], found["learned"]) == (learned.summary["state_digest"], EVENTS)
-    assert store(place).load(before).metadata["n"] == n  # still there to go back to
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,7 @@ def test_from_then_on_it_finishes_its_batch_and_saves(place, whole, point, times
     assert len(rows) == EVENTS
 
 
-@pytest.mark.parametrize(
-    ("point", "times"), [("reading", 6), ("learning", 6), ("written", 2), ("synced", 1), ("pruning", 1)]
-)
+@pytest.mark.parametrize(("point", "times"), [("reading", 6), ("learning", 6), ("written", 2), ("pruning", 1)])
 @pytest.mark.parametrize("second", OWN_CODE)
 def test_a_second_signal_leaves_at_once_with_a_sound_checkpoint(place, whole, point, times, second):
     write(place, EVENTS)

@@ -1,5 +1,4 @@
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -440,12 +439,6 @@ class TestProblems:
         (found,) = problems(config)
         assert found.startswith("config.toml: is not TOML: ")
         assert "line 6" in found
-
-    def test_what_is_no_regular_file_is_not_read(self, config: Path) -> None:
-        config.unlink()
-        os.mkfifo(config)
-        assert problems(config) == ("config.toml: is no regular file; give the path of a config file",)
-        assert problems(Path("/dev/zero")) == ("/dev/zero: is no regular file; give the path of a config file",)
 
     def test_no_setting_holds_what_no_path_can(self, config: Path) -> None:
         lines = 'checkpoint.dir = "a\\u0000b"\npredictions = { kind = "file", path = "\\u0000.jsonl" }\n'
