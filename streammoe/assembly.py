@@ -19,6 +19,7 @@ from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import CONFIRMED, LOCK_NAME, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
+from streammoe.printing import printable
 from streammoe.restoring import array_of, is_count, must_be, restoring, shown
 from streammoe.runtime.bookkeeping import check_bookkeeping
 from streammoe.runtime.chained import ChainedSource
@@ -567,8 +568,9 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     ]
     if unknown:
         message = (
-            f"{settings.checkpoint.dir}: its checkpoint was written by version {found.metadata.get('version')} with "
-            f"settings that this version does not know ({', '.join(unknown)}), so it might go on differently; run "
+            f"{settings.checkpoint.dir}: its checkpoint was written by version {shown(found.metadata.get('version'))} "
+            f"with settings that this version does not know ({printable(', '.join(unknown))[:500]}), so it might go on "
+            "differently; run "
             "that version or a later one, go back to an earlier checkpoint (streammoe rollback), or begin anew with "
             "--fresh"
         )

@@ -53,7 +53,7 @@ def test_a_spoilt_configuration_is_refused_with_every_problem(folder, pick):
 @pytest.mark.process
 def test_a_minute_of_attacks_on_models_daemons_and_configurations():
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.enemies", "--seconds", "60"],
+        [sys.executable, "-m", "tests.fuzz.enemies", "--seconds", "60", "--cases", "100"],
         cwd=ROOT,
         capture_output=True,
         text=True,
