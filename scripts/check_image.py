@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -477,6 +478,15 @@ def write_config(image: Stage) -> Path:
     return config
 
 
+def is_ready(port: int) -> bool:
+    """Whether a daemon reads."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 def check_daemon(image: Stage, config: Path) -> None:
     """Start CMD on a long file, ask for its health as the image does, and stop it as Docker does."""
     health = re.search(r"CMD\s+(\[.*)$", image.metadata["HEALTHCHECK"].rest)
@@ -500,8 +510,11 @@ def check_daemon(image: Stage, config: Path) -> None:
                     daemon.kill()
                     raise CheckError(f"HEALTHCHECK never succeeded:\n{answer.stderr}\n{daemon.communicate()[0]}")
                 time.sleep(0.2)
-            if daemon.poll() is not None:
-                raise CheckError(f"the daemon ended before it was stopped:\n{daemon.communicate()[0]}")
+            while not is_ready(port):  # before that a signal ends it at once, with nothing to save
+                if daemon.poll() is not None or time.monotonic() > deadline:
+                    daemon.kill()
+                    raise CheckError(f"the daemon was never ready:\n{daemon.communicate()[0]}")
+                time.sleep(0.05)
             daemon.send_signal(getattr(signal, image.metadata["STOPSIGNAL"].rest))
             output = daemon.communicate(timeout=STOP_TIMEOUT)[0]
         finally:
