@@ -93,7 +93,7 @@ def latencies(room: lab.Lab, topics: Topics, partitions: int, seconds: float, id
             assert stamps is not None
             taken.append(time.time() * 1000.0 - stamps)
 
-    with open_daemon(settings, on_batch=on_batch, stop=stop) as running:
+    with open_daemon(settings, on_batch=on_batch) as running:
         source: Source = running.daemon._source  # noqa: SLF001 - to see what it gives
         poll = source.poll
 
