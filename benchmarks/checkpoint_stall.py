@@ -97,7 +97,6 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
         beside, written = learn_beside(writer, model, X, y)
         alone = learn_until(twin, X, y, len(beside))
         assert twin.state_digest() == model.state_digest()
-        written = writer.outcome(wait=True)
         start = time.perf_counter()
         writer.write(content_of(model), time.monotonic())
         found.append(

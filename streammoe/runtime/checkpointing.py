@@ -33,7 +33,7 @@ class Content(NamedTuple):
     metadata: Mapping[str, Any]
     position: Position | None
     """Where reading goes on after it."""
-    mark: Mark | None
+    mark: Mark | None = None
     """The moment that it is of, where there may be a way back to it."""
 
     @property
