@@ -34,6 +34,8 @@ STARTING = ["importing", "settings", "locked", "loading", "compiling", "seeking"
 """Points before there is anything to save."""
 RUNNING = ["preparing", "reading", "fitting", "learning", "closing"]
 POINTS = [*STARTING, *RUNNING, *CHECKPOINT]
+NEVER = "it never passed"
+"""What a process says at its end that came to it without having been sent a signal."""
 MOMENT = 0.25
 """Seconds after a signal, in which the main thread takes notice of it while this one stands where it is."""
 
@@ -173,7 +175,11 @@ def main():
     from streammoe.__main__ import main as command
 
     sys.argv[1:] = arguments
-    command()
+    try:
+        command()
+    finally:
+        if hit.left > 0:
+            print(f"{NEVER} {point} {times} times", file=sys.stderr)
 
 
 if __name__ == "__main__":
