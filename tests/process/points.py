@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,8 +35,8 @@ RUNNING = ["preparing", "reading", "fitting", "learning", "closing"]
 POINTS = [*STARTING, *RUNNING, *CHECKPOINT]
 NEVER = "it never passed"
 """What a process says at its end that came to it without having been sent a signal."""
-MOMENT = 0.25
-"""Seconds after a signal, in which the main thread takes notice of it while this one stands where it is."""
+PATIENCE = 10.0
+"""Seconds that the main thread has to take notice of a signal, while this one stands where it is."""
 
 saving = threading.local()
 
@@ -50,6 +49,7 @@ class Trigger:
         self.point = point
         self.left = times
         self.signals = signals
+        self.noticed = threading.Event()
 
     def __call__(self, point):
         if point != self.point:
@@ -60,8 +60,10 @@ class Trigger:
         if point == "half written":
             os.ftruncate(saving.descriptor, os.fstat(saving.descriptor).st_size // 2)
         for each in self.signals:
+            # One by one: two that come before the first is noticed are one.
+            self.noticed.clear()
             os.kill(os.getpid(), each)
-            time.sleep(MOMENT)
+            assert self.noticed.wait(PATIENCE)
 
 
 def around(owner, name, before=None, after=None):
@@ -138,8 +140,10 @@ def watch_the_rest(hit):
     from streammoe.engine import warmup
     from streammoe.persistence import CheckpointStore, FolderLock
     from streammoe.runtime.pipeline import Pipeline
+    from streammoe.runtime.signals import StopFlag
     from streammoe_connectors.file import FileSource
 
+    around(StopFlag, "_handle", after=lambda *_: hit.noticed.set())
     around(assembly, "load_settings", before=lambda *_: hit("settings"))
     around(CheckpointStore, "prepare", before=lambda *_: hit("locked"))
     around(CheckpointStore, "latest", before=lambda *_: hit("loading"))
