@@ -242,6 +242,7 @@ class Cluster:
             SourceError: they may not be read.
             Unanswered: anything else that may pass.
         """
+        self._take_up_resumed()
         try:
             found = self._consumer.poll(int(seconds * 1000))
         except OffsetOutOfRangeError as error:
@@ -255,6 +256,16 @@ class Cluster:
         except KafkaError as error:
             raise Unanswered(_said(error)) from None
         return {Partition(*partition): records for partition, records in found.items()}
+
+    def _take_up_resumed(self) -> None:
+        """Let kafka-python go on with what it had fetched of partitions that were paused since.
+
+        It takes that up when nothing else is in its hands, and does not see (3.0.12) that what is there is used up. If
+        nothing more comes of other partitions, nothing more comes at all.
+        """
+        fetcher = self._consumer._fetcher  # noqa: SLF001 - there is no other way but to connect anew
+        if not getattr(fetcher, "_next_partition_records", None):
+            fetcher._next_partition_records = None  # noqa: SLF001
 
     def fetched(self, partition: Partition) -> int | None:
         """The next offset to be fetched."""

@@ -177,6 +177,17 @@ def test_a_partition_at_its_end_holds_up_others_only_for_a_moment(broker, topic,
         assert time.monotonic() - began < 5.0
 
 
+def test_partitions_that_had_to_wait_for_another_are_read_on(broker, topic, fill):
+    name = topic(partitions=3)
+    for number, (count, at) in enumerate([(1_500, T0 + 1), (1_500, T0 + 1), (3_000, T0)]):
+        fill(name, [f"{number}".ljust(1_000)] * count, partition=number, timestamps=[at] * count)
+    with opened(settings_of(broker.address, name, until="end", buffer_bytes=1 << 20, max_poll_records=300)) as source:
+        found = [record[:1] for batch in batches(source) for record in records_of(batch)]
+        happened = source.status().happened
+    assert found == [b"2"] * 3_000 + [b"0"] * 1_500 + [b"1"] * 1_500
+    assert happened.get("consumer_rebuilt", 0) == 0
+
+
 # --- shards, new partitions ------------------------------------------------------------------------------------------
 
 
