@@ -95,7 +95,7 @@ class Lane:
     def give(self, count: int) -> list[LogRecord]:
         """The first records, which are given up."""
         given = self.records[:count]
-        self.records = self.records[count:]
+        del self.records[:count]
         self.times = self.times[count:]
         self.bytes = self.bytes - sum(len(record.value) for record in given) if self.records else 0
         if given:
