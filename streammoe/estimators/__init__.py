@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 from streammoe.errors import CheckpointError
-from streammoe.estimators.base import MixtureOfExperts, Outcome
+from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.classifier import MoEClassifier
 from streammoe.estimators.guard import POISON
+from streammoe.estimators.learning_rows import Outcome
 from streammoe.estimators.multitarget import MoEMultiTargetRegressor
 from streammoe.estimators.regressor import MoERegressor
 from streammoe.persistence import Checkpoint, read_checkpoint

@@ -1,55 +1,111 @@
-"""What users hand over, checked: arguments of constructors, arrays, frames."""
+"""What a model is told when it is made: its arguments, and the rules that they keep."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from river import base
 
-from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.features import quoted
-from streammoe.types import AnyArray, FloatArray
-
-LARGEST_WEIGHT = 1e6
-"""Only the ratios of weights matter, so a larger one is a mistake."""
-
-
-def event_weight(w: object) -> float:
-    """The weight of an event, in [0, 1e6].
-
-    Raises:
-        InvalidEvent: it is not.
-    """
-    if not isinstance(w, float | int | np.floating | np.integer):
-        reason = "wrong_type"
-    elif 0.0 <= w <= LARGEST_WEIGHT:
-        return float(w)
-    else:
-        reason = "out_of_range" if isinstance(w, int | np.integer) or math.isfinite(w) else "not_finite"
-    msg = f"w: got {quoted(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}], only ratios matter"
-    raise InvalidEvent(msg, reason=reason, feature="w")
+from streammoe import schedules
+from streammoe.engine import mm
+from streammoe.errors import ConfigError
+from streammoe.schedules import Schedule
 
 
-def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
-    """Weights of n events; ones without any.
+class Arguments(base.Estimator):
+    """The arguments that all estimators have; each adds its own, and rules for them."""
 
-    Raises:
-        InvalidEvent: one of them is out of range; ``row`` is its index.
-    """
-    if weights is None:
-        return np.ones(n)
-    found = finite_array(weights, "weights")
-    if found.shape != (n,):
-        msg = f"weights: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
-        raise InvalidEvent(msg, reason="wrong_shape", feature="w")
-    bad = np.flatnonzero((found < 0.0) | (found > LARGEST_WEIGHT))
-    if bad.size:
-        row = int(bad[0])
-        msg = f"row {row}: the weight {found[row]:g} is not in [0, {LARGEST_WEIGHT:g}]; only ratios of weights matter"
-        raise InvalidEvent(msg, reason="out_of_range", feature="w", row=row)
-    return found
+    n_experts: int
+    degree: int
+    gate_degree: int
+    schedule: Schedule | None
+    bound: str
+    prior_strength: float
+    warmup: int | None
+    warmup_restarts: int
+    averaging: str | None
+    seed: int
+    standardize: bool
+    range_factor: float
+    categorical: Sequence[Any] | None
+    timestamps: Sequence[Any] | None
+    max_levels: int
+
+    default_schedule: ClassVar[Schedule] = schedules.power(0.6)
+
+    def __init__(self, **arguments: Any) -> None:
+        # River clones by the signatures of the estimators, which therefore spell out every argument.
+        for name, value in arguments.items():
+            # River's clone looks at the first entry of any tuple.
+            empty = name in {"categorical", "timestamps"} and isinstance(value, tuple) and not value
+            setattr(self, name, None if empty else value)
+        problems = [problem for holds, problem in self._rules() if not holds]
+        if problems:
+            raise ConfigError(*problems)
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        """Rules for the arguments: whether each holds, and what to say if it does not."""
+        whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
+        whole["max_levels"] = 1
+        named = are_names(self.categorical) and are_names(self.timestamps)
+        both = [name for name in self.categorical or () if name in (self.timestamps or ())] if named else []
+        return [
+            *(
+                (
+                    are_names(getattr(self, name)),
+                    f"{name}: got {getattr(self, name)!r}; it must be a tuple of feature names",
+                )
+                for name in ("categorical", "timestamps")
+            ),
+            (not both, f"timestamps: {both!r} stands in categorical too; a feature can be one of them"),
+            *(
+                (
+                    is_whole(getattr(self, name), least),
+                    f"{name}: got {getattr(self, name)!r}; it must be a whole number ≥ {least}",
+                )
+                for name, least in whole.items()
+                if not (name == "warmup" and self.warmup is None)
+            ),
+            *(
+                (is_amount(getattr(self, name)), f"{name}: got {getattr(self, name)!r}; it must be a finite number ≥ 0")
+                for name in ("prior_strength", "range_factor")
+            ),
+            (
+                self.schedule is None or isinstance(self.schedule, Schedule),
+                f"schedule: got {self.schedule!r}; make one with streammoe.schedules.power or .constant",
+            ),
+            (
+                not (self.warmup == 0 and self.standardize),
+                "standardize: needs a warm-up to take means and scales from; set warmup above 0",
+            ),
+            (
+                not (self.warmup == 0 and self.prior_strength == 0.0),
+                "prior_strength: 0 needs a warm-up or given Gram matrices to start from; set warmup or a prior above 0",
+            ),
+            (
+                self.averaging in mm.AVERAGING,
+                f"averaging: {self.averaging!r} is not known; choose one of 'polyak', 'decay', None",
+            ),
+            (self.bound in mm.BOUNDS, f"bound: {self.bound!r} is not known; choose one of {', '.join(mm.BOUNDS)}"),
+        ]
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the constructor, as a checkpoint holds them."""
+        given = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+
+
+def restored_arguments(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `Arguments.arguments`."""
+    arguments: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
+    }
+    if arguments["schedule"] is not None:
+        arguments["schedule"] = schedules.from_settings(arguments["schedule"])
+    return arguments
 
 
 def is_whole(value: object, least: int) -> bool:
@@ -65,63 +121,3 @@ def is_amount(value: object) -> bool:
 def are_names(value: object) -> bool:
     """Whether it is a list of names of features, or None."""
     return value is None or (isinstance(value, tuple | list) and all(isinstance(name, str | int) for name in value))
-
-
-def rectangle(values: AnyArray, what: str) -> AnyArray:
-    """Values as an array, of whatever class and type.
-
-    Raises:
-        InvalidEvent: the rows differ in length.
-    """
-    try:
-        return np.asanyarray(values)
-    except ValueError:
-        msg = f"{what}: the rows are not all of one length; give a rectangle of numbers"
-        raise InvalidEvent(msg, reason="wrong_shape", feature=what) from None
-
-
-def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
-    """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
-    if isinstance(values, np.ma.MaskedArray):
-        msg = f"{what}: got a masked array; leave masked rows out, or fill them"
-        raise InvalidEvent(msg, reason="wrong_type", feature=what)
-    found = np.asarray(rectangle(values, what))
-    if found.dtype.kind not in "fiub":
-        msg = f"{what}: got values of type {found.dtype}; they must be numbers"
-        raise InvalidEvent(msg, reason="wrong_type", feature=what)
-    numbers = np.array(found, dtype=np.float64, order="C")
-    finite = np.isfinite(numbers)
-    if not finite.all():
-        place = np.argwhere(~finite)[0]
-        row = int(place[0])
-        feature = names[int(place[1])] if names is not None else what
-        msg = f"row {row}: {feature!s} is {numbers[tuple(place)]}, not a finite number; drop or mend the row"
-        raise InvalidEvent(msg, reason="not_finite", feature=feature, row=row)
-    return numbers
-
-
-def reordered(rows: FloatArray, names: Sequence[Any], columns: Sequence[Any]) -> FloatArray:
-    """Rows in the order of `columns`; NaN (missing) where a column has no name, other names are left out."""
-    if list(names) == list(columns):
-        return rows
-    at = {name: j for j, name in enumerate(names)}
-    ordered = np.full((len(rows), len(columns)), np.nan)
-    for j, column in enumerate(columns):
-        if column in at:
-            ordered[:, j] = rows[:, at[column]]
-    return ordered
-
-
-def shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...], padded: tuple[int, ...]) -> FloatArray:
-    """An entry of the right shape, padded with zeros."""
-    if name not in values:
-        msg = f"parameters: {name!r} is missing; it must have shape {shape}"
-        raise ConfigError(msg)
-    array = np.array(values[name], dtype=np.float64)
-    if array.shape != shape:
-        msg = f"parameters: {name!r} has shape {array.shape}; with these feature names it must have {shape}"
-        raise ConfigError(msg)
-    if not np.isfinite(array).all():
-        msg = f"parameters: {name!r} holds NaN or infinity; every entry must be finite"
-        raise ConfigError(msg)
-    return np.pad(array, [(0, wide - size) for size, wide in zip(shape, padded, strict=True)])

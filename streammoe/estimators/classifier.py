@@ -13,8 +13,9 @@ from streammoe import schedules
 from streammoe.engine.state import with_class
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.arguments import is_whole
-from streammoe.estimators.base import MixtureOfExperts, names_array
+from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import frame_like, series_like, table_of
+from streammoe.estimators.outputs import names_array
 from streammoe.experts import Family, families
 from streammoe.features import names_of, number, quoted
 from streammoe.schedules import Schedule
@@ -243,15 +244,15 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        self._learn_table(*table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
+        self._learn_table(table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """The probability of each label at each row of a frame, one column for each, under the frame's index."""
-        return frame_like(X, self._or_even(self._predict_table(*table_of(self, X))), self._labels)
+        return frame_like(X, self._or_even(self._predict_table(table_of(self, X))), self._labels)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The likeliest label at each row of a frame, under the frame's index."""
-        return series_like(X, self._likeliest(self._or_even(self._predict_table(*table_of(self, X)))))
+        return series_like(X, self._likeliest(self._or_even(self._predict_table(table_of(self, X)))))
 
     def _or_even(self, probabilities: FloatArray) -> FloatArray:
         """Before anything was learned, every label that was given is as likely."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from streammoe.errors import InvalidEvent
+from streammoe.estimators.tables import Table
 from streammoe.features import level, seconds
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,8 +24,8 @@ class Kinds(Protocol):
     timestamps: Sequence[Any] | None
 
 
-def table_of(kinds: Kinds, X: pd.DataFrame) -> tuple[FloatArray, list[Any], dict[Any, list[str]]]:
-    """A frame as rows of numbers, the names of its columns, and the levels of those that are categories.
+def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
+    """A frame as a table; a time is seconds since 1970, and a category its levels.
 
     Raises:
         InvalidEvent: a column or a value is of the wrong type, or a number is missing or not finite.
@@ -53,7 +54,7 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> tuple[FloatArray, list[Any], dict
         row, j = map(int, bad[0])
         msg = f"row {row}: {names[j]!s} is {rows[row, j]}, not a finite number; drop or fill the row"
         raise InvalidEvent(msg, reason="not_finite", feature=names[j], row=row)
-    return rows, names, texts
+    return Table(rows, names, texts)
 
 
 def series_like(X: pd.DataFrame, values: AnyArray) -> pd.Series:

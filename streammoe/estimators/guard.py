@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import InvalidEvent
+from streammoe.estimators.tables import Events, Table
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
 from streammoe.types import FloatArray
-
-if TYPE_CHECKING:
-    from streammoe.estimators.base import MixtureOfExperts
 
 EVERY = 64
 """Rows after which what was learned is copied anew. A copy costs about as much as learning one event, whatever the
@@ -29,11 +27,21 @@ class Copied(NamedTuple):
 
     encoder: Encoder
     outputs: dict[str, Any]
-    """The attributes that `MixtureOfExperts.growing` names."""
+    """The attributes that `Outputs.growing` names."""
     warm_up: WarmUp | None
     state: MMState | None
     residual: FloatArray
     options: LearningOptions
+
+
+class Guarded(Protocol):
+    """A model that knows a way back."""
+
+    def copied(self, spare: Copied | None = None) -> Copied:
+        """All that learning changes."""
+
+    def go_back(self, copied: Copied) -> None:
+        """The inverse of it."""
 
 
 class PoisonGuard:
@@ -57,7 +65,7 @@ class PoisonGuard:
     def __reduce__(self) -> tuple[type[PoisonGuard], tuple[()]]:
         return PoisonGuard, ()
 
-    def learn(self, model: MixtureOfExperts, rows: int, method: str, *arguments: Any, shared: bool = True) -> Any:
+    def learn(self, model: Guarded, rows: int, method: str, *arguments: Any, shared: bool = True) -> Any:
         """What a method of the model returns that learns so many rows.
 
         Args:
@@ -102,7 +110,7 @@ class PoisonGuard:
         self._since = []
         self._rows = 0
 
-    def _go_back(self, model: MixtureOfExperts) -> None:
+    def _go_back(self, model: Guarded) -> None:
         copied, since = self._copied, self._since
         assert copied is not None  # noqa: S101 - for the type checker; `learn` has made one
         self._copied, self._since, self._rows = None, [], 0
@@ -127,4 +135,8 @@ def _own(argument: Any) -> Any:
         return argument.copy()
     if isinstance(argument, dict):
         return {name: list(column) for name, column in argument.items()}
+    if isinstance(argument, Table):
+        return Table(*map(_own, argument))
+    if isinstance(argument, Events):
+        return Events(*map(_own, argument))
     return argument

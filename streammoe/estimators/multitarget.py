@@ -11,9 +11,11 @@ from river import base
 
 from streammoe.distributions import MultivariateGaussianMixture
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators.arguments import finite_array
-from streammoe.estimators.base import MixtureOfExperts, names_array
+from streammoe.estimators.base import MixtureOfExperts
+from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import frame_like, table_of
+from streammoe.estimators.outputs import names_array
+from streammoe.estimators.tables import table_of_array
 from streammoe.experts import Family, families
 from streammoe.features import names_of, number, quoted
 from streammoe.schedules import Schedule
@@ -239,8 +241,8 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         """Learn rows in order, as in `MixtureOfExperts.learn_array`; new outputs are called y0, y1 and so on."""
         if self._targets:
             return super().learn_array(X, y, weights=weights, feature_names=feature_names)
-        rows, _ = self._rows(X, feature_names)
-        with self._outputs([f"y{q}" for q in range(self._array_targets(y, len(rows)).shape[1])]):
+        n = len(table_of_array(X, feature_names, self._encoder.fields).rows)
+        with self._outputs([f"y{q}" for q in range(self._array_targets(y, n).shape[1])]):
             return super().learn_array(X, y, weights=weights, feature_names=feature_names)
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
@@ -255,11 +257,11 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         """
         names = self._output_names(y.columns)
         with self._outputs(names):
-            self._learn_table(*table_of(self, X), y[names].to_numpy(), None if w is None else np.asarray(w))
+            self._learn_table(table_of(self, X), y[names].to_numpy(), None if w is None else np.asarray(w))
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """The regression function at each row of a frame, one column for each output, under the frame's index."""
-        return frame_like(X, self._predict_table(*table_of(self, X)), self._targets)
+        return frame_like(X, self._predict_table(table_of(self, X)), self._targets)
 
     def _target_row(self, y: Mapping[Any, float]) -> FloatArray:
         given: Any = y

@@ -10,8 +10,8 @@ from river import base
 
 from streammoe.distributions import GaussianMixture
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.arguments import finite_array
 from streammoe.estimators.base import MixtureOfExperts
+from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.experts import Family, families
 from streammoe.features import number
@@ -187,11 +187,11 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        self._learn_table(*table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
+        self._learn_table(table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The regression function at each row of a frame, under the frame's index."""
-        return series_like(X, self._predict_table(*table_of(self, X))[:, 0])
+        return series_like(X, self._predict_table(table_of(self, X))[:, 0])
 
     def _array_targets(self, y: AnyArray, n: int) -> FloatArray:
         found = finite_array(y, "target")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
-from streammoe.estimators.arguments import LARGEST_WEIGHT
+from streammoe.estimators.checks import LARGEST_WEIGHT
 from streammoe.ports import Batch
 from streammoe.runtime.decoders.values import READERS, Kind, label, shortened, some_of
 from streammoe.types import BoolArray, FloatArray, IntArray

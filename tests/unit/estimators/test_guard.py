@@ -347,7 +347,7 @@ def failing(times, monkeypatch):
             raise UnsoundError(["experts"])
         return real(family, buffer, **arguments)
 
-    monkeypatch.setattr("streammoe.estimators.base.warmup.fit", fit)
+    monkeypatch.setattr("streammoe.estimators.starting.warmup.fit", fit)
     return calls
 
 

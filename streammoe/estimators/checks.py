@@ -1,0 +1,85 @@
+"""Arrays and weights that users hand over, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streammoe.errors import InvalidEvent
+from streammoe.features import quoted
+from streammoe.types import AnyArray, FloatArray
+
+LARGEST_WEIGHT = 1e6
+"""Only the ratios of weights matter, so a larger one is a mistake."""
+
+
+def event_weight(w: object) -> float:
+    """The weight of an event, in [0, 1e6].
+
+    Raises:
+        InvalidEvent: it is not.
+    """
+    if not isinstance(w, float | int | np.floating | np.integer):
+        reason = "wrong_type"
+    elif 0.0 <= w <= LARGEST_WEIGHT:
+        return float(w)
+    else:
+        reason = "out_of_range" if isinstance(w, int | np.integer) or math.isfinite(w) else "not_finite"
+    msg = f"w: got {quoted(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}], only ratios matter"
+    raise InvalidEvent(msg, reason=reason, feature="w")
+
+
+def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
+    """Weights of n events; ones without any.
+
+    Raises:
+        InvalidEvent: one of them is out of range; ``row`` is its index.
+    """
+    if weights is None:
+        return np.ones(n)
+    found = finite_array(weights, "weights")
+    if found.shape != (n,):
+        msg = f"weights: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
+        raise InvalidEvent(msg, reason="wrong_shape", feature="w")
+    bad = np.flatnonzero((found < 0.0) | (found > LARGEST_WEIGHT))
+    if bad.size:
+        row = int(bad[0])
+        msg = f"row {row}: the weight {found[row]:g} is not in [0, {LARGEST_WEIGHT:g}]; only ratios of weights matter"
+        raise InvalidEvent(msg, reason="out_of_range", feature="w", row=row)
+    return found
+
+
+def rectangle(values: AnyArray, what: str) -> AnyArray:
+    """Values as an array, of whatever class and type.
+
+    Raises:
+        InvalidEvent: the rows differ in length.
+    """
+    try:
+        return np.asanyarray(values)
+    except ValueError:
+        msg = f"{what}: the rows are not all of one length; give a rectangle of numbers"
+        raise InvalidEvent(msg, reason="wrong_shape", feature=what) from None
+
+
+def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
+    """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
+    if isinstance(values, np.ma.MaskedArray):
+        msg = f"{what}: got a masked array; leave masked rows out, or fill them"
+        raise InvalidEvent(msg, reason="wrong_type", feature=what)
+    found = np.asarray(rectangle(values, what))
+    if found.dtype.kind not in "fiub":
+        msg = f"{what}: got values of type {found.dtype}; they must be numbers"
+        raise InvalidEvent(msg, reason="wrong_type", feature=what)
+    numbers = np.array(found, dtype=np.float64, order="C")
+    finite = np.isfinite(numbers)
+    if not finite.all():
+        place = np.argwhere(~finite)[0]
+        row = int(place[0])
+        feature = names[int(place[1])] if names is not None else what
+        msg = f"row {row}: {feature!s} is {numbers[tuple(place)]}, not a finite number; drop or mend the row"
+        raise InvalidEvent(msg, reason="not_finite", feature=feature, row=row)
+    return numbers

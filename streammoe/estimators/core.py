@@ -1,0 +1,137 @@
+"""What a model holds: an encoder, a warm-up, then a state; how it grows with what events bring, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streammoe.engine import mm
+from streammoe.engine.state import MMState, copy_array, copy_state, widen
+from streammoe.engine.warming import WarmUp
+from streammoe.errors import ConfigError
+from streammoe.estimators.guard import Copied, PoisonGuard
+from streammoe.estimators.outputs import Outputs
+from streammoe.features import NO_NEWS, Encoder, Layout, News
+from streammoe.kernels.state import LearningOptions
+from streammoe.types import FloatArray
+
+
+class Core(Outputs):
+    """All that learning changes."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._schedule = self.default_schedule if self.schedule is None else self.schedule
+        self._encoder = self._new_encoder()
+        self._state: MMState | None = None
+        self._warm_up: WarmUp | None = None
+        self._residual = np.zeros(0)
+        self._options = self._new_options()
+        self._guard = PoisonGuard()
+
+    @property
+    def n(self) -> int:
+        """Events learned, those in the warm-up buffer included."""
+        if self._state is not None:
+            return int(self._state.n[0])
+        return 0 if self._warm_up is None else self._warm_up.count
+
+    @property
+    def fields(self) -> list[Any]:
+        """Names of what events hold, in the order of raw rows; without categories and times, `feature_names`."""
+        return list(self._encoder.fields)
+
+    def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
+        encoder = Encoder(
+            n_outputs=self._family.n_targets(self._n_outputs),
+            degree=self.degree,
+            gate_degree=self.gate_degree,
+            range_factor=self.range_factor,
+            categorical=self.categorical or (),
+            timestamps=self.timestamps or (),
+            max_levels=self.max_levels,
+        )
+        encoder.set_columns(columns)
+        return encoder
+
+    def _new_options(self) -> LearningOptions:
+        return mm.learning_options(
+            bound=self.bound,
+            n_experts=self.n_experts,
+            n_rows=self._family.n_rows(self._n_outputs),
+            prior_strength=self.prior_strength,
+            averaging=self.averaging,
+            schedule=self._schedule,
+        )
+
+    # -- Changed from outside ------------------------------------------------------------------------------------------
+
+    def set_range_factor(self, range_factor: float) -> None:
+        """Judge from now on by another `range_factor`; it says nothing about what was learned."""
+        self.range_factor = self._encoder.range_factor = range_factor
+        self._guard.forget()
+
+    def set_max_levels(self, max_levels: int) -> None:
+        """Let categories have more levels from now on; those that had no column until now have to come again."""
+        self.max_levels = self._encoder.max_levels = max_levels
+
+    def set_columns(self, names: Sequence[Any]) -> None:
+        """Fix the columns of a model that has none yet, in this order."""
+        if self._encoder.fields:
+            raise ConfigError(f"set_columns: the model has columns already: {self._encoder.fields!r}")
+        self._encoder.set_columns(names)
+        self._guard.forget()
+
+    # -- Growing -------------------------------------------------------------------------------------------------------
+
+    def _start(self, state: MMState) -> None:
+        self._state = state
+        self._residual = mm.new_residual(self._family, state, self._n_outputs)
+
+    def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
+        """Let rows into the ranges, and the columns that they bring into the state."""
+        layout = self._encoder.layout
+        self._encoder.take(rows, self._ranged(targets), news)
+        if news:
+            self._widen(layout)
+
+    def _ranged(self, targets: FloatArray) -> FloatArray:
+        """Targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
+        return targets if self._family.is_metric else 0.0 * targets
+
+    def _append(self, levels: Sequence[tuple[Any, str]]) -> None:
+        if levels:
+            layout = self._encoder.layout
+            self._encoder.append_levels(levels)
+            self._widen(layout)
+
+    def _widen(self, layout: Layout) -> None:
+        """Follow the encoder after it grew from this layout."""
+        encoder = self._encoder
+        gate_at = encoder.moved(layout, self.gate_degree)
+        expert_at = encoder.moved(layout, self.degree)
+        if self._warm_up is not None:
+            self._warm_up.widen(len(encoder.fields), expert_at, encoder.expert_width)
+        if self._state is not None:
+            self._start(widen(self._state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
+
+    # -- The way back --------------------------------------------------------------------------------------------------
+
+    def copied(self, spare: Copied | None = None) -> Copied:
+        """All that learning changes, as it is now; arrays of `spare` are taken for it where they fit."""
+        return Copied(
+            self._encoder.copy(),
+            {name: getattr(self, name).copy() for name in self.growing},
+            None if self._warm_up is None else self._warm_up.copy(),
+            None if self._state is None else copy_state(self._state, spare and spare.state),
+            copy_array(self._residual, spare and spare.residual),
+            self._options,
+        )
+
+    def go_back(self, copied: Copied) -> None:
+        """The inverse of `copied`, which is used up by it."""
+        self._encoder, outputs, self._warm_up, self._state, self._residual, self._options = copied
+        for name, value in outputs.items():
+            setattr(self, name, value)

@@ -1,0 +1,75 @@
+"""What an estimator adds to what all share: its family of experts, and what its targets look like."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from streammoe.errors import CheckpointError, InvalidEvent
+from streammoe.estimators.arguments import Arguments
+from streammoe.experts import Family
+from streammoe.types import AnyArray, BoolArray, FloatArray
+
+
+class Outputs(Arguments):
+    """Hooks, of which an estimator fills the abstract ones, and the others where its outputs come with events."""
+
+    growing: ClassVar[tuple[str, ...]] = ()
+    """Attributes with lists and dicts of its own that learning may lengthen."""
+
+    @property
+    @abstractmethod
+    def _family(self) -> Family:
+        """Of the experts."""
+
+    @property
+    @abstractmethod
+    def _n_outputs(self) -> int:
+        """Q, or the number of classes met."""
+
+    @property
+    def output_names(self) -> list[Any]:
+        """Names of the outputs where there may be several, or the labels met so far, in the order of the parameters."""
+        return []
+
+    # -- Targets -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _array_targets(self, y: AnyArray, n: int) -> Any:
+        """Targets of n rows as users give them, checked, in the form that `_read_targets` takes."""
+
+    @abstractmethod
+    def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
+        """Targets of n rows as numbers; which rows hold a label that is new; and why some are refused."""
+
+    def _check_labels(self, targets: Any, novel: BoolArray) -> None:
+        """Raise `InvalidEvent` with its ``row`` if not every new label can be taken in."""
+
+    def _admit(self, targets: Any, at: int) -> float:
+        """Make room for the new label of row `at` and return its index."""
+        raise NotImplementedError
+
+    # -- In a checkpoint -----------------------------------------------------------------------------------------------
+
+    def _output_arrays(self) -> dict[str, AnyArray]:
+        """What is known of the outputs, by name, for a checkpoint."""
+        return {}
+
+    def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
+        """The inverse of `_output_arrays`."""
+
+
+def names_array(names: Sequence[Any], what: str) -> AnyArray:
+    """Names as JSON in an array of bytes.
+
+    Raises:
+        CheckpointError: one of them is no plain value.
+    """
+    if not all(isinstance(name, str | int | float | bool) for name in names):
+        msg = f"{what} must be strings or numbers to be saved, got {names!r}; rename them"
+        raise CheckpointError(msg)
+    return np.frombuffer(json.dumps(list(names)).encode(), dtype=np.uint8)

@@ -1,0 +1,135 @@
+"""The parameters and statistics of a model: as a user reads them, and going on from given ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from streammoe.engine.state import state_at
+from streammoe.errors import ConfigError
+from streammoe.estimators.core import Core
+from streammoe.features import Scaler
+from streammoe.types import AnyArray, FloatArray
+
+
+class Parameters(Core):
+    """Out, and in again."""
+
+    def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
+        """Copies of the parameters and statistics, in the model's own (standardised) coordinates.
+
+        Args:
+            averaged: the parameters that serve predictions instead of the raw iterate.
+
+        Returns:
+            ``gate`` (K−1, p_w); ``experts`` (K, Q, p_v), or (K, M−1, p_v) for a classifier, whose first class is the
+            reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
+            (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``; ``decay`` (Π(1−γ) since the last refresh),
+            ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are standardised.
+            Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
+
+        Raises:
+            ConfigError: the warm-up is not over, so there is no mixture yet.
+        """
+        state = self._state
+        if state is None:
+            msg = f"parameters: the warm-up is not over ({self.n} events so far); learn more events first"
+            raise ConfigError(msg)
+        decay = float(state.decay[0])
+        p_w, p_v = self._encoder.n_gate_features, self._encoder.n_expert_features
+        found: dict[str, Any] = {
+            "gate": (state.average_gate if averaged else state.gate)[:, :p_w].copy(),
+            "experts": (state.average_experts if averaged else state.experts)[:, :, :p_v].copy(),
+            "masses": state.masses.copy(),
+            "gate_gram": decay * state.gate_gram[:p_w, :p_w],
+            "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
+            "n": int(state.n[0]),
+            "decay": decay,
+            "prior_weight": float(state.prior_weight[0]),
+            "prior": {
+                "gate_gram": state.prior_gate_gram[:p_w].copy(),
+                "expert_gram": state.prior_expert_gram[:p_v].copy(),
+                "experts": state.prior_experts[:, :p_v].copy(),
+            },
+        }
+        if self._family.n_variances(self._n_outputs):
+            found["variances"] = (state.average_variances if averaged else state.variances).copy()
+            found["prior"]["variances"] = state.prior_variances.copy()
+        if self.standardize:
+            found["scale"] = {name: array.copy() for name, array in self._encoder.scaler._asdict().items()}
+        return found
+
+    def _continue_from(
+        self,
+        parameters: Mapping[str, Any],
+        feature_names: Sequence[Any],
+        average: Mapping[str, AnyArray] | None,
+        n_average: int | None,
+    ) -> None:
+        """Go on from these statistics; the model knows its outputs already."""
+        encoder, family, Q = self._encoder, self._family, self._n_outputs
+        encoder.set_features(feature_names)
+        K, N, p_w, p_v = self.n_experts, family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
+        wide_w, wide_v = encoder.gate_width, encoder.expert_width
+        n_variances = family.n_variances(Q)
+        variances = family.variances_of(np.ones(n_variances), K)
+        # Each entry has the first shape; the state wants it padded with zeros to the second.
+        shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+            "gate": ((K - 1, p_w), (K - 1, wide_w)),
+            "experts": ((K, N, p_v), (K, N, wide_v)),
+            "variances": (variances.shape, variances.shape),
+            "masses": ((K,), (K,)),
+            "gate_gram": ((p_w, p_w), (wide_w, wide_w)),
+            "expert_grams": ((K, p_v, p_v), (K, wide_v, wide_v)),
+        }
+        if not n_variances:
+            parameters = {**parameters, "variances": variances}
+        arrays = {name: _shaped(parameters, name, *shape) for name, shape in shapes.items()}
+        diagonal = arrays["variances"] if variances.ndim == 2 else np.einsum("kqq->kq", arrays["variances"])
+        if not (diagonal > 0.0).all() or not (arrays["masses"] > 0.0).all():
+            raise ConfigError("parameters: 'variances' and 'masses' must be above 0")
+        n = int(parameters["n"])
+        prior = family.unit_prior(self.prior_strength, wide_w, wide_v, Q)
+        if "prior" in parameters:
+            given = {"variances": np.ones(n_variances), **parameters["prior"]}
+            prior = prior._replace(
+                gate_gram=_shaped(given, "gate_gram", (p_w,), (wide_w,)),
+                expert_gram=_shaped(given, "expert_gram", (p_v,), (wide_v,)),
+                experts=_shaped(given, "experts", (N, p_v), (N, wide_v)),
+                variances=_shaped(given, "variances", (n_variances,), (n_variances,)),
+            )
+        if "scale" in parameters:
+            encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
+        state = state_at(
+            **arrays,
+            prior=prior,
+            n=n,
+            prior_weight=float(parameters.get("prior_weight", prior.strength / max(prior.strength + n, 1.0))),
+            decay=float(parameters.get("decay", 1.0)),
+        )
+        if average is not None:
+            served = average if n_variances else {**average, "variances": variances}
+            state = state._replace(
+                n_average=np.array([n if n_average is None else n_average], dtype=np.int64),
+                average_gate=_shaped(served, "gate", *shapes["gate"]),
+                average_experts=_shaped(served, "experts", *shapes["experts"]),
+                average_variances=_shaped(served, "variances", *shapes["variances"]),
+            )
+        self._start(state)
+
+
+def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...], padded: tuple[int, ...]) -> FloatArray:
+    """An entry of the right shape, padded with zeros."""
+    if name not in values:
+        msg = f"parameters: {name!r} is missing; it must have shape {shape}"
+        raise ConfigError(msg)
+    array = np.array(values[name], dtype=np.float64)
+    if array.shape != shape:
+        msg = f"parameters: {name!r} has shape {array.shape}; with these feature names it must have {shape}"
+        raise ConfigError(msg)
+    if not np.isfinite(array).all():
+        msg = f"parameters: {name!r} holds NaN or infinity; every entry must be finite"
+        raise ConfigError(msg)
+    return np.pad(array, [(0, wide - size) for size, wide in zip(shape, padded, strict=True)])

@@ -1,0 +1,88 @@
+"""How a mixture begins: by a batch fit to the events of the warm-up, or from random experts."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from streammoe.engine import mm, warmup
+from streammoe.engine.state import MMState, UnsoundError
+from streammoe.engine.warming import WarmUp
+from streammoe.estimators.core import Core
+from streammoe.kernels.robust import winsorised
+from streammoe.types import FloatArray
+
+LOGGER = logging.getLogger("streammoe.estimators")
+
+
+class Starting(Core):
+    """From no state to the first one."""
+
+    def _warm_up_size(self) -> int:
+        if self.warmup is not None:
+            return self.warmup
+        encoder = self._encoder
+        n_rows = self._family.n_rows(self._n_outputs)
+        shape = warmup.Shape(self.n_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
+        return warmup.default_size(self._family, shape)
+
+    def _end_warm_up(self, warm_up: WarmUp) -> None:
+        X, Y, weights = warm_up.rows()
+        LOGGER.info(
+            "warm-up: fitting %d experts with %d features to %d events",
+            self.n_experts,
+            self._encoder.n_expert_features,
+            len(X),
+        )
+        try:
+            state = self._fitted(X, Y, weights)
+        except UnsoundError as error:
+            LOGGER.warning(
+                "warm-up: nothing finite comes of a fit (%s); fitting once more, to all events alike and with values "
+                "that are far out moved to the edge of the others",
+                error,
+            )
+            state = self._fitted_to_what_is_near(X, Y)
+        self._warm_up = None
+        self._start(state)
+
+    def _fitted_to_what_is_near(self, X: FloatArray, Y: FloatArray) -> MMState:
+        """The state after a warm-up on rows of which nothing finite comes; of random experts in the worst case."""
+        try:
+            return self._fitted(winsorised(X), winsorised(Y) if self._family.is_metric else Y, np.ones(len(X)))
+        except UnsoundError as error:
+            LOGGER.warning("warm-up: nothing finite comes of that either (%s); starting from random experts", error)
+        return self._random_start()._replace(n=np.array([len(X)], dtype=np.int64))
+
+    def _fitted(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> MMState:
+        """The state after a warm-up on these rows, whose scales are taken.
+
+        Raises:
+            UnsoundError: nothing finite comes of them.
+        """
+        # Class indexes are not for scaling.
+        self._encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
+        scaler = self._encoder.scaler
+        W, R = self._encoder.design(X)
+        return warmup.fit(
+            self._family,
+            warmup.Buffer(W, R, (Y - scaler.target_center) / scaler.target_scale, np.ascontiguousarray(weights)),
+            n_experts=self.n_experts,
+            n_outputs=self._n_outputs,
+            restarts=self.warmup_restarts,
+            seed=self.seed,
+            options=self._options,
+        )
+
+    def _random_start(self) -> MMState:
+        return mm.random_start(
+            self._family,
+            n_experts=self.n_experts,
+            p_w=self._encoder.gate_width,
+            p_v=self._encoder.expert_width,
+            n_outputs=self._n_outputs,
+            prior_strength=self.prior_strength,
+            seed=self.seed,
+            n_features=self._encoder.n_expert_features,
+        )
