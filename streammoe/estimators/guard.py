@@ -10,7 +10,7 @@ import numpy as np
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.tables import Events, Table
+from streammoe.estimators.tables import Events
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
 from streammoe.types import FloatArray
@@ -135,8 +135,6 @@ def _own(argument: Any) -> Any:
         return argument.copy()
     if isinstance(argument, dict):
         return {name: list(column) for name, column in argument.items()}
-    if isinstance(argument, Table):
-        return Table(*map(_own, argument))
     if isinstance(argument, Events):
         return Events(*map(_own, argument))
     return argument

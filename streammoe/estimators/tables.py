@@ -16,7 +16,7 @@ Texts: TypeAlias = Mapping[Any, Sequence[str | None]]
 
 
 class Table(NamedTuple):
-    """Rows whose columns are in any order."""
+    """Rows whose columns are in any order; nobody but the table holds its arrays and lists."""
 
     rows: FloatArray
     """(n, P) numbers; nothing of the columns that `texts` holds."""

@@ -224,6 +224,19 @@ def test_rows_that_somebody_changes_later_are_no_longer_his():
     assert model.state_digest() == twin.state_digest()
 
 
+def test_an_array_that_somebody_changes_later_is_no_longer_his():
+    model, twin = fragile(MoERegressor), fragile(MoERegressor)
+    X, y = table(MoERegressor, 70)
+    for each in (model, twin):
+        each.learn_array(X[:50], y[:50])
+    rows, targets, weights, names = X[50:53].copy(), y[50:53].copy(), np.ones(3), ["x0", "x1"]
+    twin.learn_array(rows, targets, weights=weights, feature_names=names)
+    model.learn_array(rows, targets, weights=weights, feature_names=names)
+    rows[:], targets[:], weights[:], names[:] = 7.0, 7.0, 7.0, ["x1", "x0"]
+    refused(model, {"x0": HUGE, "x1": 1.0}, 1.0, 1e6)
+    assert model.state_digest() == twin.state_digest()
+
+
 def test_a_range_factor_set_in_between_is_that_of_the_events_after_it():
     model, twin = fragile(MoERegressor), fragile(MoERegressor)
     for each in (model, twin):
