@@ -191,7 +191,7 @@ def run(
 
         load = partial(load_settings, config, overrides=overrides)
         settings = load()
-        reload = Reload(hangup, settings, load)
+        reload = Reload(hangup, settings, load, config)
         with (
             progress_bar("learning") as follow,
             open_daemon(settings, fresh=fresh, from_model=from_model, on_batch=follow, reload=reload) as running,

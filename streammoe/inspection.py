@@ -36,9 +36,9 @@ def look_into(place: Path, now: datetime | None = None) -> dict[str, Any]:
             "set_aside": [],
         }
     store = CheckpointStore(place)
-    if not store.generations():
-        raise CheckpointError(f"{place}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
     generations = [_judged(store, generation, moment) for generation in store.generations()]
+    if not generations:
+        raise CheckpointError(f"{place}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
     sound = [entry["generation"] for entry in generations if entry["sound"]]
     if not sound:
         problems = "; ".join(entry["problem"] for entry in generations)

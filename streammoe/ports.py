@@ -276,7 +276,7 @@ class Predictions:
     places: Sequence[Place]
     """Where each event came from: the key of its row."""
     versions: IntArray
-    """(n,) events that the model had learned before it predicted; never falls, over restarts either."""
+    """(n,) events that the model had learned before it predicted; only a rollback lowers it."""
     predictions: FloatArray | Sequence[str | None]
     """(n, Q) numbers, or n labels; ``None`` before any is known."""
     targets: FloatArray | Sequence[str | None]

@@ -492,7 +492,7 @@ class _Reader:
 
     def read_file(self, path: Path) -> None:
         try:
-            self.tables = tomllib.loads(path.read_bytes().decode())
+            self.tables = tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # editors on Windows begin with a mark
         except OSError as error:
             self._unreadable(f"cannot be read ({error.strerror}); give the path of a config file")
         except UnicodeDecodeError as error:

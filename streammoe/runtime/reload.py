@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 from streammoe.errors import RetriableCheckpointError, StreammoeError
@@ -52,12 +53,14 @@ class Reload:
         flag: set by SIGHUP.
         settings: in force.
         load: reads and checks them as at the start: flag over environment over file.
+        file: that one.
     """
 
-    def __init__(self, flag: HangupFlag, settings: Settings, load: Callable[[], Settings]) -> None:
+    def __init__(self, flag: HangupFlag, settings: Settings, load: Callable[[], Settings], file: Path) -> None:
         self._flag = flag
         self._settings = settings
         self._load = load
+        self._file = file
 
     @property
     def requested(self) -> bool:
@@ -67,6 +70,8 @@ class Reload:
     def carry_out(self, daemon: Reconfigurable) -> str:
         """Read the settings, and hand them to the daemon; one of `metrics.RELOAD_OUTCOMES`."""
         self._flag.requested = False
+        if self._file.exists() and not self._file.is_file():  # a pipe would be waited for, with all of the learning
+            return _refused(f"{self._file}: is no regular file, so it cannot be read again; restart")
         try:
             new = self._load()
         except (StreammoeError, OSError) as error:

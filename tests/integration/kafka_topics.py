@@ -1,9 +1,11 @@
 """Topics and records on a broker, for tests: what is asked for has happened when a call returns."""
 
 import itertools
+import time
 import uuid
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import NodeNotReadyError
 
 TIMEOUT_MS = 30_000
 
@@ -21,8 +23,16 @@ class Topics:
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         settings = {key: str(value) for key, value in (configs or {}).items()}
         new = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
-        self._connected_admin().create_topics({topic: new}, timeout_ms=TIMEOUT_MS, wait_for_metadata=True)
-        return topic
+        deadline = time.monotonic() + TIMEOUT_MS / 1000
+        while True:
+            try:
+                self._connected_admin().create_topics({topic: new}, timeout_ms=TIMEOUT_MS, wait_for_metadata=True)
+            except NodeNotReadyError:  # the broker has just been started again; nothing was sent
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return topic
 
     def names(self):
         """All topics of the broker."""

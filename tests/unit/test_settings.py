@@ -463,6 +463,11 @@ class TestProblems:
         config.write_bytes(b"a = '\xff'")
         assert problems(config) == ("config.toml: is not UTF-8 text (byte 5); save it in that encoding",)
 
+    def test_a_file_as_windows_saves_it(self, config: Path) -> None:
+        before = read(config)
+        config.write_bytes(b"\xef\xbb\xbf" + config.read_bytes().replace(b"\n", b"\r\n"))
+        assert read(config) == before
+
     @pytest.mark.parametrize("value", ["9" * 5_000, "[" * 5_000 + "]" * 5_000])
     def test_huge_numbers_and_deep_nesting_are_no_bug(self, config: Path, value: str) -> None:
         with pytest.raises(ConfigError, match=r"model\.seed: must be"):

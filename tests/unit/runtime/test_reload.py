@@ -1,4 +1,5 @@
 import logging
+import os
 import re
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def reload(config):
         def load():
             return load_settings(path, environment=given.get("environment", {}), overrides=given.get("overrides", ()))
 
-        return Reload(HangupFlag(), load(), load)
+        return Reload(HangupFlag(), load(), load, path)
 
     return make
 
@@ -121,6 +122,15 @@ def test_a_file_that_is_gone_is_refused(config, reload, caplog):
     path.unlink()
     assert asked.carry_out(Taken()) == "refused"
     assert "cannot be read" in caplog.text
+
+
+def test_a_pipe_that_was_read_at_the_start_is_not_waited_for(config, reload, caplog):
+    path = config()
+    asked = reload(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert asked.carry_out(Taken()) == "refused"
+    assert "is no regular file, so it cannot be read again" in caplog.text
 
 
 def test_another_source_is_refused(config, reload, caplog):
