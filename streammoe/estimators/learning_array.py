@@ -74,7 +74,8 @@ class LearningArray(Coding):
         """Learn rows whose weights are all above 0, or none of them, with the error of the first that is poison."""
 
         def learn(piece: slice) -> FloatArray:
-            targets = y[piece] if getattr(y, "ndim", 1) else y  # one number is refused by its shape
+            # One number is refused by its shape.
+            targets = y[piece] if getattr(y, "ndim", hasattr(y, "__getitem__")) else y
             part = table.part(piece)
             losses: FloatArray = self._guard.learn(
                 self, len(part.rows), "_learn_weighted", part, targets, weights[piece]

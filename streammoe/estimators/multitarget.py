@@ -164,7 +164,8 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         self._guard.forget()
 
     def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
-        return np.array(targets, dtype=np.float64).reshape(n, -1), np.zeros(n, np.bool_), {}
+        found = np.array(targets, dtype=np.float64)
+        return found.reshape(n, found.size // max(n, 1)), np.zeros(n, np.bool_), {}
 
     # -- River's contract ------------------------------------------------------------------------------------------
 

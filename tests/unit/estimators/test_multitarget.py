@@ -118,6 +118,13 @@ class TestLearning:
         assert np.isfinite(losses).all()
         assert model.is_finite()
 
+    def test_no_rows_are_nothing(self):
+        model = MoEMultiTargetRegressor()
+        before = model.state_digest()
+        assert model.learn_array(np.empty((0, 3)), np.empty((0, 2))).shape == (0,)
+        assert model.n == 0
+        assert model.state_digest() == before
+
 
 class TestOutputs:
     def test_are_those_of_the_first_event_by_name(self):

@@ -377,6 +377,11 @@ class TestPoison:
         with pytest.raises(InvalidEvent, match="y: got shape"):
             getattr(trained(n), method)(np.ones((3, 3)), np.ones(size))
 
+    @pytest.mark.parametrize("y", [5.0, np.float64(5.0), np.array(5.0)])
+    def test_one_number_is_no_array_of_targets(self, n, y):
+        with pytest.raises(InvalidEvent, match=r"y: got shape \(\)"):
+            trained(n).learn_array(np.ones((3, 3)), y)
+
 
 class TestRanges:
     def test_values_far_beyond_what_was_accepted_are_refused_until_the_column_has_grown(self):
