@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 
-from streammoe.engine import mm, warmup
+from streammoe.engine import em, mm, warmup
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.estimators.core import Core
@@ -67,7 +67,7 @@ class Starting(Core):
         W, R = self._encoder.design(X)
         return warmup.fit(
             self._family,
-            warmup.Buffer(W, R, (Y - scaler.target_center) / scaler.target_scale, np.ascontiguousarray(weights)),
+            em.Buffer(W, R, (Y - scaler.target_center) / scaler.target_scale, np.ascontiguousarray(weights)),
             n_experts=self.n_experts,
             n_outputs=self._n_outputs,
             restarts=self.warmup_restarts,

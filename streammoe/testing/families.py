@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from streammoe.engine import mm
-from streammoe.engine.warmup import Buffer, Em, one_expert_prior, settled
+from streammoe.engine.em import Buffer, Em, one_expert_prior, settled
 from streammoe.errors import InvalidEvent
 from streammoe.estimators import MixtureOfExperts, load
 from streammoe.experts import Family, Parameters

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.oracle_agreement import FAMILIES, HOSTILE, STEPS, Case, oracle, powers, start_with_prior, stream
 from streammoe.engine import mm
-from streammoe.engine.warmup import Buffer, Em, settled
+from streammoe.engine.em import Buffer, Em, settled
 from streammoe.experts import Parameters, families
 from streammoe.kernels.state import VARIANCE_FLOOR, Prior
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.engine.warmup import Buffer, Em, settled
+from streammoe.engine.em import Buffer, Em, settled
 from streammoe.experts import Parameters
 from streammoe.kernels.batch import adaptive_weights
 from tests.unit.cases import (

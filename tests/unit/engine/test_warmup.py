@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from streammoe.engine import mm, warmup
+from streammoe.engine import em, mm, starts, warmup
 from streammoe.engine.state import is_finite
 from streammoe.experts import families
 from tests.unit.cases import CASES, CLASSES, Case, bent, draw, log_classes, options, same_bits
@@ -11,7 +11,7 @@ PLANE = Case("gaussian_full", 3)
 
 
 def fit(R, Y, K, *, case=LINE, prior_strength=0.1, restarts=2, seed=0, bound="tight", weights=None):
-    buffer = warmup.Buffer(R, R, Y, np.ones(len(R)) if weights is None else weights)
+    buffer = em.Buffer(R, R, Y, np.ones(len(R)) if weights is None else weights)
     chosen = options(case, K, prior_strength, bound)
     given = {"n_experts": K, "n_outputs": case.n_outputs, "restarts": restarts, "seed": seed, "options": chosen}
     return warmup.fit(case.family, buffer, **given)
@@ -155,7 +155,7 @@ def test_statistics_are_averages_over_the_buffer_and_the_prior(case, prior_stren
 @pytest.mark.parametrize("case", [Case("gaussian", 3), PLANE], ids=str)
 def test_the_prior_is_what_one_expert_makes_of_the_buffer(case):
     R, Y = crossing_planes(400)
-    prior = warmup.one_expert_prior(case.family, warmup.Buffer(R, R, Y, np.ones(400)), 3, options(case, 4))
+    prior = em.one_expert_prior(case.family, em.Buffer(R, R, Y, np.ones(400)), 3, options(case, 4))
     theta = np.linalg.lstsq(R, Y, rcond=None)[0]
     np.testing.assert_allclose(prior.expert_gram, np.mean(R * R, axis=0))
     np.testing.assert_allclose(prior.experts, theta.T, rtol=1e-4, atol=1e-5)
@@ -166,7 +166,7 @@ def test_the_prior_of_a_classifier_is_one_expert_held_by_a_pseudo_event():
     """At least one: classes that a line separates would send it off. The penalised gradient vanishes."""
     case = Case("categorical", 3)
     R, Y = draw(case, 400, 4, 1)
-    prior = warmup.one_expert_prior(case.family, warmup.Buffer(R, R, Y, np.ones(400)), 3, options(case, 4))
+    prior = em.one_expert_prior(case.family, em.Buffer(R, R, Y, np.ones(400)), 3, options(case, 4))
     pushes = (np.exp(log_classes(prior.experts, R)) - (np.arange(3) == Y))[:, 1:]
     gradient = pushes.T @ R + bent("tight", 2) @ prior.experts * prior.expert_gram
     assert np.abs(gradient).max() < 1e-6
@@ -246,9 +246,9 @@ def test_a_column_that_varies_by_rounding_only_gets_no_steep_gate(value):
     W = np.column_stack([R, np.full(60, value)])
     assert W[:, -1].std() > 0.0
     family, chosen = LINE.family, options(LINE, 3)
-    buffer = warmup.Buffer(W, W, Y, np.ones(60))
-    em = warmup.Em(family, buffer, warmup.one_expert_prior(family, buffer, 1, chosen), chosen)
-    for start in warmup._gate_first_starts(em, 3, 12, np.random.default_rng(0)):
+    buffer = em.Buffer(W, W, Y, np.ones(60))
+    steps = em.Em(family, buffer, em.one_expert_prior(family, buffer, 1, chosen), chosen)
+    for start in starts.gate_first_starts(steps, 3, 12, np.random.default_rng(0)):
         assert np.abs(start.gate).max() < 1e3
 
 
@@ -271,9 +271,9 @@ def test_no_start_beats_the_one_that_is_chosen(case):
     """The finalist's likelihood is at least that of each start after as many rounds."""
     R, Y = draw(case, 150, 3, 2)
     chosen = options(case, 2, 0.1)
-    buffer = warmup.Buffer(R, R, Y, np.ones(150))
-    prior = warmup.one_expert_prior(case.family, buffer, case.n_outputs, chosen)
-    em = warmup.Em(case.family, buffer, prior, chosen)
-    found = em.expect(warmup._search(em, 2, 2, np.random.default_rng(0)))[0]
-    others = warmup._gate_first_starts(em, 2, 4, np.random.default_rng(0))
-    assert found >= max(em.run(theta, warmup.SHORT_ROUNDS) for theta in others) - 1e-9
+    buffer = em.Buffer(R, R, Y, np.ones(150))
+    prior = em.one_expert_prior(case.family, buffer, case.n_outputs, chosen)
+    steps = em.Em(case.family, buffer, prior, chosen)
+    found = steps.expect(warmup._search(steps, 2, 2, np.random.default_rng(0)))[0]
+    others = starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0))
+    assert found >= max(steps.run(theta, warmup.SHORT_ROUNDS) for theta in others) - 1e-9

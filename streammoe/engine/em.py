@@ -1,0 +1,184 @@
+"""EM on a buffer, and the statistics that streaming goes on from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.engine.mm import no_trace
+from streammoe.engine.state import MMState, state_at
+from streammoe.experts import Family, Parameters
+from streammoe.kernels.batch import (
+    adaptive_weights,
+    bent_square,
+    collect_gram,
+    fit_softmax,
+    majorize_softmax,
+    softmax_rows,
+)
+from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.robust import winsorised
+from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.types import FloatArray
+
+TOLERANCE = 1e-7
+COLDEST = 0.3
+"""Power of the responsibilities that an annealed start begins with; it rises to 1 over 60 % of its rounds."""
+
+
+class Buffer(NamedTuple):
+    """The rows that a warm-up fits."""
+
+    W: FloatArray
+    """(n, p_w) gate features."""
+    R: FloatArray
+    """(n, p_v) expert features."""
+    Y: FloatArray
+    """(n, Q) targets, or (n, 1) class indexes."""
+    weights: FloatArray
+    """(n,)"""
+
+
+def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Prior:
+    """The prior that a buffer suggests: size of the features, and what one expert makes of the targets.
+
+    The prior does not fade, so a single absurd value in the buffer must not shape it: columns are winsorised for it.
+    """
+    W, R, weights = winsorised(buffer.W), winsorised(buffer.R), buffer.weights
+    Y = winsorised(buffer.Y) if family.is_metric else buffer.Y
+    prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
+    squares = np.mean(R * R, axis=0)
+    gate_squares = np.mean(W * W, axis=0)
+    prior = prior._replace(
+        gate_gram=np.where(gate_squares > VANISHED, gate_squares, 1.0),
+        expert_gram=np.where(squares > VANISHED, squares, 1.0),
+        variance_floor=options.variance_floor,
+    )
+    one = Parameters(
+        np.zeros((0, W.shape[1])),
+        np.zeros((1, *prior.experts.shape)),
+        family.variances_of(prior.variances, 1),
+    )
+    family.fit_experts(one, family.start_prior(prior), options, np.ascontiguousarray(weights[:, None]), R, Y, 20)
+    variances = one.variances[0]
+    # Of a full covariance the prior keeps the diagonal: it must not vanish where outputs depend on each other.
+    variances = np.diag(variances).copy() if variances.ndim == 2 else variances
+    return prior._replace(experts=one.experts[0], variances=variances)
+
+
+class Em(NamedTuple):
+    """EM ([MD] Algorithm 1) with a prior, on a buffer."""
+
+    family: Family
+    buffer: Buffer
+    prior: Prior
+    options: LearningOptions
+
+    def expect(self, theta: Parameters) -> tuple[float, FloatArray]:
+        """Penalised log-likelihood of an event, and responsibilities (n, K)."""
+        W, R, Y, weights = self.buffer
+        n = len(W)
+        losses = np.empty(n)
+        tau = np.empty((n, len(theta.experts)))
+        predictions = np.empty((n, Y.shape[1] if self.family.is_metric else theta.experts.shape[1] + 1))
+        trace = no_trace()
+        self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, trace)
+        zeros = np.zeros_like(theta.gate)
+        bent = bent_square(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
+        total = self.family.log_prior(theta, self.prior, self.options) - 0.5 * self.prior.strength * bent
+        return (total - float(np.sum(weights * losses))) / n, tau
+
+    def maximise(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:
+        """Fit experts and gate to responsibilities, in place."""
+        tau = tau * self.buffer.weights[:, None]
+        self.family.fit_experts(theta, self.prior, self.options, tau, self.buffer.R, self.buffer.Y, rounds)
+        self.fit_gate(theta, tau, rounds)
+
+    def fit_gate(self, theta: Parameters, tau: FloatArray, rounds: int) -> None:
+        """Fit the gate alone to responsibilities times weights, in place."""
+        fit_softmax(
+            theta.gate,
+            self.prior.strength,
+            self.prior.gate_gram,
+            np.zeros_like(theta.gate),
+            self.options.curvature,
+            tau,
+            self.buffer.W,
+            len(theta.gate),
+            rounds,
+        )
+
+    def run(self, theta: Parameters, rounds: int) -> float:
+        """Rounds in place until an event gains less than `TOLERANCE`; return its penalised log-likelihood."""
+        best = -np.inf
+        for _ in range(rounds):
+            total, tau = self.expect(theta)
+            if not total - best > TOLERANCE:
+                return max(total, best)
+            best = total
+            self.maximise(theta, tau)
+        return best
+
+    def anneal(self, theta: Parameters, rounds: int) -> None:
+        """Rounds in place with softened responsibilities, so that no expert is decided upon early."""
+        for at in range(rounds):
+            power = min(COLDEST + (1.0 - COLDEST) * at / (0.6 * rounds), 1.0)
+            _, tau = self.expect(theta)
+            tau **= power
+            tau /= tau.sum(axis=1, keepdims=True)
+            self.maximise(theta, tau)
+
+    def under(self, tau: FloatArray) -> Parameters:
+        """Experts fitted under responsibilities, and a gate of zeros."""
+        K = tau.shape[1]
+        prior = self.prior
+        theta = Parameters(
+            np.zeros((K - 1, self.buffer.W.shape[1])),
+            np.repeat(prior.experts[None], K, axis=0),
+            self.family.variances_of(prior.variances, K),
+        )
+        tau = tau * self.buffer.weights[:, None]
+        self.family.fit_experts(theta, prior, self.options, tau, self.buffer.R, self.buffer.Y, 6)
+        return theta
+
+
+def settled(em: Em, theta: Parameters) -> MMState:
+    """The state at s_0, the average of S̄ over the buffer at θ, with the prior as `prior.strength` more rows."""
+    family, (W, R, Y, weights), prior, options = em
+    n = len(W)
+    total = n + prior.strength
+    K = len(theta.experts)
+    _, tau = em.expect(theta)
+    tau *= weights[:, None]
+    shares = np.empty((n, K))
+    softmax_rows(theta.gate, W, K - 1, shares)
+    bends = np.ones(n)
+    if options.adaptive and K > 1:
+        adaptive_weights(shares, bends)
+    expert_grams = family.settle(theta, prior, options, tau, R, Y)
+    gate_gram = np.empty((W.shape[1], W.shape[1]))
+    collect_gram(W, bends * weights, prior.strength, prior.gate_gram, total, gate_gram)
+    pushes = np.ascontiguousarray((shares * weights[:, None] - tau)[:, :-1])
+    majorize_softmax(
+        theta.gate,
+        gate_gram,
+        prior.strength,
+        prior.gate_gram,
+        np.zeros_like(theta.gate),
+        options.curvature,
+        pushes,
+        W,
+        total,
+    )
+    return state_at(
+        gate=theta.gate,
+        experts=theta.experts,
+        variances=theta.variances,
+        masses=(tau.sum(axis=0) + prior.strength / K) / total,
+        gate_gram=gate_gram,
+        expert_grams=expert_grams,
+        prior=prior,
+        n=n,
+        prior_weight=prior.strength / total,
+    )
