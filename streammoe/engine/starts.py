@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from streammoe.engine.em import Em
+from streammoe.engine.spectral import regressors
 from streammoe.experts import Parameters
 from streammoe.kernels.batch import kmeans, softmax_rows
 from streammoe.kernels.linalg import VANISHED
 from streammoe.types import BoolArray, FloatArray
 
+GATE_ROUNDS = 20
+"""Of EM on the gate alone, while experts out of moments stay."""
 STEEPNESS = 4.0
 """Logit at one standard deviation of a gate-first start; steep enough that the experts under it differ."""
 
@@ -65,6 +68,43 @@ def random_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[
         )
         starts.append(start)
     return starts
+
+
+def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> list[Parameters]:
+    """Experts out of moments, one set if there is one, and the gate that EM finds while they stay ([CQT] Theorem 2).
+
+    Only for one output: moments of several tell of each output's own directions. Inputs are made white, and the output
+    is scaled to the deviation that regressors of length 1 would give it.
+    """
+    _, R, Y, weights = em.buffer
+    varying = np.flatnonzero(_varies(R))
+    if not em.family.is_metric or Y.shape[1] != 1 or len(varying) < K:
+        return []
+    X, y = R[:, varying], Y[:, 0]
+    means = X.mean(axis=0)
+    values, vectors = np.linalg.eigh(np.cov(X, rowvar=False).reshape(len(varying), -1))
+    kept = values > VANISHED + 1e-10 * values.max()
+    whitening = vectors[:, kept] / np.sqrt(values[kept])
+    deviation = y.std()
+    if whitening.shape[1] < K or not deviation > 0.0:
+        return []
+    directions = regressors((X - means) @ whitening, (y - y.mean()) / deviation, K, rng, sigma=0.0)
+    if directions is None:
+        return []
+    start = em.under(np.full((len(R), K), 1.0 / K))
+    slopes = deviation * directions @ whitening.T
+    start.experts[...] = 0.0
+    start.experts[:, 0, varying] = slopes
+    start.experts[:, 0, 0] += y.mean() - slopes @ means
+    for _ in range(GATE_ROUNDS):
+        _, tau = em.expect(start)
+        tau *= weights[:, None]
+        errors = (y[:, None] - R @ start.experts[:, 0].T) ** 2
+        start.variances[...] = ((tau * errors).sum(axis=0) / (tau.sum(axis=0) + VANISHED)).reshape(
+            start.variances.shape
+        )
+        em.fit_gate(start, tau, 1)
+    return [start]
 
 
 def _varies(values: FloatArray) -> BoolArray:

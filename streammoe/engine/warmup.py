@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.engine.em import Buffer, Em, one_expert_prior, settled
-from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts
+from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import NEWTON_LIMIT
@@ -115,7 +115,7 @@ def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> 
     affordable = max(int(affordable_rounds / 2 / SHORT_ROUNDS), 2)
     starts = gate_first_starts(em, n_experts, GATE_STARTS_PER_RESTART * restarts, rng)
     if em.family.is_metric:
-        starts = [*cluster_starts(em, n_experts, restarts, rng), *starts]
+        starts = [*cluster_starts(em, n_experts, restarts, rng), *starts, *spectral_starts(em, n_experts, rng)]
     # Both families keep a place where only a few starts are affordable.
     starts = starts[:: max(len(starts) // affordable, 1)]
     if not em.family.is_metric and affordable_rounds > 4 * ANNEALED_ROUNDS:

@@ -1,0 +1,116 @@
+"""A start from moments: directions of regressors out of a tensor, without a guess ([CQT] Algorithms 1 and 2).
+
+For x ~ N(0, I) the score functions S_2(x) = x xᵀ − I and S_3(x) = x⊗x⊗x − Σ_i sym(x⊗e_i⊗e_i) turn moments of y into
+derivatives, and certain polynomials in y let the gate's part vanish from them. What is left is Σ_i E[g_i] a_i⊗a_i⊗a_i,
+whose parts the tensor power method finds. That holds for |a_i| = 1 and gate directions orthogonal to the regressors;
+elsewhere it is off by some per cent, which EM mends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.errors import ConfigError
+from streammoe.types import FloatArray
+
+LINKS: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "linear": lambda z: z,
+    "relu": lambda z: np.maximum(z, 0.0),
+    "sigmoid": lambda z: 1.0 / (1.0 + np.exp(-z)),
+}
+POWER_STARTS = 20
+POWER_ROUNDS = 60
+LEAST_SHARE = 1e-3
+"""Of the largest eigenvalue of the second moment; one below it is noise, and tells of fewer regressors."""
+
+
+class Polynomials(NamedTuple):
+    """P_2(y) = y² + γ y and P_3(y) = y³ + α y² + β y."""
+
+    gamma: float
+    alpha: float
+    beta: float
+
+
+def polynomials(link: str, sigma: float) -> Polynomials:
+    """What is made of y before moments are taken, for experts y = link(a·x) + N(0, σ²) with |a| = 1.
+
+    Wanted is that of h(z) = E[P_3(link(z) + noise)] the first two derivatives vanish in the mean over z ~ N(0, 1), and
+    of P_2 the first; by Stein's lemma E[h′] = E[z h] and E[h″] = E[(z² − 1) h], also where the link has a kink.
+
+    Raises:
+        ConfigError: another link.
+
+    >>> [round(value, 6) + 0.0 for value in polynomials("linear", 0.5)]
+    [0.0, 0.0, -3.75]
+    """
+    if link not in LINKS:
+        raise ConfigError(f"link: {link!r} is not known; choose one of {', '.join(LINKS)}")
+    z = np.linspace(-12.0, 12.0, 240_001)
+    density = np.exp(-0.5 * z * z) * (z[1] - z[0]) / np.sqrt(2.0 * np.pi)
+    g = LINKS[link](z)
+    powers = np.stack([g, g**2 + sigma**2, g**3 + 3.0 * sigma**2 * g])
+    first = powers @ (density * z)
+    second = powers @ (density * (z * z - 1.0))
+    alpha, beta = np.linalg.solve([[first[1], first[0]], [second[1], second[0]]], [-first[2], -second[2]])
+    return Polynomials(float(-first[1] / first[0]), float(alpha), float(beta))
+
+
+def regressors(
+    Z: FloatArray, y: FloatArray, K: int, rng: np.random.Generator, *, link: str = "linear", sigma: float
+) -> FloatArray | None:
+    """Directions of K regressors, (K, d) of length 1; ``None`` where the moments tell of fewer.
+
+    The tensor of d³ numbers is never made: x is projected onto K dimensions before.
+
+    Args:
+        Z: (n, d) inputs, white.
+        y: (n,) outputs on the scale on which regressors have length 1.
+        K: how many; at most d.
+        rng: where the power method starts.
+        link: of the experts.
+        sigma: deviation of the noise.
+    """
+    n, d = Z.shape
+    gamma, alpha, beta = polynomials(link, sigma)
+    second = y * (y + gamma)
+    T2 = (Z.T * second) @ Z / n - second.mean() * np.eye(d)
+    values, vectors = np.linalg.eigh(T2)
+    largest = np.argsort(values)[::-1][:K]
+    values, vectors = values[largest], vectors[:, largest]
+    if len(values) < K or not values[-1] > LEAST_SHARE * values[0]:
+        return None
+    whitening = vectors / np.sqrt(values)
+    third = y * (y * (y + alpha) + beta)
+    T3 = _projected(Z @ whitening, third, whitening.T @ whitening)
+    found = np.stack([_power_method(T3, rng) for _ in range(K)])
+    a: FloatArray = found @ (vectors * np.sqrt(values)).T
+    a /= np.linalg.norm(a, axis=1, keepdims=True)
+    return a
+
+
+def _projected(U: FloatArray, weights: FloatArray, B: FloatArray) -> FloatArray:
+    """mean(w S_3(x)) in the coordinates u = Mᵀx, where B = MᵀM."""
+    n = len(U)
+    mean = weights @ U / n
+    T3 = np.einsum("n,ni,nj,nk->ijk", weights, U, U, U, optimize=True) / n
+    pairs = np.einsum("i,jk->ijk", mean, B)
+    tensor: FloatArray = T3 - pairs - pairs.transpose(1, 0, 2) - pairs.transpose(1, 2, 0)
+    return tensor
+
+
+def _power_method(T: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """The strongest direction of a symmetric tensor, (K,), which is taken out of it."""
+    v = rng.normal(size=(POWER_STARTS, len(T)))
+    for _ in range(POWER_ROUNDS):
+        v /= np.linalg.norm(v, axis=1, keepdims=True)
+        v = np.einsum("ijk,sj,sk->si", T, v, v)
+        v[~(np.abs(v).sum(axis=1) > 0.0)] = 1.0
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    strength = np.einsum("ijk,si,sj,sk->s", T, v, v, v)
+    best: FloatArray = v[np.argmax(strength)]
+    T -= strength.max() * np.einsum("i,j,k->ijk", best, best, best)
+    return best
