@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from streammoe.engine.em import Em
 from streammoe.engine.spectral import regressors
@@ -76,10 +77,16 @@ def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> list[Parameters
     Only for one output: moments of several tell of each output's own directions. Inputs are made white, and the output
     is scaled to the deviation that regressors of length 1 would give it.
     """
+    with threadpool_limits(1):  # sums over several threads would have other bits on another machine
+        start = _spectral_start(em, K, rng)
+    return [] if start is None else [start]
+
+
+def _spectral_start(em: Em, K: int, rng: np.random.Generator) -> Parameters | None:
     _, R, Y, weights = em.buffer
     varying = np.flatnonzero(_varies(R))
     if not em.family.is_metric or Y.shape[1] != 1 or len(varying) < K:
-        return []
+        return None
     X, y = R[:, varying], Y[:, 0]
     means = X.mean(axis=0)
     values, vectors = np.linalg.eigh(np.cov(X, rowvar=False).reshape(len(varying), -1))
@@ -87,10 +94,10 @@ def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> list[Parameters
     whitening = vectors[:, kept] / np.sqrt(values[kept])
     deviation = y.std()
     if whitening.shape[1] < K or not deviation > 0.0:
-        return []
+        return None
     directions = regressors((X - means) @ whitening, (y - y.mean()) / deviation, K, rng, sigma=0.0)
     if directions is None:
-        return []
+        return None
     start = em.under(np.full((len(R), K), 1.0 / K))
     slopes = deviation * directions @ whitening.T
     start.experts[...] = 0.0
@@ -104,7 +111,7 @@ def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> list[Parameters
             start.variances.shape
         )
         em.fit_gate(start, tau, 1)
-    return [start]
+    return start
 
 
 def _varies(values: FloatArray) -> BoolArray:

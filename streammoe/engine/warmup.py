@@ -1,8 +1,8 @@
 """The start: a bounded buffer, batch EM from several starts, and the statistics to stream on from.
 
 Several families of starts are tried, since none wins everywhere: K-means on (x, y), which finds experts that live in
-different regions; gate first, which finds experts that cross; and for classifiers annealing, which lets random experts
-part slowly. Everything is a function of the buffer and the seed.
+different regions; gate first, which finds experts that cross; moments, which need no guess; and for classifiers
+annealing, which lets random experts part slowly. Everything is a function of the buffer and the seed.
 """
 
 from __future__ import annotations
@@ -115,9 +115,12 @@ def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> 
     affordable = max(int(affordable_rounds / 2 / SHORT_ROUNDS), 2)
     starts = gate_first_starts(em, n_experts, GATE_STARTS_PER_RESTART * restarts, rng)
     if em.family.is_metric:
-        starts = [*cluster_starts(em, n_experts, restarts, rng), *starts, *spectral_starts(em, n_experts, rng)]
+        starts = [*cluster_starts(em, n_experts, restarts, rng), *starts]
     # Both families keep a place where only a few starts are affordable.
     starts = starts[:: max(len(starts) // affordable, 1)]
+    can_afford_more = affordable_rounds > 4 * FINALISTS * SHORT_ROUNDS
+    if can_afford_more:
+        starts += spectral_starts(em, n_experts, rng)
     if not em.family.is_metric and affordable_rounds > 4 * ANNEALED_ROUNDS:
         annealed = random_starts(em, n_experts, restarts + 1, rng)
         for theta in annealed:
@@ -126,7 +129,7 @@ def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> 
     scored = [(em.run(theta, SHORT_ROUNDS), -at, theta) for at, theta in enumerate(starts)]
     if not any(np.isfinite(score) for score, *_ in scored):
         raise UnsoundError(["likelihood of every start"])
-    n_finalists = FINALISTS if affordable_rounds > 4 * FINALISTS * SHORT_ROUNDS else 1
+    n_finalists = FINALISTS if can_afford_more else 1
     finalists = sorted((entry for entry in scored if np.isfinite(entry[0])), reverse=True, key=lambda e: e[:2])
     rounds = int(np.clip(affordable_rounds / 2 / n_finalists, SHORT_ROUNDS, LONG_ROUNDS))
     ended = [(em.run(theta, rounds), at, theta) for _, at, theta in finalists[:n_finalists]]
