@@ -430,6 +430,16 @@ class TestProblems:
         assert "http://***@host/path" in found
         assert "77" not in found
 
+    @pytest.mark.parametrize("address", ["me:77@host", "me:77@host:9092,other:9092", "[me:7@7@host]", "me:@77@host"])
+    def test_logins_in_servers_are_masked(self, config: Path, address: str) -> None:
+        config.write_text(f"""
+            source = {{ kind = "kafka", bootstrap_servers = "{address}", topics = "t", group = "g" }}
+            schema.target = "y"
+        """)
+        text = "\n".join(problems(config))
+        assert "bootstrap_servers" in text
+        assert "7" not in text
+
     def test_long_values_are_shortened(self, config: Path) -> None:
         (found,) = problems(config, f"model.bound={'x' * 10_000}")
         assert len(found) < 200
