@@ -26,6 +26,8 @@ from streammoe.runtime.checkpointing import CheckpointWriter, Content, Written
 LIMIT = 0.050
 """Seconds that learning may stand still."""
 K = 4
+UNMEASURED = 150
+"""Calls of learn before the first checkpoint."""
 
 
 class Stalls(NamedTuple):
@@ -86,6 +88,8 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
     store.prepare()
     writer = CheckpointWriter(store)
     found = []
+    # What is done now and then takes memory from the kernel when it is done for the first time, which is slow.
+    learn_until(model, X, y, UNMEASURED)
     for _ in range(rounds):
         learn_until(model, X, y, 5)
         if not writer.make_room(content_of(model)):

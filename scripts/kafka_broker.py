@@ -34,6 +34,8 @@ KAFKA = "4.1.1"
 LOG4J = "2.24.3"
 JAVA = 17
 """The oldest Java that runs this Kafka."""
+FOLDER = Path(".kafka")
+"""Of the broker of `make kafka-up`."""
 FETCH_TIMEOUT = 600.0
 START_TIMEOUT = 60.0
 STOP_TIMEOUT = 15.0
@@ -392,7 +394,9 @@ def up(folder: Path, port: int) -> None:
     script = os.path.relpath(__file__)
     print(
         f"fill a topic   streammoe produce FILE --topic events --bootstrap-servers 127.0.0.1:{port}\n"
-        f"end it         python {script} down --folder {folder}"
+        "learn from it  streammoe run CONFIG --set source.topics=events "
+        f"--set source.bootstrap_servers=127.0.0.1:{port}\n"
+        f"end it         {'make kafka-down' if folder == FOLDER else f'python {script} down --folder {folder}'}"
     )
 
 
@@ -431,7 +435,7 @@ def main() -> int:
     )
     parser.add_argument("command", choices=["up", "down", "status"])
     parser.add_argument("--port", type=int, default=9092, help="of 127.0.0.1 (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, default=Path(".kafka"), help="data and log (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="data and log (default: %(default)s)")
     arguments = parser.parse_args()
     try:
         if arguments.command == "up":

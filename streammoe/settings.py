@@ -661,6 +661,7 @@ class _Reader:
         shown = _shown(value)
         if _SECRET.search(".".join(place)):
             rule, shown = rule.replace(str(value), _MASK), _MASK
+        rule = _LOGIN.sub(f"{_MASK}@", rule)
         return f"{'.'.join(place)}: {rule}, got {shown} ({self._origin(place)})"
 
     def _origin(self, place: Place) -> str:
@@ -694,7 +695,7 @@ def _parsed(text: str) -> object:
 
 
 _SECRET = re.compile("password|secret|token", re.IGNORECASE)
-_LOGIN = re.compile(r"//\S*@")  # of an address
+_LOGIN = re.compile(r"(?<=//)\S*@|[^\s/'\",]*:(?!//)[^\s'\",]*@")  # of an address, with or without a protocol before it
 _MASK = "***"
 _LONGEST_SHOWN = 60
 
@@ -710,5 +711,5 @@ def _shown(value: object) -> str:
             return "a table"
         case list() | tuple():
             return "a list"
-    text = _LOGIN.sub(f"//{_MASK}@", repr(value))
+    text = _LOGIN.sub(f"{_MASK}@", repr(value))
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -116,8 +116,9 @@ class KafkaSource(Source):
 
     def status(self) -> SourceStatus:
         lags = {
-            partition: max(0, self._ends.get(partition, offset) - offset)
+            partition: max(0, self._ends[partition] - offset)
             for partition, offset in self._positions.items()
+            if partition in self._ends
         }
         return self._status._replace(
             ready=self._ready,

@@ -73,10 +73,11 @@ def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Serve the daemon at the other ends of the standard input and output."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # They reach the whole group. The daemon finishes its batch first, and then says when to close.
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    for number in signals:
+        # They reach the whole group, and are for the daemon: it finishes its batch first, and then says when to close.
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     # Whatever prints something must not print it between frames.
     output = os.dup(1)
     os.dup2(2, 1)

@@ -34,6 +34,7 @@ class Keeper:
         self._offsets: dict[Partition, int] = {}
         self._generation = 0
         self._refresh_at = 0.0
+        self._look_at = 0.0
         self._looked = 0
         self._complained_at = -_QUIET_SECONDS
 
@@ -49,10 +50,20 @@ class Keeper:
             if committed is not None and committed[1] is not None:
                 self._judge(partition, committed[1])
 
-    def commit(self, cluster: Cluster, position: Position, generation: int) -> None:
-        """A checkpoint of this generation holds `position`, durably."""
+    def commit(self, cluster: Cluster, position: Position, generation: int, *, answers: bool) -> None:
+        """A checkpoint of this generation holds `position`, durably.
+
+        Args:
+            cluster: where the group is.
+            position: what to commit.
+            generation: of the checkpoint.
+            answers: see `tend`.
+
+        Raises:
+            SourceError: somebody else has taken a partition.
+        """
         self._offsets, self._generation = offsets_of(position), generation
-        self._write(cluster)
+        self._look_and_write(cluster, answers=answers)
 
     def tend(self, cluster: Cluster, *, answers: bool) -> None:
         """To be called about once a second.
@@ -74,22 +85,27 @@ class Keeper:
                     reason,
                 )
         if self._offsets and answers and time.monotonic() >= self._refresh_at:
-            partitions = list(self._offsets)
-            self._looked += 1
-            try:
-                self.check(cluster, [partitions[self._looked % len(partitions)]])
-            except Unanswered:
-                self._happened["mirror_failed"] += 1
-            self._write(cluster)
+            self._look_and_write(cluster, answers=True)
 
     def release(self, cluster: Cluster) -> None:
         """Let others take over at once."""
         if self._offsets:
             cluster.commit(self._offsets, mirror_metadata("", self._generation, time.time()), wait_ms=_RELEASE_MS)
 
-    def _write(self, cluster: Cluster) -> None:
+    def _look_and_write(self, cluster: Cluster, *, answers: bool) -> None:
+        """Write our mark, and see before that whether another one's has taken its place, all at first, then in turn."""
+        now = time.monotonic()
+        if self._offsets and answers and now >= self._look_at:
+            partitions = list(self._offsets)
+            at = self._looked % len(partitions)
+            try:
+                self.check(cluster, partitions[at : at + 1] if self._looked else partitions)
+            except Unanswered:
+                self._happened["mirror_failed"] += 1
+            self._looked += 1
+            self._look_at = now + self._settings.owner_seconds / 3
         cluster.commit(self._offsets, mirror_metadata(self._owner, self._generation, time.time()))
-        self._refresh_at = time.monotonic() + self._settings.owner_seconds / 3
+        self._refresh_at = now + self._settings.owner_seconds / 3
 
     def _judge(self, partition: Partition, mirror: Mirror) -> None:
         now = time.time()

@@ -153,12 +153,22 @@ class Lane:
             self.next = self.fetched if self.stop is None else min(self.fetched, self.stop)
 
 
-def position_of(group: str, owner: str, ids: Mapping[str, str | None], lanes: Sequence[Lane]) -> Position:
-    """Where reading goes on, for a checkpoint."""
+def position_of(
+    group: str, owner: str, ids: Mapping[str, str | None], lanes: Sequence[Lane], left: Mapping[str, Any]
+) -> Position:
+    """Where reading goes on, for a checkpoint.
+
+    Args:
+        group: of the reader.
+        owner: same.
+        ids: of its topics.
+        lanes: what it reads.
+        left: see `kafka_start.left_of`.
+    """
     topics: dict[str, Any] = {topic: {"id": topic_id, "partitions": {}} for topic, topic_id in ids.items()}
     for lane in lanes:
         topics[lane.partition.topic]["partitions"][str(lane.partition.partition)] = lane.next
-    return {"kind": KIND, "group": group, "owner": owner, "topics": topics}
+    return {"kind": KIND, "group": group, "owner": owner, "topics": topics, **({"left": left} if left else {})}
 
 
 def check_position(position: Position) -> None:
@@ -173,7 +183,7 @@ def check_position(position: Position) -> None:
             "go back to that source, or start with a fresh checkpoint folder"
         )
     try:
-        for topic in position["topics"].values():
+        for topic in [*position["topics"].values(), *position.get("left", {}).values()]:
             if not all(_is_number(number) and _is_offset(at) for number, at in topic["partitions"].items()):
                 raise TypeError
             if not isinstance(topic["id"], str | None):

@@ -34,7 +34,7 @@ class ReaderProcess:
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has died; closed by `close`
         # Until the child ignores them, signals to the group must not reach it: it inherits what is blocked.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
             self._process = subprocess.Popen(  # nosec B603 # fixed words, no shell
                 # -P: what lies in the folder that the daemon runs in must not be taken for a module.

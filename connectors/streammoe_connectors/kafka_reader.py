@@ -24,7 +24,7 @@ from streammoe_connectors.kafka_link import Outlet
 from streammoe_connectors.kafka_log import Lane, LogRecord, position_of
 from streammoe_connectors.kafka_merge import merge
 from streammoe_connectors.kafka_source_settings import ReadingSettings
-from streammoe_connectors.kafka_start import beginnings, elsewhere, partitions_of, tell_vanished
+from streammoe_connectors.kafka_start import beginnings, elsewhere, left_of, partitions_of, tell_vanished
 from streammoe_connectors.kafka_values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -44,6 +44,8 @@ _LOOK_SECONDS = 0.05
 _LONGEST_PAUSE = 30.0
 _ASK_SECONDS = 2.0
 """How often to ask whether the cluster is there while nothing comes."""
+_SHOWN = 20
+"""Partitions to name in a line of the log."""
 _MISSING_ANSWERS = 4
 """How many answers in a row must lack a topic before that is believed."""
 _UNREADABLE = {"jsonl": b"!", "csv": b'"'}
@@ -77,6 +79,7 @@ class Reader:
         self._options: dict[str, Any] = order["options"]
         self._position: Position | None = order["position"]
         self._owner: str = order["owner"]
+        self._left = left_of(self._settings, self._position)
         self._outlet = outlet
         self._orders = orders
         self._values = Values(self._settings)
@@ -103,6 +106,8 @@ class Reader:
         self._retry_at = 0.0
         self._failures = 0
         self._tick_at = 0.0
+        self._untold = False
+        """Whether the status was due while the daemon took nothing."""
         self._asked_at = 0.0
         self._missed_at = 0.0
         self._more = False
@@ -151,11 +156,13 @@ class Reader:
             if order["type"] == "close":
                 self._closing = True
             elif order["type"] == "commit" and self._cluster is not None:
-                self._keeper.commit(self._cluster, order["position"], order["generation"])
+                self._keeper.commit(self._cluster, order["position"], order["generation"], answers=self._connected)
 
     def _tick(self) -> None:
         """What is due about once a second, whatever else is going on."""
         self.send_logs()
+        if self._untold and not self._outlet.pending:
+            self._tell()
         now = time.monotonic()
         if now < self._tick_at:
             return
@@ -166,11 +173,13 @@ class Reader:
                 self._keeper.tend(self._cluster, answers=self._connected)
                 self._discover(self._cluster, now)
                 self._watch(self._cluster, now)
-        if not self._outlet.pending:  # else the daemon has enough to read
+        self._untold = True
+        if not self._outlet.pending:  # else the daemon has enough to read, and is told behind it
             self._tell()
 
     def _tell(self) -> None:
         """Send the status, which is also a sign of life."""
+        self._untold = False
         self._outlet.send(
             {
                 "type": "status",
@@ -235,7 +244,8 @@ class Reader:
         self._keeper.check(cluster, partitions)
         happened: Counter[str] = Counter()
         offsets = beginnings(cluster, settings, self._position, partitions, happened)
-        stops = cluster.end_offsets(partitions) if settings.until == "end" else {}
+        ends = cluster.end_offsets(partitions)
+        stops = ends if settings.until == "end" else {}
         self._happened.update(happened)
         self._ids = {topic: cluster.topic_id(topic) for topic in settings.topics}
         for partition in partitions:
@@ -243,8 +253,13 @@ class Reader:
             self._lanes[partition] = Lane(
                 partition, offsets[partition], None if stop is None else max(stop, offsets[partition])
             )
+            self._lanes[partition].end = ends[partition]
         cluster.assign(offsets)
-        if not partitions:
+        if partitions:
+            shown = [f"{one.topic}/{one.partition} from offset {offsets[one]}" for one in partitions]
+            more = f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+            _LOGGER.info("connected; reading %s%s", ", ".join(shown[:_SHOWN]), more)
+        else:
             _LOGGER.warning("source.shard = %r has no partition of these topics", settings.shard)
         self._connected = self._ready = True
         self._asked_at = self._missed_at = self._held_up_at = time.monotonic()
@@ -257,6 +272,7 @@ class Reader:
                 "total": None if settings.until == "never" else total,
             }
         )
+        self._tell()
 
     def _look_for_topics(self, cluster: Cluster) -> None:
         missing = [topic for topic in self._settings.topics if cluster.partitions(topic) is None]
@@ -310,7 +326,9 @@ class Reader:
             return
         gone = f"Kafka no longer has topic {', '.join(missing)}"
         if self._settings.on_lost == "fail":
-            raise SourceError(f'{gone}. Set source.on_lost = "earliest" to go on with one of that name, or begin anew')
+            raise SourceError(
+                f'{gone}. Set source.on_lost = "earliest" to go on with one of that name, or begin anew with --fresh'
+            )
         _LOGGER.warning("%s; waiting for one of that name", gone)
 
     def _add(self, cluster: Cluster, partitions: list[Partition]) -> None:
@@ -588,7 +606,7 @@ class Reader:
         cluster.seek(partition, offset)
 
     def _end(self) -> Position:
-        return position_of(self._settings.group, self._owner, self._ids, list(self._lanes.values()))
+        return position_of(self._settings.group, self._owner, self._ids, list(self._lanes.values()), self._left)
 
     def _close(self) -> None:
         if self._cluster is not None:

@@ -39,38 +39,45 @@ def beginnings(
         SourceError: what a position speaks of is no longer there, and ``on_lost`` is ``fail``.
         Unanswered: the cluster must be asked again.
     """
-    known: Mapping[str, Any] = {} if position is None else position["topics"]
+    if position is None:
+        position = {"topics": {}}
+    known: Mapping[str, Any] = position["topics"]
     gone = sorted(
         f"{topic}/{number}"
         for topic, held in known.items()
         for number in held["partitions"]
-        if topic not in settings.topics or not settings.is_ours(int(number))
+        if not _is_read(settings, topic, number)
     )
     if gone:
-        _LOGGER.warning("no longer read, as source.topics and source.shard say: %s", ", ".join(gone))
+        _LOGGER.warning(
+            "no longer read, as source.topics and source.shard say: %s. Where reading stands in them is kept, for the "
+            "day that they are read again",
+            ", ".join(gone),
+        )
     there = set(partitions)
     tell_vanished(
         settings,
         {
             partition: offset
-            for partition, offset in ({} if position is None else offsets_of(position)).items()
-            if partition.topic in settings.topics and settings.is_ours(partition.partition) and partition not in there
+            for partition, offset in offsets_of(position).items()
+            if _is_read(settings, *partition) and partition not in there
         },
     )
     firsts = cluster.first_offsets(partitions)
     found: dict[Partition, int] = {}
     fresh: list[Partition] = []
     for partition in partitions:
-        topic = partition.topic
-        held = known.get(topic)
-        if held is None:
+        topic, number = partition.topic, str(partition.partition)
+        before = [held for held in (known.get(topic), position.get("left", {}).get(topic)) if held is not None]
+        if not before:
             fresh.append(partition)
             continue
-        wanted = held["partitions"].get(str(partition.partition))
+        held = next((held for held in before if number in held["partitions"]), before[0])
+        wanted = held["partitions"].get(number)
         topic_id = cluster.topic_id(topic)
         recreated = None not in {held["id"], topic_id} and held["id"] != topic_id
         if wanted is None:
-            # Its topic was read before: so it is new, or was another shard's.
+            # Its topic was read before: so it is new, or was always another shard's.
             found[partition] = firsts[partition]
             happened["partition_discovered"] += 1
             _LOGGER.info("topic %s has a new partition %d, read from its first record", *partition)
@@ -81,6 +88,29 @@ def beginnings(
             found[partition] = wanted
     found |= _fresh(cluster, settings, fresh, firsts)
     return found
+
+
+def left_of(settings: ReadingSettings, position: Position | None) -> dict[str, Any]:
+    """Where reading stands in partitions that are no longer read, in the form of a position's topics.
+
+    It goes along in positions, so that nothing is learned twice when they are read again.
+    """
+    left: dict[str, Any] = {}
+    for topics in () if position is None else (position.get("left", {}), position["topics"]):
+        for topic, held in topics.items():
+            kept = {
+                number: offset for number, offset in held["partitions"].items() if not _is_read(settings, topic, number)
+            }
+            before = left.get(topic, {"id": held["id"], "partitions": {}})
+            if before["id"] != held["id"]:  # the topic was created anew in between
+                before = {"id": held["id"], "partitions": {}}
+            if kept:
+                left[topic] = {**before, "partitions": {**before["partitions"], **kept}}
+    return left
+
+
+def _is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
+    return topic in settings.topics and settings.is_ours(int(number))
 
 
 def tell_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:

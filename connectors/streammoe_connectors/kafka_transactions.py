@@ -26,6 +26,7 @@ from streammoe_connectors.kafka_mirror import mirror_metadata, parse_mirror
 from streammoe_connectors.kafka_producer import (
     CLOSE_SECONDS,
     FIRST_SECONDS,
+    SAY_SECONDS,
     SETTLED,
     TopicProducer,
     in_background,
@@ -67,6 +68,8 @@ class TransactionalProducer(TopicProducer):
         self._name = name
         self._timeout = timeout
         self._recovering: Future[Recovered] | None = None
+        self._recovering_since = 0.0
+        self._tell_at = 0.0
         self._open_since: float | None = None
         self._slow = False
         self._last: tuple[Position, int] | None = None
@@ -81,9 +84,20 @@ class TransactionalProducer(TopicProducer):
         """See `PredictionSink.recover`."""
         if self._recovering is None:
             self._recovering = in_background(lambda: self._recover(position))
+            self._recovering_since = time.monotonic()
+            self._tell_at = self._recovering_since + FIRST_SECONDS
         try:
             return self._recovering.result(timeout)
         except TimeoutError:
+            now = time.monotonic()
+            if now >= self._tell_at:
+                self._tell_at = now + SAY_SECONDS
+                LOGGER.warning(
+                    "%s: no broker of %s says what is committed; waiting since %.0f s, until one does",
+                    self.target.section,
+                    self._servers,
+                    now - self._recovering_since,
+                )
             return None
 
     def _recover(self, position: Position | None) -> Recovered:

@@ -122,6 +122,32 @@ def test_whoever_is_taken_from_stops(broker, topic, group_of):
             source.poll(20.0)
 
 
+def test_whoever_is_taken_from_stops_however_often_it_saves(broker, topic, group_of):
+    settings = settings_of(broker.address, topic(), owner_seconds=3)
+    group = group_of(settings)
+
+    def save_for_20_seconds(source):
+        for generation in range(200):
+            group.write(0, "somebody", time.time())
+            source.commit(source.position, generation)
+            source.poll(0.1)
+
+    with opened(settings) as source, pytest.raises(SourceError, match=r"another daemon \(somebody\)"):
+        save_for_20_seconds(source)
+
+
+def test_of_two_that_start_at_once_the_later_one_to_save_stops(broker, topic, group_of):
+    settings = settings_of(broker.address, topic())
+    group = group_of(settings)
+    with opened(settings) as first, opened(settings) as second:
+        first.commit(first.position, 1)
+        wait_for(lambda: group.mirror, "it is committed")
+        second.commit(second.position, 1)
+        with pytest.raises(SourceError, match=first.position["owner"]):
+            second.poll(20.0)
+        assert first.poll(1.0) is None
+
+
 # --- crashes and signals ---------------------------------------------------------------------------------------------
 
 
@@ -207,6 +233,27 @@ def test_a_signal_to_the_whole_group_ends_all_in_good_order(broker, topic, fill,
     assert mirror.owner == ""
     assert offset in {0, 50}
     assert f"{offset}" in output
+
+
+def test_sighup_to_the_whole_group_ends_nothing(broker, topic, fill, group_of, tmp_path):
+    name = topic()
+    fill(name, [json.dumps({"x": i, "y": i}) for i in range(50)])
+    settings = settings_of(broker.address, name)
+    group = group_of(settings)
+    log = tmp_path / "log"
+    command = [Path(sys.executable).with_name("streammoe"), "run"]
+    command.append(config(tmp_path, broker.address, name, settings.group))
+    with log.open("w") as output:
+        daemon = subprocess.Popen(command, stderr=output, start_new_session=True)
+    try:
+        wait_for(lambda: group.mirror, "the first checkpoint", 60)
+        os.killpg(daemon.pid, signal.SIGHUP)
+        wait_for(lambda: "the settings are what they were" in log.read_text(), "they are read again")
+        os.kill(daemon.pid, signal.SIGTERM)
+        assert daemon.wait(30) == 0, log.read_text()
+    finally:
+        daemon.kill()
+        daemon.wait()
 
 
 def test_commits_never_wait_for_a_child_that_does_not_listen(broker, topic, fill):

@@ -210,6 +210,31 @@ def test_another_shard_takes_up_what_it_did_not_read_from_its_beginning(broker, 
     assert f"no longer read, as source.topics and source.shard say: {name}/0" in caplog.text
 
 
+def test_what_is_not_read_for_a_while_goes_on_where_it_stood(broker, topic, fill, caplog):
+    name, other = topic(partitions=2), topic()
+    whole = settings_of(broker.address, name, until="end")
+    for number in (0, 1):
+        fill(name, numbers(number), partition=number)
+    assert sorted(read(whole)[0]) == numbers(0, 1)
+    _, position = read(whole)
+    for number in (0, 1):
+        fill(name, numbers(2 + number), partition=number)
+    with caplog.at_level(logging.WARNING):
+        found, position = read(settings_of(broker.address, name, until="end", shard="0/2"), position)
+    assert found == numbers(2)
+    assert f"no longer read, as source.topics and source.shard say: {name}/1. Where reading stands" in caplog.text
+    fill(other, numbers(9))
+    found, position = read(settings_of(broker.address, other, until="end"), position)
+    assert found == numbers(9)
+    both = settings_of(broker.address, [name, other], until="end")
+    found, position = read(both, position)
+    assert found == numbers(3)
+    fill(name, numbers(4), partition=1)
+    found, position = read(both, position)
+    assert found == numbers(4)
+    assert "left" not in position
+
+
 def test_a_new_partition_is_read_from_its_beginning(broker, topic, fill, admin):
     name = topic()
     with opened(settings_of(broker.address, name, start="latest", discover_seconds=0.5)) as source:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
+from scripts.kafka_broker import free_port
 from streammoe.errors import SinkError
 from streammoe.ports import Predictions
-from streammoe_connectors import kafka_producer
+from streammoe_connectors import kafka_producer, kafka_transactions
 from streammoe_connectors.kafka_mirror import parse_mirror
 from streammoe_connectors.kafka_predictions import KafkaPredictions
 from streammoe_connectors.kafka_settings import Connection
@@ -91,6 +92,23 @@ def rows(first, n):
         losses=np.zeros(n),
         outputs=("y",),
     )
+
+
+def test_a_broker_that_is_not_there_at_the_start_is_waited_for_and_told(caplog, monkeypatch):
+    monkeypatch.setattr(kafka_transactions, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(kafka_transactions, "SAY_SECONDS", 0.5)
+    address = f"127.0.0.1:{free_port()}"
+    settings = KafkaPredictions.Settings(kind="kafka", topic="rows", transactional=True)
+    sink = KafkaPredictions(settings, [Source(bootstrap_servers=address, group="g")])
+    try:
+        for _ in range(20):
+            assert sink.recover(0.1, None) is None
+    finally:
+        sink.close()
+    told = [record.message for record in caplog.records if "says what is committed" in record.message]
+    assert len(told) in {2, 3, 4}
+    assert address in told[0]
+    assert "waiting since" in told[0]
 
 
 def test_predictions_are_seen_with_the_position_and_not_before(setup):

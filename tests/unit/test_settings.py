@@ -430,6 +430,12 @@ class TestProblems:
         assert "http://***@host/path" in found
         assert "77" not in found
 
+    @pytest.mark.parametrize("address", ["me:77@host", "me:77@host:9092,other:9092", "[me:7@7@host]", "me:@77@host"])
+    def test_logins_in_servers_are_masked(self, config: Path, address: str) -> None:
+        (found,) = problems(config, f"metrics.port={address}")
+        assert "***@host" in found
+        assert "7" not in found
+
     def test_long_values_are_shortened(self, config: Path) -> None:
         (found,) = problems(config, f"model.bound={'x' * 10_000}")
         assert len(found) < 200

@@ -116,13 +116,20 @@ def test_after_a_jump_the_next_offset_is_there_once_the_rest_is_given():
 
 def test_a_position_holds_every_partition_and_topics_without_any():
     lanes = [Lane(Partition("a", 0), 3), Lane(Partition("a", 2), 4)]
-    position = position_of("g", "me", {"a": "id", "b": None}, lanes)
+    position = position_of("g", "me", {"a": "id", "b": None}, lanes, {})
     assert position == {
         "kind": "kafka",
         "group": "g",
         "owner": "me",
         "topics": {"a": {"id": "id", "partitions": {"0": 3, "2": 4}}, "b": {"id": None, "partitions": {}}},
     }
+    check_position(position)
+
+
+def test_a_position_holds_what_is_not_read_for_now():
+    left = {"c": {"id": "id", "partitions": {"1": 9}}}
+    position = position_of("g", "me", {"a": "id"}, [Lane(Partition("a", 0), 3)], left)
+    assert position["left"] == left
     check_position(position)
 
 
@@ -135,6 +142,8 @@ def test_a_position_holds_every_partition_and_topics_without_any():
         {"kind": "kafka", "topics": {"a": {"partitions": {"x": 1}}}, "owner": "me"},
         {"kind": "kafka", "topics": {"a": {"partitions": {"0": "1"}}}, "owner": "me"},
         {"kind": "kafka", "topics": {}, "owner": None},
+        {"kind": "kafka", "topics": {}, "owner": "me", "left": {"a": {"id": "1", "partitions": {"0": -1}}}},
+        {"kind": "kafka", "topics": {}, "owner": "me", "left": []},
     ],
 )
 def test_another_position_is_refused(position):

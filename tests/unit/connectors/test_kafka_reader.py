@@ -191,6 +191,29 @@ def test_a_cluster_that_does_not_answer_is_tried_again(child):
     assert script.made == 3
 
 
+def test_how_much_there_is_to_read_is_told_before_the_first_record(child):
+    script, start = child
+    script.logs[0] = [Row(i) for i in range(30)]
+    _, until = start()
+    until(is_a("ready"))
+    assert until(lambda _: True)["ends"] == [["t", 0, 30]]
+
+
+def test_a_daemon_that_takes_its_time_is_told_the_status_behind_what_it_takes(child):
+    script, start = child
+    script.logs[0] = [Row(i, b"x" * 10_000) for i in range(1_000)]
+    _, until = start(max_poll_records=100)
+    until(is_a("batch"))
+    for _ in range(3):
+        # Longer than from one look at the clock to the next, so that it is always due while nothing is taken.
+        time.sleep(1.2)
+        until(is_a("batch"))
+        kinds: list[str] = []
+        while kinds.count("batch") < 2:
+            kinds.append(until(lambda _: True)["type"])
+        assert "status" in kinds
+
+
 def test_records_are_kept_while_a_registry_does_not_answer(child):
     script, start = child
     script.logs[0] = [Row(0), Row(1)]
