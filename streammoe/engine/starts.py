@@ -95,6 +95,7 @@ def _spectral_start(em: Em, K: int, rng: np.random.Generator) -> Parameters | No
     deviation = y.std()
     if whitening.shape[1] < K or not deviation > 0.0:
         return None
+    # The mean square of the output is 1, so it holds the noise: 1 in place of 1 + σ².
     directions = regressors((X - means) @ whitening, (y - y.mean()) / deviation, K, rng, sigma=0.0)
     if directions is None:
         return None
@@ -102,7 +103,7 @@ def _spectral_start(em: Em, K: int, rng: np.random.Generator) -> Parameters | No
     slopes = deviation * directions @ whitening.T
     start.experts[...] = 0.0
     start.experts[:, 0, varying] = slopes
-    start.experts[:, 0, 0] += y.mean() - slopes @ means
+    start.experts[:, 0, 0] = y.mean() - slopes @ means
     for _ in range(GATE_ROUNDS):
         _, tau = em.expect(start)
         tau *= weights[:, None]
