@@ -6,6 +6,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from streammoe.types import AnyArray
 LOGGER = logging.getLogger("streammoe.daemon")
 _MUCH = 4_000_000
 """Bytes that the kernel does not give within a millisecond or two."""
+_NOTICE_SECONDS = 0.5
+"""How long a wait for the other thread may keep a signal waiting."""
 
 
 class Content(NamedTuple):
@@ -164,6 +167,9 @@ class CheckpointWriter:
         if self._under_way is None or not (wait or self._under_way.done()):
             return None
         done, self._under_way = self._under_way, None
+        # Not `result` alone: a signal that comes just before a wait without an end is noticed when that has ended.
+        while not done.done():
+            futures.wait((done,), timeout=_NOTICE_SECONDS)
         return done.result()
 
     def close(self) -> None:

@@ -123,8 +123,9 @@ def test_from_then_on_it_finishes_its_batch_and_saves(place, whole, point, times
 @pytest.mark.parametrize("second", OWN_CODE)
 def test_a_second_signal_leaves_at_once_with_a_sound_checkpoint(place, whole, point, times, second):
     write(place, EVENTS)
-    # Learning does not wait for checkpoints, so there may be but two of them.
+    # Learning does not wait for checkpoints, so there may be but two of them, and none yet when the signals come.
     place.config("all.csv", extra=EXTRA + "checkpoint.keep = 1")
+    assert stopped(place, "learning", [signal.SIGTERM], 3).returncode == 0
     done = stopped(place, point, [signal.SIGTERM, second], times)
     assert done.returncode == OWN_CODE[second]
     assert done.stdout == ""

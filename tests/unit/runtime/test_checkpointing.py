@@ -1,6 +1,7 @@
 """What is written beside the learning: the state as it was, one at a time, and no failure goes unheard."""
 
 import logging
+import signal
 import threading
 import time
 
@@ -46,6 +47,34 @@ def content(**arrays):
     return Content(
         arrays, {}, {"scores.window": np.arange(3.0)}, {"n": 1, "positions": [{"next": [1]}]}, {"next": [1]}, None
     )
+
+
+def test_a_signal_that_does_not_interrupt_the_wait_is_noticed_while_it_lasts(writer, store):
+    noticed = []
+
+    def send():
+        assert store.began.wait(10)
+        time.sleep(0.3)  # until the other one waits
+        # To another thread than the one that waits, which goes on waiting as it does when a signal comes just before.
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        deadline = time.monotonic() + 8
+        while not noticed and time.monotonic() < deadline:
+            time.sleep(0.01)
+        store.let.set()
+
+    def handle(*_):
+        noticed.append(store.let.is_set())
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    sender = threading.Thread(target=send)
+    try:
+        writer.begin(content(theta=np.zeros(2)), (), time.monotonic())
+        sender.start()
+        assert writer.outcome(wait=True) is not None
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert noticed == [False]
 
 
 def test_learning_goes_on_and_changes_nothing_of_what_is_written(writer, store):
