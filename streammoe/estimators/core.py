@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.drift import Drift, DriftWatch
 from streammoe.engine.state import MMState, copy_array, copy_state, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError
@@ -15,6 +17,7 @@ from streammoe.estimators.guard import Copied, PoisonGuard
 from streammoe.estimators.outputs import Outputs
 from streammoe.features import NO_NEWS, Encoder, Layout, News
 from streammoe.kernels.state import LearningOptions
+from streammoe.schedules import Restarted, Steps
 from streammoe.types import FloatArray
 
 
@@ -29,6 +32,7 @@ class Core(Outputs):
         self._warm_up: WarmUp | None = None
         self._residual = np.zeros(0)
         self._options = self._new_options()
+        self._watch = None if self.drift == "off" else DriftWatch()
         self._guard = PoisonGuard()
 
     @property
@@ -42,6 +46,29 @@ class Core(Outputs):
     def fields(self) -> list[Any]:
         """Names of what events hold, in the order of raw rows; without categories and times, `feature_names`."""
         return list(self._encoder.fields)
+
+    @property
+    def drifts(self) -> int:
+        """Changes of the relation that were found so far; 0 without a detector."""
+        return 0 if self._watch is None else self._watch.drifts
+
+    @property
+    def last_drift(self) -> Drift | None:
+        """The latest of them, its losses in the target's own units; None if there was none."""
+        found = self._watch and self._watch.last
+        if found is None:
+            return None
+        shift = sum(map(math.log, self._encoder.scaler.target_scale.tolist()))
+        return found._replace(before=found.before + shift, after=found.after + shift)
+
+    @property
+    def _steps(self) -> Steps:
+        """Step sizes from here on."""
+        found = self._watch and self._watch.last
+        if self._watch is None or found is None:
+            return self._schedule
+        again = self.default_schedule if self._schedule.forgets else self._schedule
+        return Restarted(self._schedule, again, found.n, self._watch.seen)
 
     def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
         encoder = Encoder(
@@ -64,6 +91,7 @@ class Core(Outputs):
             prior_strength=self.prior_strength,
             averaging=self.averaging,
             schedule=self._schedule,
+            averaging_rate=self.averaging_rate,
         )
 
     # -- Changed from outside ------------------------------------------------------------------------------------------
@@ -128,10 +156,11 @@ class Core(Outputs):
             None if self._state is None else copy_state(self._state, spare and spare.state),
             copy_array(self._residual, spare and spare.residual),
             self._options,
+            self._watch and self._watch.copy(),
         )
 
     def go_back(self, copied: Copied) -> None:
         """The inverse of `copied`, which is used up by it."""
-        self._encoder, outputs, self._warm_up, self._state, self._residual, self._options = copied
+        self._encoder, outputs, self._warm_up, self._state, self._residual, self._options, self._watch = copied
         for name, value in outputs.items():
             setattr(self, name, value)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from streammoe.engine.drift import DriftWatch
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import InvalidEvent
@@ -32,6 +33,7 @@ class Copied(NamedTuple):
     state: MMState | None
     residual: FloatArray
     options: LearningOptions
+    watch: DriftWatch | None
 
 
 class Guarded(Protocol):

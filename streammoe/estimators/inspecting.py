@@ -47,10 +47,10 @@ class Inspecting(Stepping):
     @property
     def step_size(self) -> float:
         """γ of the next event."""
-        return self._schedule(self.n + 1)
+        return self._steps(self.n + 1)
 
     def step_size_at(self, n: int) -> float:
-        """γ of the n-th event, the first one being 1."""
+        """γ of the n-th event, the first one being 1, by the schedule alone: as if no drift were found."""
         return self._schedule(n)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.drift import DriftWatch
 from streammoe.engine.state import restored_state, state_arrays
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import PoisonedModel
@@ -19,7 +20,7 @@ from streammoe.persistence import durable, pieces, state_digest
 from streammoe.restoring import array_of, must_be, shown
 from streammoe.types import AnyArray
 
-_OWN = ("encoder.", "state.", "warmup.")
+_OWN = ("encoder.", "state.", "warmup.", "drift.")
 """How the names of arrays begin that are a model's and shape it."""
 
 
@@ -56,6 +57,8 @@ class Keeping(Core):
             arrays |= self._warm_up.arrays()
         if self._state is not None:
             arrays |= state_arrays(self._state, "state")
+        if self._watch is not None:
+            arrays |= self._watch.arrays()
         return arrays
 
     def describe(self) -> dict[str, Any]:
@@ -86,6 +89,8 @@ class Keeping(Core):
         model._encoder = model._new_encoder()
         model._encoder.restore(arrays)
         model._restore_state(arrays)
+        if model._watch is not None:
+            model._watch = DriftWatch.from_arrays(arrays)
         unknown = sorted({name for name in arrays if name.startswith(_OWN)} - model._shaping_arrays().keys())
         must_be(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
         model._options = model._new_options()

@@ -8,12 +8,12 @@ import numpy as np
 
 from streammoe.engine import mm
 from streammoe.engine.warming import WarmUp
-from streammoe.estimators.starting import Starting
+from streammoe.estimators.watching import Watching
 from streammoe.kernels.state import Trace
 from streammoe.types import FloatArray
 
 
-class Stepping(Starting):
+class Stepping(Watching):
     """Learns and scores rows that were checked, in the model's own order of fields, with categories as codes."""
 
     def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
@@ -41,22 +41,10 @@ class Stepping(Starting):
         return mm.joined([first, rest])
 
     def _step(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
-        assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
         scaler = self._encoder.scaler
         W, R = self._encoder.design(X)
-        scores = mm.learn(
-            self._family,
-            self._state,
-            self._residual,
-            self._options,
-            self._schedule,
-            W,
-            R,
-            (Y - scaler.target_center) / scaler.target_scale,
-            weights=weights,
-            n_outputs=self._n_outputs,
-            traced=traced,
-        )
+        targets = (Y - scaler.target_center) / scaler.target_scale
+        scores = self._learn_features(W, R, targets, weights, traced=traced)
         return self._in_own_units(scores)
 
     def _score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mm.Scores, FloatArray]:

@@ -83,6 +83,8 @@ class LearningOptions(NamedTuple):
     """0 serves the raw iterate; c ≥ 1 weighs the m-th one c/(m + c − 1): 1 is Polyak's mean, 3 polynomial decay."""
     forgetting: bool
     """Constant steps: the average never weighs an iterate less than γ."""
+    least_weight: float = 0.0
+    """The average never weighs an iterate less than this."""
     variance_floor: float = VARIANCE_FLOOR
     residual_weight: float = 1e-3
     """Smallest weight in the running means of the convergence residual."""

@@ -1,0 +1,93 @@
+"""Steps under watch: where the losses say that the relation has changed, steps and average begin anew.
+
+Steps of a batch are set before it is learned, and a change may be found in its midst. So a batch is learned as if there
+were none, which is nearly always right; else it is taken back, and learned anew up to the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from streammoe.engine import mm
+from streammoe.engine.drift import DriftWatch
+from streammoe.engine.state import UnsoundError, copy_state, restart_average
+from streammoe.estimators.starting import Starting
+from streammoe.schedules import Steps
+from streammoe.types import FloatArray
+
+AT_ONCE = 4096
+"""Rows that may have to be learned twice."""
+Learn = Callable[[int, int, Steps], mm.Scores]
+"""Learns rows from one index up to another, by such steps."""
+
+
+class Watching(Starting):
+    """Learns features of inputs by steps, once the warm-up is over."""
+
+    def _learn_features(
+        self, W: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mm.Scores:
+        """Learn rows; the arguments are those of `mm.learn`.
+
+        Raises:
+            UnsoundError: some of them leave no finite model; the one that there is must be thrown away.
+        """
+
+        def learn(start: int, stop: int, steps: Steps) -> mm.Scores:
+            assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
+            rows = slice(start, stop)
+            return mm.learn(
+                self._family,
+                self._state,
+                self._residual,
+                self._options,
+                steps,
+                W[rows],
+                R[rows],
+                Y[rows],
+                weights=weights[rows],
+                n_outputs=self._n_outputs,
+                traced=traced,
+            )
+
+        if self._watch is None:
+            return learn(0, len(W), self._schedule)
+        return self._learn_watched(learn, len(W), np.flatnonzero(~np.isnan(Y[:, 0])), self._watch)
+
+    def _learn_watched(self, learn: Learn, n_rows: int, targets: np.ndarray, watch: DriftWatch) -> mm.Scores:
+        """The same with a look at the losses; `targets`: indexes of the rows that have one."""
+        runs: list[mm.Scores] = []
+        start = 0
+        hurried = True
+        while start < n_rows or not runs:
+            ahead = targets[np.searchsorted(targets, start) :]
+            stop = min(start + AT_ONCE, n_rows)
+            if len(ahead) >= watch.to_come and not hurried:
+                stop = min(stop, int(ahead[watch.to_come - 1]) + 1)
+            learned = ahead[: np.searchsorted(ahead, stop)]
+            steps = self._steps
+            # If a block ends before the last event, steps may have to change before that.
+            assert self._state is not None  # noqa: S101 - same
+            before = (copy_state(self._state), self._residual.copy()) if len(learned) > watch.to_come else None
+            n = self.n
+            try:
+                scores = learn(start, stop, steps)
+            except UnsoundError:
+                if before is None:
+                    raise
+                # Perhaps it would not have come to this: wider steps may be due before.
+                self._state, self._residual = before
+                hurried = False
+                continue
+            drift = watch.take(scores.losses[learned - start], n, self._restart_size())
+            if drift is not None:
+                if before is not None and drift.n < n + len(learned):
+                    self._state, self._residual = before
+                    stop = int(learned[drift.n - n - 1]) + 1
+                    scores = learn(start, stop, steps)
+                self._state = restart_average(self._state)
+            runs.append(scores)
+            start = stop
+        return mm.joined(runs)
