@@ -296,7 +296,8 @@ def rollback(
 @click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start.")
 @click.option("--schedule", metavar="KIND:NUMBER", help="Step sizes: power:0.6 converges, constant:0.05 follows drift.")
 @click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper.")
-@click.option("--averaging", metavar="NAME", help="What serves predictions: polyak, decay or none.")
+@click.option("--averaging", metavar="NAME", help="What serves predictions: polyak, decay, exponential or none.")
+@click.option("--drift", metavar="NAME", help="Begin steps anew where the loss has risen: page_hinkley; else off.")
 @click.option("--seed", type=int, metavar="N", help="Of every random choice, of peers too.")
 @setting_options
 @click.option(

@@ -174,7 +174,12 @@ class Model(Section):
     seed: int = Field(0, ge=0)
     standardize: bool = True
     range_factor: float = Field(1e6, ge=0)
-    averaging: Literal["polyak", "decay", "none"] = "polyak"
+    averaging: Literal["polyak", "decay", "exponential", "none"] = "polyak"
+    averaging_rate: float = Field(0.01, gt=0, lt=1)
+    """Least weight of an iterate in an exponential average."""
+    drift: Literal["off", "page_hinkley"] = "off"
+    drift_restart: int = Field(200, ge=1)
+    """Events that steps take for seen after a drift."""
     warmup: int | None = Field(None, ge=0)
     """Events in the warm-up buffer; ``None`` lets it grow with the number of parameters."""
     warmup_restarts: int = Field(5, ge=1)

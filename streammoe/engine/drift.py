@@ -24,9 +24,9 @@ BLOCK = 32
 """Learned events that one mean is made of."""
 CALIBRATION = 16
 """Blocks that only say what is usual, before any is judged."""
-THRESHOLD = 15.0
-"""Standard deviations of blocks, added up, that are a change. No block counts for more than five."""
-TOLERANCE = 0.5
+THRESHOLD = 70.0
+"""Standard deviations of blocks, added up, that are a change. No block counts for more than 16."""
+TOLERANCE = 2.0
 """What is taken off each of them: a block that is above the mean by less is none the worse."""
 
 
@@ -46,15 +46,13 @@ class DriftWatch:
 
     def __init__(self) -> None:
         self._block = np.zeros(BLOCK)
-        self._counts = np.zeros(5, dtype=np.int64)
-        """Losses in the open block; blocks closed since the last change; changes; n at the last one; events that the
-        steps have begun anew from there with."""
-        self._usual = np.zeros(3)
+        """Losses of the open block, then zeros, so that equal futures have equal bytes."""
+        self._counts = np.zeros(4, dtype=np.int64)
+        """Losses in the open block; blocks closed since the last change; changes; n at the last one."""
+        self._usual = np.zeros(4)
         self._last = np.zeros(2)
         """Mean losses before and after the last change."""
-        self._sums = np.zeros(4)
-        """Of the test, as far as it is not under way."""
-        self._test: KeptPageHinkley | None = None
+        self._test = _test()
 
     @property
     def drifts(self) -> int:
@@ -67,51 +65,36 @@ class DriftWatch:
         return Drift(int(self._counts[3]), float(self._last[0]), float(self._last[1])) if self.drifts else None
 
     @property
-    def seen(self) -> int:
-        """Events that steps have counted since the last change as if they had been before it."""
-        return int(self._counts[4])
-
-    @property
     def to_come(self) -> int:
         """Learned events until the open block is full."""
         return BLOCK - int(self._counts[0])
 
-    def take(self, losses: FloatArray, n: int, seen: int) -> Drift | None:
+    def take(self, losses: FloatArray, n: int) -> Drift | None:
         """Take losses (m,) up to the first change; those behind it are not looked at.
 
         Args:
             losses: of the next learned events.
             n: events learned before them.
-            seen: events that steps are to begin anew with from a change on.
         """
-        ends = self.to_come
+        ends = n + self.to_come
         closed = np.empty((len(losses) // BLOCK + 1, 3))
         judged = int(self._counts[1])
         for block in range(hold_against_usual(losses, self._block, self._counts, self._usual, closed)):
             judged += 1
-            if judged > CALIBRATION and self._rises(float(closed[block, 0])):
-                self._counts[:] = 0, 0, self.drifts + 1, n + ends + block * BLOCK, seen
+            if judged > CALIBRATION and self._test.rises(float(closed[block, 0])):
+                self._counts[:] = 0, 0, self.drifts + 1, ends + block * BLOCK
                 self._last[:] = closed[block, 1:]
                 # What is usual from here on nobody knows.
-                self._block[:], self._usual[:], self._sums[:], self._test = 0.0, 0.0, 0.0, None
+                self._block[:], self._usual[:], self._test = 0.0, 0.0, _test()
                 return self.last
-        # So that equal futures have equal bytes.
         self._block[self._counts[0] :] = 0.0
         return None
 
-    def _rises(self, excess: float) -> bool:
-        """Whether the test finds a change with one more value."""
-        from streammoe.engine.page_hinkley import KeptPageHinkley
-
-        if self._test is None:
-            self._test = KeptPageHinkley(threshold=THRESHOLD, tolerance=TOLERANCE, least=CALIBRATION, sums=self._sums)
-        self._test.update(excess)
-        self._test.read(self._sums)
-        return self._test.drift_detected
-
     def copy(self) -> DriftWatch:
         """One that shares nothing with this one."""
-        return DriftWatch.from_arrays({name: array.copy() for name, array in self.arrays().items()})
+        other = DriftWatch()
+        other._set(self.arrays())
+        return other
 
     def __deepcopy__(self, memo: dict[int, object]) -> DriftWatch:
         return self.copy()
@@ -126,7 +109,7 @@ class DriftWatch:
             "drift.counts": self._counts,
             "drift.usual": self._usual,
             "drift.last": self._last,
-            "drift.sums": self._sums,
+            "drift.sums": np.array(self._test.sums),
         }
 
     @classmethod
@@ -137,13 +120,24 @@ class DriftWatch:
             CheckpointError: an array is missing, has another shape, or holds what no watch can.
         """
         watch = cls()
+        found: dict[str, AnyArray] = {}
         for name, own in watch.arrays().items():
             counts = name == "drift.counts"
-            most = LARGEST_COUNT if counts else np.inf
-            own[:] = array_of(
-                arrays, name, str(own.dtype), own.shape, least=0.0 if counts else -np.inf, most=most
-            )
-        must_be(watch._counts[0] < BLOCK, f"array drift.counts has {watch._counts[0]} losses in a block of {BLOCK}")
-        must_be((watch._usual[1:] >= 0.0).all(), "array drift.usual holds deviations below 0")
-        must_be(watch._sums[0] >= 0.0, "array drift.sums counts values below 0")
+            least, most = (0.0, LARGEST_COUNT) if counts else (-np.inf, np.inf)
+            found[name] = array_of(arrays, name, str(own.dtype), own.shape, least=least, most=most)
+        filled = int(found["drift.counts"][0])
+        must_be(filled < BLOCK, f"array drift.counts has {filled} losses in a block of {BLOCK}")
+        must_be((found["drift.usual"][1:3] >= 0.0).all(), "array drift.usual holds deviations below 0")
+        watch._set(found)
         return watch
+
+    def _set(self, arrays: Mapping[str, AnyArray]) -> None:
+        self._block[:], self._counts[:] = arrays["drift.block"], arrays["drift.counts"]
+        self._usual[:], self._last[:] = arrays["drift.usual"], arrays["drift.last"]
+        self._test = _test(*arrays["drift.sums"].tolist())
+
+
+def _test(total: float = 0.0, least: float = 0.0) -> KeptPageHinkley:
+    from streammoe.engine.page_hinkley import KeptPageHinkley
+
+    return KeptPageHinkley(threshold=THRESHOLD, tolerance=TOLERANCE, total=total, least=least)

@@ -9,30 +9,34 @@ from __future__ import annotations
 from river.drift import PageHinkley
 from river.stats import Mean
 
-from streammoe.types import FloatArray
-
-PARTS = 4
-"""Numbers that the test is made of."""
+KNOWN = 1e15
+"""Values that the mean of 0 is worth: so many that no others move it."""
 
 
 class KeptPageHinkley(PageHinkley):
-    """The test for an increase, whose sums can be read and given back.
+    """The test for an increase of values whose usual mean is 0, with sums that can be read and given back.
+
+    River's own mean, of all values so far, would get used to a drift that goes on for long.
 
     Args:
-        threshold: the sum that is a change.
-        tolerance: what is taken off each value beyond the mean.
-        least: values before which nothing is a change.
-        sums: (4,) what `read` said; None for a new one.
+        threshold: how far the sum of values must rise above its smallest to be a change.
+        tolerance: what is taken off each value.
+        total: the sum so far.
+        least: the smallest one so far.
     """
 
-    def __init__(self, *, threshold: float, tolerance: float, least: int, sums: FloatArray | None = None) -> None:
-        super().__init__(min_instances=least, delta=tolerance, threshold=threshold, mode="up")
-        # Before the first value the smallest sum is infinite, which a new test has by itself.
-        if sums is not None and sums[0] > 0.0:
-            n, mean, self._sum_increase, self._min_increase = sums.tolist()
-            self._x_mean = Mean._from_state(n, mean)
+    def __init__(self, *, threshold: float, tolerance: float, total: float = 0.0, least: float = 0.0) -> None:
+        super().__init__(min_instances=0, delta=tolerance, threshold=threshold, alpha=1.0, mode="up")
+        self._x_mean = Mean()
+        self._x_mean.n = KNOWN
+        self._sum_increase, self._min_increase = total, least
 
-    def read(self, sums: FloatArray) -> None:
-        """Write values taken, their mean, the sum and the smallest one so far to `sums`; all 0 before the first."""
-        n = self._x_mean.n
-        sums[:] = (n, self._x_mean.get(), self._sum_increase, self._min_increase) if n else 0.0
+    @property
+    def sums(self) -> tuple[float, float]:
+        """The sum, and the smallest one so far."""
+        return self._sum_increase, self._min_increase
+
+    def rises(self, value: float) -> bool:
+        """Take a value; whether the change is found."""
+        self.update(value)  # type: ignore[no-untyped-call]
+        return self.drift_detected

@@ -30,7 +30,7 @@ class Arguments(base.Estimator):
     averaging: str | None
     averaging_rate: float
     drift: str
-    drift_restart: int | None
+    drift_restart: int
     seed: int
     standardize: bool
     range_factor: float
@@ -71,7 +71,7 @@ class Arguments(base.Estimator):
                     f"{name}: got {getattr(self, name)!r}; it must be a whole number ≥ {least}",
                 )
                 for name, least in whole.items()
-                if not (name in {"warmup", "drift_restart"} and getattr(self, name) is None)
+                if not (name == "warmup" and self.warmup is None)
             ),
             *(
                 (is_amount(getattr(self, name)), f"{name}: got {getattr(self, name)!r}; it must be a finite number ≥ 0")

@@ -55,7 +55,7 @@ class Core(Outputs):
     @property
     def last_drift(self) -> Drift | None:
         """The latest of them, its losses in the target's own units; None if there was none."""
-        found = self._watch and self._watch.last
+        found = None if self._watch is None else self._watch.last
         if found is None:
             return None
         shift = sum(map(math.log, self._encoder.scaler.target_scale.tolist()))
@@ -64,11 +64,10 @@ class Core(Outputs):
     @property
     def _steps(self) -> Steps:
         """Step sizes from here on."""
-        found = self._watch and self._watch.last
-        if self._watch is None or found is None:
+        if self._watch is None or self._watch.last is None:
             return self._schedule
         again = self.default_schedule if self._schedule.forgets else self._schedule
-        return Restarted(self._schedule, again, found.n, self._watch.seen)
+        return Restarted(self._schedule, again, self._watch.last.n, self.drift_restart)
 
     def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
         encoder = Encoder(

@@ -20,17 +20,12 @@ class Starting(Core):
     """From no state to the first one."""
 
     def _warm_up_size(self) -> int:
-        return self._default_warm_up_size() if self.warmup is None else self.warmup
-
-    def _default_warm_up_size(self) -> int:
+        if self.warmup is not None:
+            return self.warmup
         encoder = self._encoder
         n_rows = self._family.n_rows(self._n_outputs)
         shape = warmup.Shape(self.n_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
         return warmup.default_size(self._family, shape)
-
-    def _restart_size(self) -> int:
-        """Events that steps are to begin anew with after a drift."""
-        return self._default_warm_up_size() if self.drift_restart is None else self.drift_restart
 
     def _end_warm_up(self, warm_up: WarmUp) -> None:
         X, Y, weights = warm_up.rows()

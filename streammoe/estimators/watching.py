@@ -11,11 +11,11 @@ from collections.abc import Callable
 import numpy as np
 
 from streammoe.engine import mm
-from streammoe.engine.drift import DriftWatch
+from streammoe.engine.drift import Drift, DriftWatch
 from streammoe.engine.state import UnsoundError, copy_state, restart_average
 from streammoe.estimators.starting import Starting
 from streammoe.schedules import Steps
-from streammoe.types import FloatArray
+from streammoe.types import FloatArray, IntArray
 
 AT_ONCE = 4096
 """Rows that may have to be learned twice."""
@@ -56,22 +56,26 @@ class Watching(Starting):
             return learn(0, len(W), self._schedule)
         return self._learn_watched(learn, len(W), np.flatnonzero(~np.isnan(Y[:, 0])), self._watch)
 
-    def _learn_watched(self, learn: Learn, n_rows: int, targets: np.ndarray, watch: DriftWatch) -> mm.Scores:
+    def _learn_watched(self, learn: Learn, n_rows: int, targets: IntArray, watch: DriftWatch) -> mm.Scores:
         """The same with a look at the losses; `targets`: indexes of the rows that have one."""
-        runs: list[mm.Scores] = []
+        if len(targets) <= watch.to_come:
+            n = self.n
+            scores = learn(0, n_rows, self._steps)
+            self._heed(watch.take(scores.losses[targets], n))
+            return scores
+        runs = []
         start = 0
         hurried = True
-        while start < n_rows or not runs:
+        while start < n_rows:
             ahead = targets[np.searchsorted(targets, start) :]
             stop = min(start + AT_ONCE, n_rows)
             if len(ahead) >= watch.to_come and not hurried:
                 stop = min(stop, int(ahead[watch.to_come - 1]) + 1)
             learned = ahead[: np.searchsorted(ahead, stop)]
-            steps = self._steps
+            n, steps = self.n, self._steps
+            assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
             # If a block ends before the last event, steps may have to change before that.
-            assert self._state is not None  # noqa: S101 - same
             before = (copy_state(self._state), self._residual.copy()) if len(learned) > watch.to_come else None
-            n = self.n
             try:
                 scores = learn(start, stop, steps)
             except UnsoundError:
@@ -81,13 +85,18 @@ class Watching(Starting):
                 self._state, self._residual = before
                 hurried = False
                 continue
-            drift = watch.take(scores.losses[learned - start], n, self._restart_size())
-            if drift is not None:
-                if before is not None and drift.n < n + len(learned):
-                    self._state, self._residual = before
-                    stop = int(learned[drift.n - n - 1]) + 1
-                    scores = learn(start, stop, steps)
-                self._state = restart_average(self._state)
+            drift = watch.take(scores.losses[learned - start], n)
+            if drift is not None and before is not None and drift.n < n + len(learned):
+                self._state, self._residual = before
+                stop = int(learned[drift.n - n - 1]) + 1
+                scores = learn(start, stop, steps)
+            self._heed(drift)
             runs.append(scores)
             start = stop
         return mm.joined(runs)
+
+    def _heed(self, drift: Drift | None) -> None:
+        """Begin the average anew; steps do by themselves."""
+        if drift is not None:
+            assert self._state is not None  # noqa: S101 - same
+            self._state = restart_average(self._state)

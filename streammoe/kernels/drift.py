@@ -9,9 +9,9 @@ import numpy as np
 from streammoe.kernels.compile import jit
 from streammoe.types import FloatArray, IntArray
 
-CLIP = 5.0
+CLIP = 8.0
 """A loss counts as no further from the usual one than so many mean deviations: one event decides nothing."""
-LARGEST = 5.0
+LARGEST = 16.0
 """A block counts as no further from the usual one than so many standard deviations of blocks: nor does one block."""
 HORIZON = 100.0
 """Blocks over which what is usual is averaged."""
@@ -33,9 +33,10 @@ def hold_against_usual(
         losses: (n,) of events that were learned.
         block: (B,) the losses of the open block, changed in place.
         counts: (≥ 2,) how many of these there are, and blocks closed so far; changed in place.
-        usual: (3,) mean of the losses, their mean deviation, and the variance of a block's mean; changed in place.
+        usual: (4,) mean of the losses, their mean deviation, the variance of a block's mean, and the mean of the latest
+            block; changed in place.
         closed: (≥ n/B + 1, 3) written: for each block the excess of its mean in standard deviations, in
-            [0, `LARGEST`]; the usual mean before it; its own mean.
+            ±`LARGEST`; the usual mean before it; its own mean.
 
     Returns:
         How many blocks were closed.
@@ -68,14 +69,17 @@ def _close(block: FloatArray, number: int, usual: FloatArray, out: FloatArray) -
         excess = min(max(block[i] - level, -reach), reach)
         total += excess
         deviations += abs(excess)
-    spread = max(math.sqrt(usual[2]), LEAST_SPREAD)
-    difference = total / size
-    out[0] = min(max(difference / spread, 0.0), LARGEST)
+    mean = level + total / size
+    limit = LARGEST * max(math.sqrt(usual[2]), LEAST_SPREAD)
+    counted = min(max(mean - level, -limit), limit)
+    out[0] = LARGEST * counted / limit
     out[1] = level
-    out[2] = level + difference
-    # What is usual moves by no more than a block counts for.
-    counted = min(max(difference, -LARGEST * spread), LARGEST * spread)
+    out[2] = mean
     share = max(1.0 / number, 1.0 / HORIZON)
     usual[0] += share * counted
     usual[1] += share * (deviations / size - usual[1])
-    usual[2] += share * (counted * counted - usual[2])
+    if number > 1:
+        # By what neighbours differ, so that a model that is still improving does not seem to vary by itself.
+        step = min(max((mean - usual[3]) / math.sqrt(2.0), -limit), limit)
+        usual[2] += share * (step * step - usual[2])
+    usual[3] = mean
