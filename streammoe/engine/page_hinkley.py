@@ -6,11 +6,10 @@ ask for one.
 
 from __future__ import annotations
 
+import math
+
 from river.drift import PageHinkley
 from river.stats import Mean
-
-KNOWN = 1e15
-"""Values that the mean of 0 is worth: so many that no others move it."""
 
 
 class KeptPageHinkley(PageHinkley):
@@ -28,7 +27,7 @@ class KeptPageHinkley(PageHinkley):
     def __init__(self, *, threshold: float, tolerance: float, total: float = 0.0, least: float = 0.0) -> None:
         super().__init__(min_instances=0, delta=tolerance, threshold=threshold, alpha=1.0, mode="up")
         self._x_mean = Mean()
-        self._x_mean.n = KNOWN
+        self._x_mean.n = math.inf  # values that the mean of 0 is worth, so that no others move it
         self._sum_increase, self._min_increase = total, least
 
     @property
