@@ -25,6 +25,8 @@ NAMES = (
     "checkpoint_stall",
     "input_limits",
     "poison",
+    "drift",
+    "calibration",
     "kafka",
 )
 LONG = ("file_kills", "kafka_kills", "soak")
