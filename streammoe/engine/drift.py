@@ -46,7 +46,7 @@ class DriftWatch:
 
     def __init__(self) -> None:
         self._block = np.zeros(BLOCK)
-        """Losses of the open block, then zeros, so that equal futures have equal bytes."""
+        """Losses of the open block, then what is left of the one before."""
         self._counts = np.zeros(4, dtype=np.int64)
         """Losses in the open block; blocks closed since the last change; changes; n at the last one."""
         self._usual = np.zeros(4)
@@ -87,7 +87,6 @@ class DriftWatch:
                 # What is usual from here on nobody knows.
                 self._block[:], self._usual[:], self._test = 0.0, 0.0, _test()
                 return self.last
-        self._block[self._counts[0] :] = 0.0
         return None
 
     def copy(self) -> DriftWatch:
