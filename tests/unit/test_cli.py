@@ -320,6 +320,7 @@ def test_every_option_of_evaluate_reaches_its_setting(call, data):
         "--schedule": "constant:0.05",
         "--bound": "paper",
         "--averaging": "none",
+        "--drift": "page_hinkley",
         "--seed": 4,
         "--ignore": "z",
         "--categorical": "a",
@@ -332,6 +333,7 @@ def test_every_option_of_evaluate_reaches_its_setting(call, data):
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)["settings"]
     expected = {"degree": 2, "gate_degree": 2, "bound": "paper", "averaging": "none", "seed": 4, "prior_strength": 0.2}
+    expected["drift"] = "page_hinkley"
     assert {name: found["model"][name] for name in expected} == expected
     assert found["model"]["schedule"] == {"kind": "constant", "gamma": 0.05}
     assert (found["model"]["n_experts"], found["model"]["warmup"]) == (2, 100)
