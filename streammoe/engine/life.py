@@ -10,7 +10,7 @@ from streammoe.experts import Family
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import BoolArray, FloatArray, IntArray
 
-STARVED_BELOW = 0.02
+STARVED_BELOW = 0.1
 """An expert whose share is below this, over K, is starved."""
 DUPLICATE_BELOW = 0.02
 """Nats below which two experts say the same."""

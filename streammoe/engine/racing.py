@@ -31,7 +31,7 @@ class Race:
         totals: (len(runners),) −log-likelihood of the events since the start, each predicted before it was learned, on
             top of what each candidate began with.
         until: events learned at which it is decided.
-        expert: where the second candidate is the first with an expert begun anew, which one; else −1.
+        expert: where the last candidate is the first with an expert begun anew, which one; else −1.
     """
 
     def __init__(self, runners: Sequence[Runner], totals: FloatArray, until: int, expert: int = -1) -> None:

@@ -22,7 +22,7 @@ LOGITS_APART = 1.0
 
 
 def reseeded(
-    state: MMState, expert: int, *, heir: int, parent: int, rng: np.random.Generator, n_features: int, window: float
+    state: MMState, expert: int, *, heir: int, parent: int, rng: np.random.Generator, n_features: int, window: int
 ) -> MMState:
     """The state in which `expert` is one half of `parent`; `state` stays as it is.
 
@@ -60,7 +60,7 @@ def reseeded(
         invert_spd(stored[at], inverses[at], np.empty_like(stored[at]))
     return state._replace(
         n=state.n.copy(),
-        n_average=np.minimum(state.n_average, max(round(window), 1)),
+        n_average=np.minimum(state.n_average, window),
         decay=state.decay.copy(),
         prior_weight=state.prior_weight.copy(),
         gate=raw.gate,

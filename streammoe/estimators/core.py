@@ -98,6 +98,11 @@ class Core(Outputs):
         self.range_factor = self._encoder.range_factor = range_factor
         self._guard.forget()
 
+    def set_reseed(self, reseed: str) -> None:
+        """Let idle experts be tried as half of another from now on (``"auto"``), or no more (``"off"``)."""
+        self.reseed = reseed
+        self._guard.forget()
+
     def set_max_levels(self, max_levels: int) -> None:
         """Let categories have more levels from now on; those that had no column until now have to come again."""
         self.max_levels = self._encoder.max_levels = max_levels

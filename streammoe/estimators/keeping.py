@@ -162,8 +162,8 @@ class Keeping(Core):
         must_be(until > max(counts), f"array race.counts ends a race at {until} that goes on at {max(counts)}")
         same = {len(runner.state.masses) for runner in runners}
         must_be(
-            expert < 0 or (len(runners) == 2 and expert < max(same)),
-            f"array race.counts names expert {expert}, which {len(runners)} candidates cannot be about",
+            expert < 0 or (len(same) == 1 and expert < max(same)),
+            f"array race.counts names expert {expert}, and candidates have {same} of them",
         )
         return until, expert
 

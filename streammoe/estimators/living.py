@@ -6,9 +6,11 @@ import logging
 
 import numpy as np
 
+from streammoe.engine.choice import n_parameters
 from streammoe.engine.life import Life, costliest, idle, life
 from streammoe.engine.racing import Race, Runner
 from streammoe.engine.reseeding import reseeded
+from streammoe.engine.state import copy_state
 from streammoe.errors import ConfigError
 from streammoe.estimators.starting import Starting
 from streammoe.kernels.state import MMState
@@ -18,10 +20,8 @@ FIRST_LOOK = 2048
 """Events learned at which experts are looked at first; then at twice as many each, up to `LOOK_EVERY`, and then at each
 multiple of that."""
 LOOK_EVERY = 65_536
-LONGEST_TRIAL = 16_384
-"""Events for which an expert is tried as half of another, at most; else half as many as have been learned."""
-HANDICAP = 10.0
-"""Nats by which a model with an expert begun anew has to predict better before it serves."""
+SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
+"""Events for which an expert is tried as half of another: a quarter of those that have been learned, within these."""
 
 
 def next_look(n: int) -> int:
@@ -66,7 +66,7 @@ class Living(Starting):
             parent=parents[attempt % len(parents)],
             rng=np.random.default_rng((self.seed, self.n, attempt)),
             n_features=self._encoder.n_expert_features,
-            window=1.0 / self._schedule(self.n + 1),
+            window=self._window(),
         )
 
     def _next_event(self) -> int:
@@ -94,10 +94,22 @@ class Living(Starting):
             return
         tried = self._reseeded(state, found, expert, int(self._reseeds[0]))
         self._reseeds[0] += 1
-        until = self.n + min(self.n // 2, LONGEST_TRIAL)
-        runners = [Runner(state, self._residual, self._options), self._runner(tried)]
-        self._start_race(Race(runners, np.array([0.0, HANDICAP]), until, expert))
+        until = self.n + min(max(self.n // 4, SHORTEST_TRIAL), LONGEST_TRIAL)
+        # The second is there so that the third does not win by an average that begins anew, and by that alone.
+        renewed = copy_state(state)._replace(n_average=tried.n_average.copy())
+        runners = [Runner(state, self._residual, self._options), self._runner(renewed), self._runner(tried)]
+        self._start_race(Race(runners, np.array([0.0, 0.0, self._handicap()]), until, expert))
         LOGGER.info("expert %d is tried as half of another until event %d", expert, until)
+
+    def _window(self) -> int:
+        """Events that count for a step: about the last 1/γ."""
+        return max(round(1.0 / self._schedule(self.n + 1)), 1)
+
+    def _handicap(self) -> float:
+        """Nats by which a model with an expert begun anew must predict better: one for each parameter of an expert."""
+        encoder = self._encoder
+        sizes = (self._n_outputs, encoder.n_gate_features, encoder.n_expert_features)
+        return float(n_parameters(self._family, 2, *sizes) - n_parameters(self._family, 1, *sizes))
 
     def _decide(self, race: Race) -> None:
         """Go on with the best candidate alone."""
@@ -115,13 +127,15 @@ class Living(Starting):
                 costs,
                 self.n,
             )
-        elif best:
+        elif best == len(race.runners) - 1:
             self._reseeds[1] += 1
+            # What the average holds of the time in which the halves parted is to fade soon.
+            np.minimum(self._state.n_average, self._window(), out=self._state.n_average)
             self._told = {(k, kind) for k, kind in self._told if k != race.expert}
             LOGGER.info(
                 "expert %d has begun anew as half of another, which predicts better by %.1f nats (event %d)",
                 race.expert,
-                gains[0] + HANDICAP,
+                gains[:-1].min() + self._handicap(),
                 self.n,
             )
         else:
