@@ -188,6 +188,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 model = estimator(n_experts=K, **arguments, **more)
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)
+                model.experts()
     finally:
         told.disabled = was
 

@@ -16,16 +16,12 @@ from streammoe.runtime.scores import AVERAGES, ClassificationScores, Prequential
 BATCH_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 REFUSED = "refused"
-RELOAD_RESEED_OUTCOMES = ("tried", "kept")
-CONDITIONS = ("alive", "starved", "duplicate")
-COMPARED_EVERY = 1_000
-"""Events between two comparisons of all experts."""
-OUTCOMES = ("applied", "unchanged", REFUSED)
+RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
+OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 RESEED_OUTCOMES = ("tried", "kept")
 CONDITIONS = ("alive", "starved", "duplicate")
 COMPARED_EVERY = 1_000
 """Events between two comparisons of all experts."""
-OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 
 
 class Metric(NamedTuple):
