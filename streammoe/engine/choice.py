@@ -25,7 +25,7 @@ class Entrant(NamedTuple):
 
     state: MMState
     total: float
-    """−log-likelihood of the buffer, and ½ log n_0 for each parameter: half the Bayesian information criterion."""
+    """−log-likelihood of the buffer, and ½ log n for each parameter, n being the events at the end of the race."""
 
 
 def race_length(n: int) -> int:
@@ -53,6 +53,9 @@ def entrants(
 ) -> list[Entrant]:
     """The cheapest few of the fits of 1 to `max_experts` experts, the cheapest first.
 
+    What an entrant has cost is, with the losses that a race adds, half a Bayesian information criterion, for whose
+    likelihood all events after the buffer were predicted before they were learned.
+
     Args:
         family: of the experts.
         buffer: the rows of the warm-up.
@@ -64,6 +67,7 @@ def entrants(
     Raises:
         UnsoundError: nothing finite comes of any of them.
     """
+    n_end = len(buffer.W) + race_length(len(buffer.W))
     found = []
     problem = UnsoundError(["likelihood of every fit"])
     for n_experts in range(1, max_experts + 1):
@@ -73,7 +77,7 @@ def entrants(
             problem = error
             continue
         scores, _ = mm.score(family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
-        penalty = 0.5 * math.log(len(buffer.W)) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
+        penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
         found.append(Entrant(state, float(np.sum(buffer.weights * scores.losses)) + penalty))
     if not found:
         raise problem

@@ -54,7 +54,7 @@ class Starting(Core):
             return
         runners = [self._runner(entrant.state) for entrant in entrants]
         totals = np.array([entrant.total for entrant in entrants])
-        until = self.n + choice.race_length(len(X))
+        until = len(X) + choice.race_length(len(X))
         self._start_race(Race(runners, totals, until))
         LOGGER.info(
             "warm-up: %s experts are the best of 1 to %d; they learn side by side until event %d",
