@@ -13,6 +13,8 @@ from streammoe.engine.em import Buffer
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.experts import Family
 
+PATIENCE = 2
+"""No more experts are tried once so many numbers in a row have cost more than the best."""
 ENTRANTS = 3
 """How many of the fits go on to learn side by side."""
 SHORTEST_RACE = 2000
@@ -59,7 +61,7 @@ def entrants(
     Args:
         family: of the experts.
         buffer: the rows of the warm-up.
-        fit: called once for each number of experts.
+        fit: called once for each number of experts, from 1 up.
         max_experts: the largest of them.
         n_outputs: Q, or the number of classes.
         p_w, p_v: features that are more than padding.
@@ -68,7 +70,7 @@ def entrants(
         UnsoundError: nothing finite comes of any of them.
     """
     n_end = len(buffer.W) + race_length(len(buffer.W))
-    found = []
+    found: list[Entrant] = []
     problem = UnsoundError(["likelihood of every fit"])
     for n_experts in range(1, max_experts + 1):
         try:
@@ -79,6 +81,9 @@ def entrants(
         scores, _ = mm.score(family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
         penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
         found.append(Entrant(state, float(np.sum(buffer.weights * scores.losses)) + penalty))
+        best = min(range(len(found)), key=lambda at: found[at].total)
+        if len(found) - best > PATIENCE:
+            break
     if not found:
         raise problem
     return sorted(found, key=lambda entrant: entrant.total)[:ENTRANTS]

@@ -26,27 +26,37 @@ def test_parameters_are_counted(family, n_outputs, expected):
     assert n_parameters(families()[family], 3, n_outputs, p_w=5, p_v=7) == expected
 
 
-def start(n_experts):
-    return mm.random_start(FAMILY, n_experts=n_experts, p_w=4, p_v=4, n_outputs=1, prior_strength=0.1, seed=n_experts)
+def start(n_experts, share=0.0):
+    """Experts that all know so much of the truth."""
+    state = mm.random_start(FAMILY, n_experts=n_experts, p_w=4, p_v=4, n_outputs=1, prior_strength=0.1, seed=0)
+    state.average_experts[:] = share * np.array([0.0, 1.0, 0.0, 0.0])
+    return state
 
 
 def chosen(fit, most=5):
     return entrants(FAMILY, BUFFER, fit, max_experts=most, n_outputs=1, p_w=4, p_v=4)
 
 
-def test_the_cheapest_come_first_and_each_number_is_fitted_once():
-    asked = []
-    found = chosen(lambda K: asked.append(K) or start(K))
-    assert asked == [1, 2, 3, 4, 5]
-    assert len(found) == ENTRANTS
-    totals = {}
-    for K in asked:
-        scores, _ = mm.score(FAMILY, start(K), X, X, BUFFER.Y, n_outputs=1)
-        free = (K - 1) * 4 + K * 5
-        totals[K] = float(np.sum(BUFFER.weights * scores.losses)) + 0.5 * math.log(80 + SHORTEST_RACE) * free
-    best = sorted(totals, key=totals.get)[:ENTRANTS]
+@pytest.mark.parametrize(
+    ("shares", "asked", "best"),
+    [
+        ({1: 1.0, 2: 0.5, 3: 0.0}, [1, 2, 3], [1, 2, 3]),
+        ({1: -2.0, 2: -9.0, 3: 1.0, 4: -8.0, 5: -7.0}, [1, 2, 3, 4, 5], [3, 1, 5]),
+        ({1: 0.0, 2: -9.0, 3: -8.0, 4: 1.0}, [1, 2, 3], [1, 3, 2]),
+    ],
+)
+def test_the_cheapest_come_first_and_more_experts_are_tried_while_that_pays(shares, asked, best):
+    tried = []
+    found = chosen(lambda K: tried.append(K) or start(K, shares[K]))
+    assert tried == asked
     assert [len(entrant.state.masses) for entrant in found] == best
-    assert [entrant.total for entrant in found] == pytest.approx([totals[K] for K in best])
+    assert len(best) == ENTRANTS
+    for entrant in found:
+        K = len(entrant.state.masses)
+        errors = BUFFER.Y[:, 0] - shares[K] * X[:, 1]
+        loss = BUFFER.weights @ (0.5 * errors**2 + 0.5 * math.log(2.0 * math.pi))
+        free = (K - 1) * 4 + K * 5
+        assert entrant.total == pytest.approx(loss + 0.5 * math.log(80 + SHORTEST_RACE) * free)
 
 
 def test_fits_of_which_nothing_finite_comes_are_left_out():
