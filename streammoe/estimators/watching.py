@@ -12,8 +12,9 @@ import numpy as np
 
 from streammoe.engine import mm
 from streammoe.engine.drift import Drift, DriftWatch
-from streammoe.engine.state import UnsoundError, copy_state, restart_average
-from streammoe.estimators.starting import Starting
+from streammoe.engine.racing import Race
+from streammoe.engine.state import MMState, UnsoundError, copy_state, restart_average
+from streammoe.estimators.living import Living
 from streammoe.schedules import Steps
 from streammoe.types import FloatArray, IntArray
 
@@ -23,7 +24,7 @@ Learn = Callable[[int, int, Steps], mm.Scores]
 """Learns rows from one index up to another, by such steps."""
 
 
-class Watching(Starting):
+class Watching(Living):
     """Learns features of inputs by steps, once the warm-up is over."""
 
     def _learn_features(
@@ -36,8 +37,21 @@ class Watching(Starting):
         """
 
         def learn(start: int, stop: int, steps: Steps) -> mm.Scores:
-            assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
             rows = slice(start, stop)
+            if self._race is not None:
+                scores = self._race.learn(
+                    self._family,
+                    steps,
+                    W[rows],
+                    R[rows],
+                    Y[rows],
+                    weights=weights[rows],
+                    n_outputs=self._n_outputs,
+                    traced=traced,
+                )
+                self._start_race(self._race)
+                return scores
+            assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
             return mm.learn(
                 self._family,
                 self._state,
@@ -73,21 +87,20 @@ class Watching(Starting):
                 stop = min(stop, int(ahead[watch.to_come - 1]) + 1)
             learned = ahead[: np.searchsorted(ahead, stop)]
             n, steps = self.n, self._steps
-            assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
             # If a block ends before the last event, steps may have to change before that.
-            before = (copy_state(self._state), self._residual.copy()) if len(learned) > watch.to_come else None
+            before = self._standing() if len(learned) > watch.to_come else None
             try:
                 scores = learn(start, stop, steps)
             except UnsoundError:
                 if before is None:
                     raise
                 # Perhaps it would not have come to this: wider steps may be due before.
-                self._state, self._residual = before
+                self._stand(before)
                 hurried = False
                 continue
             drift = watch.take(scores.losses[learned - start], n)
             if drift is not None and before is not None and drift.n < n + len(learned):
-                self._state, self._residual = before
+                self._stand(before)
                 stop = int(learned[drift.n - n - 1]) + 1
                 scores = learn(start, stop, steps)
             self._heed(drift)
@@ -95,8 +108,27 @@ class Watching(Starting):
             start = stop
         return mm.joined(runs)
 
+    def _standing(self) -> Race | tuple[MMState, FloatArray]:
+        """A copy of all that steps change."""
+        if self._race is not None:
+            return self._race.copy()
+        assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
+        return copy_state(self._state), self._residual.copy()
+
+    def _stand(self, before: Race | tuple[MMState, FloatArray]) -> None:
+        """The inverse of `_standing`, which is used up by it."""
+        if isinstance(before, Race):
+            self._start_race(before)
+        else:
+            self._state, self._residual = before
+
     def _heed(self, drift: Drift | None) -> None:
-        """Begin the average anew; steps do by themselves."""
-        if drift is not None:
-            assert self._state is not None  # noqa: S101 - same
-            self._state = restart_average(self._state)
+        """Begin the average anew, of each candidate in a race; steps do by themselves."""
+        if drift is None:
+            return
+        if self._race is not None:
+            self._race.runners = [runner._replace(state=restart_average(runner.state)) for runner in self._race.runners]
+            self._start_race(self._race)
+            return
+        assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
+        self._state = restart_average(self._state)

@@ -24,6 +24,7 @@ MODELS = [
     (MoEClassifier, {}),
     (MoERegressor, {"averaging": "decay", "prior_strength": 1.0, "degree": 2}),
     (MoEMultiTargetRegressor, {}),
+    (MoERegressor, {"n_experts": "auto", "max_experts": 3}),  # candidates race when the drift is found
 ]
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(N, 2))
@@ -66,7 +67,7 @@ BETWEEN = {
 }
 
 
-@pytest.mark.sampled(one_in=5)
+@pytest.mark.sampled(one_in=6)
 @pytest.mark.parametrize("at", range(len(MODELS)), ids=lambda at: f"{MODELS[at][0].__name__}-{at}")
 @settings(max_examples=3, deadline=None)
 @given(
