@@ -50,6 +50,7 @@ def models():
         racing = kind(n_experts="auto", max_experts=2, warmup=40, warmup_restarts=1, **more)
         racing.learn_array(X, target)
         yield racing
+    yield MoERegressor(2, drift="page_hinkley")
 
 
 def contents():
