@@ -25,6 +25,8 @@ FINALISTS = 3
 ANNEALED_ROUNDS = 30
 WORK_LIMIT = 2e10
 """Multiply-adds that a warm-up may cost; wide models get fewer starts and rounds rather than a stall of minutes."""
+LEAST_STRENGTH = 1e-3
+"""Pseudo-events of the prior that every search has."""
 ROUND_LIMIT = 1e9
 """Multiply-adds of one round over a buffer of default size."""
 
@@ -92,24 +94,45 @@ def fit(
         UnsoundError: the rows are such that nothing finite comes of them.
     """
     with np.errstate(all="ignore"):  # the result is judged instead
-        prior = one_expert_prior(family, buffer, n_outputs, options)
-        # Without a prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
-        em = Em(family, buffer, prior._replace(strength=max(prior.strength, 1e-3)), options)
+        em = with_own_prior(family, buffer, n_outputs, options)
         theta = _search(em, n_experts, restarts, np.random.default_rng(seed))
-        state = settled(em._replace(prior=prior), theta)
+        state = settled(as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return state
 
 
+def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Em:
+    """EM on these rows with the prior that they suggest.
+
+    Without any prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
+    """
+    prior = one_expert_prior(family, buffer, n_outputs, options)
+    return Em(family, buffer, prior._replace(strength=max(prior.strength, LEAST_STRENGTH)), options)
+
+
+def as_streamed(em: Em) -> Em:
+    """The same with the prior that streaming goes on with, which may be none."""
+    return em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
+
+
 def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Parameters:
     """The likeliest fit: a few rounds from every start, then the best few run on."""
+    finalists, rounds = best_starts(em, n_experts, restarts, rng)
+    ended = [(em.run(theta, rounds), -at, theta) for at, theta in enumerate(finalists)]
+    return max(ended, key=lambda e: e[:2])[2]
+
+
+def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> tuple[list[Parameters], int]:
+    """The likeliest few after a few rounds from every start, the best first; and how many rounds each is worth.
+
+    Raises:
+        UnsoundError: no start has a finite likelihood.
+    """
     buffer = em.buffer
     n, p_v = buffer.R.shape
     if n_experts == 1:
-        theta = em.under(np.ones((n, 1)))
-        em.run(theta, LONG_ROUNDS if not em.family.is_metric else 1)
-        return theta
+        return [em.under(np.ones((n, 1)))], LONG_ROUNDS if not em.family.is_metric else 1
     shape = Shape(n_experts, len(em.prior.experts), buffer.W.shape[1], p_v)
     affordable_rounds = WORK_LIMIT / (n * _row_cost(em.family, shape))
     affordable = max(int(affordable_rounds / 2 / SHORT_ROUNDS), 2)
@@ -132,5 +155,4 @@ def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> 
     n_finalists = FINALISTS if can_afford_more else 1
     finalists = sorted((entry for entry in scored if np.isfinite(entry[0])), reverse=True, key=lambda e: e[:2])
     rounds = int(np.clip(affordable_rounds / 2 / n_finalists, SHORT_ROUNDS, LONG_ROUNDS))
-    ended = [(em.run(theta, rounds), at, theta) for _, at, theta in finalists[:n_finalists]]
-    return max(ended, key=lambda e: e[:2])[2]
+    return [theta for _, _, theta in finalists[:n_finalists]], rounds

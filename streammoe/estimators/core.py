@@ -30,6 +30,8 @@ class Core(Outputs):
         self._residual = np.zeros(0)
         self._options = self._new_options()
         self._guard = PoisonGuard()
+        self._gathers = False
+        """Whether learned rows are only kept, for a batch fit."""
 
     @property
     def n(self) -> int:

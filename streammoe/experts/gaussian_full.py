@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.experts.contract import Parameters
-from streammoe.experts.gaussian import Gaussian
+from streammoe.experts.contract import LONGEST_MOVE, Parameters
+from streammoe.experts.gaussian import Gaussian, errors_under
 from streammoe.kernels import gaussian_full
 from streammoe.kernels.batch import fit_covariances, fit_linear
 from streammoe.kernels.state import LearningOptions, Prior
@@ -50,15 +50,47 @@ class GaussianFull(Gaussian):
         share = prior.strength / len(theta.experts)
         apart = theta.experts - prior.experts
         scatter = np.einsum("kqj,j,kcj->kqc", apart, prior.expert_gram, apart) + np.diag(prior.variances)
-        # A singular Σ has no density worth the name; the kernels' floor on pivots, in units of each variance.
-        ridge = 1e-14 * np.einsum("kqq->kq", theta.variances)[:, :, None] * np.eye(len(prior.variances))
-        covariances = theta.variances + ridge
+        covariances = _regular(theta.variances)
         _, log_determinants = np.linalg.slogdet(covariances)
         traces = np.einsum("kqq->k", np.linalg.solve(covariances, scatter))
         return float(-0.5 * share * np.sum(log_determinants + traces))
 
+    def gradient(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        masses, pulls, scatters = errors_under(theta, prior, tau, R, Y)
+        covariances = _regular(theta.variances)
+        factors = np.linalg.cholesky(covariances)
+        half = np.linalg.solve(factors, scatters)
+        white = np.linalg.solve(factors, half.transpose(0, 2, 1))
+        by_variances = np.tril(np.asarray(white, np.float64) - masses[:, None, None] * np.eye(len(prior.variances)))
+        return np.asarray(np.linalg.solve(covariances, pulls), np.float64), by_variances
+
+    def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
+        """Σ' = (L T)(L T)ᵀ with L the Cholesky factor of Σ, T lower triangular, and moves its log-diagonal and rest."""
+        own = np.einsum("kqq->kq", moves)
+        turned = np.tril(moves, -1)
+        np.einsum("kqq->kq", turned)[...] = np.exp(np.clip(own, -LONGEST_MOVE, LONGEST_MOVE))
+        # Not `@`: a BLAS with threads may sum in another order.
+        factors = np.einsum("kqj,kjc->kqc", np.linalg.cholesky(_regular(variances)), turned)
+        moved: FloatArray = np.einsum("kqj,kcj->kqc", factors, factors)
+        return moved
+
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + n_outputs * p_v + n_outputs * n_outputs + 1
+
+
+def _regular(covariances: FloatArray) -> FloatArray:
+    """A singular Σ has no density worth the name; the kernels' floor on pivots, in units of each variance."""
+    own = np.einsum("kqq->kq", covariances)
+    regular: FloatArray = covariances + 1e-14 * own[:, :, None] * np.eye(own.shape[1])
+    return regular
 
 
 FAMILY = GaussianFull()
