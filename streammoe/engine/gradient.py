@@ -58,7 +58,7 @@ def gate_objective(em: Em, gate: FloatArray, tau: FloatArray) -> float:
 def expert_objective(em: Em, theta: Parameters, k: int, tau: FloatArray) -> float:
     """The complete-data objective of expert k under responsibilities (n, K), an event's share."""
     family, (W, R, Y, weights), prior, options = em
-    n, K = tau.shape
+    n, K = len(tau), tau.shape[1]
     alone = Parameters(np.empty((0, W.shape[1])), theta.experts[k : k + 1], theta.variances[k : k + 1])
     losses = np.empty(n)
     predictions = np.empty((n, Y.shape[1] if family.is_metric else theta.experts.shape[1] + 1))
