@@ -16,7 +16,7 @@ from streammoe.engine.gradient import expert_objective, gate_objective, moved, s
 from streammoe.experts import Parameters
 from streammoe.types import FloatArray
 
-M_STEPS = 50
+M_STEPS = 20
 """Most Newton steps of one M-step; a handful does unless the start is far away."""
 SUFFICIENT = 1e-4
 """Part of the gain that the slope promises which a step must bring (Armijo)."""

@@ -78,9 +78,9 @@ class Gaussian(Family):
         R: FloatArray,
         Y: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        masses, pulls, scatters = errors_under(theta, prior, tau, R, Y)
+        pulls, scatters = errors_under(theta, prior, tau, R, Y)
         squares = np.einsum("kqq->kq", scatters) / theta.variances
-        return pulls / theta.variances[:, :, None], 0.5 * (squares - masses[:, None])
+        return pulls / theta.variances[:, :, None], 0.5 * (squares - masses_under(prior, tau)[:, None])
 
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + n_outputs * p_v + n_outputs + 1
@@ -97,17 +97,21 @@ def expert_grams(prior: Prior, weights: FloatArray, R: FloatArray) -> FloatArray
 
 
 def errors_under(
-    theta: Parameters, prior: Prior, tau: FloatArray, R: FloatArray, Y: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Masses (K,), Σ τ ρ rᵀ (K, Q, p) and Σ τ ρ ρᵀ (K, Q, Q) of the errors ρ = y − Υ_k r, with the prior's rows."""
-    K = len(theta.experts)
-    share = prior.strength / K
+    theta: Parameters, prior: Prior, weights: FloatArray, R: FloatArray, Y: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Σ v ρ rᵀ (K, Q, p) and Σ v ρ ρᵀ (K, Q, Q) of errors ρ = y − Υ_k r with weights v (n, K), and the prior's rows."""
+    share = prior.strength / len(theta.experts)
     apart = prior.experts - theta.experts
-    masses = np.full(K, share)
     pulls = share * apart * prior.expert_gram
     scatters = share * (np.einsum("kqj,j,kcj->kqc", apart, prior.expert_gram, apart) + np.diag(prior.variances))
-    collect_errors(theta.experts, tau, R, Y, masses, pulls, scatters)
-    return masses, pulls, scatters
+    collect_errors(theta.experts, weights, R, Y, pulls, scatters)
+    return pulls, scatters
+
+
+def masses_under(prior: Prior, tau: FloatArray) -> FloatArray:
+    """(K,) Σ τ with the prior's rows."""
+    masses: FloatArray = tau.sum(axis=0) + prior.strength / tau.shape[1]
+    return masses
 
 
 FAMILY = Gaussian()

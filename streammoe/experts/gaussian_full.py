@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streammoe.experts.contract import LONGEST_MOVE, Parameters
-from streammoe.experts.gaussian import Gaussian, errors_under
+from streammoe.experts.gaussian import Gaussian, errors_under, masses_under
 from streammoe.kernels import gaussian_full
 from streammoe.kernels.batch import fit_covariances, fit_linear
 from streammoe.kernels.state import LearningOptions, Prior
@@ -64,12 +64,14 @@ class GaussianFull(Gaussian):
         R: FloatArray,
         Y: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        masses, pulls, scatters = errors_under(theta, prior, tau, R, Y)
+        pulls, scatters = errors_under(theta, prior, tau, R, Y)
         covariances = _regular(theta.variances)
         factors = np.linalg.cholesky(covariances)
         half = np.linalg.solve(factors, scatters)
         white = np.linalg.solve(factors, half.transpose(0, 2, 1))
-        by_variances = np.tril(np.asarray(white, np.float64) - masses[:, None, None] * np.eye(len(prior.variances)))
+        by_variances = np.tril(
+            np.asarray(white, np.float64) - masses_under(prior, tau)[:, None, None] * np.eye(len(prior.variances))
+        )
         return np.asarray(np.linalg.solve(covariances, pulls), np.float64), by_variances
 
     def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:

@@ -340,20 +340,18 @@ def softmax_gradient(
 @jit
 def collect_errors(
     experts: FloatArray,
-    tau: FloatArray,
+    weights: FloatArray,
     R: FloatArray,
     Y: FloatArray,
-    masses: FloatArray,
     pulls: FloatArray,
     scatters: FloatArray,
 ) -> None:
-    """Add Σ_i τ_ik, Σ_i τ_ik ρ r_iᵀ and Σ_i τ_ik ρ ρᵀ with ρ = y_i − Υ_k r_i to (K,), (K, Q, p) and (K, Q, Q)."""
+    """Add Σ_i v_ik ρ r_iᵀ and Σ_i v_ik ρ ρᵀ with ρ = y_i − Υ_k r_i and weights v (n, K) to (K, Q, p) and (K, Q, Q)."""
     K, Q, p = experts.shape
     errors = np.empty(Q)
     for k in range(K):
         for i in range(R.shape[0]):
-            weight = tau[i, k]
-            masses[k] += weight
+            weight = weights[i, k]
             for q in range(Q):
                 errors[q] = error_of(experts[k, q], R[i], Y[i, q])
             for q in range(Q):
