@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -182,7 +182,7 @@ def check(
     Raises:
         ConfigError: with everything that cannot be used.
     """
-    if not isinstance(cast("Any", model), MixtureOfExperts):
+    if not issubclass(type(model), MixtureOfExperts):  # River's pipelines pass as instances of what they end with
         raise ConfigError(
             f"model: got a {type(model).__name__}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, "
             "without a pipeline around it"
