@@ -156,3 +156,62 @@ def test_evaluate_reads_the_standard_input_as_it_reads_a_file():
     assert piped["source"] == "stdin"
     assert piped["state_digest"] == whole["state_digest"]
     assert [row["score"] for row in piped["rows"]] == [row["score"] for row in whole["rows"]]
+
+
+def test_a_daemon_goes_on_from_a_fitted_model():
+    write(3_000)
+    Path("past.csv").write_bytes(Path("data.csv").read_bytes())
+    Path("config.toml").write_text(CONFIG)
+    done = call("fit", "past.csv", "--config", "config.toml", "--out", "past.model", "--json", "--log-format", "json")
+    assert done.returncode == 0, done.stderr
+    assert all(json.loads(line)["logger"].startswith("streammoe") for line in done.stderr.splitlines())
+    found = json.loads(done.stdout)
+    assert (found["learned"], found["converged"]) == (3_000, True)
+    assert found["rmse"] < 0.1
+    assert describe_checkpoint("past.model")["state_digest"] == found["state_digest"]
+    write(500)
+    asked = ["run", "config.toml", "--summary", "json"]
+    fitted = call(*asked, "--from-model", "past.model", "--set", "checkpoint.dir=fitted")
+    assert fitted.returncode == 0, fitted.stderr
+    fresh = call(*asked, "--set", "checkpoint.dir=fresh")
+    assert describe_checkpoint("fitted")["n"] == 3_500
+    assert json.loads(fitted.stdout)["rmse"] < 0.5 * json.loads(fresh.stdout)["rmse"]
+
+
+def test_fit_reads_the_standard_input_as_it_reads_a_file():
+    write(1_000)
+    asked = ["--target", "y", "--rounds", "5", "--json"]
+    whole = json.loads(call("fit", "data.csv", *asked).stdout)
+    with Path("data.csv").open() as stream:
+        done = subprocess.run(
+            [*STREAMMOE, "fit", "-", "--format", "csv", *asked],
+            stdin=stream,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["state_digest"] == whole["state_digest"]
+
+
+def test_an_interrupted_fit_saves_what_it_has_come_to():
+    write(20_000)
+    # Its own group, so that the signal reaches nobody else.
+    process = subprocess.Popen(
+        [*STREAMMOE, "fit", "data.csv", "--target", "y", "--method", "gradient_descent", "--step", "1e-9",
+         "--tolerance", "0", "--rounds", "1000000", "--n-experts", "2", "--out", "m.model", "--set",
+         "model.warmup_restarts=1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    for line in process.stderr:
+        if "fitting 2 experts" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, err
+    assert "not converged (asked to stop)" in out
+    assert describe_checkpoint("m.model")["n"] == 20_000
