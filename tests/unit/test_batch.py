@@ -211,6 +211,14 @@ def test_any_number_of_experts_and_no_prior(K):
         np.testing.assert_allclose(done.model.parameters()["experts"][0, 0], expected, atol=1e-4)
 
 
+def test_going_on_without_a_prior_has_enough_of_one_for_targets_without_noise():
+    X = rows(30)[0]
+    model = regressor(n_experts=1, prior_strength=0.0, warmup=30)
+    model.learn_array(X, rows(30)[1])
+    done = batch.fit(model, X, 1.0 + 2.0 * X[:, 0], start="model")
+    assert 2.0 < done.objective < 8.0  # the variance falls to about 0.001/30 of what it was, and no further
+
+
 def test_one_label_is_a_model_too():
     done = batch.fit(MoEClassifier(n_experts=2, warmup_restarts=1), rows(50)[0], ["a"] * 50, rounds=3)
     assert done.accuracy == 1.0

@@ -95,6 +95,18 @@ def test_each_step_of_gradient_em_gains_what_armijo_asks_for(case):
         assert gain >= 1e-4 * step * squared_norm(slope.experts[k], slope.variances[k]) * (1.0 - 1e-9) > 0.0
 
 
+def test_line_searches_are_told_the_whole_slope(monkeypatch):
+    case = CASES[0]
+    em, theta = problem(case), random_theta(case, K, p)
+    squares = []
+    monkeypatch.setattr(LineSearch, "step", lambda self, objective, square, now=None: squares.append(square) or 0.0)
+    for method in STEPPED:
+        batch.descend(em, theta, method, rounds=1, tolerance=0.0)
+    assert len(squares) == 1 + K + 1
+    assert sum(squares[:-1]) == pytest.approx(squares[-1], rel=1e-12)
+    assert squares[-1] == squared_norm(*gradient(em, theta, em.expect(theta)[1]))
+
+
 def _step(before, after, slope):
     at = np.unravel_index(np.argmax(np.abs(slope)), slope.shape)
     return (after - before)[at] / slope[at]
@@ -118,6 +130,7 @@ def test_a_line_search_goes_on_from_twice_its_last_step():
 
 def test_a_line_search_that_finds_nothing_says_so():
     assert LineSearch().step(lambda step: -step, 1.0) == 0.0
+    assert LineSearch().step(lambda step: 1e-5 * step, 1.0) == 0.0  # less than the slope promises, by far
     assert LineSearch().step(lambda step: math.nan if step else 0.0, 1.0) == 0.0
 
 
@@ -159,6 +172,14 @@ def test_a_step_that_is_too_long_leaves_the_likeliest_round(case):
         way = descend(em, case, "gradient_descent", step=1e160, rounds=50)
     assert way.reason == batch.DIVERGED
     assert way.objective == max(each.objective for each in way.trace) == em.expect(way.theta)[0]
+
+
+def test_a_step_that_is_rather_long_does_too():
+    case = Case("categorical", 3)
+    em = problem(case)
+    way = descend(em, case, "gradient_descent", step=60.0, rounds=40)
+    assert way.reason == batch.OUT_OF_ROUNDS
+    assert way.trace[-1].objective < way.objective == em.expect(way.theta)[0]
 
 
 def test_an_infinite_start_leads_nowhere():
