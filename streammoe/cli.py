@@ -447,6 +447,7 @@ def fit(
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     with exit_codes():
+        from streammoe.batch import Round
         from streammoe.fitting import report
         from streammoe.fitting.options import settings_of
         from streammoe.fitting.run import fit_source
@@ -464,6 +465,11 @@ def fit(
         )
         report.check_paths(out, trace, plot)
         with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
+
+            def on_round(each: Round) -> bool:
+                advance((each.number, rounds))
+                return stop.requested
+
             found = fit_source(
                 settings,
                 source_name="stdin" if file == "-" else file,
@@ -473,7 +479,7 @@ def fit(
                 step=step,
                 from_model=from_model,
                 on_batch=follow,
-                on_round=lambda each: (advance((each.number, rounds)), stop.requested)[1],
+                on_round=on_round,
                 stop=stop,
             )
         if found is None:
