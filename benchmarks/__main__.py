@@ -19,6 +19,7 @@ NAMES = (
     "crime",
     "streams",
     "classes",
+    "expert_life",
     "image_segments",
     "daemon_throughput",
     "daemon_memory",

@@ -49,6 +49,7 @@ A ``check`` of theirs takes the same and the settings of checkpoints, and raises
 together."""
 MAY_CHANGE = {
     ("model", "range_factor"),
+    ("model", "reseed"),
     ("schema", "max_columns"),
     ("labels", "max_pending"),
     ("labels", "expire_events"),
@@ -188,6 +189,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 model = estimator(n_experts=K, **arguments, **more)
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)
+                model.experts()
                 if settings is None:  # daemons take no gradients
                     batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
     finally:
@@ -588,6 +590,7 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     with restoring(settings.checkpoint.dir):
         _must_describe(settings, model)
     model.set_range_factor(settings.model.range_factor)
+    model.set_reseed(settings.model.reseed)
     model.set_max_levels(settings.model.max_levels)
     if isinstance(model, MoEClassifier):
         model.max_classes = settings.model.max_classes
@@ -668,4 +671,6 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "outputs": model.output_names,
         "warming_up": model.is_warming_up,
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
+        "experts": model.experts(),
+        "candidates": model.n_candidates,
     }

@@ -13,8 +13,9 @@ from streammoe.engine.em import Em, settled
 from streammoe.engine.gradient import gradient, squared_norm
 from streammoe.engine.methods import METHODS, point_at
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
-from streammoe.engine.warmup import as_streamed
+from streammoe.engine.warmup import Candidate, as_streamed, chosen
 from streammoe.experts import Parameters
+from streammoe.types import IntArray
 
 CONVERGED = "gained less than the tolerance"
 STATIONARY = "no step gains anything beyond rounding"
@@ -67,9 +68,10 @@ def fit(
     rounds: int,
     tolerance: float,
     step: float | None = None,
+    folds: IntArray | None = None,
     on_round: Listener | None = None,
 ) -> tuple[Descent, MMState]:
-    """Run a method from every start and settle where the likeliest has ended.
+    """Run a method from every start and settle at the best end.
 
     Args:
         em: the rows, their family and the prior.
@@ -78,6 +80,8 @@ def fit(
         rounds: most rounds from each start.
         tolerance: a round that changes an event's penalised log-likelihood by less is the last one.
         step: of the gradient methods, in place of their line search.
+        folds: (n,) parts of the rows to choose among the ends by, as a warm-up does; None: the likeliest end whose
+            experts all have rows enough.
         on_round: told of each round.
 
     Returns:
@@ -97,7 +101,8 @@ def fit(
                     break
         if not ways:
             raise UnsoundError(["likelihood of every start"])
-        best = max(ways, key=lambda way: way.objective)
+        theta = chosen([Candidate(way.objective, way.theta) for way in ways], em, folds)
+        best = next(way for way in ways if way.theta is theta)
         state = settled(as_streamed(em), Parameters(*(array.copy() for array in best.theta)))
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.engine import batch, em, warmup
+from streammoe.engine import batch, choice, em, warmup
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError
@@ -16,6 +17,9 @@ from streammoe.estimators.stepping import Stepping
 from streammoe.experts import Parameters
 from streammoe.kernels.state import Prior
 from streammoe.types import FloatArray
+
+Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
+"""`streammoe.engine.batch.fit` with the method and its rules."""
 
 
 class Fitted(NamedTuple):
@@ -73,21 +77,46 @@ class Fitting(Stepping):
         if not from_model:
             self._fit_scaler(X, Y)
         buffer = self._buffer(X, Y, weights)
-        with np.errstate(all="ignore"):  # the result is judged instead
-            problem, starts = self._at_the_model(buffer) if from_model else self._at_the_starts(buffer)
-        descent, state = batch.fit(
-            problem, starts, method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
-        )
+        run = partial(batch.fit, method=method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
+        if from_model:
+            descent, state = run(*self._at_the_model(buffer))
+        elif self.is_choosing:
+            descent, state = self._choose(buffer, run)
+        else:
+            descent, state = self._fit_anew(buffer, self.most_experts, run)
         self._warm_up = None
+        self._told = set()
         self._start(state)
         scores, _ = self._score(X, Y)
         return Fitted(descent, weights, Y, scores.losses, scores.predictions)
 
-    def _at_the_starts(self, buffer: em.Buffer) -> tuple[em.Em, Sequence[Parameters]]:
-        problem = warmup.with_own_prior(self._family, buffer, self._n_outputs, self._options)
+    def _fit_anew(self, buffer: em.Buffer, n_experts: int, run: Run) -> tuple[Descent, MMState]:
+        options = self._new_options(n_experts)
         rng = np.random.default_rng(self.seed)
-        starts, _ = warmup.best_starts(problem, self.n_experts, self.warmup_restarts, rng)
-        return problem, starts
+        with np.errstate(all="ignore"):  # the result is judged instead
+            problem = warmup.with_own_prior(self._family, buffer, self._n_outputs, options)
+            starts = warmup.best_starts(problem, n_experts, self.warmup_restarts, rng)
+        return run(problem, starts.thetas, folds=starts.folds)
+
+    def _choose(self, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
+        """The number of experts that costs least to describe; no events follow on which others could race it."""
+        descents: dict[int, Descent] = {}
+
+        def fit(n_experts: int) -> MMState:
+            descents[n_experts], state = self._fit_anew(buffer, n_experts, run)
+            return state
+
+        found = choice.entrants(
+            self._family,
+            buffer,
+            fit,
+            max_experts=self.max_experts,
+            n_outputs=self._n_outputs,
+            p_w=self._encoder.n_gate_features,
+            p_v=self._encoder.n_expert_features,
+        )
+        best = found[0].state
+        return descents[len(best.masses)], best
 
     def _at_the_model(self, buffer: em.Buffer) -> tuple[em.Em, Sequence[Parameters]]:
         state = self._state

@@ -90,7 +90,7 @@ def fit_source(
         finally:
             source.close()
         records.require_learned(source_name, target)
-        LOGGER.info("fitting %d experts to %d rows", model.n_experts, records.outcomes["learned"])
+        LOGGER.info("fitting %s experts to %d rows", model.n_experts, records.outcomes["learned"])
         done = batch.fit_gathered(
             model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
         )

@@ -78,7 +78,7 @@ def test_its_figures_are_those_of_the_model_on_its_rows(fitted, kind):
         assert done.accuracy is None
         assert done.rmse == pytest.approx(np.sqrt(np.mean((predictions - y) ** 2)), rel=1e-12)
         assert done.rmse < 0.5
-    assert done.objective == done.trace[-1].objective
+    assert done.objective == pytest.approx(done.trace[-1].objective, abs=1e-12)
     assert done.rounds == len(done.trace) - 1
 
 
@@ -217,6 +217,29 @@ def test_going_on_without_a_prior_has_enough_of_one_for_targets_without_noise():
     model.learn_array(X, rows(30)[1])
     done = batch.fit(model, X, 1.0 + 2.0 * X[:, 0], start="model")
     assert 2.0 < done.objective < 8.0  # the variance falls to about 0.001/30 of what it was, and no further
+
+
+def test_the_number_of_experts_is_chosen_where_nobody_says_it():
+    X, y = rows(300)
+    model = regressor(n_experts="auto", max_experts=4)
+    done = batch.fit(model, X, y, rounds=20)
+    assert model.chosen_n_experts == len(model.masses) == 2
+    assert model.n_candidates == 1
+    alone = batch.fit(regressor(n_experts=2), X, y, rounds=20)
+    assert [each.objective for each in done.trace] == [each.objective for each in alone.trace]
+    assert model.parameters()["experts"].tobytes() == alone.model.parameters()["experts"].tobytes()
+    batch.fit(model, X, y, start="model", rounds=2)
+    assert model.chosen_n_experts == 2
+
+
+def test_a_race_ends_with_the_fit():
+    X, y = rows(300)
+    model = regressor(n_experts="auto", max_experts=3, warmup=200)
+    model.learn_array(X, y)
+    assert model.n_candidates > 1
+    leading = model.chosen_n_experts
+    batch.fit(model, X, y, start="model", rounds=2)
+    assert (model.n_candidates, model.chosen_n_experts) == (1, leading)
 
 
 def test_one_label_is_a_model_too():
