@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from streammoe import batch
 from streammoe import settings as settings_module
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
@@ -189,6 +190,8 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)
                 model.experts()
+                if settings is None:  # daemons take no gradients
+                    batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
     finally:
         told.disabled = was
 

@@ -41,6 +41,8 @@ class Core(Outputs):
         self._guard = PoisonGuard()
         self._told: set[tuple[int, str]] = set()
         """Which experts the log has told of, and what."""
+        self._gathers = False
+        """Whether learned rows are only kept, for a batch fit."""
 
     @property
     def n(self) -> int:

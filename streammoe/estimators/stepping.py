@@ -19,10 +19,11 @@ class Stepping(Watching):
     def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
         """Learn screened rows: through the warm-up while it lasts, then by steps."""
         self._encoder.notice_unplaced(X, Y)
-        if self._state is None and self.warmup == 0 and self._n_outputs:
-            self._start(self._random_start())
-        if self._state is not None:
-            return self._step(X, Y, weights, traced=traced)
+        if not self._gathers:
+            if self._state is None and self.warmup == 0 and self._n_outputs:
+                self._start(self._random_start())
+            if self._state is not None:
+                return self._step(X, Y, weights, traced=traced)
         if self._warm_up is None:
             if not self._n_outputs:
                 # No label has been met, so there is nothing to learn and nothing to say.

@@ -17,6 +17,10 @@ Kernel = Callable[..., None]
 LearningKernel = Callable[..., bool]
 
 
+LONGEST_MOVE = 50.0
+"""Of the logarithm of a variance in one step, so that no step makes it 0 or infinite."""
+
+
 class Parameters(NamedTuple):
     """θ of a mixture: ω (K−1, p_w), the experts' coefficients (K, N, p_v), and variances, which may be empty."""
 
@@ -86,6 +90,26 @@ class Family(ABC):
 
         The prior counts as `prior.strength` more rows. Returns the averaged Gram matrices (K, p, p).
         """
+
+    @abstractmethod
+    def gradient(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Of Σ_i Σ_k τ_ik log e_k(y_i | x_i) + `log_prior` at θ, by the coefficients and by moves of the variances.
+
+        Returns:
+            (K, N, p), and an array of the variances' shape, in the coordinates of `moved_variances` at 0.
+        """
+
+    def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
+        """Variances after moves in coordinates in which they cannot leave what is positive: here their logarithms."""
+        return variances * np.exp(np.clip(moves, -LONGEST_MOVE, LONGEST_MOVE))
 
     @abstractmethod
     def residual_size(self, n_outputs: int, p_v: int) -> int:

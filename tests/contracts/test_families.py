@@ -157,6 +157,13 @@ class Overshooting(type(families()["gaussian"])):
     def settle(self, theta, prior, options, tau, R, Y):
         return super().settle(theta, prior, options, tau**1.01, R, Y) * (1.0 + 0.1 / len(Y))
 
+    def gradient(self, theta, prior, options, tau, R, Y):
+        by_coefficients, by_variances = super().gradient(theta, prior, options, tau, R, Y)
+        return by_coefficients, 1.01 * by_variances
+
+    def moved_variances(self, variances, moves):
+        return variances + moves
+
 
 class Blind(type(families()["gaussian"])):
     def divergences(self, state, options):
@@ -217,6 +224,9 @@ for suite in (
         (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_from_a_random_start"),
         (WithAnotherOracle, "weights_are_those_of_its_oracle"),
         (WithAnotherFamily, "rounds_over_a_buffer_never_lower_its_penalised_likelihood"),
+        (WithAnotherFamily, "majorization_steps_over_a_buffer_never_lower_its_penalised_likelihood"),
+        (WithAnotherFamily, "its_gradient_is_that_of_the_penalised_likelihood"),
+        (WithAnotherFamily, "whatever_the_move_variances_stay_positive"),
         (WithAnotherFamily, "the_statistics_of_two_buffers_merge_into_those_of_both"),
         (WithTheBoundThatPrefersAnExpert, "experts_have_no_order"),
         (WithOneBoundOnly, "the_suite_sees_bounds_that_differ"),
