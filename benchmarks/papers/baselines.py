@@ -4,7 +4,7 @@ The loss is −log s(y | x) as in docs/algorithm.md, one output, gate and expert
 one vector θ: gate (K−1, p), experts (K, p), then K logarithms of variances, which need no bounds that way.
 
 Each optimiser is a function that moves θ for one gradient. What they share is in `follow`: predict, score, learn; steps
-may fade like t^(−1/2), and the mean of all iterates may serve in place of the last, as it does in the mixture itself.
+may fade like t^(−1/2), and besides the last iterate the mean of all of them is scored, which serves in the mixture.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ CURVATURE_EVERY = 10
 
 
 @jit
-def loss_and_gradient(theta, K, w, y, gradient):  # type: ignore[no-untyped-def]
-    """−log s(y | x) of one event of features w (p,); fills `gradient`, as long as theta.
-
-    Any: types are those of numba.
-    """
+def loss_and_gradient(theta, K, w, y, gradient):
+    """−log s(y | x) of one event of features w (p,); fills `gradient`, as long as theta."""
     p = w.shape[0]
     experts = (K - 1) * p
     variances = experts + K * p
@@ -69,7 +66,7 @@ def loss_and_gradient(theta, K, w, y, gradient):  # type: ignore[no-untyped-def]
 
 
 @jit
-def drawn_target(theta, K, w, uniform, normal):  # type: ignore[no-untyped-def]
+def drawn_target(theta, K, w, uniform, normal):
     """A target drawn from the model itself, out of a uniform and a normal number."""
     p = w.shape[0]
     experts = (K - 1) * p
@@ -91,13 +88,13 @@ def drawn_target(theta, K, w, uniform, normal):  # type: ignore[no-untyped-def]
 
 
 @jit
-def sgd(theta, gradient, first, second, t, rate, extra):  # type: ignore[no-untyped-def]
+def sgd(theta, gradient, rate):
     """Stochastic gradient descent."""
     theta -= rate * gradient
 
 
 @jit
-def rmsprop(theta, gradient, first, second, t, rate, extra):  # type: ignore[no-untyped-def]
+def rmsprop(theta, gradient, second, rate):
     """Root mean square propagation, which forgets with 0.99."""
     for i in range(theta.shape[0]):
         second[i] = 0.99 * second[i] + 0.01 * gradient[i] * gradient[i]
@@ -105,91 +102,85 @@ def rmsprop(theta, gradient, first, second, t, rate, extra):  # type: ignore[no-
 
 
 @jit
-def adam(theta, gradient, first, second, t, rate, extra):  # type: ignore[no-untyped-def]
+def adam(theta, gradient, first, second, t, rate):
     """Adaptive moments, β = (0.9, 0.999), with the corrections for their start at 0."""
+    corrections = 1.0 - 0.9**t, 1.0 - 0.999**t
     for i in range(theta.shape[0]):
         first[i] = 0.9 * first[i] + 0.1 * gradient[i]
         second[i] = 0.999 * second[i] + 0.001 * gradient[i] * gradient[i]
-        theta[i] -= rate * (first[i] / (1.0 - 0.9**t)) / (np.sqrt(second[i] / (1.0 - 0.999**t)) + EPSILON)
+        theta[i] -= rate * (first[i] / corrections[0]) / (np.sqrt(second[i] / corrections[1]) + EPSILON)
 
 
 @jit
-def adamw(theta, gradient, first, second, t, rate, extra):  # type: ignore[no-untyped-def]
+def adamw(theta, gradient, first, second, t, rate, decay):
     """Adam with a weight decay of its own."""
-    theta *= 1.0 - rate * extra
-    adam(theta, gradient, first, second, t, rate, extra)
+    theta *= 1.0 - rate * decay
+    adam(theta, gradient, first, second, t, rate)
 
 
 @jit
-def sophia(theta, gradient, first, second, t, rate, extra):  # type: ignore[no-untyped-def]
-    """Second-order clipped steps, β = (0.965, 0.99); `second` is kept by `follow`, and `extra` is ρ."""
+def sophia(theta, gradient, first, second, rate, rho):
+    """Second-order clipped steps, β = (0.965, 0.99); `second`, the curvature, is kept by `follow`."""
     for i in range(theta.shape[0]):
         first[i] = 0.965 * first[i] + 0.035 * gradient[i]
-        ratio = first[i] / max(extra * second[i], 1e-12)
+        ratio = first[i] / max(rho * second[i], 1e-12)
         theta[i] -= rate * min(max(ratio, -1.0), 1.0)
 
 
 @jit
-def follow(optimiser, rate, fade, extra, mean_serves, theta, K, W, y, uniforms, normals, losses, trail, every):  # type: ignore[no-untyped-def]
+def follow(optimiser, rate, fade, extra, theta, K, W, y, uniforms, normals, losses, trail, every):
     """Predict, score and learn each event.
 
     Args:
         optimiser: index in `OPTIMISERS`.
         rate, fade, extra: the t-th step is rate · t^(−fade); weight decay or ρ.
-        mean_serves: whether the mean of all iterates is scored.
         theta: (size,) the start, moved in place.
         K: experts.
         W, y: (n, p) features, (n,) targets.
         uniforms, normals: (n,) random numbers, for Sophia's draws from the model.
-        losses: (n,) filled with −log s(y | x) of what serves, before learning; inf from where it is lost.
-        trail: (n // every, size) filled with what serves after every so many events.
+        losses: (2, n) filled with −log s(y | x) before learning, of the last iterate and of the mean of all; inf from
+            where they are lost.
+        trail: (2, n // every, size) filled with both after every so many events.
         every: events.
     """
-    served = theta.copy()
+    mean = theta.copy()
     gradient = np.zeros_like(theta)
-    unused = np.zeros_like(theta)
+    other = np.zeros_like(theta)
     first = np.zeros_like(theta)
     second = np.zeros_like(theta)
     losses[:] = np.inf
     trail[:] = np.nan
     for i in range(W.shape[0]):
         t = i + 1
-        losses[i] = loss_and_gradient(served, K, W[i], y[i], unused)
-        if not np.isfinite(losses[i]):
-            losses[i] = np.inf
+        of_mean = loss_and_gradient(mean, K, W[i], y[i], other)
+        of_last = loss_and_gradient(theta, K, W[i], y[i], gradient)
+        if not np.isfinite(of_last) or not np.isfinite(of_mean):
             return
-        loss_and_gradient(theta, K, W[i], y[i], gradient)
+        losses[0, i] = of_last
+        losses[1, i] = of_mean
         step = rate * t ** (-fade)
         if optimiser == 0:
-            sgd(theta, gradient, first, second, t, step, extra)
+            sgd(theta, gradient, step)
         elif optimiser == 1:
-            rmsprop(theta, gradient, first, second, t, step, extra)
+            rmsprop(theta, gradient, second, step)
         elif optimiser == 2:
-            adam(theta, gradient, first, second, t, step, extra)
+            adam(theta, gradient, first, second, t, step)
         elif optimiser == 3:
             adamw(theta, gradient, first, second, t, step, extra)
         else:
             if i % CURVATURE_EVERY == 0:
                 # Gauss-Newton-Bartlett: with a target of the model's own the square of the gradient is unbiased.
-                loss_and_gradient(theta, K, W[i], drawn_target(theta, K, W[i], uniforms[i], normals[i]), unused)
+                loss_and_gradient(theta, K, W[i], drawn_target(theta, K, W[i], uniforms[i], normals[i]), other)
                 second *= 0.99
-                second += 0.01 * unused * unused
-            sophia(theta, gradient, first, second, t, step, extra)
-        if mean_serves:
-            served += (theta - served) / t
-        else:
-            served[:] = theta
+                second += 0.01 * other * other
+            sophia(theta, gradient, first, second, step, extra)
+        mean += (theta - mean) / t
         if t % every == 0:
-            trail[t // every - 1] = served
+            trail[0, t // every - 1] = theta
+            trail[1, t // every - 1] = mean
 
 
-OPTIMISERS: dict[str, Callable[..., None]] = {
-    "SGD": sgd,
-    "RMSProp": rmsprop,
-    "Adam": adam,
-    "AdamW": adamw,
-    "Sophia": sophia,
-}
+OPTIMISERS = ("SGD", "RMSProp", "Adam", "AdamW", "Sophia")
 """In the order of the indexes that `follow` takes."""
 RATES = tuple(float(f"{10.0**power:.1e}") for power in np.arange(-4.0, 0.25, 0.5))
 EXTRAS: dict[str, tuple[str, tuple[float, ...]]] = {
@@ -205,6 +196,7 @@ class Point(NamedTuple):
     fade: float
     extra: float
     mean_serves: bool
+    """Whether the mean of all iterates predicts, not the last one."""
 
 
 class Start(NamedTuple):
@@ -227,7 +219,9 @@ def grid(name: str) -> list[Point]:
 
 def grid_in_words() -> str:
     """For a note."""
-    extras = "; ".join(f"{name}'s {what} {', '.join(f'{v:g}' for v in values)}" for name, (what, values) in EXTRAS.items())
+    extras = "; ".join(
+        f"{name}'s {what} {', '.join(f'{v:g}' for v in values)}" for name, (what, values) in EXTRAS.items()
+    )
     rates = ", ".join(f"{rate:g}" for rate in RATES)
     return f"rate {rates}; constant or falling like t^-0.5; last iterate or mean of all serves; {extras}"
 
@@ -250,18 +244,30 @@ def start_of(model: MoERegressor, X: np.ndarray, y: np.ndarray) -> Start:
     return Start(theta, model.n_experts, features(X), np.ascontiguousarray(y))
 
 
-def learned(name: str, point: Point, start: Start, every: int, seed: int = 0) -> tuple[float, np.ndarray]:
-    """Mean prequential loss, inf where it is lost, and what serves after every so many events, (n // every, size)."""
-    rng = np.random.default_rng(seed)
+def learned(name: str, point: Point, start: Start, every: int) -> list[tuple[float, np.ndarray]]:
+    """Of the last iterate and of the mean of all: mean prequential loss, and θ after every so many events.
+
+    The loss is inf, and θ NaN, from where an optimiser is lost. `point.mean_serves` does not matter here.
+    """
+    rng = np.random.default_rng(0)
     n = len(start.y)
-    losses = np.empty(n)
-    trail = np.empty((n // every, len(start.theta)))
-    theta = start.theta.copy()
-    numbers = rng.random(n), rng.normal(size=n)
-    index = list(OPTIMISERS).index(name)
+    losses = np.empty((2, n))
+    trail = np.empty((2, n // every, len(start.theta)))
+    settings = OPTIMISERS.index(name), point.rate, point.fade, point.extra
     with np.errstate(all="ignore"):
-        follow(index, point.rate, point.fade, point.extra, point.mean_serves, theta, start.K, start.W, start.y, *numbers, losses, trail, every)
-    return float(losses.mean()), trail
+        follow(
+            *settings,
+            start.theta.copy(),
+            start.K,
+            start.W,
+            start.y,
+            rng.random(n),
+            rng.normal(size=n),
+            losses,
+            trail,
+            every,
+        )
+    return list(zip(losses.mean(axis=1).tolist(), trail, strict=True))
 
 
 def regression(theta: np.ndarray, K: int, X: np.ndarray) -> np.ndarray:
@@ -275,15 +281,15 @@ def regression(theta: np.ndarray, K: int, X: np.ndarray) -> np.ndarray:
     return (shares * means).sum(axis=1)
 
 
-def best_point(name: str, losses: Sequence[Sequence[float]]) -> int:
+def best_point(losses: Sequence[Sequence[float]]) -> int:
     """Index of the point of least mean loss over all streams; losses are (streams, points)."""
     return int(np.argmin(np.mean(np.array(losses), axis=0)))
 
 
-def everything(start: Start, name: str, score: Callable[[np.ndarray], Any], every: int | None = None) -> list[tuple[float, Any]]:
-    """Prequential loss and the score of the last parameters, at every point of an optimiser's grid."""
+def tried(start: Start, name: str, score: Callable[[np.ndarray], Any]) -> list[tuple[float, Any]]:
+    """Prequential loss and the score of the parameters at the end, at each point of `grid`, in its order."""
     found = []
     for point in grid(name):
-        loss, trail = learned(name, point, start, every or len(start.y))
-        found.append((loss, score(trail[-1])))
+        if not point.mean_serves:  # each run gives this point and the next
+            found += [(loss, score(trail[-1])) for loss, trail in learned(name, point, start, len(start.y))]
     return found

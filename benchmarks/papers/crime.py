@@ -48,7 +48,7 @@ def of_fold(folder: Path, case: tuple[int, int]) -> tuple[dict[str, float], dict
     def error(theta: np.ndarray) -> float:
         return learners.mean_square(y[score] - baselines.regression(theta, start.K, new))
 
-    return found, {name: baselines.everything(start, name, error) for name in baselines.OPTIMISERS}
+    return found, {name: baselines.tried(start, name, error) for name in baselines.OPTIMISERS}
 
 
 def sheets(options: Options) -> list[Sheet]:
@@ -65,7 +65,7 @@ def sheets(options: Options) -> list[Sheet]:
     errors = {name: np.array([one[name] for one, _ in found]) for name in found[0][0]}
     notes = {}
     for name in baselines.OPTIMISERS:
-        at = baselines.best_point(name, [[loss for loss, _ in one[name]] for _, one in found])
+        at = baselines.best_point([[loss for loss, _ in one[name]] for _, one in found])
         notes[name] = baselines.in_words(name, baselines.grid(name)[at])
         errors[name] = np.array([one[name][at][1] for _, one in found])
     fitted = errors["least squares"]
@@ -89,7 +89,7 @@ def sheets(options: Options) -> list[Sheet]:
             [
                 "The paper's folds are not known here. All that streams begins where the warm-up of 200 events ends.",
                 f"Optimisers: {baselines.grid_in_words()}; the point of least prequential loss over all folds.",
-                "[MM]'s other real data, proteins of maize under drought, are not run: no published file is known here.",
+                "[MM]'s other real data, proteins of maize under drought, are not run: no published file is known.",
             ],
         )
     ]

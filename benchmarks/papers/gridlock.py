@@ -144,9 +144,13 @@ def sheet_of(options: Options, task: Task) -> Sheet:
         rows,
         targets,
         [
-            f"Success: both fits at least {SUCCESS}. Joint EM: regressors and gate uniform on the sphere, {ROUNDS} rounds.",
+            f"Success: both fits at least {SUCCESS}. Joint EM: uniform on the sphere, {ROUNDS} rounds at most.",
             "Moments that tell of fewer than K experts count as fits of 0.",
-            *(["The paper's share and means of the two normals are not known here; ½, and on the sphere."] if task.p else []),
+            *(
+                ["The paper's share and means of the two normals are not known here; ½, and on the sphere."]
+                if task.p
+                else []
+            ),
         ],
     )
 

@@ -22,7 +22,7 @@ def em_on(X: np.ndarray, y: np.ndarray, K: int) -> Em:
     """EM on these events for K experts of degree 1, as a warm-up would run it."""
     family = families()["gaussian"]
     options = learning_options(
-        bound="tight",
+        bound="adaptive",
         n_experts=K,
         n_rows=1,
         prior_strength=PRIOR_STRENGTH,

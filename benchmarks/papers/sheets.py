@@ -114,9 +114,12 @@ def options_of(arguments: argparse.Namespace) -> Iterator[Options]:
         with threadpool_limits(1):
             yield Options(*chosen, map)
         return
-    with ProcessPoolExecutor(
-        arguments.jobs, multiprocessing.get_context("spawn"), initializer=threadpool_limits, initargs=(1,)
-    ) as pool, threadpool_limits(1):
+    with (
+        ProcessPoolExecutor(
+            arguments.jobs, multiprocessing.get_context("spawn"), initializer=threadpool_limits, initargs=(1,)
+        ) as pool,
+        threadpool_limits(1),
+    ):
         yield Options(*chosen, pool.map)
 
 
@@ -128,7 +131,9 @@ def run(scripts: Sequence[ModuleType], arguments: argparse.Namespace) -> None:
     written = []
     with options_of(arguments) as options:
         for script in scripts:
-            name = script.__name__.rpartition(".")[2] if script.__name__ != "__main__" else Path(str(script.__file__)).stem
+            name = (
+                script.__name__.rpartition(".")[2] if script.__name__ != "__main__" else Path(str(script.__file__)).stem
+            )
             since = time.perf_counter()
             print(f"\n== {name}: {str(script.__doc__).splitlines()[0]}", flush=True)
             for sheet in script.sheets(options):

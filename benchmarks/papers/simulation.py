@@ -49,7 +49,7 @@ PUBLISHED = {"§5.2": (0.014, None), "§5.3": (2.809, 4.397)}
 SETTINGS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
     "… standardize=True (the daemon's default)": {"standardize": True},
-    "… prior_strength=0 (the paper's algorithm)": {"prior_strength": 0.0},
+    "… the paper's bound, prior_strength=0 (its algorithm)": {"bound": "paper", "prior_strength": 0.0},
     "… averaging=None (the raw iterate)": {"averaging": None},
     "… alpha=0.8": {"schedule": schedules.power(0.8)},
     "… alpha=1": {"schedule": schedules.power(1.0)},
@@ -97,7 +97,7 @@ def of_optimisers(task: Task, seed: int) -> dict[str, list[tuple[float, tuple[fl
     def score(theta: np.ndarray) -> tuple[float, float]:
         return errors_of(task, stream, baselines.regression(theta, start.K, stream.X[task.learned :]))
 
-    return {name: baselines.everything(start, name, score) for name in baselines.OPTIMISERS}
+    return {name: baselines.tried(start, name, score) for name in baselines.OPTIMISERS}
 
 
 def curves(task: Task, points: dict[str, baselines.Point], seed: int) -> dict[str, np.ndarray]:
@@ -113,7 +113,7 @@ def curves(task: Task, points: dict[str, baselines.Point], seed: int) -> dict[st
         ours.append(learners.mean_square(model.predict_array(new) - truth))
     found = {"streammoe": np.array(ours)}
     for name, point in points.items():
-        _, trail = baselines.learned(name, point, start, PIECE)
+        _, trail = baselines.learned(name, point, start, PIECE)[point.mean_serves]
         found[name] = np.array(
             [learners.mean_square(baselines.regression(theta, start.K, new) - truth) for theta in trail]
         )
@@ -157,7 +157,7 @@ def sheet_of(options: Options, task: Task, seeds: int) -> Sheet:
     points = {}
     grid_points = {}
     for name in baselines.OPTIMISERS:
-        at = baselines.best_point(name, [[loss for loss, _ in one[name]] for one in tuned])
+        at = baselines.best_point([[loss for loss, _ in one[name]] for one in tuned])
         points[name] = baselines.grid(name)[at]
         grid_points[name] = baselines.in_words(name, points[name])
         errors[name] = np.array([one[name][at][1] for one in tuned])

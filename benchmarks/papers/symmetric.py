@@ -12,7 +12,6 @@ is 1, so it has 33 parameters to find in place of 20.
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -108,9 +107,7 @@ def uphill(task: tasks.Symmetric, start: Theta, steps: tuple[float, float]) -> l
     path = [start]
     for _ in range(ROUNDS):
         gradient = gradients(task, path[-1])
-        path.append(
-            Theta(path[-1].slopes + steps[0] * gradient.slopes, path[-1].gate + steps[1] * gradient.gate)
-        )
+        path.append(Theta(path[-1].slopes + steps[0] * gradient.slopes, path[-1].gate + steps[1] * gradient.gate))
     return path
 
 
@@ -118,9 +115,7 @@ def library_path(task: tasks.Symmetric, start: Theta) -> list[Theta]:
     """The same for the library's EM, which has two free experts with intercepts, and variances."""
     em = em_on(task.X, task.y, 2)
     slopes = np.concatenate([[0.0], start.slopes])
-    theta = Parameters(
-        np.concatenate([[0.0], start.gate])[None], np.stack([slopes, -slopes])[:, None], np.ones((2, 1))
-    )
+    theta = Parameters(np.concatenate([[0.0], start.gate])[None], np.stack([slopes, -slopes])[:, None], np.ones((2, 1)))
     path = [start]
     for _ in range(ROUNDS):
         _, tau = em.expect(theta)
@@ -210,7 +205,9 @@ def sheets(options: Options) -> list[Sheet]:
         for name, curve in curves.items():
             rows.append([what, name, *(f"{curve[turn, at]:.4f}" for turn in SHOWN), steps.get(name, "")])
         one_pass = np.mean([one.one_pass[at] for one in found])
-        rows.append([what, "streammoe, one pass, its own start", *[""] * (len(SHOWN) - 1), f"{one_pass:.4f}", "default"])
+        rows.append(
+            [what, "streammoe, one pass, its own start", *[""] * (len(SHOWN) - 1), f"{one_pass:.4f}", "default"]
+        )
     rows.append([f"the paper: {UNKNOWN}", *[""] * (len(SHOWN) + 2)])
     needed = {name: float(np.mean((gaps > NEAR).sum(axis=1))) for name, gaps in short.items()}
     targets = [
@@ -226,9 +223,9 @@ def sheets(options: Options) -> list[Sheet]:
             [
                 "Start: the truth plus a vector of length 1, for β and for w; the paper does not say how far.",
                 f"Steps from {', '.join(f'{step:g}' for step in STEPS)} by the mean likelihood after {ROUNDS} rounds.",
-                "At equal steps gradient EM is gradient descent (Fisher's identity): only its two steps tell them apart.",
-                "Distances are over the truth's length. The likeliest w is not the nearest: it is too long, so that what",
-                "is slow to lengthen it stands nearer to the truth for a while. Nats tell of speed.",
+                "At equal steps gradient EM is gradient descent (Fisher's identity); only having two tells them apart.",
+                "Distances are over the truth's length. The likeliest w is not the nearest: it is too long, so what is",
+                "slow to lengthen it stands nearer to the truth for a while. Nats tell of speed.",
             ],
         )
     ]
