@@ -6,6 +6,7 @@ the last quarter of the stream, in points of percent; one of which only chance i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -116,9 +117,9 @@ def sheet_of(options: Options, task: Task) -> Sheet:
     )
 
 
-def sheets(options: Options) -> list[Sheet]:
+def sheets(options: Options) -> Iterator[Sheet]:
     """One for each number of classes."""
-    return [sheet_of(options, task) for task in TASKS]
+    return (sheet_of(options, task) for task in TASKS)
 
 
 if __name__ == "__main__":

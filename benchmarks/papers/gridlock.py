@@ -7,6 +7,7 @@ A run is a success if both are at least 0.95.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import permutations
 from typing import NamedTuple
@@ -155,9 +156,9 @@ def sheet_of(options: Options, task: Task) -> Sheet:
     )
 
 
-def sheets(options: Options) -> list[Sheet]:
+def sheets(options: Options) -> Iterator[Sheet]:
     """One for each kind."""
-    return [sheet_of(options, task) for task in TASKS]
+    return (sheet_of(options, task) for task in TASKS)
 
 
 if __name__ == "__main__":

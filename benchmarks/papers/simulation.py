@@ -11,6 +11,7 @@ streams begins where the library's default warm-up ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -192,9 +193,9 @@ def sheet_of(options: Options, task: Task, seeds: int) -> Sheet:
     )
 
 
-def sheets(options: Options) -> list[Sheet]:
+def sheets(options: Options) -> Iterator[Sheet]:
     """Both tables."""
-    return [sheet_of(options, task, options.count(100, 3)) for task in TASKS]
+    return (sheet_of(options, task, options.count(100, 3)) for task in TASKS)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ streams, and where they are slow of fewer events, whose last quarter it is then.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -113,9 +114,9 @@ def sheet_of(options: Options, task: Task) -> Sheet:
     )
 
 
-def sheets(options: Options) -> list[Sheet]:
+def sheets(options: Options) -> Iterator[Sheet]:
     """One for each kind."""
-    return [sheet_of(options, task) for task in TASKS]
+    return (sheet_of(options, task) for task in TASKS)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ are not known here, nor its period and column of the stock set (here all periods
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -88,9 +89,9 @@ def sheet_of(options: Options, judged: Judged) -> Sheet:
     )
 
 
-def sheets(options: Options) -> list[Sheet]:
+def sheets(options: Options) -> Iterator[Sheet]:
     """One for each set."""
-    return [sheet_of(options, judged) for judged in SETS]
+    return (sheet_of(options, judged) for judged in SETS)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class TestSymmetric:
 def test_without_a_folder_of_data_a_table_says_where_the_set_is(monkeypatch):
     monkeypatch.delenv("STREAMMOE_DATA", raising=False)
     for name, count in (("crime", 1), ("uci", 3)):
-        found = import_module(f"benchmarks.papers.{name}").sheets(QUICK)
+        found = list(import_module(f"benchmarks.papers.{name}").sheets(QUICK))
         assert len(found) == count
         for sheet in found:
             assert sheet.headers == ["not run"]
