@@ -138,6 +138,7 @@ _MUST_NOT_HOLD = {
 _NAMES_TOO = {"features": "lists too", "ignore": "lists too", "categorical": "lists too", "weight": "names"}
 
 DEFAULT_ALPHA = {"regressor": 0.6, "classifier": 0.5}
+DEFAULT_PRIOR_STRENGTH = {"regressor": 0.1, "classifier": 0.04}
 
 
 def _kind(data: Mapping[str, Any]) -> str:
@@ -167,7 +168,7 @@ class Model(Section):
     gate_degree: int = Field(1, ge=1)
     covariance: Literal["diagonal", "full"] = "diagonal"
     bound: Literal["adaptive", "tight", "paper"] = "adaptive"
-    prior_strength: float = Field(0.1, ge=0)
+    prior_strength: float = Field(default_factory=lambda data: DEFAULT_PRIOR_STRENGTH[_kind(data)], ge=0)
     seed: int = Field(0, ge=0)
     standardize: bool = True
     range_factor: float = Field(1e6, ge=0)

@@ -80,6 +80,7 @@ class TestDefaults:
             found = dict(table)
             if name == "model":  # what has a default for each kind is there as a comment, and tested below
                 found["schedule"] = {"alpha": 0.6, **found["schedule"]}
+                found["prior_strength"] = 0.1
             assert found == defaults(section_model(name)), name
 
         connector = pytest.importorskip("streammoe_connectors.file").FileSource
@@ -88,7 +89,7 @@ class TestDefaults:
     def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:
         text = (CONFIG / "default.toml").read_text()
         opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-        assert count == 16
+        assert count == 17
         opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
