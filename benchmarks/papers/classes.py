@@ -44,7 +44,6 @@ class Result(NamedTuple):
     """Its accuracy."""
     excess: float
     """Mean log-loss over the oracle's, nats; NaN of a peer, which only names classes."""
-    per_second: float
 
     @property
     def gap(self) -> float:
@@ -61,24 +60,22 @@ def of_mixture(task: Task, events: int, seed: int) -> Result:
     last = np.arange(3 * len(y) // 4, len(y))
     named = np.array(model.class_labels)[outcome.predictions[last].argmax(axis=1)]
     excess = float(np.mean(outcome.losses[last] + np.log(truth[last, y[last]])))
-    return result_of(y, truth, last, named, excess, np.nan)
+    return result_of(y, truth, last, named, excess)
 
 
-def result_of(
-    y: np.ndarray, truth: np.ndarray, last: np.ndarray, named: np.ndarray, excess: float, per_second: float
-) -> Result:
+def result_of(y: np.ndarray, truth: np.ndarray, last: np.ndarray, named: np.ndarray, excess: float) -> Result:
     """Of the classes that a learner named."""
     right = 100.0 * float(np.mean(named == y[last]))
-    return Result(right, 100.0 * float(np.mean(truth[last].argmax(axis=1) == y[last])), excess, per_second)
+    return Result(right, 100.0 * float(np.mean(truth[last].argmax(axis=1) == y[last])), excess)
 
 
 def of_peer(task: Task, events: int, job: peers.Job) -> Result:
     """One peer on one stream."""
     stream = tasks.classes(task.classes, events, seed=job.seed)
     X, y, truth = (part[: job.events] for part in stream)
-    found = peers.run(job.name, X, y, task.classes)
+    named = peers.run(job.name, X, y, task.classes)
     last = np.arange(3 * len(y) // 4, len(y))
-    return result_of(y, truth, last, found.predictions[last], np.nan, len(y) / found.seconds)
+    return result_of(y, truth, last, named[last], np.nan)
 
 
 def sheet_of(options: Options, task: Task) -> Sheet:
@@ -96,8 +93,7 @@ def sheet_of(options: Options, task: Task) -> Sheet:
         figures = [np.mean([result.oracle for result in results]), np.mean([result.accuracy for result in results])]
         cells = [f"{figure:.2f}" for figure in [*figures, np.mean(gaps), max(gaps)]]
         told = ["", ""] if np.isnan(excess[0]) else [f"{np.mean(excess):.4f}", f"{max(excess):.4f}"]
-        speed = "" if np.isnan(results[0].per_second) else f"{np.mean([one.per_second for one in results]):,.0f}"
-        rows.append([name, *cells, *told, len(results), speed])
+        rows.append([name, *cells, *told, len(results)])
     ours = found[OURS]
     gaps = [result.gap for result in ours]
     targets = [
@@ -110,7 +106,7 @@ def sheet_of(options: Options, task: Task) -> Sheet:
     headers = ["learner", "oracle", "accuracy", "mean gap", "worst gap", "excess log-loss", "worst excess", "streams"]
     return Sheet(
         f"{task.classes} classes, last quarter of {events:,} events, 10 inputs; accuracies in %, gaps in points",
-        [*headers, "events/s, one by one"],
+        headers,
         rows,
         targets,
         [f"Gaps of each stream: {each}", *([] if peers.has_vowpal() else [peers.NO_VOWPAL])],

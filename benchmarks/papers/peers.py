@@ -5,7 +5,6 @@ Vowpal Wabbit is not needed and not installed with the rest: `pip install vowpal
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -14,46 +13,35 @@ import numpy as np
 from river import forest, linear_model, preprocessing, tree
 
 
-class Run(NamedTuple):
-    """What became of a stream."""
-
-    predictions: np.ndarray
-    """(n,) targets, or class indexes, before each was learned."""
-    seconds: float
-
-
-def river(make: Callable[[], Any], X: np.ndarray, y: np.ndarray) -> Run:
-    """A model of River's; y are floats, or class indexes."""
+def river(make: Callable[[], Any], X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What a model of River's predicts, (n,); y are floats, or class indexes."""
     model = make()
     names = [f"x{j:02}" for j in range(X.shape[1])]
     predictions = np.zeros(len(y))
-    begun = time.perf_counter()
     for i, (row, target) in enumerate(zip(X.tolist(), y.tolist(), strict=True)):
         x = dict(zip(names, row, strict=True))
         predicted = model.predict_one(x)
         # A classifier that has met no class names none.
         predictions[i] = -1.0 if predicted is None else predicted
         model.learn_one(x, target)
-    return Run(predictions, time.perf_counter() - begun)
+    return predictions
 
 
-def vowpal(arguments: str, X: np.ndarray, y: np.ndarray) -> Run:
-    """Vowpal Wabbit's bindings; classes count from 1 there."""
+def vowpal(arguments: str, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The same of Vowpal Wabbit's bindings; classes count from 1 there."""
     from vowpalwabbit import Workspace
 
     classes = np.issubdtype(y.dtype, np.integer)
     model = Workspace(f"--quiet {arguments}")
     predictions = np.zeros(len(y))
-    begun = time.perf_counter()
     for i, (row, target) in enumerate(zip(X.tolist(), y.tolist(), strict=True)):
         features = " ".join(f"x{j}:{value:.9g}" for j, value in enumerate(row))
         example = model.parse(f"{target + 1 if classes else target} |f {features}")
         predictions[i] = model.predict(example) - (1 if classes else 0)
         model.learn(example)
         model.finish_example(example)
-    seconds = time.perf_counter() - begun
     model.finish()
-    return Run(predictions, seconds)
+    return predictions
 
 
 def has_vowpal() -> bool:
@@ -130,8 +118,8 @@ def jobs(classes: int | None, *, quick: bool) -> list[Job]:
     return [job._replace(events=200) for job in found if job.seed == 0] if quick else found
 
 
-def run(name: str, X: np.ndarray, y: np.ndarray, classes: int | None) -> Run:
-    """One of the peers, by its name."""
+def run(name: str, X: np.ndarray, y: np.ndarray, classes: int | None) -> np.ndarray:
+    """What one of the peers predicts, by its name."""
     if classes is None and name in RIVER_REGRESSORS:
         return river(RIVER_REGRESSORS[name][0], X, y)
     if classes is not None and name in RIVER_CLASSIFIERS:

@@ -48,10 +48,9 @@ class Score(NamedTuple):
     rmse: float
     curve: np.ndarray
     """RMSE over the oracle's of each window."""
-    per_second: float
 
 
-def score_of(task: Task, stream: tasks.Stream, predictions: np.ndarray, per_second: float) -> Score:
+def score_of(task: Task, stream: tasks.Stream, predictions: np.ndarray) -> Score:
     """Of predictions made before each event was learned."""
     last = slice(3 * len(stream.y) // 4, None)
     rmse = tasks.rmse(stream.y[last], predictions[last])
@@ -60,7 +59,7 @@ def score_of(task: Task, stream: tasks.Stream, predictions: np.ndarray, per_seco
         np.sqrt(((stream.y - given) ** 2)[: windows * task.window].reshape(windows, task.window).mean(axis=1))
         for given in (predictions, stream.truth)
     )
-    return Score(rmse / tasks.rmse(stream.y[last], stream.truth[last]), rmse, ours / oracles, per_second)
+    return Score(rmse / tasks.rmse(stream.y[last], stream.truth[last]), rmse, ours / oracles)
 
 
 def of_mixture(task: Task, events: int, case: tuple[int, int]) -> Score:
@@ -69,15 +68,14 @@ def of_mixture(task: Task, events: int, case: tuple[int, int]) -> Score:
     stream = task.drawn(seed, events)
     model = MoERegressor(n_experts=n_experts)
     model.set_columns([f"x{j:02}" for j in range(stream.X.shape[1])])
-    return score_of(task, stream, model.learn_rows(stream.X, stream.y[:, None]).predictions[:, 0], np.nan)
+    return score_of(task, stream, model.learn_rows(stream.X, stream.y[:, None]).predictions[:, 0])
 
 
 def of_peer(task: Task, events: int, job: peers.Job) -> Score:
     """One peer on one stream."""
     whole = task.drawn(job.seed, events)
     stream = tasks.Stream(*(part[: job.events] for part in whole))
-    found = peers.run(job.name, stream.X, stream.y, None)
-    return score_of(task, stream, found.predictions, len(stream.y) / found.seconds)
+    return score_of(task, stream, peers.run(job.name, stream.X, stream.y, None))
 
 
 def sheet_of(options: Options, task: Task) -> Sheet:
@@ -94,9 +92,8 @@ def sheet_of(options: Options, task: Task) -> Sheet:
     rows: list[list[object]] = []
     for name, scores in found.items():
         ratios = [score.ratio for score in scores]
-        speed = "" if np.isnan(scores[0].per_second) else f"{np.mean([score.per_second for score in scores]):,.0f}"
         figures = [np.mean(ratios), min(ratios), max(ratios), np.mean([score.rmse for score in scores])]
-        rows.append([name, *(f"{figure:.4f}" for figure in figures), len(scores), speed])
+        rows.append([name, *(f"{figure:.4f}" for figure in figures), len(scores)])
     if options.plots is not None:
         with picture(options, f"streams-{task.generate.replace('_', '-')}") as axes:
             for name, scores in found.items():
@@ -107,7 +104,7 @@ def sheet_of(options: Options, task: Task) -> Sheet:
     ours = [score.ratio for score in found[f"streammoe, K = {task.K}"]]
     return Sheet(
         f"{task.title}: RMSE over the oracle's, last quarter of {events:,} events, 10 inputs",
-        ["learner", "mean ratio", "least", "largest", "mean RMSE", "streams", "events/s, one by one"],
+        ["learner", "mean ratio", "least", "largest", "mean RMSE", "streams"],
         rows,
         [Target("mean ratio, default settings", float(np.mean(ours)), task.limit)],
         [] if peers.has_vowpal() else [peers.NO_VOWPAL],

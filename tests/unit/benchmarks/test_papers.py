@@ -104,7 +104,7 @@ def test_peers_predict_each_event_before_they_learn_it():
         def learn_one(self, x, target):
             self.seen += target
 
-    assert peers.river(Remembers, X, y).predictions.tolist() == [0.0, 1.0, 2.0]
+    assert peers.river(Remembers, X, y).tolist() == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.slow
