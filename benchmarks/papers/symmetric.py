@@ -180,7 +180,7 @@ def draw(options: Options, curves: dict[str, np.ndarray]) -> None:
 
 def sheets(options: Options) -> list[Sheet]:
     """The table."""
-    instances = options.count(50, 2)
+    instances = options.count(50, 1)
     found = list(options.map(of_instance, range(instances)))
     last = np.mean([one.likelihoods[:, :, -1] for one in found], axis=0)
     i, j = (int(at) for at in np.unravel_index(np.argmax(last), last.shape))
