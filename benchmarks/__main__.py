@@ -18,6 +18,7 @@ from benchmarks.report import machine
 NAMES = (
     "oracle_agreement",
     "kernel_speed",
+    "expert_life",
     "image_segments",
     "daemon_throughput",
     "daemon_memory",

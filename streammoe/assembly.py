@@ -48,6 +48,7 @@ A ``check`` of theirs takes the same and the settings of checkpoints, and raises
 together."""
 MAY_CHANGE = {
     ("model", "range_factor"),
+    ("model", "reseed"),
     ("schema", "max_columns"),
     ("labels", "max_pending"),
     ("labels", "expire_events"),
@@ -187,6 +188,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 model = estimator(n_experts=K, **arguments, **more)
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)
+                model.experts()
     finally:
         told.disabled = was
 
@@ -585,6 +587,7 @@ def _resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     with restoring(settings.checkpoint.dir):
         _must_describe(settings, model)
     model.set_range_factor(settings.model.range_factor)
+    model.set_reseed(settings.model.reseed)
     model.set_max_levels(settings.model.max_levels)
     if isinstance(model, MoEClassifier):
         model.max_classes = settings.model.max_classes
@@ -665,4 +668,6 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "outputs": model.output_names,
         "warming_up": model.is_warming_up,
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
+        "experts": model.experts(),
+        "candidates": model.n_candidates,
     }

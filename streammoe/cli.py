@@ -99,6 +99,14 @@ def _end_for_want_of(what: str, remedy: str) -> NoReturn:
     sys.exit(70)
 
 
+def _number_or_word(text: str | None) -> int | str | None:
+    """A whole number as such, and anything else as it is, for the settings to judge."""
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return text
+
+
 def ignore_progress(progress: tuple[int, int] | None) -> None:
     """Show nothing."""
 
@@ -290,7 +298,12 @@ def rollback(
 @click.option("--categorical", metavar="A,B,…", help="Columns that hold categories.")
 @click.option("--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that hold times.")
 @click.option("--weight", metavar="COLUMN", help="How much each event counts.")
-@click.option("--n-experts", type=int, metavar="K", help="How many experts; 1 is a single recursive fit.")
+@click.option(
+    "--n-experts",
+    callback=lambda *given: _number_or_word(given[-1]),
+    metavar="K",
+    help="How many experts; 1 is a single recursive fit, auto chooses.",
+)
 @click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see.")
 @click.option("--gate-degree", type=int, metavar="N", help="The same for the gate.")
 @click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start.")

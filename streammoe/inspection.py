@@ -81,9 +81,18 @@ def to_text(found: dict[str, Any]) -> str:
     for name, value in found.items():
         if name == "generations":
             lines += [f"{name:14} {_generation(entry)}" for entry in value]
+        elif name == "experts":
+            lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
         else:
             lines.append(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else printable(str(value))}")
     return "\n".join(lines)
+
+
+def _expert(k: int, expert: dict[str, Any]) -> str:
+    text = f"{k}  {expert['condition']}, share {expert['share']:.3g}, loss {expert['loss']:.4g}"
+    if expert["nearest"] is None:
+        return text
+    return f"{text}, {expert['divergence']:.3g} nats from expert {expert['nearest']}"
 
 
 def _generation(entry: dict[str, Any]) -> str:

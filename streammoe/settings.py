@@ -24,8 +24,10 @@ from pydantic import (
     SecretStr,
     SkipValidation,
     StringConstraints,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
+    WrapValidator,
     create_model,
     field_serializer,
     field_validator,
@@ -159,11 +161,27 @@ def _labels(value: object) -> tuple[str, ...] | None:
     return labels
 
 
+NUMBER_OF_EXPERTS: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1, le=1000)], config=ConfigDict(strict=True))
+
+
+def _experts(value: object, _: object) -> object:
+    """A number of experts, or the word that leaves it to the model."""
+    if isinstance(value, str):
+        if value != "auto":
+            raise ValueError("must be a whole number, or 'auto'")
+        return value
+    return NUMBER_OF_EXPERTS.validate_python(value)
+
+
 class Model(Section):
     """What is learned and how; the names are those of the estimators' arguments."""
 
     kind: Literal["regressor", "classifier"] = "regressor"
-    n_experts: int = Field(4, ge=1, le=1000)
+    n_experts: Annotated[int | Literal["auto"], WrapValidator(_experts)] = 4
+    """``"auto"`` lets the model choose among 1 to `max_experts`."""
+    max_experts: int = Field(6, ge=2, le=1000)
+    reseed: Literal["off", "auto"] = "off"
+    """Whether an expert that is starved or a duplicate is tried as half of another."""
     degree: int = Field(1, ge=1)
     gate_degree: int = Field(1, ge=1)
     covariance: Literal["diagonal", "full"] = "diagonal"
@@ -200,7 +218,7 @@ class Model(Section):
     @field_validator("warmup")
     @classmethod
     def _long_enough(cls, warmup: int | None, info: ValidationInfo) -> int | None:
-        needs = {"standardize": True, "prior_strength": 0.0}
+        needs = {"standardize": True, "prior_strength": 0.0, "n_experts": "auto"}
         needing = [name for name, value in needs.items() if warmup == 0 and info.data.get(name) == value]
         if needing:
             settings = " and ".join(f"model.{name} = {_shown(needs[name])}" for name in needing)

@@ -20,7 +20,7 @@ from streammoe.kernels.batch import (
 from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions, Prior
-from streammoe.types import FloatArray
+from streammoe.types import BoolArray, FloatArray
 
 TOLERANCE = 1e-7
 COLDEST = 0.3
@@ -38,6 +38,10 @@ class Buffer(NamedTuple):
     """(n, Q) targets, or (n, 1) class indexes."""
     weights: FloatArray
     """(n,)"""
+
+    def rows(self, chosen: BoolArray) -> Buffer:
+        """Some of them."""
+        return Buffer(*(np.ascontiguousarray(array[chosen]) for array in self))
 
 
 def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Prior:
@@ -88,6 +92,16 @@ class Em(NamedTuple):
         bent = bent_square(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
         total = self.family.log_prior(theta, self.prior, self.options) - 0.5 * self.prior.strength * bent
         return (total - float(np.sum(weights * losses))) / n, tau
+
+    def losses(self, theta: Parameters) -> FloatArray:
+        """(n,) −log s(y|x) of each row, without the prior."""
+        W, R, Y, _ = self.buffer
+        n = len(W)
+        losses = np.empty(n)
+        tau = np.empty((n, len(theta.experts)))
+        predictions = np.empty((n, Y.shape[1] if self.family.is_metric else theta.experts.shape[1] + 1))
+        self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, no_trace())
+        return losses
 
     def maximise(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:
         """Fit experts and gate to responsibilities, in place."""

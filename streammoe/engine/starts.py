@@ -19,8 +19,11 @@ STEEPNESS = 4.0
 
 
 def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[Parameters]:
-    """K-means on standardised (x, y); the gate is zero, or fitted to the labels, in turn ([MM] §5.1, plain and *)."""
-    points = np.ascontiguousarray(np.column_stack([_standardised(em.buffer.R[:, 1:]), _standardised(em.buffer.Y)]))
+    """K-means on standardised (x, y), of classes on x; gates zero, or fitted to the labels, in turn ([MM] §5.1, *)."""
+    points = _standardised(em.buffer.R[:, 1:])
+    if em.family.is_metric:
+        points = np.column_stack([points, _standardised(em.buffer.Y)])
+    points = np.ascontiguousarray(points)
     starts = []
     for at in range(count):
         tau = np.empty((len(points), K))

@@ -1,12 +1,15 @@
 """The start: a bounded buffer, batch EM from several starts, and the statistics to stream on from.
 
-Several families of starts are tried, since none wins everywhere: K-means on (x, y), which finds experts that live in
-different regions; gate first, which finds experts that cross; moments, which need no guess; and for classifiers
-annealing, which lets random experts part slowly. Everything is a function of the buffer and the seed.
+Several families of starts are tried, since none wins everywhere: K-means on (x, y), or on x where y is a class, which
+finds experts that live in different regions; gate first, which finds experts that cross; moments, which need no guess;
+and annealing, which lets random experts part slowly. Cross-validation tells which of the likeliest is best.
+Everything is a function of the buffer and the seed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +20,20 @@ from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_part
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import NEWTON_LIMIT
 from streammoe.kernels.state import LearningOptions
+from streammoe.types import FloatArray, IntArray
 
 GATE_STARTS_PER_RESTART = 4
 SHORT_ROUNDS = 8
 LONG_ROUNDS = 200
-FINALISTS = 3
+STAGES = ((SHORT_ROUNDS, 12), (40, 3))
+"""Rounds from each start, and how many go on; where EM is slow a few rounds do not tell which are the best."""
+FEW_STAGES = ((SHORT_ROUNDS, 1),)
 ANNEALED_ROUNDS = 30
+FOLDS = 4
+REFIT_ROUNDS = 20
+"""From a fit to all rows, to one that has not seen those of a fold."""
+ROWS_PER_PARAMETER = 6
+"""With fewer rows none can be spared to judge by."""
 WORK_LIMIT = 2e10
 """Multiply-adds that a warm-up may cost; wide models get fewer starts and rounds rather than a stall of minutes."""
 ROUND_LIMIT = 1e9
@@ -48,11 +59,15 @@ def default_size(family: Family, shape: Shape) -> int:
     >>> default_size(family, Shape(4, 1, 11, 11)), default_size(family, Shape(4, 1, 301, 301))
     (972, 1839)
     """
+    affordable = ROUND_LIMIT / _row_cost(family, shape)
+    return int(max(min(family.events_per_parameter * n_parameters(family, shape), affordable), 2 * shape.p_v, 400))
+
+
+def n_parameters(family: Family, shape: Shape) -> int:
+    """Numbers that a model of this shape learns."""
     K, N, p_w, p_v = shape
     variances = N if family.n_variances(1) else 0
-    parameters = (K - 1) * p_w + K * (N * p_v + variances)
-    affordable = ROUND_LIMIT / _row_cost(family, shape)
-    return int(max(min(family.events_per_parameter * parameters, affordable), 2 * p_v, 400))
+    return (K - 1) * p_w + K * (N * p_v + variances)
 
 
 def _row_cost(family: Family, shape: Shape) -> float:
@@ -103,34 +118,90 @@ def fit(
 
 
 def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Parameters:
-    """The likeliest fit: a few rounds from every start, then the best few run on."""
-    buffer = em.buffer
-    n, p_v = buffer.R.shape
+    """A few rounds from every start, many from the likeliest few, and the one of these that predicts best."""
+    n, p_v = em.buffer.R.shape
     if n_experts == 1:
         theta = em.under(np.ones((n, 1)))
         em.run(theta, LONG_ROUNDS if not em.family.is_metric else 1)
         return theta
-    shape = Shape(n_experts, len(em.prior.experts), buffer.W.shape[1], p_v)
+    shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
     affordable_rounds = WORK_LIMIT / (n * _row_cost(em.family, shape))
+    starts = _starts(em, n_experts, restarts, affordable_rounds, rng)
+    stages = STAGES if _can_afford_more(affordable_rounds) else FEW_STAGES
+    for rounds, kept in stages:
+        fits = [_Fit(em.run(theta, rounds), theta) for theta in starts]
+        finite = [fit for fit in fits if np.isfinite(fit.score)]
+        starts = [fit.theta for fit in sorted(finite, key=lambda fit: fit.score, reverse=True)[:kept]]
+    if not starts:
+        raise UnsoundError(["likelihood of every start"])
+    rounds = int(np.clip(affordable_rounds / 4 / len(starts), SHORT_ROUNDS, LONG_ROUNDS))
+    ended = [_Fit(em.run(theta, rounds), theta) for theta in starts]
+    folds = rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_parameters(em.family, shape) else None
+    return _best(ended, em, folds)
+
+
+class _Fit(NamedTuple):
+    score: float
+    """Penalised mean log-likelihood of the rows that it was fitted to."""
+    theta: Parameters
+
+
+def _starts(
+    em: Em, n_experts: int, restarts: int, affordable_rounds: float, rng: np.random.Generator
+) -> list[Parameters]:
+    """Starts of all families, fewer where they are dear."""
     affordable = max(int(affordable_rounds / 2 / SHORT_ROUNDS), 2)
-    starts = gate_first_starts(em, n_experts, GATE_STARTS_PER_RESTART * restarts, rng)
-    if em.family.is_metric:
-        starts = [*cluster_starts(em, n_experts, restarts, rng), *starts]
+    starts = [
+        *cluster_starts(em, n_experts, restarts, rng),
+        *gate_first_starts(em, n_experts, GATE_STARTS_PER_RESTART * restarts, rng),
+    ]
     # Both families keep a place where only a few starts are affordable.
     starts = starts[:: max(len(starts) // affordable, 1)]
-    can_afford_more = affordable_rounds > 4 * FINALISTS * SHORT_ROUNDS
-    if can_afford_more:
+    if _can_afford_more(affordable_rounds):
         starts += spectral_starts(em, n_experts, rng)
-    if not em.family.is_metric and affordable_rounds > 4 * ANNEALED_ROUNDS:
-        annealed = random_starts(em, n_experts, restarts + 1, rng)
+    if affordable_rounds > 4 * ANNEALED_ROUNDS:
+        # Only for classes have annealed starts been seen to find what no other did.
+        annealed = random_starts(em, n_experts, min(restarts, 2) if em.family.is_metric else restarts + 1, rng)
         for theta in annealed:
             em.anneal(theta, ANNEALED_ROUNDS)
-        starts = [*starts, *annealed]
-    scored = [(em.run(theta, SHORT_ROUNDS), -at, theta) for at, theta in enumerate(starts)]
-    if not any(np.isfinite(score) for score, *_ in scored):
-        raise UnsoundError(["likelihood of every start"])
-    n_finalists = FINALISTS if can_afford_more else 1
-    finalists = sorted((entry for entry in scored if np.isfinite(entry[0])), reverse=True, key=lambda e: e[:2])
-    rounds = int(np.clip(affordable_rounds / 2 / n_finalists, SHORT_ROUNDS, LONG_ROUNDS))
-    ended = [(em.run(theta, rounds), at, theta) for _, at, theta in finalists[:n_finalists]]
-    return max(ended, key=lambda e: e[:2])[2]
+        starts += annealed
+    return starts
+
+
+def _can_afford_more(rounds: float) -> bool:
+    return rounds > 2 * sum(rounds * kept for (_, kept), (rounds, _) in pairwise(STAGES))
+
+
+def _best(fits: Sequence[_Fit], em: Em, folds: IntArray | None) -> Parameters:
+    """The likeliest fit, unless another one predicts rows held out better, by more than the error of the difference.
+
+    A fit with an expert that answers for fewer rows than it has coefficients is only taken if there is no other: such
+    an expert goes through its rows, and the likelihood has no bound.
+    """
+    proper = [fit for fit in fits if not _is_degenerate(fit.theta, em)] or fits
+    best, *others = sorted(proper, key=lambda fit: fit.score, reverse=True)
+    if folds is None or not others:
+        return best.theta
+    losses = _held_out_losses(best.theta, em, folds)
+    for fit in others:
+        gains = losses - _held_out_losses(fit.theta, em, folds)
+        if gains.mean() > gains.std() / np.sqrt(len(gains)):
+            best, losses = fit, losses - gains
+    return best.theta
+
+
+def _held_out_losses(theta: Parameters, em: Em, folds: IntArray) -> FloatArray:
+    """(n,) −log s(y|x) of each row times its weight, after some rounds from θ on the rows of the other folds."""
+    losses = np.empty(len(folds))
+    for fold in range(FOLDS):
+        held = folds == fold
+        rest = em._replace(buffer=em.buffer.rows(~held))
+        refitted = Parameters(*(array.copy() for array in theta))
+        rest.run(refitted, REFIT_ROUNDS)
+        losses[held] = em._replace(buffer=em.buffer.rows(held)).losses(refitted)
+    return losses * em.buffer.weights
+
+
+def _is_degenerate(theta: Parameters, em: Em) -> bool:
+    _, tau = em.expect(theta)
+    return bool((tau * em.buffer.weights[:, None]).sum(axis=0).min() < theta.experts.shape[2] + 1)

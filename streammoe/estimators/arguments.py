@@ -14,11 +14,16 @@ from streammoe.engine import mm
 from streammoe.errors import ConfigError
 from streammoe.schedules import Schedule
 
+AUTO = "auto"
+RESEED = ("off", AUTO)
+
 
 class Arguments(base.Estimator):
     """The arguments that all estimators have; each adds its own, and rules for them."""
 
-    n_experts: int
+    n_experts: int | str
+    max_experts: int
+    reseed: str
     degree: int
     gate_degree: int
     schedule: Schedule | None
@@ -49,7 +54,7 @@ class Arguments(base.Estimator):
     def _rules(self) -> list[tuple[bool, str]]:
         """Rules for the arguments: whether each holds, and what to say if it does not."""
         whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
-        whole["max_levels"] = 1
+        whole |= {"max_levels": 1, "max_experts": 2}
         named = are_names(self.categorical) and are_names(self.timestamps)
         both = [name for name in self.categorical or () if name in (self.timestamps or ())] if named else []
         return [
@@ -64,11 +69,17 @@ class Arguments(base.Estimator):
             *(
                 (
                     is_whole(getattr(self, name), least),
-                    f"{name}: got {getattr(self, name)!r}; it must be a whole number ≥ {least}",
+                    f"{name}: got {getattr(self, name)!r}; it must be a whole number ≥ {least}"
+                    + (" or 'auto'" if name == "n_experts" else ""),
                 )
                 for name, least in whole.items()
-                if not (name == "warmup" and self.warmup is None)
+                if not (name == "warmup" and self.warmup is None) and not (name == "n_experts" and self.is_choosing)
             ),
+            (
+                not (self.warmup == 0 and self.is_choosing),
+                "n_experts: 'auto' needs a warm-up to judge candidates by; set warmup above 0, or a number",
+            ),
+            (self.reseed in RESEED, f"reseed: {self.reseed!r} is not known; choose one of 'off', 'auto'"),
             *(
                 (is_amount(getattr(self, name)), f"{name}: got {getattr(self, name)!r}; it must be a finite number ≥ 0")
                 for name in ("prior_strength", "range_factor")
@@ -91,6 +102,16 @@ class Arguments(base.Estimator):
             ),
             (self.bound in mm.BOUNDS, f"bound: {self.bound!r} is not known; choose one of {', '.join(mm.BOUNDS)}"),
         ]
+
+    @property
+    def is_choosing(self) -> bool:
+        """Whether the number of experts is for the model to choose."""
+        return isinstance(self.n_experts, str) and self.n_experts == AUTO
+
+    @property
+    def most_experts(self) -> int:
+        """How many experts there may be."""
+        return self.max_experts if isinstance(self.n_experts, str) else self.n_experts
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the constructor, as a checkpoint holds them."""

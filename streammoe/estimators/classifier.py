@@ -38,6 +38,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     ----------
     n_experts
         Number of experts K ≥ 1; 1 is recursive multinomial logistic regression.
+        ``"auto"`` chooses it: several are fitted in the warm-up, and the best three learn side by side until their
+        losses decide.
     classes
         All labels, known ahead: another one is then an error. ``None`` takes in labels as they appear.
     max_classes
@@ -73,6 +75,11 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         sin and cos of the time of day, of the week and of the year.
     max_levels
         Most levels of one category that get a column; events with others are learned without theirs.
+    max_experts
+        Most experts that ``n_experts="auto"`` tries.
+    reseed
+        ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
+        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it.
 
     Examples:
     --------
@@ -97,7 +104,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
 
     def __init__(
         self,
-        n_experts: int = 4,
+        n_experts: int | str = 4,
         *,
         degree: int = 1,
         gate_degree: int = 1,
@@ -115,6 +122,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
+        max_experts: int = 6,
+        reseed: str = "off",
     ) -> None:
         self._labels: list[Label] = []
         self._index: dict[Label, int] = {}
@@ -136,6 +145,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
             categorical=categorical,
             timestamps=timestamps,
             max_levels=max_levels,
+            max_experts=max_experts,
+            reseed=reseed,
         )
         for label in self.classes or ():
             self._add(label)
@@ -346,9 +357,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         rng = np.random.default_rng((self.seed, index))
         if self._warm_up is not None:
             self._warm_up.add_class(rng, n_features)
-        if self._state is not None:
-            self._start(with_class(self._state, rng, n_features, self.step_size))
-        self._options = self._new_options()
+        gamma = self.step_size
+        self._grow(lambda state: with_class(state, rng, n_features, gamma))
         return float(index)
 
     # -- Keeping it, and going on from given statistics ------------------------------------------------------------

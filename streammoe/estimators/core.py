@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, copy_array, copy_state, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError
@@ -26,10 +27,16 @@ class Core(Outputs):
         self._schedule = self.default_schedule if self.schedule is None else self.schedule
         self._encoder = self._new_encoder()
         self._state: MMState | None = None
+        self._race: Race | None = None
+        """Candidates side by side. State, residual and options are then those of the one that leads."""
+        self._reseeds = np.zeros(2, dtype=np.int64)
+        """How many experts were tried as half of another, and how many of those were kept."""
         self._warm_up: WarmUp | None = None
         self._residual = np.zeros(0)
         self._options = self._new_options()
         self._guard = PoisonGuard()
+        self._told: set[tuple[int, str]] = set()
+        """Which experts the log has told of, and what."""
 
     @property
     def n(self) -> int:
@@ -56,10 +63,28 @@ class Core(Outputs):
         encoder.set_columns(columns)
         return encoder
 
-    def _new_options(self) -> LearningOptions:
+    @property
+    def chosen_n_experts(self) -> int | None:
+        """K of the mixture that serves now; None before there is one. It may change while candidates race."""
+        return None if self._state is None else len(self._state.masses)
+
+    @property
+    def n_candidates(self) -> int:
+        """How many mixtures learn side by side: 0 before there is one, 1 unless there is a race."""
+        if self._race is not None:
+            return len(self._race.runners)
+        return 0 if self._state is None else 1
+
+    @property
+    def n_reseeds(self) -> tuple[int, int]:
+        """How many experts were tried as half of another, and how many of those were kept."""
+        tried, kept = self._reseeds.tolist()
+        return tried, kept
+
+    def _new_options(self, n_experts: int | None = None) -> LearningOptions:
         return mm.learning_options(
             bound=self.bound,
-            n_experts=self.n_experts,
+            n_experts=n_experts or self.chosen_n_experts or self.most_experts,
             n_rows=self._family.n_rows(self._n_outputs),
             prior_strength=self.prior_strength,
             averaging=self.averaging,
@@ -71,6 +96,11 @@ class Core(Outputs):
     def set_range_factor(self, range_factor: float) -> None:
         """Judge from now on by another `range_factor`; it says nothing about what was learned."""
         self.range_factor = self._encoder.range_factor = range_factor
+        self._guard.forget()
+
+    def set_reseed(self, reseed: str) -> None:
+        """Let idle experts be tried as half of another from now on (``"auto"``), or no more (``"off"``)."""
+        self.reseed = reseed
         self._guard.forget()
 
     def set_max_levels(self, max_levels: int) -> None:
@@ -86,9 +116,28 @@ class Core(Outputs):
 
     # -- Growing -------------------------------------------------------------------------------------------------------
 
+    def _runner(self, state: MMState) -> Runner:
+        """A candidate that goes on from a state."""
+        residual = mm.new_residual(self._family, state, self._n_outputs)
+        return Runner(state, residual, self._new_options(len(state.masses)))
+
     def _start(self, state: MMState) -> None:
-        self._state = state
-        self._residual = mm.new_residual(self._family, state, self._n_outputs)
+        self._race = None
+        self._state, self._residual, self._options = self._runner(state)
+
+    def _start_race(self, race: Race) -> None:
+        self._race = race
+        self._state, self._residual, self._options = race.leader()
+
+    def _grow(self, change: Callable[[MMState], MMState]) -> None:
+        """Let the mixture, or each candidate, go on as a state with more columns or classes."""
+        if self._race is not None:
+            self._race.each(lambda state: self._runner(change(state)))
+            self._start_race(self._race)
+        elif self._state is not None:
+            self._start(change(self._state))
+        else:
+            self._options = self._new_options()
 
     def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""
@@ -114,8 +163,7 @@ class Core(Outputs):
         expert_at = encoder.moved(layout, self.degree)
         if self._warm_up is not None:
             self._warm_up.widen(len(encoder.fields), expert_at, encoder.expert_width)
-        if self._state is not None:
-            self._start(widen(self._state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
+        self._grow(lambda state: widen(state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
 
     # -- The way back --------------------------------------------------------------------------------------------------
 
@@ -125,13 +173,18 @@ class Core(Outputs):
             self._encoder.copy(),
             {name: getattr(self, name).copy() for name in self.growing},
             None if self._warm_up is None else self._warm_up.copy(),
-            None if self._state is None else copy_state(self._state, spare and spare.state),
+            None if self._state is None or self._race else copy_state(self._state, spare and spare.state),
             copy_array(self._residual, spare and spare.residual),
             self._options,
+            self._race and self._race.copy(),
+            self._reseeds.copy(),
         )
 
     def go_back(self, copied: Copied) -> None:
         """The inverse of `copied`, which is used up by it."""
-        self._encoder, outputs, self._warm_up, self._state, self._residual, self._options = copied
+        self._encoder, outputs, self._warm_up, self._state, self._residual, self._options = copied[:6]
+        self._race, self._reseeds = copied.race, copied.reseeds
+        if copied.race is not None:
+            self._start_race(copied.race)
         for name, value in outputs.items():
             setattr(self, name, value)

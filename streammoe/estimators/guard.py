@@ -7,13 +7,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from streammoe.engine.racing import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.tables import Events
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
-from streammoe.types import FloatArray
+from streammoe.types import FloatArray, IntArray
 
 EVERY = 64
 """Rows after which what was learned is copied anew. A copy costs about as much as learning one event, whatever the
@@ -32,6 +33,9 @@ class Copied(NamedTuple):
     state: MMState | None
     residual: FloatArray
     options: LearningOptions
+    race: Race | None
+    """Where there is one, it holds the state."""
+    reseeds: IntArray
 
 
 class Guarded(Protocol):

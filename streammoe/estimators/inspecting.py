@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.life import life
 from streammoe.engine.state import is_finite
 from streammoe.estimators.stepping import Stepping
 from streammoe.types import FloatArray
@@ -27,7 +28,7 @@ class Inspecting(Stepping):
         return self._of_mixture(tau)
 
     def _of_mixture(self, values: FloatArray) -> FloatArray:
-        return np.full(self.n_experts, np.nan) if self._state is None else values[0]
+        return np.full(self.most_experts, np.nan) if self._state is None else values[0]
 
     @property
     def feature_names(self) -> list[Any]:
@@ -57,9 +58,33 @@ class Inspecting(Stepping):
     def masses(self) -> FloatArray:
         """(K,) share of each expert, m_k / Σ m; NaN during warm-up."""
         if self._state is None:
-            return np.full(self.n_experts, np.nan)
+            return np.full(self.most_experts, np.nan)
         shares: FloatArray = self._state.masses / self._state.masses.sum()
         return shares
+
+    def experts(self) -> list[dict[str, Any]]:
+        """How each expert fares; empty during warm-up.
+
+        Returns:
+            For each expert ``share``, of the events that it answers for; ``loss``, the mean −log e_k(y|x) of those, in
+            the target's own units; ``nearest``, the expert that says most nearly the same, or None, and ``divergence``
+            from it in nats an event, or None; ``condition``: "alive", "starved" or "duplicate" (docs/experts.md).
+        """
+        if self._state is None:
+            return []
+        found = life(self._family, self._state, self._options)
+        scale = float(np.sum(np.log(self._encoder.scaler.target_scale)))
+        alone = len(found.shares) == 1
+        return [
+            {
+                "share": float(found.shares[k]),
+                "loss": float(found.losses[k]) + scale,
+                "nearest": None if alone else int(found.nearest[k]),
+                "divergence": None if alone else float(found.divergences[k]),
+                "condition": "starved" if found.starved[k] else "duplicate" if found.duplicate[k] else "alive",
+            }
+            for k in range(len(found.shares))
+        ]
 
     @property
     def convergence_residual(self) -> float:

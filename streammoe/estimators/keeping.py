@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from streammoe.engine import mm
-from streammoe.engine.state import restored_state, state_arrays
+from streammoe.engine.racing import Race, Runner
+from streammoe.engine.state import MMState, restored_state, state_arrays
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import PoisonedModel
 from streammoe.estimators.arguments import restored_arguments
 from streammoe.estimators.core import Core
 from streammoe.persistence import durable, pieces, state_digest
-from streammoe.restoring import array_of, must_be, shown
+from streammoe.restoring import LARGEST_COUNT, array_of, must_be, shown
 from streammoe.types import AnyArray
 
-_OWN = ("encoder.", "state.", "warmup.")
+MOST_RUNNERS = 16
+"""Candidates side by side, at most; more in a checkpoint are not a model's."""
+_OWN = ("encoder.", "state.", "warmup.", "race.")
 """How the names of arrays begin that are a model's and shape it."""
 
 
@@ -40,7 +42,12 @@ class Keeping(Core):
         Raises:
             PoisonedModel: a number in them is not finite, so that they must not be kept.
         """
-        arrays = {**self._shaping_arrays(), "diagnostics.residual": self._residual}
+        residuals = [self._residual] if self._race is None else [runner.residual for runner in self._race.runners]
+        arrays = {
+            **self._shaping_arrays(),
+            "diagnostics.residual": np.concatenate(residuals),
+            "diagnostics.reseeds": self._reseeds,
+        }
         poisoned = [name for name, array in arrays.items() if not _may_be_kept(name, array)]
         if poisoned:
             message = (
@@ -54,7 +61,12 @@ class Keeping(Core):
         arrays = {**self._encoder.arrays(), **self._output_arrays()}
         if self._warm_up is not None:
             arrays |= self._warm_up.arrays()
-        if self._state is not None:
+        if self._race is not None:
+            arrays["race.totals"] = self._race.totals
+            arrays["race.counts"] = np.array([self._race.until, self._race.expert], dtype=np.int64)
+            for at, runner in enumerate(self._race.runners):
+                arrays |= state_arrays(runner.state, f"race.{at}")
+        elif self._state is not None:
             arrays |= state_arrays(self._state, "state")
         return arrays
 
@@ -88,25 +100,72 @@ class Keeping(Core):
         model._restore_state(arrays)
         unknown = sorted({name for name in arrays if name.startswith(_OWN)} - model._shaping_arrays().keys())
         must_be(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
-        model._options = model._new_options()
+        if model._state is None:
+            model._options = model._new_options()
         return model
 
     def _restore_state(self, arrays: Mapping[str, AnyArray]) -> None:
         """The state, or what there is before the warm-up is over; both do not go together."""
-        family, Q, p_v = self._family, self._n_outputs, self._encoder.expert_width
-        size = 0
-        must_be(Q or not ("state.n" in arrays or "warmup.X" in arrays), "there is a state of a model without outputs")
-        if "state.n" in arrays:
-            p_w = self._encoder.gate_width
-            self._state = restored_state(
-                arrays, "state", family, n_experts=self.n_experts, n_outputs=Q, p_w=p_w, p_v=p_v
-            )
-            size = len(mm.new_residual(family, self._state, Q))
+        Q, p_v = self._n_outputs, self._encoder.expert_width
+        places = ["state"] if "state.n" in arrays else []
+        totals = np.zeros(1)
+        if "race.totals" in arrays:
+            must_be(not places, "there are arrays of both a mixture and a race of several")
+            totals = array_of(arrays, "race.totals", "float64", (None,))
+            must_be(2 <= len(totals) <= MOST_RUNNERS, f"array race.totals holds {len(totals)} candidates")
+            places = [f"race.{at}" for at in range(len(totals))]
+        must_be(Q or not (places or "warmup.X" in arrays), "there is a state of a model without outputs")
+        runners = [self._runner(self._restored_state(arrays, place)) for place in places]
+        residual = array_of(
+            arrays, "diagnostics.residual", "float64", (sum(len(runner.residual) for runner in runners),)
+        )
+        cuts = np.cumsum([len(runner.residual) for runner in runners])[:-1]
+        runners = [
+            runner._replace(residual=part.copy())
+            for runner, part in zip(runners, np.split(residual, cuts) if runners else [], strict=True)
+        ]
+        if len(runners) > 1:
+            until, expert = self._race_counts(arrays, runners)
+            self._start_race(Race(runners, totals.copy(), until, expert))
+        elif runners:
+            self._state, self._residual, self._options = runners[0]
         elif "warmup.X" in arrays:
             n_fields = len(self._encoder.fields)
-            self._warm_up = WarmUp.from_arrays(family, arrays, n_outputs=Q, n_fields=n_fields, p_v=p_v)
+            self._warm_up = WarmUp.from_arrays(self._family, arrays, n_outputs=Q, n_fields=n_fields, p_v=p_v)
             self._encoder.check_rows(self._warm_up.X)
-        self._residual = array_of(arrays, "diagnostics.residual", "float64", (size,))
+        # Checkpoints of version 0.1 know no experts that begin anew.
+        given = {"diagnostics.reseeds": self._reseeds, **arrays}
+        self._reseeds = array_of(given, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
+
+    def _restored_state(self, arrays: Mapping[str, AnyArray], place: str) -> MMState:
+        K = self.most_experts
+        if self.is_choosing:
+            found = len(array_of(arrays, f"{place}.masses", "float64", (None,)))
+            must_be(0 < found <= K, f"array {place}.masses speaks of {found} experts; there may be 1 to {K}")
+            K = found
+        encoder = self._encoder
+        return restored_state(
+            arrays,
+            place,
+            self._family,
+            n_experts=K,
+            n_outputs=self._n_outputs,
+            p_w=encoder.gate_width,
+            p_v=encoder.expert_width,
+        )
+
+    def _race_counts(self, arrays: Mapping[str, AnyArray], runners: Sequence[Runner]) -> tuple[int, int]:
+        """When a race is decided, and the expert that it is about."""
+        until, expert = array_of(arrays, "race.counts", "int64", (2,), least=-1.0, most=LARGEST_COUNT).tolist()
+        counts = {int(runner.state.n[0]) for runner in runners}
+        must_be(len(counts) == 1, f"the candidates of a race have learned different numbers of events: {counts}")
+        must_be(until > max(counts), f"array race.counts ends a race at {until} that goes on at {max(counts)}")
+        same = {len(runner.state.masses) for runner in runners}
+        must_be(
+            expert < 0 or (len(same) == 1 and expert < max(same)),
+            f"array race.counts names expert {expert}, and candidates have {same} of them",
+        )
+        return until, expert
 
 
 def _may_be_kept(name: str, array: AnyArray) -> bool:

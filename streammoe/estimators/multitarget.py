@@ -38,6 +38,8 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     ----------
     n_experts
         Number of experts K ≥ 1.
+        ``"auto"`` chooses it: several are fitted in the warm-up, and the best three learn side by side until their
+        losses decide.
     degree
         Highest power of each input that experts see.
     gate_degree
@@ -72,6 +74,11 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         sin and cos of the time of day, of the week and of the year.
     max_levels
         Most levels of one category that get a column; events with others are learned without theirs.
+    max_experts
+        Most experts that ``n_experts="auto"`` tries.
+    reseed
+        ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
+        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it.
 
     Examples:
     --------
@@ -90,7 +97,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
 
     def __init__(
         self,
-        n_experts: int = 4,
+        n_experts: int | str = 4,
         *,
         degree: int = 1,
         gate_degree: int = 1,
@@ -107,6 +114,8 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
+        max_experts: int = 6,
+        reseed: str = "off",
     ) -> None:
         self._targets: list[Any] = []
         super().__init__(
@@ -126,6 +135,8 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
             categorical=categorical,
             timestamps=timestamps,
             max_levels=max_levels,
+            max_experts=max_experts,
+            reseed=reseed,
         )
 
     covariance: str

@@ -71,7 +71,8 @@ class Parameters(Core):
         """Go on from these statistics; the model knows its outputs already."""
         encoder, family, Q = self._encoder, self._family, self._n_outputs
         encoder.set_features(feature_names)
-        K, N, p_w, p_v = self.n_experts, family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
+        K = len(parameters["experts"]) if self.is_choosing else self.most_experts
+        N, p_w, p_v = family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
         wide_w, wide_v = encoder.gate_width, encoder.expert_width
         n_variances = family.n_variances(Q)
         variances = family.variances_of(np.ones(n_variances), K)

@@ -6,7 +6,9 @@ import logging
 
 import numpy as np
 
-from streammoe.engine import em, mm, warmup
+from streammoe.engine import choice, em, mm, warmup
+from streammoe.engine.choice import Entrant
+from streammoe.engine.racing import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.estimators.core import Core
@@ -24,39 +26,58 @@ class Starting(Core):
             return self.warmup
         encoder = self._encoder
         n_rows = self._family.n_rows(self._n_outputs)
-        shape = warmup.Shape(self.n_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
+        shape = warmup.Shape(self.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
         return warmup.default_size(self._family, shape)
 
     def _end_warm_up(self, warm_up: WarmUp) -> None:
         X, Y, weights = warm_up.rows()
         LOGGER.info(
-            "warm-up: fitting %d experts with %d features to %d events",
-            self.n_experts,
+            "warm-up: fitting %s experts with %d features to %d events",
+            f"1 to {self.max_experts}" if self.is_choosing else self.n_experts,
             self._encoder.n_expert_features,
             len(X),
         )
         try:
-            state = self._fitted(X, Y, weights)
+            entrants = self._fitted(X, Y, weights)
         except UnsoundError as error:
             LOGGER.warning(
                 "warm-up: nothing finite comes of a fit (%s); fitting once more, to all events alike and with values "
                 "that are far out moved to the edge of the others",
                 error,
             )
-            state = self._fitted_to_what_is_near(X, Y)
+            entrants = self._fitted_to_what_is_near(X, Y)
         self._warm_up = None
-        self._start(state)
+        if len(entrants) == 1:
+            self._start(entrants[0].state)
+            if self.is_choosing:
+                LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", self.max_experts, self._n_serving())
+            return
+        runners = [self._runner(entrant.state) for entrant in entrants]
+        totals = np.array([entrant.total for entrant in entrants])
+        until = len(X) + choice.race_length(len(X))
+        self._start_race(Race(runners, totals, until))
+        LOGGER.info(
+            "warm-up: %s experts are the best of 1 to %d; they learn side by side until event %d",
+            ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
+            self.max_experts,
+            until,
+        )
 
-    def _fitted_to_what_is_near(self, X: FloatArray, Y: FloatArray) -> MMState:
-        """The state after a warm-up on rows of which nothing finite comes; of random experts in the worst case."""
+    def _n_serving(self) -> int:
+        K = self.chosen_n_experts
+        assert K is not None  # noqa: S101 - for the type checker; callers have started a mixture
+        return K
+
+    def _fitted_to_what_is_near(self, X: FloatArray, Y: FloatArray) -> list[Entrant]:
+        """The entrants after a warm-up on rows of which nothing finite comes; of random experts in the worst case."""
         try:
             return self._fitted(winsorised(X), winsorised(Y) if self._family.is_metric else Y, np.ones(len(X)))
         except UnsoundError as error:
             LOGGER.warning("warm-up: nothing finite comes of that either (%s); starting from random experts", error)
-        return self._random_start()._replace(n=np.array([len(X)], dtype=np.int64))
+        return [Entrant(self._random_start()._replace(n=np.array([len(X)], dtype=np.int64)), 0.0)]
 
-    def _fitted(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> MMState:
-        """The state after a warm-up on these rows, whose scales are taken.
+    def _fitted(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> list[Entrant]:
+        """The states after a warm-up on these rows, whose scales are taken: one, or the best of several K.
 
         Raises:
             UnsoundError: nothing finite comes of them.
@@ -65,20 +86,36 @@ class Starting(Core):
         self._encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
         scaler = self._encoder.scaler
         W, R = self._encoder.design(X)
-        return warmup.fit(
+        buffer = em.Buffer(W, R, (Y - scaler.target_center) / scaler.target_scale, np.ascontiguousarray(weights))
+
+        def fit(n_experts: int) -> MMState:
+            return warmup.fit(
+                self._family,
+                buffer,
+                n_experts=n_experts,
+                n_outputs=self._n_outputs,
+                restarts=self.warmup_restarts,
+                seed=self.seed,
+                options=self._new_options(n_experts),
+            )
+
+        if not self.is_choosing:
+            return [Entrant(fit(self.most_experts), 0.0)]
+        encoder = self._encoder
+        return choice.entrants(
             self._family,
-            em.Buffer(W, R, (Y - scaler.target_center) / scaler.target_scale, np.ascontiguousarray(weights)),
-            n_experts=self.n_experts,
+            buffer,
+            fit,
+            max_experts=self.max_experts,
             n_outputs=self._n_outputs,
-            restarts=self.warmup_restarts,
-            seed=self.seed,
-            options=self._options,
+            p_w=encoder.n_gate_features,
+            p_v=encoder.n_expert_features,
         )
 
     def _random_start(self) -> MMState:
         return mm.random_start(
             self._family,
-            n_experts=self.n_experts,
+            n_experts=1 if self.is_choosing else self.most_experts,
             p_w=self._encoder.gate_width,
             p_v=self._encoder.expert_width,
             n_outputs=self._n_outputs,

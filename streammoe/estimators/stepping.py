@@ -8,12 +8,12 @@ import numpy as np
 
 from streammoe.engine import mm
 from streammoe.engine.warming import WarmUp
-from streammoe.estimators.starting import Starting
+from streammoe.estimators.living import Living
 from streammoe.kernels.state import Trace
 from streammoe.types import FloatArray
 
 
-class Stepping(Starting):
+class Stepping(Living):
     """Learns and scores rows that were checked, in the model's own order of fields, with categories as codes."""
 
     def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
@@ -41,22 +41,54 @@ class Stepping(Starting):
         return mm.joined([first, rest])
 
     def _step(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+        """Learn rows by steps; what is due at a count happens right behind the event that brings it."""
+        learned = np.cumsum(~np.isnan(Y[:, 0]))
+        runs = []
+        start = before = 0
+        while True:
+            room = self._next_event() - self.n
+            stop = min(int(np.searchsorted(learned, before + room)) + 1, len(X))
+            runs.append(self._step_on(X[start:stop], Y[start:stop], weights[start:stop], traced=traced))
+            reached = stop > 0 and learned[stop - 1] == before + room
+            if reached:
+                self._happen()
+                before += room
+            if stop == len(X):
+                return mm.joined(runs)
+            start = stop
+
+    def _step_on(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+        """The same where nothing is due, but maybe at the end."""
         assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
         scaler = self._encoder.scaler
         W, R = self._encoder.design(X)
-        scores = mm.learn(
-            self._family,
-            self._state,
-            self._residual,
-            self._options,
-            self._schedule,
-            W,
-            R,
-            (Y - scaler.target_center) / scaler.target_scale,
-            weights=weights,
-            n_outputs=self._n_outputs,
-            traced=traced,
-        )
+        targets = (Y - scaler.target_center) / scaler.target_scale
+        if self._race is not None:
+            scores = self._race.learn(
+                self._family,
+                self._schedule,
+                W,
+                R,
+                targets,
+                weights=weights,
+                n_outputs=self._n_outputs,
+                traced=traced,
+            )
+            self._start_race(self._race)
+        else:
+            scores = mm.learn(
+                self._family,
+                self._state,
+                self._residual,
+                self._options,
+                self._schedule,
+                W,
+                R,
+                targets,
+                weights=weights,
+                n_outputs=self._n_outputs,
+                traced=traced,
+            )
         return self._in_own_units(scores)
 
     def _score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mm.Scores, FloatArray]:

@@ -122,10 +122,11 @@ class _Run:
             baseline(classify=classify, outputs=outputs),
         ]
         self.scores = _LabelCurves() if classify else _NumberCurves(outputs)
-        self.sink = _ShareSink(settings.model.n_experts)
+        model = model_from(settings)
+        self.sink = _ShareSink(model.most_experts)
         writer = PredictionWriter(self.sink, 0.0, gate=True) if shares else None
         self.schema = schema
-        self.pipeline = Pipeline(model_from(settings), schema, self.scores, writer)
+        self.pipeline = Pipeline(model, schema, self.scores, writer)
         self.seconds = 0.0
         self.found = Evaluation(
             source_name, ", ".join(schema.targets), classify, self.pipeline.model, settings.learning_settings()
@@ -279,4 +280,5 @@ class _ShareSink(PredictionSink):
 
 
 def _experts(model: MixtureOfExperts) -> str:
-    return f"{model.n_experts} expert{'s' if model.n_experts > 1 else ''}"
+    K = model.chosen_n_experts or model.most_experts
+    return f"{K} expert{'s' if K > 1 else ''}"

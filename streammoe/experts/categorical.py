@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.experts.contract import Family, Parameters
+from streammoe.experts.contract import Family, Parameters, squared_differences
 from streammoe.experts.gaussian import expert_grams
 from streammoe.kernels import categorical
 from streammoe.kernels.batch import adaptive_weights, bent_square, fit_softmax, majorize_softmax, softmax_rows
-from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
+
+DRAWS = 64
+"""Inputs over which the entropy of an expert is averaged."""
 
 
 class Categorical(Family):
@@ -108,6 +111,26 @@ class Categorical(Family):
                 n + prior.strength,
             )
         return grams
+
+    def expert_losses(self, state: MMState) -> FloatArray:
+        """The mean entropy of what an expert says, over inputs with the mean and covariance of those it answers for.
+
+        That is its loss wherever its probabilities are right, and needs no statistics beside those of the algorithm.
+        """
+        draws = np.random.default_rng(0).normal(size=(DRAWS, state.experts.shape[2]))
+        losses = np.empty(len(state.experts))
+        for k, expert in enumerate(state.average_experts):
+            losses[k] = categorical.expected_entropy(expert, state.expert_grams[k], draws)
+        return losses
+
+    def divergences(self, state: MMState, options: LearningOptions) -> FloatArray:
+        """An upper bound: (p − q)ᵀ d ≤ dᵀ A d for logits that differ by d, with the curvature A of the surrogate."""
+        squares = squared_differences(state)
+        a, b = options.expert_curvature
+        c = b / (1.0 + b * squares.shape[2])
+        bent = np.einsum("ijqq->ij", squares) - c * np.sum(squares, axis=(2, 3))
+        found: FloatArray = 0.5 / a * bent
+        return found
 
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + self.n_rows(n_outputs) * p_v + 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, Prior
+from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -90,6 +91,29 @@ class Family(ABC):
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         """Entries of one expert in the convergence residual."""
 
+    def expert_losses(self, state: MMState) -> FloatArray:
+        """(K,) what an event costs the expert that answers for it: the mean of −log e_k(y|x), weighted by τ_k.
+
+        Unless a family says otherwise, ½ Σ_q log 2πe σ²_kq: exact for normal distributions, whose variance is the
+        running mean of their squared errors.
+        """
+        losses: FloatArray = 0.5 * np.sum(np.log(2.0 * math.pi * math.e * state.variances), axis=1)
+        return losses
+
+    def divergences(self, state: MMState, options: LearningOptions) -> FloatArray:
+        """(K, K) how far what two experts say is apart: the mean of both Kullback-Leibler divergences, in nats.
+
+        It is a mean over the inputs that either of them answers for, by their Gram matrices, and about the served
+        parameters. 0 on the diagonal. Unless a family says otherwise, that of normal distributions with a mean and a
+        variance for each output.
+        """
+        variances = state.average_variances
+        ratios = variances[:, None] / variances[None]
+        spread = 0.25 * np.sum(ratios + 1.0 / ratios - 2.0, axis=2)
+        sharpness = 0.25 * (1.0 / variances[:, None] + 1.0 / variances[None])
+        found: FloatArray = spread + np.einsum("ijq,ijqq->ij", sharpness, squared_differences(state))
+        return found
+
     def n_targets(self, n_outputs: int) -> int:
         """Columns of Y."""
         return n_outputs
@@ -112,3 +136,16 @@ class Family(ABC):
     def start_prior(self, prior: Prior) -> Prior:
         """The weak prior under which one expert is fitted to a buffer, for the prior's own target."""
         return prior._replace(strength=1e-3)
+
+
+def squared_differences(state: MMState) -> FloatArray:
+    """(K, K, N, N) E[(Υ_i − Υ_j) r rᵀ (Υ_i − Υ_j)ᵀ] of the served coefficients, over the inputs of both experts."""
+    K, N, _ = state.experts.shape
+    found = np.zeros((K, K, N, N))
+    for i in range(K):
+        for j in range(i):
+            apart = state.average_experts[i] - state.average_experts[j]
+            gram = state.decay[0] * (state.expert_grams[i] + state.expert_grams[j])
+            gram /= state.masses[i] + state.masses[j]
+            found[i, j] = found[j, i] = np.einsum("qj,cj->qc", np.einsum("qi,ij->qj", apart, gram), apart)
+    return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from streammoe.experts.contract import Parameters
+from streammoe.experts.contract import Parameters, squared_differences
 from streammoe.experts.gaussian import Gaussian
 from streammoe.kernels import gaussian_full
 from streammoe.kernels.batch import fit_covariances, fit_linear
-from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.types import FloatArray
 
 
@@ -50,15 +52,35 @@ class GaussianFull(Gaussian):
         share = prior.strength / len(theta.experts)
         apart = theta.experts - prior.experts
         scatter = np.einsum("kqj,j,kcj->kqc", apart, prior.expert_gram, apart) + np.diag(prior.variances)
-        # A singular Σ has no density worth the name; the kernels' floor on pivots, in units of each variance.
-        ridge = 1e-14 * np.einsum("kqq->kq", theta.variances)[:, :, None] * np.eye(len(prior.variances))
-        covariances = theta.variances + ridge
+        covariances = _regular(theta.variances)
         _, log_determinants = np.linalg.slogdet(covariances)
         traces = np.einsum("kqq->k", np.linalg.solve(covariances, scatter))
         return float(-0.5 * share * np.sum(log_determinants + traces))
 
+    def expert_losses(self, state: MMState) -> FloatArray:
+        _, log_determinants = np.linalg.slogdet(_regular(state.variances))
+        losses: FloatArray = 0.5 * (log_determinants + state.variances.shape[1] * math.log(2.0 * math.pi * math.e))
+        return losses
+
+    def divergences(self, state: MMState, options: LearningOptions) -> FloatArray:
+        covariances = _regular(state.average_variances)
+        inverses = np.linalg.inv(covariances)
+        spread = np.einsum("iqc,jcq->ij", inverses, covariances)
+        sharpness = inverses[:, None] + inverses[None]
+        squares = np.einsum("ijqc,ijcq->ij", sharpness, squared_differences(state))
+        found: FloatArray = 0.25 * (spread + spread.T + squares) - 0.5 * covariances.shape[1]
+        return found
+
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + n_outputs * p_v + n_outputs * n_outputs + 1
+
+
+def _regular(covariances: FloatArray) -> FloatArray:
+    """Σ with the kernels' floor on pivots, in units of each variance: a singular one has no density worth the name."""
+    regular: FloatArray = covariances + 1e-14 * np.einsum("kqq->kq", covariances)[:, :, None] * np.eye(
+        covariances.shape[1]
+    )
+    return regular
 
 
 FAMILY = GaussianFull()

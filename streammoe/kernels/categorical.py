@@ -201,6 +201,46 @@ def learn_rows(
     return is_sound_after(state, Y, losses, predictions)
 
 
+@jit
+def expected_entropy(expert: FloatArray, gram: FloatArray, draws: FloatArray) -> float:
+    """The mean entropy of softmax(0, C r) over normal r whose second moments are those of a Gram matrix.
+
+    Args:
+        expert: (M−1, p).
+        gram: (p, p), any multiple of E[r rᵀ], the first entry of r being 1.
+        draws: (S, p) standard normal.
+    """
+    p = gram.shape[0]
+    factor = np.zeros((p, p))
+    # The Cholesky factor of E[r rᵀ] has the mean in its first column, and the covariance's factor beside it.
+    for i in range(p):
+        for j in range(i + 1):
+            left = gram[i, j] / gram[0, 0]
+            for m in range(j):
+                left -= factor[i, m] * factor[j, m]
+            if i > j:
+                factor[i, j] = left / factor[j, j] if factor[j, j] > 0.0 else 0.0
+            elif left > VANISHED:
+                factor[i, i] = math.sqrt(left)
+    r = np.empty(p)
+    probabilities = np.empty(expert.shape[0] + 1)
+    total = 0.0
+    for draw in draws:
+        for i in range(p):
+            r[i] = factor[i, 0]
+            for j in range(1, i + 1):
+                r[i] += factor[i, j] * draw[j]
+        probabilities[0] = 0.0
+        for m in range(expert.shape[0]):
+            probabilities[m + 1] = dot(expert[m], r)
+        softmax(probabilities)
+        for probability in probabilities:
+            if probability > 0.0:
+                total -= probability * math.log(probability)
+    mean: float = total / draws.shape[0]
+    return mean
+
+
 @inline
 def step(
     state: MMState,

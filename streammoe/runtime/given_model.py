@@ -13,6 +13,8 @@ from streammoe.runtime.pipeline import Schema
 
 OF_THE_WARM_UP = {"warmup", "warmup_restarts"}
 """Arguments that say nothing any more once the warm-up is over."""
+TAKEN_OVER = {"range_factor", "reseed"}
+"""Arguments that are those of the settings, whatever the model had."""
 OF_THE_SCHEMA = {"categorical", "timestamps"}
 """Arguments that a configuration has in ``[schema]``."""
 
@@ -22,7 +24,7 @@ def given_model(path: Path, like: MixtureOfExperts, schema: Schema) -> MixtureOf
 
     Args:
         path: a file, or a daemon's checkpoint folder, of which only the model is taken.
-        like: an empty model as the settings describe it. Its `range_factor` is taken over: that may change.
+        like: an empty model as the settings describe it. Its `range_factor` and `reseed` are taken over.
         schema: of the settings.
 
     Raises:
@@ -36,6 +38,7 @@ def given_model(path: Path, like: MixtureOfExperts, schema: Schema) -> MixtureOf
             "Change the settings, or fit a model with these"
         )
     model.set_range_factor(like.range_factor)
+    model.set_reseed(like.reseed)
     return model
 
 
@@ -46,7 +49,7 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     given, wanted = as_settings(model), as_settings(like)
     for name in given:
         passed = name in OF_THE_WARM_UP and not model.is_warming_up
-        if given[name] != wanted[name] and name != "range_factor" and not passed:
+        if given[name] != wanted[name] and name not in TAKEN_OVER and not passed:
             section = "schema" if name in OF_THE_SCHEMA else "model"
             yield f"{section}.{name} is {wanted[name]!r}, and it has {given[name]!r}"
     fields = model.fields

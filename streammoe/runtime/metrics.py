@@ -18,6 +18,10 @@ CHECKPOINT_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1
 REFUSED = "refused"
 RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
+RESEED_OUTCOMES = ("tried", "kept")
+CONDITIONS = ("alive", "starved", "duplicate")
+COMPARED_EVERY = 1_000
+"""Events between two comparisons of all experts."""
 
 
 class Metric(NamedTuple):
@@ -55,6 +59,17 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_warming_up": Metric(Gauge, "1 while events go to the warm-up buffer, else 0"),
     "streammoe_step_size": Metric(Gauge, "Step size of the next event"),
     "streammoe_expert_mass": Metric(Gauge, "Share of the events that an expert answers for", ("expert",)),
+    "streammoe_expert_loss": Metric(
+        Gauge, "Mean of -log e_k(y|x) over the events that an expert answers for", ("expert",)
+    ),
+    "streammoe_expert_divergence": Metric(
+        Gauge, "Mean symmetric divergence between what an expert says and the nearest other, in nats", ("expert",)
+    ),
+    "streammoe_experts": Metric(Gauge, "Experts by how they fare", ("condition",)),
+    "streammoe_model_candidates": Metric(Gauge, "Mixtures that learn side by side; 1 unless there is a race"),
+    "streammoe_reseeds_total": Metric(
+        Counter, "Experts that began anew as half of another, since the first start", ("outcome",)
+    ),
     "streammoe_convergence_residual": Metric(
         Gauge, "Norm of the mean of S - s over the mean of its norm: near 0 at a stationary point, 1 far from one"
     ),
@@ -106,10 +121,15 @@ class Metrics:
                 made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
         self._checkpoint_at = time.monotonic()
+        self._compared: tuple[int | None, int] = (None, -COMPARED_EVERY)
+        """How many experts were last compared, and how many events the model had learned then."""
+        self._reseeds = (0, 0)
         self._status = SourceStatus(ready=False, connected=False)
         self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
         for outcome in OUTCOMES:
             self.count(outcome, 0)
+        for outcome in RESEED_OUTCOMES:
+            self._counter("streammoe_reseeds_total", outcome)
         for outcome in RELOAD_OUTCOMES:
             self._counter("streammoe_reload_total", outcome)
         self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
@@ -183,10 +203,31 @@ class Metrics:
         self._gauge("streammoe_warming_up").set(model.is_warming_up)
         self._gauge("streammoe_step_size").set(model.step_size)
         self._gauge("streammoe_convergence_residual").set(model.convergence_residual)
-        for expert, mass in enumerate(model.masses):
-            self._gauge("streammoe_expert_mass", str(expert)).set(mass)
+        self._publish_experts(model)
         done, total = progress or (0, 0)
         self._gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+
+    def _publish_experts(self, model: MixtureOfExperts) -> None:
+        masses = model.masses
+        for expert in range(model.most_experts):
+            self._gauge("streammoe_expert_mass", str(expert)).set(masses[expert] if expert < len(masses) else math.nan)
+        self._gauge("streammoe_model_candidates").set(model.n_candidates)
+        for outcome, times, before in zip(RESEED_OUTCOMES, model.n_reseeds, self._reseeds, strict=True):
+            self._counter("streammoe_reseeds_total", outcome).inc(max(times - before, 0))
+        self._reseeds = model.n_reseeds
+        # Comparing all experts costs as much as learning K events, so a batch of one does not ask for it each time.
+        experts, at = self._compared
+        if experts == model.chosen_n_experts and at <= model.n < at + COMPARED_EVERY:
+            return
+        self._compared = (model.chosen_n_experts, model.n)
+        fare = model.experts()
+        for condition in CONDITIONS:
+            found = sum(expert["condition"] == condition for expert in fare)
+            self._gauge("streammoe_experts", condition).set(found)
+        for k in range(model.most_experts):
+            for name in ("loss", "divergence"):
+                value = fare[k][name] if k < len(fare) else None
+                self._gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)
 
     def source(self, status: SourceStatus) -> None:
         """Show how the source fares. Series of partitions that are no longer read go."""

@@ -194,7 +194,7 @@ class Pipeline:
         """Rows for those events of `outcome` that were used."""
         writer = self.predictions
         assert writer is not None  # noqa: S101 - for the type checker; callers have looked
-        shares, means, variances = (_padded(part, self.model.n_experts) for part in outcome.trace)
+        shares, means, variances = (_padded(part, self.model.most_experts) for part in outcome.trace)
         intervals = None
         if writer.interval > 0.0:
             # Experts that there were not yet when the event was predicted have no share; any spread does for them.
@@ -227,7 +227,7 @@ class Pipeline:
         writer = self.predictions
         assert writer is not None  # noqa: S101 - same
         names = [str(label) for label in self.model.output_names]
-        shares = _padded(outcome.trace.shares, self.model.n_experts)
+        shares = _padded(outcome.trace.shares, self.model.most_experts)
         met = np.where(outcome.learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
         known = np.maximum.accumulate(np.concatenate([[classes], met[:-1]]))[used]
         cuts = [0, *(np.flatnonzero(np.diff(known)) + 1).tolist(), len(known)]

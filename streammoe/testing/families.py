@@ -32,6 +32,8 @@ TOLERANCE = 1e-9
 STEPS = Power(alpha=0.6, gamma0=0.5, offset=20.0)
 """Steps that do not amplify rounding."""
 ROUNDS = 25
+PARTED = 0.25
+"""Nats by which the loss of most events changes at most where an expert is parted into halves."""
 
 
 class Oracle(Protocol):
@@ -180,6 +182,34 @@ class FamilyContract(ABC):
             losses, turned_losses = (each.learn_array(X[100:], y[100:]) for each in (model, turned))
             _agree({"": turned_losses}, {"": losses}, f"losses, {bound}")
             _agree(turned.parameters(), _permuted(model.parameters(), order), bound)
+
+    # --- the life of experts ----------------------------------------------------------------------------------------
+
+    def test_an_expert_begun_anew_leaves_the_statistics_of_the_whole(self) -> None:
+        X, y = self.make_events(EVENTS, 15)
+        for bound in self.bounds:
+            model = self._learned(X, y, bound, warmup=WARMUP, warmup_restarts=1)
+            for expert in range(len(model.masses)):
+                before = _whole(model.parameters())
+                model.reseed_expert(expert)
+                _agree(_whole(model.parameters()), before, f"expert {expert} anew, {bound}")
+
+    def test_twins_are_seen_and_parted(self) -> None:
+        X, y = self.make_events(EVENTS, 16)
+        for bound in self.symmetric_bounds:
+            start = self._learned(X, y, bound, warmup=WARMUP, warmup_restarts=1)
+            parameters = _with_twins(start.parameters())
+            model = self.rebuild(parameters, start.feature_names, bound=bound, averaging=None)
+            first, second, *others = model.experts()
+            assert (first["nearest"], second["nearest"]) == (1, 0)
+            assert abs(first["divergence"]) < 1e-9 > abs(second["divergence"])
+            assert {first["condition"], second["condition"]} == {"alive", "duplicate"}
+            assert all(other["divergence"] > 1e-3 for other in others)
+            losses = -model.log_likelihood_array(X, y)
+            model.reseed_expert(1)
+            change = np.abs(-model.log_likelihood_array(X, y) - losses)
+            assert np.median(change) < PARTED, (bound, np.median(change))
+            assert all(expert["divergence"] > 1e-3 for expert in model.experts()), bound
 
     # --- bit for bit ------------------------------------------------------------------------------------------------
 
@@ -379,6 +409,28 @@ def _permuted(parameters: Mapping[str, Any], order: AnyArray) -> dict[str, Any]:
         if name in parameters
     }
     return {**parameters, **moved, "gate": gate[:-1] - gate[-1]}
+
+
+def _whole(parameters: Mapping[str, Any]) -> dict[str, FloatArray]:
+    """What all experts together know: the sums of their statistics, and that of the gate."""
+    none = np.empty((len(parameters["masses"]), 0))
+    found = _statistics({"variances": none, **parameters})
+    del found["gate_linear"]
+    if parameters.get("variances", none).ndim == 2 and "squares" in found:
+        found["squares"] = np.diagonal(found["squares"], axis1=1, axis2=2)
+    return {name: value if name == "gate_gram" else np.asarray(value.sum(axis=0)) for name, value in found.items()}
+
+
+def _with_twins(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The same mixture without its second expert, but with the first one in two halves that are alike in all."""
+    changed = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in parameters.items()}
+    for name in ("masses", "expert_grams"):
+        changed[name][0] *= 0.5
+    changed["gate"][0, 0] -= math.log(2.0)
+    for name in ("gate", "experts", "variances", "masses", "expert_grams"):
+        if name in changed:
+            changed[name][1] = changed[name][0]
+    return changed
 
 
 def _merged(states: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, FloatArray]:

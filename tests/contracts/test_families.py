@@ -128,6 +128,10 @@ class SloppyRegressor(MoERegressor):
             self._state.n_average[0] += 1
         return super().predict_array(X, feature_names=feature_names)
 
+    def reseed_expert(self, expert):
+        super().reseed_expert(expert)
+        self._state.masses[expert] *= 0.5
+
 
 class Sloppy(TestGaussian):
     ticks = count()
@@ -154,6 +158,22 @@ class Overshooting(type(families()["gaussian"])):
         return super().settle(theta, prior, options, tau**1.01, R, Y) * (1.0 + 0.1 / len(Y))
 
 
+class Blind(type(families()["gaussian"])):
+    def divergences(self, state, options):
+        return 1.0 - np.eye(len(state.masses))
+
+
+class RegressorOfTheBlind(MoERegressor):
+    @property
+    def _family(self):
+        return Blind()
+
+
+class WithBlindFamily(TestGaussian):
+    def rebuild(self, parameters, feature_names, **arguments):
+        return RegressorOfTheBlind.from_parameters(parameters, feature_names=feature_names, **arguments)
+
+
 class WithAnotherFamily(TestGaussian):
     family = Overshooting()
 
@@ -171,7 +191,14 @@ class WithOneBoundOnly(TestGaussian):
 
 
 # `TestGaussian` is collected under its own name already.
-for suite in (Sloppy, WithAnotherOracle, WithAnotherFamily, WithTheBoundThatPrefersAnExpert, WithOneBoundOnly):
+for suite in (
+    Sloppy,
+    WithBlindFamily,
+    WithAnotherOracle,
+    WithAnotherFamily,
+    WithTheBoundThatPrefersAnExpert,
+    WithOneBoundOnly,
+):
     suite.__test__ = False
 
 
@@ -184,6 +211,8 @@ for suite in (Sloppy, WithAnotherOracle, WithAnotherFamily, WithTheBoundThatPref
         (Sloppy, "events_of_weight_0_leave_no_trace"),
         (Sloppy, "weights_are_those_of_its_oracle"),
         (Sloppy, "poison_is_refused_and_changes_nothing"),
+        (Sloppy, "an_expert_begun_anew_leaves_the_statistics_of_the_whole"),
+        (WithBlindFamily, "twins_are_seen_and_parted"),
         (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_after_a_warm_up"),
         (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_from_a_random_start"),
         (WithAnotherOracle, "weights_are_those_of_its_oracle"),

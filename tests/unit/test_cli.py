@@ -294,6 +294,13 @@ def data(tmp_path):
 SMALL = ["--n-experts", 2, "--warmup", 100, "--log-level", "error"]
 
 
+def test_evaluate_finds_how_many_experts_there_are(call, data):
+    options = ["--ignore", "z", "--n-experts", "auto", "--set", "model.max_experts=2", "--warmup", 100]
+    done = call("evaluate", "many.csv", "--target", "y", *options, "--log-level", "error")
+    assert done.exit_code == 0, done.stderr
+    assert re.search(r"^streammoe, [12] experts? ", done.stdout, re.MULTILINE)
+
+
 def test_evaluate_prints_a_table_and_writes_nothing(call, data):
     before = sorted(data.rglob("*"))
     done = call("evaluate", "many.csv", "--target", "y", "--ignore", "z", "--against", "river:LinearRegression", *SMALL)
@@ -354,6 +361,7 @@ def test_evaluate_draws_and_writes_what_it_is_asked_for(call, data):
         (["many.csv", "--target", "y", "--target", "z", "--classify"], 2, "must be one column"),
         (["many.csv", "--target", "y", "--ignore", "y"], 2, "schema.ignore: must not hold the target 'y'"),
         (["many.csv", "--target", "y", "--n-experts", "0"], 2, "model.n_experts: must be greater than or equal to 1"),
+        (["many.csv", "--target", "y", "--n-experts", "lots"], 2, "model.n_experts: must be a whole number, or 'auto'"),
         (["many.csv", "--target", "y", "--schedule", "linear"], 2, "--schedule 'linear': must begin with one of"),
         (["many.csv", "--target", "y", "--schedule", "constant:2"], 2, "model.schedule.gamma: must be less than 1"),
         (["many.csv", "--target", "y", "--set", "checkpoint.dir=x"], 2, "--set checkpoint.dir: evaluate has no such"),

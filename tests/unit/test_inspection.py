@@ -1,6 +1,7 @@
 """What `streammoe inspect` shows of a folder and of a file."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -87,7 +88,10 @@ def test_the_command_prints_all_of_it(summary):
 
     found = json.loads(call("--json"))
     lines = call().splitlines()
-    assert len(lines) == len(found) - 1 + len(found["generations"])
+    assert len(lines) == len(found) - 2 + len(found["generations"]) + len(found["experts"])
+    assert re.search(
+        r"^experts        1  alive, share 0\.\d+, loss -?\d\S*, \S+ nats from expert 0$", call(), re.MULTILINE
+    )
     for entry in found["generations"]:
         assert f"{'generations':14} {entry['generation']}  sound, n {entry['n']}, " in "\n".join(lines)
     assert f"{'state_digest':14} {summary.state_digest}" in lines

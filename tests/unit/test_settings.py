@@ -198,6 +198,16 @@ class TestProblems:
                 "model.n_experts = 0",
                 "model.n_experts: must be greater than or equal to 1, got 0 (from config.toml)",
             ),
+            ("model.n_experts = true", "model.n_experts: must be a valid integer, got true (from config.toml)"),
+            (
+                'model.n_experts = "many"',
+                "model.n_experts: must be a whole number, or 'auto', got 'many' (from config.toml)",
+            ),
+            (
+                "model.max_experts = 1",
+                "model.max_experts: must be greater than or equal to 2, got 1 (from config.toml)",
+            ),
+            ('model.reseed = "always"', "model.reseed: must be 'off' or 'auto', got 'always' (from config.toml)"),
             ('model.degree = "1"', "model.degree: must be a valid integer, got '1' (from config.toml)"),
             ("model.seed = true", "model.seed: must be a valid integer, got true (from config.toml)"),
             ("model.prior_strength = inf", "model.prior_strength: must be a finite number, got inf (from config.toml)"),

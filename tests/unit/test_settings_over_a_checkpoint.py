@@ -41,6 +41,8 @@ CHANGED = {
     "labels.expire_seconds": 5.0,
     "model.kind": "classifier",
     "model.n_experts": 3,
+    "model.max_experts": 7,
+    "model.reseed": "auto",
     "model.degree": 2,
     "model.gate_degree": 2,
     "model.covariance": "full",

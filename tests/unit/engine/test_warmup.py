@@ -277,3 +277,59 @@ def test_no_start_beats_the_one_that_is_chosen(case):
     found = steps.expect(warmup._search(steps, 2, 2, np.random.default_rng(0)))[0]
     others = starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0))
     assert found >= max(steps.run(theta, warmup.SHORT_ROUNDS) for theta in others) - 1e-9
+
+
+class TestChoosesAmongFits:
+    @pytest.fixture
+    def steps(self):
+        R, Y = crossing(200)
+        buffer = em.Buffer(R, R, Y, np.ones(200))
+        chosen = options(LINE, 2, 1e-3)
+        return em.Em(LINE.family, buffer, em.one_expert_prior(LINE.family, buffer, 1, chosen), chosen)
+
+    @staticmethod
+    def fitted(steps, second, rounds=100):
+        theta = steps.under(np.column_stack([~second, second]).astype(float))
+        return warmup._Fit(steps.run(theta, rounds), theta)
+
+    @pytest.fixture
+    def sides(self, steps):
+        return self.fitted(steps, steps.buffer.R[:, 1] > 0.0)
+
+    def test_experts_on_fewer_rows_than_coefficients_are_left_out(self, steps, sides):
+        few = self.fitted(steps, np.arange(200) < 4, rounds=0)
+        few.theta.gate[0, 0] = 6.0
+        assert steps.expect(few.theta)[1][:, 1].sum() < 6.0
+        few = few._replace(score=sides.score + 1.0)
+        assert warmup._best([few, sides], steps, None) is sides.theta
+        assert warmup._best([sides._replace(score=few.score + 1.0), few], steps, None) is sides.theta
+        assert warmup._best([few], steps, None) is few.theta, "there is no other"
+
+    def test_without_rows_to_judge_by_the_likeliest_is_taken(self, steps, sides):
+        half = self.fitted(steps, np.arange(200) % 2 == 0, rounds=1)
+        assert half.score < sides.score
+        assert warmup._best([half, sides], steps, None) is sides.theta
+        assert warmup._best([half._replace(score=0.0), sides], steps, None) is half.theta
+
+    @pytest.mark.parametrize(("gain", "taken"), [(0.2, True), (0.05, False), (-0.2, False)])
+    def test_what_predicts_other_rows_better_by_more_than_the_error_is_taken_though_it_is_less_likely(
+        self, monkeypatch, steps, sides, gain, taken
+    ):
+        likely = self.fitted(steps, np.arange(200) % 2 == 0, rounds=1)._replace(score=0.0)
+        noise = np.where(np.arange(200) % 2 == 0, 1.0, -1.0)  # the standard error is 1/√200 = 0.07
+        losses = {id(likely.theta): np.full(200, 2.0), id(sides.theta): 2.0 - gain + noise}
+        monkeypatch.setattr(warmup, "_held_out_losses", lambda theta, *_: losses[id(theta)])
+        assert (warmup._best([likely, sides], steps, np.zeros(200, dtype=np.int64)) is sides.theta) == taken
+
+    def test_judging_changes_no_fit_and_scores_rows_by_fits_that_have_not_seen_them(self, steps, sides):
+        before = [array.copy() for array in sides.theta]
+        folds = np.arange(200) % warmup.FOLDS
+        losses = warmup._held_out_losses(sides.theta, steps, folds)
+        assert all(same_bits(old, new) for old, new in zip(before, sides.theta, strict=True))
+        # Rows that were learned are explained a little better.
+        assert steps.losses(sides.theta).mean() < losses.mean() < steps.losses(sides.theta).mean() + 0.2
+        # A row's own target moves its own loss alone through the model that it did not help to fit.
+        steps.buffer.Y[0] += 5.0
+        moved = warmup._held_out_losses(sides.theta, steps, folds)
+        assert moved[0] > losses[0] + 1.0
+        assert same_bits(moved[folds == 0][1:], losses[folds == 0][1:])

@@ -47,6 +47,9 @@ def models():
             if n:
                 model.learn_array(X[:n], target[:n])
             yield model
+        racing = kind(n_experts="auto", max_experts=2, warmup=40, warmup_restarts=1, **more)
+        racing.learn_array(X, target)
+        yield racing
 
 
 def contents():
@@ -108,7 +111,7 @@ def test_every_array_is_there_with_its_type():
             pattern, said = fits[0]
             used.add(pattern.pattern)
             kind = DTYPES[array.dtype.name]
-            if name.startswith("warmup.recursive."):
+            if name.startswith(("warmup.recursive.", "race.0.", "race.1.")):
                 assert name.rpartition(".")[2] in MMState._fields
             elif kind == "F64":
                 assert "`" not in said, name

@@ -147,6 +147,12 @@ def test_the_range_factor_is_that_of_the_settings():
     assert load(STATE).range_factor == 1e9
 
 
+def test_what_becomes_of_idle_experts_is_for_the_settings_to_say():
+    fitted(reseed="auto")
+    run(from_model=MODEL)
+    assert load(STATE).reseed == "off"
+
+
 def test_classes_and_several_outputs():
     labels = np.where(Y > 0, "up", "down")
     fitted(MoEClassifier, targets=labels)

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.ports import Partition, SourceStatus
-from streammoe.runtime.metrics import CATALOGUE, OUTCOMES, Metrics
+from streammoe.runtime.metrics import CATALOGUE, CONDITIONS, OUTCOMES, RESEED_OUTCOMES, Metrics
 from streammoe.runtime.scores import AVERAGES, ClassificationScores, PrequentialScores
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -186,6 +186,50 @@ def test_gauges_show_the_model_and_its_scores(metrics):
         assert value["streammoe_prequential_rmse", average] == pytest.approx(scores.rmse()[average])
         assert value["streammoe_baseline_rmse", average] == pytest.approx(scores.baseline_rmse()[average])
         assert value["streammoe_prequential_log_loss", average] == pytest.approx(scores.log_loss.means()[average])
+
+
+def test_gauges_show_how_each_expert_fares(metrics):
+    model, _ = learned()
+    value = samples(metrics)
+    for k, expert in enumerate(model.experts()):
+        assert value["streammoe_expert_loss", str(k)] == pytest.approx(expert["loss"])
+        assert value["streammoe_expert_divergence", str(k)] == pytest.approx(expert["divergence"])
+    conditions = [expert["condition"] for expert in model.experts()]
+    assert {name: value["streammoe_experts", name] for name in CONDITIONS} == {
+        name: conditions.count(name) for name in CONDITIONS
+    }
+    assert value["streammoe_model_candidates",] == 1
+
+
+def test_experts_begun_anew_are_counted_once(metrics):
+    model, scores = learned()
+    model.reseed_expert(0)
+    for _ in range(2):
+        metrics.publish(model, scores, None)
+    assert {outcome: samples(metrics)["streammoe_reseeds_total", outcome] for outcome in RESEED_OUTCOMES} == {
+        "tried": 1,
+        "kept": 1,
+    }
+
+
+def test_experts_that_are_no_more_after_a_race_are_not_a_number():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2_300, 2))
+    model, metrics = MoERegressor("auto", max_experts=3, warmup=100, warmup_restarts=1), Metrics()
+    metrics.publish(model, PrequentialScores(), None)
+    assert samples(metrics)["streammoe_model_candidates",] == 0
+    model.set_columns(["x0", "x1"])
+    for part in (slice(0, 200), slice(200, None)):
+        model.learn_rows(X[part], X[part, :1] + 0.1 * rng.normal(size=(len(X[part]), 1)))
+        metrics.publish(model, PrequentialScores(), None)
+        value = samples(metrics)
+        assert value["streammoe_model_candidates",] == model.n_candidates
+        known = [k for k in range(3) if not math.isnan(value["streammoe_expert_mass", str(k)])]
+        assert known == list(range(len(model.masses)))
+        assert sum(value["streammoe_experts", name] for name in CONDITIONS) == len(known)
+    assert known == [0]
+    assert math.isnan(value["streammoe_expert_loss", "1"])
+    assert math.isnan(value["streammoe_expert_divergence", "0"])
 
 
 def test_each_output_has_an_error_of_its_own():

@@ -1,0 +1,188 @@
+"""Do idle experts find work when they begin anew, does trying it do harm, and is the number of experts found?
+
+Errors are taken over the last quarter of each stream, over those of an oracle that knows the true regression function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks import tasks
+from benchmarks.report import machine, table
+from streammoe import MoEClassifier, MoERegressor
+
+START = 2_000
+"""Events of the start that is then made bad."""
+NAMES = [f"x{j:02}" for j in range(10)]
+
+
+def one_expert(n: int, seed: int) -> tasks.Stream:
+    """A plain linear relation with ten inputs."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.0, 1.0, (n, 10))
+    truth = X @ rng.normal(size=10)
+    return tasks.Stream(X, truth + 0.1 * rng.normal(size=n), truth)
+
+
+STREAMS: dict[str, tuple[Any, int]] = {
+    "one expert": (one_expert, 1),
+    "two experts": (tasks.two_experts, 2),
+    "full gate": (tasks.full_gate, 4),
+}
+"""Generator, and how many experts it has."""
+
+
+def twins(parameters: dict[str, Any]) -> None:
+    """The second expert becomes what the first one is, in all: no event will ever part them."""
+    for name in ("experts", "variances", "masses", "expert_grams"):
+        parameters[name][1] = parameters[name][0]
+    if len(parameters["gate"]) > 1:
+        parameters["gate"][1] = parameters["gate"][0]
+    else:
+        parameters["gate"][0] = 0.0
+
+
+def dead(parameters: dict[str, Any]) -> None:
+    """The first expert has a logit of −30 everywhere, and knows nothing."""
+    parameters["gate"][0] = 0.0
+    parameters["gate"][0, 0] = -30.0
+    parameters["experts"][0] = 0.0
+    parameters["masses"][0] = 1e-6
+    parameters["expert_grams"][0] *= 1e-6
+
+
+def learned(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Predictions and losses of all rows before they were learned, and the seconds that it took."""
+    if not model.fields:
+        model.set_columns(NAMES)
+    begun = time.perf_counter()
+    outcome = model.learn_rows(X, y[:, None])
+    return outcome.predictions[:, 0], outcome.losses, time.perf_counter() - begun
+
+
+def ratio(stream: tasks.Stream, predictions: np.ndarray) -> float:
+    """Error over the oracle's in the last quarter of the stream, of which the predictions are the end."""
+    last = len(stream.y) // 4
+    return tasks.rmse(stream.y[-last:], predictions[-last:]) / tasks.rmse(stream.y[-last:], stream.truth[-last:])
+
+
+def bad_starts(seeds: int, events: int) -> list[list[object]]:
+    """One row for each stream and each way to spoil a start."""
+    rows = []
+    for title in ("two experts", "full gate"):
+        generate, K = STREAMS[title]
+        for spoil in (twins, dead):
+            ratios: dict[str, list[float]] = {"off": [], "auto": []}
+            losses: dict[str, list[float]] = {"off": [], "auto": []}
+            kept = Counter[int]()
+            for seed in range(seeds):
+                print(f"{title}, {spoil.__name__}: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
+                stream = generate(events, seed=seed)
+                first = MoERegressor(K)
+                learned(first, stream.X[:START], stream.y[:START])
+                for reseed, found in ratios.items():
+                    parameters = first.parameters()
+                    spoil(parameters)
+                    model = MoERegressor.from_parameters(parameters, feature_names=NAMES, reseed=reseed)
+                    predictions, cost, _ = learned(model, stream.X[START:], stream.y[START:])
+                    found.append(ratio(stream, predictions))
+                    losses[reseed].append(float(cost[-(events // 4) :].mean()))
+                kept[model.n_reseeds[1]] += 1
+            for reseed, values in ratios.items():
+                tally = ", ".join(f"{times} in {n}" for times, n in sorted(kept.items())) if reseed == "auto" else ""
+                figures = (f"{np.mean(values):.3f}", f"{max(values):.3f}", f"{np.mean(losses[reseed]):.3f}")
+                rows.append([title, spoil.__name__, reseed, *figures, tally])
+    return rows
+
+
+def harm(seeds: int, events: int) -> list[list[object]]:
+    """One row for each stream and number of experts, from a usual start."""
+    rows = []
+    for title, K in (("two experts", 2), ("two experts", 4), ("full gate", 4), ("full gate", 6)):
+        ratios: dict[str, list[float]] = {"off": [], "auto": []}
+        seconds: dict[str, list[float]] = {"off": [], "auto": []}
+        gains, tried, kept = [], 0, 0
+        for seed in range(seeds):
+            print(f"{title}, {K} experts: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
+            stream = STREAMS[title][0](events, seed=seed)
+            costs = []
+            for reseed, found in ratios.items():
+                model = MoERegressor(K, warmup=600, warmup_restarts=2, reseed=reseed)
+                before = learned(model, stream.X[:600], stream.y[:600])
+                after = learned(model, stream.X[600:], stream.y[600:])
+                found.append(ratio(stream, np.concatenate([before[0], after[0]])))
+                costs.append(float(after[1].sum()))
+                seconds[reseed].append(after[2])
+            gains.append(costs[0] - costs[1])
+            tried, kept = tried + model.n_reseeds[0], kept + model.n_reseeds[1]
+        means = [f"{np.mean(values):.4f}" for values in ratios.values()]
+        slower = np.mean(seconds["auto"]) / np.mean(seconds["off"])
+        rows.append([title, K, *means, f"{min(gains):.0f}", f"{np.mean(gains):.0f}", tried, kept, f"{slower:.1f}×"])
+    for m in (2, 3):
+        gains, tried, kept = [], 0, 0
+        for seed in range(seeds):
+            print(f"{m} classes: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
+            stream = tasks.classes(m, n=events, seed=seed)
+            costs = []
+            for reseed in ("off", "auto"):
+                model = MoEClassifier(4, warmup=600, warmup_restarts=2, reseed=reseed)
+                costs.append(float(np.nansum(model.learn_array(stream.X, stream.y)[600:])))
+            gains.append(costs[0] - costs[1])
+            tried, kept = tried + model.n_reseeds[0], kept + model.n_reseeds[1]
+        rows.append([f"{m} classes", 4, "", "", f"{min(gains):.0f}", f"{np.mean(gains):.0f}", tried, kept, ""])
+    return rows
+
+
+def choice(seeds: int, events: int) -> list[list[object]]:
+    """One row for each stream."""
+    rows = []
+    for title, (generate, K) in STREAMS.items():
+        ratios: dict[object, list[float]] = {K: [], "auto": []}
+        seconds: dict[object, list[float]] = {K: [], "auto": []}
+        found = Counter[int]()
+        for seed in range(seeds):
+            print(f"{title}, auto: {seed + 1} of {seeds}", file=sys.stderr, flush=True)
+            stream = generate(events, seed=seed)
+            for n_experts, values in ratios.items():
+                model = MoERegressor(n_experts)
+                predictions, _, took = learned(model, stream.X, stream.y)
+                values.append(ratio(stream, predictions))
+                seconds[n_experts].append(took)
+            found[int(model.chosen_n_experts or 0)] += 1
+        right = found[K]
+        tally = ", ".join(f"{n}: {times}" for n, times in sorted(found.items()))
+        means = [f"{np.mean(values):.4f}" for values in ratios.values()]
+        took = [f"{np.mean(values):.1f}" for values in seconds.values()]
+        rows.append([title, K, tally, *means, *took, f"≥ {seeds - 1}", "met" if right >= seeds - 1 else "MISSED"])
+    return rows
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10, help="streams of each kind")
+    parser.add_argument("--events", type=int, default=40_000, help="events of each stream")
+    arguments = parser.parse_args(argv)
+    logging.getLogger("streammoe.estimators").setLevel(logging.ERROR)
+    seeds, events = arguments.seeds, arguments.events
+    print(machine(), "\n")
+    print(f"A start made bad by force; RMSE over the oracle's and log-loss, last quarter of {events:,} events")
+    headers = ["stream", "start", "reseed", "mean ratio", "largest", "log-loss", "begun anew: times in streams"]
+    print(table(headers, bad_starts(seeds, events)), "\n")
+    print('Usual starts; nats that reseed = "auto" saves over the whole stream (below 0: costs)')
+    headers = ["stream", "experts", "ratio, off", "ratio, auto", "least saved", "mean saved", "tried", "kept", "time"]
+    print(table(headers, harm(seeds, events)), "\n")
+    print('n_experts = "auto" beside the right number: RMSE over the oracle\'s, and seconds for all events')
+    headers = ["stream", "true K", "found", "right K", "auto", "s, right K", "s, auto", "target", "verdict"]
+    print(table(headers, choice(seeds, events)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""How many experts: fits of several numbers of them to one buffer, judged by what each costs to describe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.engine import mm
+from streammoe.engine.em import Buffer
+from streammoe.engine.state import MMState, UnsoundError
+from streammoe.experts import Family
+
+PATIENCE = 2
+"""No more experts are tried once so many numbers in a row have cost more than the best."""
+ENTRANTS = 3
+"""How many of the fits go on to learn side by side."""
+SHORTEST_RACE = 2000
+RACE_PER_BUFFER = 2
+"""A race takes so many times the events of the warm-up."""
+
+
+class Entrant(NamedTuple):
+    """A state that may go on, and what it has cost."""
+
+    state: MMState
+    total: float
+    """−log-likelihood of the buffer, and ½ log n for each parameter, n being the events at the end of the race."""
+
+
+def race_length(n: int) -> int:
+    """Events after a warm-up of n until a race is decided."""
+    return max(RACE_PER_BUFFER * n, SHORTEST_RACE)
+
+
+def n_parameters(family: Family, n_experts: int, n_outputs: int, p_w: int, p_v: int) -> int:
+    """Free numbers of a mixture: (K−1) p_w of the gate, N p_v and the variances of each expert."""
+    variances = family.variances_of(np.ones(family.n_variances(n_outputs)), 1)[0]
+    # Of a covariance matrix one half.
+    free = variances.size if variances.ndim < 2 else len(variances) * (len(variances) + 1) // 2
+    return (n_experts - 1) * p_w + n_experts * (family.n_rows(n_outputs) * p_v + free)
+
+
+def entrants(
+    family: Family,
+    buffer: Buffer,
+    fit: Callable[[int], MMState],
+    *,
+    max_experts: int,
+    n_outputs: int,
+    p_w: int,
+    p_v: int,
+) -> list[Entrant]:
+    """The cheapest few of the fits of 1 to `max_experts` experts, the cheapest first.
+
+    What an entrant has cost is, with the losses that a race adds, half a Bayesian information criterion, for whose
+    likelihood all events after the buffer were predicted before they were learned.
+
+    Args:
+        family: of the experts.
+        buffer: the rows of the warm-up.
+        fit: called once for each number of experts, from 1 up.
+        max_experts: the largest of them.
+        n_outputs: Q, or the number of classes.
+        p_w, p_v: features that are more than padding.
+
+    Raises:
+        UnsoundError: nothing finite comes of any of them.
+    """
+    n_end = len(buffer.W) + race_length(len(buffer.W))
+    found: list[Entrant] = []
+    problem = UnsoundError(["likelihood of every fit"])
+    for n_experts in range(1, max_experts + 1):
+        try:
+            state = fit(n_experts)
+        except UnsoundError as error:
+            problem = error
+            continue
+        scores, _ = mm.score(family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
+        penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
+        found.append(Entrant(state, float(np.sum(buffer.weights * scores.losses)) + penalty))
+        best = min(range(len(found)), key=lambda at: found[at].total)
+        if len(found) - best > PATIENCE:
+            break
+    if not found:
+        raise problem
+    return sorted(found, key=lambda entrant: entrant.total)[:ENTRANTS]

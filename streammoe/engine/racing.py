@@ -1,0 +1,116 @@
+"""Several candidates side by side: each learns every event, the best so far serves, and a fixed count decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.engine import mm
+from streammoe.engine.state import MMState, copy_array, copy_state
+from streammoe.experts import Family
+from streammoe.kernels.state import LearningOptions, Trace
+from streammoe.schedules import Schedule
+from streammoe.types import FloatArray, IntArray
+
+
+class Runner(NamedTuple):
+    """A candidate: a mixture with all that its steps need."""
+
+    state: MMState
+    residual: FloatArray
+    options: LearningOptions
+
+
+class Race:
+    """Candidates, which may differ in their number of experts, and what the events so far have cost each of them.
+
+    Attributes:
+        runners: the candidates; earlier ones win ties.
+        totals: (len(runners),) −log-likelihood of the events since the start, each predicted before it was learned, on
+            top of what each candidate began with.
+        until: events learned at which it is decided.
+        expert: where the last candidate is the first with an expert begun anew, which one; else −1.
+    """
+
+    def __init__(self, runners: Sequence[Runner], totals: FloatArray, until: int, expert: int = -1) -> None:
+        self.runners = list(runners)
+        self.totals = totals
+        self.until = until
+        self.expert = expert
+
+    def leader(self) -> Runner:
+        """The candidate that has cost least so far."""
+        return self.runners[int(self.totals.argmin())]
+
+    def learn(
+        self,
+        family: Family,
+        schedule: Schedule,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        *,
+        weights: FloatArray,
+        n_outputs: int,
+        traced: bool,
+    ) -> mm.Scores:
+        """Let every candidate learn these rows; each row's score is that of whoever led before it.
+
+        Arguments and errors are those of `mm.learn`.
+        """
+        runs = [
+            mm.learn(
+                family,
+                runner.state,
+                runner.residual,
+                runner.options,
+                schedule,
+                W,
+                R,
+                Y,
+                weights=weights,
+                n_outputs=n_outputs,
+                traced=traced,
+            )
+            for runner in self.runners
+        ]
+        costs = np.stack([weights * np.where(np.isnan(run.losses), 0.0, run.losses) for run in runs])
+        # Added up one by one from the total so far, so that cuts between batches leave no trace.
+        totals = np.cumsum(np.column_stack([self.totals, costs]), axis=1)
+        self.totals = totals[:, -1].copy()
+        return _chosen(runs, totals[:, :-1].argmin(axis=0))
+
+    def each(self, change: Callable[[MMState], Runner]) -> None:
+        """Let every candidate go on as another state."""
+        self.runners = [change(runner.state) for runner in self.runners]
+
+    def copy(self) -> Race:
+        """One that shares nothing with this one."""
+        runners = [
+            Runner(copy_state(state), copy_array(residual, None), options) for state, residual, options in self.runners
+        ]
+        return Race(runners, self.totals.copy(), self.until, self.expert)
+
+
+def _chosen(runs: Sequence[mm.Scores], leads: IntArray) -> mm.Scores:
+    """The scores of each row by the run that `leads` names; experts that it does not have get a share of 0."""
+    if not len(leads) or (leads == leads[0]).all():
+        return runs[int(leads[0]) if len(leads) else 0]
+    losses = np.choose(leads, [run.losses for run in runs])
+    predictions = np.choose(leads[:, None], [run.predictions for run in runs])
+    parts = []
+    for i in range(len(Trace._fields)):
+        arrays = [run.trace[i] for run in runs]
+        whole = np.zeros((len(arrays[0]), *np.max([array.shape[1:] for array in arrays], axis=0)))
+        for at, array in enumerate(arrays):
+            rows = np.flatnonzero(leads == at) if len(array) else np.empty(0, dtype=np.int64)
+            whole[rows] = np.pad(array[rows], [(0, 0), *_missing(array, whole)])
+        parts.append(whole)
+    return mm.Scores(losses, predictions, Trace(*parts))
+
+
+def _missing(array: FloatArray, whole: FloatArray) -> list[tuple[int, int]]:
+    """How to pad all axes but the first of an array to those of another."""
+    return [(0, wide - size) for size, wide in zip(array.shape[1:], whole.shape[1:], strict=True)]

@@ -1,0 +1,130 @@
+"""An expert begins anew: it becomes one half of another, and what it knew goes to its nearest.
+
+The mixture as a whole forgets nothing. With M = ΥR (L = −ACR for categorical experts) and T = mσ² + ΥRΥᵀ, the sums of
+R, M (or L), T and m over all experts are the same before and after (docs/experts.md).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from streammoe.engine.state import MMState
+from streammoe.experts import Parameters
+from streammoe.kernels.linalg import invert_spd
+from streammoe.types import FloatArray
+
+APART = 0.5
+"""How far either half moves from the middle, in standard deviations of the expert."""
+LOGITS_APART = 1.0
+"""The same for experts without variances, in logits."""
+
+
+def reseeded(
+    state: MMState, expert: int, *, heir: int, parent: int, rng: np.random.Generator, n_features: int, window: int
+) -> MMState:
+    """The state in which `expert` is one half of `parent`; `state` stays as it is.
+
+    Args:
+        state: of two experts or more.
+        expert: the one that begins anew.
+        heir: another one, which takes over its statistics and its place in the gate.
+        parent: the one to split, any but `expert`.
+        rng: of the direction in which the halves part.
+        n_features: expert features that are more than padding.
+        window: iterates that the served average counts for from now on, at most; about 1/γ.
+    """
+    decay = float(state.decay[0])
+    grams = decay * state.expert_grams
+    raw = Parameters(state.gate, state.experts, state.variances)
+    served = Parameters(state.average_gate, state.average_experts, state.average_variances)
+    masses = state.masses
+    raw = _merged(raw, grams, masses, expert, heir)
+    served = _merged(served, grams, masses, expert, heir)
+    grams, masses = grams.copy(), masses.copy()
+    for values in (grams, masses):
+        values[heir] += values[expert]
+        values[parent] *= 0.5
+        values[expert] = values[parent]
+    direction = np.zeros(state.experts.shape[2])
+    direction[:n_features] = rng.normal(size=n_features) / np.sqrt(np.diagonal(grams[parent])[:n_features])
+    size = float(np.einsum("i,ij,j", direction, grams[parent], direction)) / masses[parent]
+    direction = direction / math.sqrt(size)
+    signs: FloatArray = rng.normal(size=state.experts.shape[1:2])
+    raw = _split(raw, parent, expert, direction, signs)
+    served = _split(served, parent, expert, direction, signs)
+    inverses = state.expert_inverses.copy()
+    stored = grams / decay
+    for at in {heir, parent, expert}:
+        invert_spd(stored[at], inverses[at], np.empty_like(stored[at]))
+    return state._replace(
+        n=state.n.copy(),
+        n_average=np.minimum(state.n_average, window),
+        decay=state.decay.copy(),
+        prior_weight=state.prior_weight.copy(),
+        gate=raw.gate,
+        gate_gram=state.gate_gram.copy(),
+        gate_inverse=state.gate_inverse.copy(),
+        experts=raw.experts,
+        variances=raw.variances,
+        masses=masses,
+        expert_grams=stored,
+        expert_inverses=inverses,
+        average_gate=served.gate,
+        average_experts=served.experts,
+        average_variances=served.variances,
+    )
+
+
+def _merged(theta: Parameters, grams: FloatArray, masses: FloatArray, expert: int, heir: int) -> Parameters:
+    """The parameters whose `heir` stands for itself and `expert`, which is left as it is."""
+    pair = [heir, expert]
+    shares = masses[pair] / masses[pair].sum()
+    gram = grams[heir] + grams[expert]
+    inverse = np.empty_like(gram)
+    invert_spd(gram, inverse, np.empty_like(gram))
+    experts, variances = theta.experts.copy(), theta.variances.copy()
+    # Υ_h + (Υ_k − Υ_h) R_k R⁻¹, which is exact where R_k has nearly vanished.
+    experts[heir] += np.einsum(
+        "qi,ij,jl->ql", theta.experts[expert] - theta.experts[heir], grams[expert], inverse, optimize=False
+    )
+    moved = theta.experts[pair] - experts[heir]
+    full = variances.ndim == 3
+    if variances.shape[1]:
+        spread = np.einsum("kqi,kij,kcj->qc", moved, grams[pair], moved) / masses[pair].sum()
+        inside = np.einsum("k,k...->...", shares, theta.variances[pair])
+        variances[heir] = inside + (spread if full else np.diagonal(spread))
+    logits = np.vstack([theta.gate, np.zeros((1, theta.gate.shape[1]))])
+    # log(exp a + exp b) ≥ Σ π (· − log π), and equal where the two share as their masses do.
+    logits[heir] = np.einsum("k,ki->i", shares, logits[pair])
+    logits[heir, 0] -= sum(share * math.log(share) for share in shares.tolist() if share > 0.0)
+    return Parameters(logits[:-1] - logits[-1], experts, variances)
+
+
+def _split(theta: Parameters, parent: int, expert: int, direction: FloatArray, signs: FloatArray) -> Parameters:
+    """The parameters whose `parent` and `expert` are halves of the former parent, on either side of it.
+
+    Along `direction` the features of the parent's events have a mean square of 1; `signs` weighs the rows.
+    """
+    experts, variances = theta.experts.copy(), theta.variances.copy()
+    own = theta.variances[parent]
+    if variances.ndim == 3:
+        # Σ − a aᵀ stays positive definite, since aᵀΣ⁻¹a = APART².
+        weighed = signs / np.sqrt(np.diagonal(own))
+        pull = np.einsum("qc,c->q", own, weighed)
+        steps = APART * pull / math.sqrt(float(np.einsum("q,q", weighed, pull)))
+        left = own - np.outer(steps, steps)
+    elif variances.shape[1]:
+        steps = APART * np.sqrt(own) * np.where(signs < 0.0, -1.0, 1.0)
+        left = own * (1.0 - APART * APART)
+    else:
+        steps = LOGITS_APART * signs / math.sqrt(float(np.einsum("q,q", signs, signs)))
+        left = own
+    experts[expert] = experts[parent] - np.outer(steps, direction)
+    experts[parent] += np.outer(steps, direction)
+    variances[parent] = variances[expert] = left
+    logits = np.vstack([theta.gate, np.zeros((1, theta.gate.shape[1]))])
+    logits[parent, 0] -= math.log(2.0)
+    logits[expert] = logits[parent]
+    return Parameters(logits[:-1] - logits[-1], experts, variances)

@@ -1,0 +1,96 @@
+"""Candidates side by side: who leads, what a row's score is, and that cuts leave no trace."""
+
+import numpy as np
+import pytest
+
+from streammoe.engine import mm
+from streammoe.engine.racing import Race, Runner
+from streammoe.experts import families
+from streammoe.schedules import Power
+
+FAMILY = families()["gaussian"]
+STEPS = Power(alpha=0.6)
+RNG = np.random.default_rng(0)
+X = np.column_stack([np.ones(200), RNG.normal(size=(200, 3))])
+Y = X[:, 1:2] * np.where(X[:, 2:3] > 0.0, 1.0, -1.0) + 0.1 * RNG.normal(size=(200, 1))
+Y[150] = np.nan
+WEIGHTS = RNG.uniform(0.5, 2.0, size=200)
+
+
+def runner(n_experts, seed=0):
+    options = mm.learning_options(
+        bound="tight", n_experts=n_experts, n_rows=1, prior_strength=0.1, averaging="polyak", schedule=STEPS
+    )
+    state = mm.random_start(FAMILY, n_experts=n_experts, p_w=4, p_v=4, n_outputs=1, prior_strength=0.1, seed=seed)
+    return Runner(state, mm.new_residual(FAMILY, state, 1), options)
+
+
+def race(totals=(0.0, 0.0, 5.0)):
+    return Race([runner(1), runner(3), runner(2, seed=4)], np.array(totals), 10_000)
+
+
+def learn(of, rows=slice(None), *, traced=False):
+    return of.learn(FAMILY, STEPS, X[rows], X[rows], Y[rows], weights=WEIGHTS[rows], n_outputs=1, traced=traced)
+
+
+def alone(each, *, traced=False):
+    return mm.learn(
+        FAMILY, each.state, each.residual, each.options, STEPS, X, X, Y, weights=WEIGHTS, n_outputs=1, traced=traced
+    )
+
+
+def test_each_row_is_scored_by_whoever_led_before_it():
+    raced = race()
+    found = learn(raced, traced=True)
+    runs = [alone(each, traced=True) for each in race().runners]
+    totals = np.array([0.0, 0.0, 5.0])
+    led = []
+    for i in range(200):
+        leader = int(np.argmin(totals))
+        led.append(leader)
+        np.testing.assert_array_equal(found.predictions[i], runs[leader].predictions[i])
+        np.testing.assert_array_equal(found.losses[i], runs[leader].losses[i])
+        K = runs[leader].trace.shares.shape[1]
+        np.testing.assert_array_equal(found.trace.shares[i, :K], runs[leader].trace.shares[i])
+        np.testing.assert_array_equal(found.trace.means[i, :K], runs[leader].trace.means[i])
+        assert (found.trace.shares[i, K:] == 0.0).all()
+        if not np.isnan(Y[i, 0]):
+            totals += [WEIGHTS[i] * run.losses[i] for run in runs]
+    assert len(set(led)) > 1, "one led throughout, so this shows nothing"
+    assert raced.totals.tobytes() == totals.tobytes()
+    assert raced.leader() is raced.runners[int(totals.argmin())]
+
+
+@pytest.mark.parametrize("cuts", [[1], [50, 51, 150, 151], list(range(1, 200))])
+def test_cuts_leave_no_trace(cuts):
+    whole, parts = race(), race()
+    expected = learn(whole)
+    found = [learn(parts, part) for part in np.split(np.arange(200), cuts)]
+    assert np.concatenate([run.losses for run in found]).tobytes() == expected.losses.tobytes()
+    assert np.concatenate([run.predictions for run in found]).tobytes() == expected.predictions.tobytes()
+    assert parts.totals.tobytes() == whole.totals.tobytes()
+    for ours, theirs in zip(parts.runners, whole.runners, strict=True):
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(ours.state, theirs.state, strict=True))
+
+
+def test_no_rows_are_nothing():
+    raced = race()
+    found = learn(raced, slice(0, 0), traced=True)
+    assert found.losses.shape == (0,)
+    assert raced.totals.tolist() == [0.0, 0.0, 5.0]
+
+
+def test_earlier_candidates_win_ties():
+    raced = race((1.0, 1.0, 1.0))
+    assert raced.leader() is raced.runners[0]
+
+
+def test_a_copy_shares_nothing():
+    raced = race()
+    copied = raced.copy()
+    learn(raced)
+    assert copied.totals.tolist() == [0.0, 0.0, 5.0]
+    assert all(int(each.state.n[0]) == 0 for each in copied.runners)
+    assert (copied.until, copied.expert) == (raced.until, raced.expert)
+    learn(copied)
+    assert copied.totals.tobytes() == raced.totals.tobytes()
