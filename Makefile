@@ -10,9 +10,12 @@ PYTEST_ARGS ?=
 # Processes that tests run in: make test WORKERS=1.
 WORKERS ?= auto
 DEMO_ARGS ?=
+# Folder of data sets that are not generated, and further arguments: make bench-papers PAPERS_ARGS="--plots pictures".
+DATA ?=
+PAPERS_ARGS ?=
 KAFKA_ARGS ?=
 
-.PHONY: help demo test bench lint audit format image-check kafka-up kafka-down clean
+.PHONY: help demo test bench bench-papers lint audit format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +32,9 @@ test: $(VENV)/.stamp-dev  ## Run all tests, the fast ones first
 
 bench: $(VENV)/.stamp-dev  ## Print the benchmark tables
 	$(BIN)/python -m benchmarks
+
+bench-papers: $(VENV)/.stamp-dev  ## Print the papers' tables beside baselines; DATA=DIR names the data sets
+	$(BIN)/python -m benchmarks.papers $(if $(DATA),--data "$(DATA)") $(PAPERS_ARGS)
 
 lint: $(VENV)/.stamp-dev  ## Check style, types and who imports whom
 	$(BIN)/ruff check

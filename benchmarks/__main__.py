@@ -1,4 +1,7 @@
-"""All benchmarks but the longest in turn: `python -m benchmarks`, or some: `python -m benchmarks --only crime`."""
+"""All benchmarks but the longest in turn: `python -m benchmarks`, or some: `python -m benchmarks --only poison`.
+
+The papers' tables, which are about accuracy, are a package of their own: `python -m benchmarks.papers`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,6 @@ from benchmarks.report import machine
 NAMES = (
     "oracle_agreement",
     "kernel_speed",
-    "paper_task",
-    "crime",
-    "streams",
-    "classes",
     "expert_life",
     "image_segments",
     "daemon_throughput",

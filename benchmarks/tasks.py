@@ -1,4 +1,4 @@
-"""What the benchmarks learn: streams whose regression function is known, and one real data set.
+"""What the benchmarks learn: streams whose truth is known, and real data sets, none of which is kept here.
 
 Inputs carry no intercept column. Equal arguments give equal numbers.
 """
@@ -28,6 +28,52 @@ CRIME_INPUTS = (
 CRIME_ADDRESS = "https://archive.ics.uci.edu/dataset/183/communities+and+crime"
 
 
+class UciSet(NamedTuple):
+    """A table of numbers, and where it is to be had."""
+
+    path: str
+    """Of the file under the folder for data."""
+    address: str
+    """Where it is published."""
+    made: str
+    """What has to be done to the published file."""
+    delimiter: str | None
+    """None is white space."""
+    inputs: slice
+    """Columns."""
+    target: int
+    """Column."""
+
+
+UCI_SETS = {
+    "concrete": UciSet(
+        "concrete/concrete.csv",
+        "https://archive.ics.uci.edu/dataset/165/concrete+compressive+strength",
+        "its only sheet, saved as CSV",
+        ",",
+        slice(0, 8),
+        8,
+    ),
+    "airfoil": UciSet(
+        "airfoil/airfoil_self_noise.dat",
+        "https://archive.ics.uci.edu/dataset/291/airfoil+self+noise",
+        "as it is",
+        None,
+        slice(0, 5),
+        5,
+    ),
+    "stock": UciSet(
+        "stock_portfolio/all_period.csv",
+        "https://archive.ics.uci.edu/dataset/390/stock+portfolio+performance",
+        "its sheet 'all period', saved as CSV",
+        ",",
+        slice(1, 7),
+        8,
+    ),
+}
+"""The target of `stock` is the excess return; the first column is a row number."""
+
+
 class Stream(NamedTuple):
     """Events in order."""
 
@@ -49,6 +95,85 @@ def paper_5_2(n: int = 2000, seed: int = 0) -> Stream:
     first = 1.0 / (1.0 + np.exp(-GATE_SLOPE * X[:, 0]))
     slopes = np.where(rng.random(n) < first, -2.5, 2.5)
     return Stream(X, slopes * X[:, 0] + rng.normal(size=n), (1.0 - 2.0 * first) * 2.5 * X[:, 0])
+
+
+def paper_5_3(n: int = 1000, seed: int = 0, d: int = 10) -> Stream:
+    """[MM] §5.3, Algorithm 4: two experts in x₁, the other inputs without use; gate logit 8 x₁ for the first.
+
+    Intercepts and slopes are uniform on [1.5, 5], the second expert's slope is negated, variances are uniform on
+    [0.5, 1.5]. Inputs are uniform on [−1, 1]ᵈ here.
+    """
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.0, 1.0, (n, d))
+    intercepts = rng.uniform(1.5, 5.0, 2)
+    slopes = rng.uniform(1.5, 5.0, 2) * [1.0, -1.0]
+    deviations = np.sqrt(rng.uniform(0.5, 1.5, 2))
+    first = 1.0 / (1.0 + np.exp(-GATE_SLOPE * X[:, 0]))
+    drawn = (rng.random(n) >= first).astype(int)
+    means = intercepts + X[:, :1] * slopes
+    y = means[np.arange(n), drawn] + deviations[drawn] * rng.normal(size=n)
+    return Stream(X, y, first * means[:, 0] + (1.0 - first) * means[:, 1])
+
+
+class Gridlock(NamedTuple):
+    """A mixture without intercepts, to be found again from its events."""
+
+    X: np.ndarray
+    """(n, d) inputs."""
+    y: np.ndarray
+    """(n,) targets."""
+    regressors: np.ndarray
+    """(k, d) of length 1."""
+    gate: np.ndarray
+    """(k, d) of length 1, but for the last, which is 0."""
+
+
+def gridlock(
+    n: int = 2000, seed: int = 0, k: int = 2, d: int = 10, sigma: float = 0.1, p: float | None = None
+) -> Gridlock:
+    """[CQT] §4: regressors and gate weights uniform on the unit sphere.
+
+    Args:
+        n: events.
+        seed: of all of it.
+        k: experts.
+        d: inputs.
+        sigma: deviation of the noise.
+        p: inputs are N(0, I) where None, else a mixture of two normals, the first one's share p, with means on the
+            sphere.
+    """
+    rng = np.random.default_rng(seed)
+    regressors = _on_sphere(rng, k, d)
+    gate = np.vstack([_on_sphere(rng, k - 1, d), np.zeros((1, d))])
+    X = rng.normal(size=(n, d))
+    if p is not None:
+        means = _on_sphere(rng, 2, d)
+        X += np.where(rng.random((n, 1)) < p, means[:1], means[1:])
+    drawn = _drawn(rng, _softmax(X @ gate.T))
+    y = (X @ regressors.T)[np.arange(n), drawn] + sigma * rng.normal(size=n)
+    return Gridlock(X, y, regressors, gate)
+
+
+class Symmetric(NamedTuple):
+    """Two opposite experts, y = ±β·x + N(0, 1) with P(+) = sigmoid(w·x)."""
+
+    X: np.ndarray
+    """(n, d) inputs, standard normal."""
+    y: np.ndarray
+    """(n,) targets."""
+    slopes: np.ndarray
+    """(d,) β."""
+    gate: np.ndarray
+    """(d,) w."""
+
+
+def symmetric_experts(n: int = 1000, seed: int = 0, d: int = 10, norm: float = 4.0) -> Symmetric:
+    """[MD] §6: the direction of β and of w is uniform, and both have the length `norm`."""
+    rng = np.random.default_rng(seed)
+    slopes, gate = (v * norm / np.linalg.norm(v) for v in rng.normal(size=(2, d)))
+    X = rng.normal(size=(n, d))
+    signs = np.where(rng.random(n) < 1.0 / (1.0 + np.exp(-X @ gate)), 1.0, -1.0)
+    return Symmetric(X, signs * (X @ slopes) + rng.normal(size=n), slopes, gate)
 
 
 def two_experts(n: int = 20_000, seed: int = 0, d: int = 10, noise: float = 0.1) -> Stream:
@@ -101,10 +226,40 @@ def crime(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def crime_folder(data: Path | None = None) -> Path | None:
-    """Where the set lies: under `data`, else under the folder that STREAMMOE_DATA names; None if not there."""
-    place = data or (Path(os.environ["STREAMMOE_DATA"]) if os.environ.get("STREAMMOE_DATA") else None)
-    folder = place and place / "communities_crime"
+    """Where the set lies under the folder for data; None if not there."""
+    folder = data_folder(data)
+    folder = folder and folder / "communities_crime"
     return folder if folder and (folder / "communities.data").exists() else None
+
+
+def uci_file(name: str, data: Path | None = None) -> Path | None:
+    """Where a set of `UCI_SETS` lies under the folder for data; None if not there."""
+    folder = data_folder(data)
+    path = folder and folder / UCI_SETS[name].path
+    return path if path and path.exists() else None
+
+
+def uci(name: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (n, d) and targets (n,) of a set of `UCI_SETS`, in the units of the file, which may begin with names."""
+    described = UCI_SETS[name]
+    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    first = lines[0].split(described.delimiter)[0]
+    named = not first.replace(".", "", 1).isdigit()
+    table = np.array(
+        [[float(cell) for cell in line.split(described.delimiter)] for line in lines[named:] if line.strip()]
+    )
+    return table[:, described.inputs], table[:, described.target]
+
+
+def uci_splits(n: int, trials: int = 10) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows to learn, in the order of the stream, and rows to score: 75 and 25 in a hundred, shuffled by the trial."""
+    orders = [np.random.default_rng(trial).permutation(n) for trial in range(trials)]
+    return [(order[: int(0.75 * n)], order[int(0.75 * n) :]) for order in orders]
+
+
+def data_folder(data: Path | None = None) -> Path | None:
+    """The folder for data sets: `data`, else the one that STREAMMOE_DATA names; None if neither is given."""
+    return data or (Path(os.environ["STREAMMOE_DATA"]) if os.environ.get("STREAMMOE_DATA") else None)
 
 
 def folds(n: int, repetition: int, parts: int = 5) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -125,6 +280,12 @@ def _mixture(rng: np.random.Generator, X: np.ndarray, slopes: np.ndarray, gate: 
     means = X @ slopes.T
     y = means[np.arange(len(X)), drawn] + noise * rng.normal(size=len(X))
     return Stream(X, y, (g * means).sum(axis=1))
+
+
+def _on_sphere(rng: np.random.Generator, m: int, d: int) -> np.ndarray:
+    """(m, d), rows uniform on the unit sphere."""
+    rows = rng.normal(size=(m, d))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -113,3 +113,75 @@ def test_each_row_is_scored_once_and_never_learned_before():
     for learn, score in parts:
         assert sorted([*learn, *score]) == list(range(23))
     assert not np.array_equal(parts[0][1], tasks.folds(23, repetition=2)[0][1])
+
+
+class TestSimulationWithTenInputs:
+    def test_only_the_first_input_acts(self):
+        X, _, truth = tasks.paper_5_3(200, seed=3)
+        first = 1.0 / (1.0 + np.exp(-8.0 * X[:, 0]))
+        # Two lines in the first input, weighted by the gate: four numbers give all 200.
+        columns = np.column_stack([first, first * X[:, 0], 1.0 - first, (1.0 - first) * X[:, 0]])
+        found, *_ = np.linalg.lstsq(columns, truth, rcond=None)
+        assert np.allclose(columns @ found, truth)
+        assert ((np.abs(found) >= 1.5) & (np.abs(found) <= 5.0)).all()
+        assert found[3] < 0.0 < found[1]
+
+    def test_targets_scatter_around_the_truth_without_bias(self):
+        _, y, truth = tasks.paper_5_3(20_000, seed=5)
+        error = y - truth
+        assert abs(error.mean()) < 4.0 * error.std() / np.sqrt(len(y))
+
+
+class TestGridlock:
+    @pytest.mark.parametrize("p", [None, 0.5])
+    def test_parameters_lie_on_the_sphere(self, p):
+        found = tasks.gridlock(50, seed=1, k=3, d=4, p=p)
+        assert found.X.shape == (50, 4)
+        assert np.allclose(np.linalg.norm(found.regressors, axis=1), 1.0)
+        assert np.allclose(np.linalg.norm(found.gate, axis=1), [1.0, 1.0, 0.0])
+
+    def test_each_target_is_one_of_the_regressors(self):
+        found = tasks.gridlock(500, seed=2, k=3, sigma=0.0)
+        apart = np.abs(found.X @ found.regressors.T - found.y[:, None]).min(axis=1)
+        assert np.allclose(apart, 0.0)
+
+    def test_two_normals_are_further_out_than_one(self):
+        one, two = tasks.gridlock(20_000, seed=3), tasks.gridlock(20_000, seed=3, p=0.5)
+        assert one.X.mean(axis=0) == pytest.approx(np.zeros(10), abs=0.05)
+        assert np.linalg.norm(two.X.mean(axis=0)) > 0.2
+
+
+def test_symmetric_experts_are_opposite_and_the_gate_says_which():
+    X, y, slopes, gate = tasks.symmetric_experts(50_000, seed=1)
+    assert np.allclose(np.linalg.norm([slopes, gate], axis=1), 4.0)
+    sure = X @ gate > 5.0
+    assert np.linalg.lstsq(X[sure], y[sure], rcond=None)[0] == pytest.approx(slopes, abs=0.2)
+    sure = X @ gate < -5.0
+    assert np.linalg.lstsq(X[sure], y[sure], rcond=None)[0] == pytest.approx(-slopes, abs=0.2)
+
+
+def test_uci_files_are_read_with_and_without_a_line_of_names(tmp_path):
+    (tmp_path / "airfoil").mkdir()
+    path = tmp_path / "airfoil" / "airfoil_self_noise.dat"
+    for names in ("", "Freq\tAngle\tLength\tVel\tDispl\tPressure\n"):
+        path.write_text(names + "800\t0\t0.3\t71.3\t0.002\t126.2\n1000\t0\t0.3\t71.3\t0.002\t125.2\n")
+        X, y = tasks.uci("airfoil", tasks.uci_file("airfoil", tmp_path))
+        assert X.tolist() == [[800.0, 0.0, 0.3, 71.3, 0.002], [1000.0, 0.0, 0.3, 71.3, 0.002]]
+        assert y.tolist() == [126.2, 125.2]
+
+
+def test_the_stock_set_is_read_without_its_row_numbers(tmp_path):
+    (tmp_path / "stock_portfolio").mkdir()
+    path = tmp_path / "stock_portfolio" / "all_period.csv"
+    path.write_text("id,a,b,c,d,e,f,annual,excess,more\n1,10,11,12,13,14,15,16,17,18\n\n")
+    X, y = tasks.uci("stock", tasks.uci_file("stock", tmp_path))
+    assert X.tolist() == [[10, 11, 12, 13, 14, 15]]
+    assert y.tolist() == [17]
+
+
+def test_uci_splits_share_out_all_rows():
+    splits = tasks.uci_splits(63, 3)
+    for learn, score in splits:
+        assert (len(learn), len(score)) == (47, 16)
+        assert sorted([*learn, *score]) == list(range(63))
+    assert not np.array_equal(splits[0][0], splits[1][0])

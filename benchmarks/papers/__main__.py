@@ -1,0 +1,21 @@
+"""All tables of the papers in turn: `python -m benchmarks.papers`, or some: `--only gridlock`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from benchmarks.papers.sheets import parser_of, run
+
+NAMES = ("simulation", "crime", "gridlock", "uci", "symmetric", "digits", "streams", "classes")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print all tables, and last what fell short."""
+    parser = parser_of(str(__doc__), prog="python -m benchmarks.papers")
+    parser.add_argument("--only", action="append", choices=NAMES, help="may be repeated")
+    arguments = parser.parse_args(argv)
+    run([import_module(f"benchmarks.papers.{name}") for name in arguments.only or NAMES], arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The learners that the tables share: the library's in one pass and in batch, and the floors under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from streammoe import MoEClassifier, MoERegressor, schedules
+
+Predictor = Callable[[np.ndarray], np.ndarray]
+
+
+def one_pass(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **settings: Any) -> MoERegressor:
+    """A mixture that has met each event once."""
+    model = MoERegressor(n_experts=n_experts, **settings)
+    model.learn_array(X, y)
+    return model
+
+
+def batch_em(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **settings: Any) -> MoERegressor:
+    """EM on all events, the likeliest of several starts: the library's own warm-up, as long as the stream."""
+    return one_pass(X, y, n_experts, warmup=len(X), **settings)
+
+
+def batch_em_classifier(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **settings: Any) -> MoEClassifier:
+    """The same for classes."""
+    model = MoEClassifier(n_experts, warmup=len(X), **settings)
+    model.learn_array(X, y)
+    return model
+
+
+def recursive_least_squares(X: np.ndarray, y: np.ndarray) -> Predictor:
+    """One expert at steps 1/n: least squares, one event after the other."""
+    model = MoERegressor(n_experts=1, warmup=0, schedule=schedules.power(1.0), averaging=None)
+    model.learn_array(X, y)
+    return model.predict_array
+
+
+def least_squares(X: np.ndarray, y: np.ndarray) -> Predictor:
+    """Ordinary least squares with an intercept."""
+    coefficients = np.linalg.lstsq(np.column_stack([np.ones(len(X)), X]), y, rcond=None)[0]
+    return lambda new: coefficients[0] + new @ coefficients[1:]
+
+
+def mean_of_targets(_: np.ndarray, y: np.ndarray) -> Predictor:
+    """Looks at no input."""
+    return lambda new: np.full(len(new), y.mean())
+
+
+def standardised(X: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
+    """Inputs, and other ones by the same centre and scale; a column that does not vary becomes 0."""
+    center, scale = X.mean(axis=0), X.std(axis=0)
+    scale = np.where(scale > 0.0, scale, 1.0)
+    return [(inputs - center) / scale for inputs in (X, *others)]
+
+
+def mean_square(errors: np.ndarray) -> float:
+    """Mean squared error."""
+    return float(np.mean(errors**2))
