@@ -40,6 +40,10 @@ class WarmUp:
         """
         kept = ~np.isnan(Y[:, 0])
         n_kept = int(kept.sum())
+        if n_kept and not self.count:
+            first = self.family.first_variances(Y[kept][:1])
+            for variances in (self.recursive.variances, self.recursive.average_variances):
+                variances[...] = self.family.variances_of(first, 1)
         self._reserve(self.count + n_kept, X.shape[1])
         new = slice(self.count, self.count + n_kept)
         self.X[new], self.Y[new], self.weights[new] = X[kept], Y[kept], weights[kept]

@@ -108,7 +108,7 @@ def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> 
     n, p_v = buffer.R.shape
     if n_experts == 1:
         theta = em.under(np.ones((n, 1)))
-        em.run(theta, LONG_ROUNDS if not em.family.is_metric else 1)
+        em.run(theta, 1 if em.family.is_exact else LONG_ROUNDS)
         return theta
     shape = Shape(n_experts, len(em.prior.experts), buffer.W.shape[1], p_v)
     affordable_rounds = WORK_LIMIT / (n * _row_cost(em.family, shape))
