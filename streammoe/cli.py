@@ -294,6 +294,8 @@ def rollback(
 @click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see.")
 @click.option("--gate-degree", type=int, metavar="N", help="The same for the gate.")
 @click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start.")
+@click.option("--expert", metavar="NAME", help="Noise of the experts: gaussian, student_t or laplace.")
+@click.option("--degrees-of-freedom", type=float, metavar="NU", help="Of student_t experts; 4 unless told.")
 @click.option("--schedule", metavar="KIND:NUMBER", help="Step sizes: power:0.6 converges, constant:0.05 follows drift.")
 @click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper.")
 @click.option("--averaging", metavar="NAME", help="What serves predictions: polyak, decay or none.")

@@ -43,6 +43,8 @@ CHANGED = {
     "model.n_experts": 3,
     "model.degree": 2,
     "model.gate_degree": 2,
+    "model.expert": "student_t",
+    "model.degrees_of_freedom": 5.0,
     "model.covariance": "full",
     "model.bound": "paper",
     "model.prior_strength": 0.2,

@@ -12,6 +12,8 @@ def test_every_module_with_a_family_is_found_under_its_own_name():
         "categorical": "categorical",
         "gaussian": "gaussian",
         "gaussian_full": "gaussian_full",
+        "laplace": "laplace",
+        "student_t": "student_t",
     }
 
 
