@@ -38,6 +38,7 @@ CASES = [
     Case("categorical", 3),
     Case("categorical", 5),
 ]
+HEAVY = ("student_t", "laplace")
 CLASSES = [case for case in CASES if case.name == "categorical"]
 
 
@@ -118,6 +119,19 @@ def log_densities(case, theta, R, Y):
             continue
         covariance = variances if variances.ndim == 2 else np.diag(variances)
         columns.append(np.atleast_1d(multivariate_normal(cov=covariance).logpdf(np.squeeze(Y - R @ expert.T))))
+    return np.stack(columns, axis=1)
+
+
+def trust(case, theta, R, Y):
+    """(n, K) u, what each event weighs in each expert besides its responsibility; 1 but for heavy tails."""
+    columns = []
+    for expert, variances in zip(theta.experts, theta.variances, strict=True):
+        if case.name not in HEAVY:
+            columns.append(np.ones(len(R)))
+            continue
+        squares = np.sum((Y - R @ expert.T) ** 2 / variances, axis=1)
+        t = (4.0 + Y.shape[1]) / (4.0 + squares)
+        columns.append(t if case.name == "student_t" else 1.0 / np.maximum(np.sqrt(squares), 0.1))
     return np.stack(columns, axis=1)
 
 
