@@ -18,6 +18,7 @@ NAMES = (
     "paper_task",
     "crime",
     "streams",
+    "outliers",
     "classes",
     "image_segments",
     "daemon_throughput",

@@ -41,9 +41,7 @@ class WarmUp:
         kept = ~np.isnan(Y[:, 0])
         n_kept = int(kept.sum())
         if n_kept and not self.count:
-            first = self.family.first_variances(Y[kept][:1])
-            for variances in (self.recursive.variances, self.recursive.average_variances):
-                variances[...] = self.family.variances_of(first, 1)
+            self._begin(Y[kept][:1])
         self._reserve(self.count + n_kept, X.shape[1])
         new = slice(self.count, self.count + n_kept)
         self.X[new], self.Y[new], self.weights[new] = X[kept], Y[kept], weights[kept]
@@ -131,6 +129,13 @@ class WarmUp:
         must_be((weights > 0.0).all(), "array warmup.weights holds weights that are not above 0")
         warm_up.weights = np.require(weights, requirements=["C", "W"])
         return warm_up
+
+    def _begin(self, Y: FloatArray) -> None:
+        """Let the first target, (1, Q), say how large the errors may be, where that matters to the family."""
+        first = self.family.first_variances(Y)
+        self.recursive.prior_variances[...] = first
+        for variances in (self.recursive.variances, self.recursive.average_variances):
+            variances[...] = self.family.variances_of(first, 1)
 
     def _reserve(self, rows: int, columns: int) -> None:
         if rows <= len(self.X) and columns == self.X.shape[1]:
