@@ -47,7 +47,7 @@ class Family(ABC):
     is_metric: ClassVar[bool] = True
     """Whether distances between targets mean anything, so that K-means on (x, y) is a start."""
     is_exact: ClassVar[bool] = True
-    """Whether one round of `fit_experts` is all that it takes."""
+    """Whether one round of `fit_experts` is all that it takes; elsewhere a fit depends on where it starts."""
     most_outputs: ClassVar[int | None] = None
     """Q beyond which there is no such expert; None sets no limit."""
     law: Law = NORMAL

@@ -341,8 +341,8 @@ class TestProblems:
         )
         assert problems(config, several, "model.expert=student_t", "model.covariance=full") == (
             (
-                "model.covariance: must be 'diagonal' where model.expert = 'student_t'; only 'gaussian' has it in full, "
-                "got 'full' (from flag model.covariance)"
+                "model.covariance: must be 'diagonal' where model.expert = 'student_t'; only 'gaussian' has it in "
+                "full, got 'full' (from flag model.covariance)"
             ),
         )
         assert problems(config, "model.kind=classifier", "model.expert=laplace") == (

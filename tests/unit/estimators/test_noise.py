@@ -89,6 +89,13 @@ def test_units_of_the_target_do_not_matter_to_one_expert_meanwhile(expert, scale
     np.testing.assert_allclose(scaled.predict_array(X) / scale, plain.predict_array(X), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("expert", HEAVY)
+def test_a_first_target_that_says_nothing_of_the_scale_is_outgrown(expert):
+    model = MoERegressor(1, expert=expert, warmup=400)
+    model.learn_array(X[:300], np.where(np.arange(300) == 0, 1e-6, X[:300, 1]), feature_names=["a", "b"])
+    np.testing.assert_allclose(model.predict_array(X[:50]), X[:50, 1], atol=0.05)
+
+
 def test_intervals_hold_what_they_promise(models):
     for expert in HEAVY:
         rows = range(400, 800)
