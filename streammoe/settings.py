@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -138,7 +138,7 @@ _MUST_NOT_HOLD = {
 _NAMES_TOO = {"features": "lists too", "ignore": "lists too", "categorical": "lists too", "weight": "names"}
 
 DEFAULT_ALPHA = {"regressor": 0.6, "classifier": 0.5}
-DEFAULT_BOUND = {"regressor": "tight", "classifier": "adaptive"}
+DEFAULT_PRIOR_STRENGTH = {"regressor": 0.1, "classifier": 0.04}
 
 
 def _kind(data: Mapping[str, Any]) -> str:
@@ -170,10 +170,8 @@ class Model(Section):
     degrees_of_freedom: float = Field(4.0, gt=2, le=1e6)
     """Of Student-t experts."""
     covariance: Literal["diagonal", "full"] = "diagonal"
-    bound: Literal["tight", "adaptive", "paper"] = Field(
-        default_factory=lambda data: cast("Any", DEFAULT_BOUND[_kind(data)])
-    )
-    prior_strength: float = Field(0.1, ge=0)
+    bound: Literal["adaptive", "tight", "paper"] = "adaptive"
+    prior_strength: float = Field(default_factory=lambda data: DEFAULT_PRIOR_STRENGTH[_kind(data)], ge=0)
     seed: int = Field(0, ge=0)
     standardize: bool = True
     range_factor: float = Field(1e6, ge=0)

@@ -105,7 +105,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         max_classes: int = 100,
         schedule: Schedule | None = None,
         bound: str = "adaptive",
-        prior_strength: float = 0.1,
+        prior_strength: float = 0.04,
         warmup: int | None = None,
         warmup_restarts: int = 5,
         averaging: str | None = "polyak",

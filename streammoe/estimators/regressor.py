@@ -49,7 +49,7 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
     schedule
         Step sizes γ_n, from `streammoe.schedules`; ``None`` is ``power(0.6)``. ``constant(gamma)`` tracks drift.
     bound
-        Curvature bound of the gate: ``"tight"``, ``"adaptive"`` (follows each event's probabilities) or the papers'
+        Curvature bound of the gate: ``"adaptive"`` (follows each event's probabilities), ``"tight"`` or the papers'
         own ``"paper"``.
     prior_strength
         Pseudo-events that the prior is worth among those that a step size spans; 0 is the papers' plain algorithm.
@@ -103,7 +103,7 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         expert: str = "gaussian",
         degrees_of_freedom: float = 4.0,
         schedule: Schedule | None = None,
-        bound: str = "tight",
+        bound: str = "adaptive",
         prior_strength: float = 0.1,
         warmup: int | None = None,
         warmup_restarts: int = 5,

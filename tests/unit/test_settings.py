@@ -80,7 +80,7 @@ class TestDefaults:
             found = dict(table)
             if name == "model":  # what has a default for each kind is there as a comment, and tested below
                 found["schedule"] = {"alpha": 0.6, **found["schedule"]}
-                found["bound"] = "tight"
+                found["prior_strength"] = 0.1
             assert found == defaults(section_model(name)), name
 
         connector = pytest.importorskip("streammoe_connectors.file").FileSource
@@ -97,7 +97,7 @@ class TestDefaults:
         path.write_text(re.sub(r"^(block_\w+|max_record_bytes|follow|on_truncate).*\n", "", opened, flags=re.MULTILINE))
         settings = read(path)
         assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", 400)
-        assert (settings.model.bound, settings.model.classes) == ("tight", ("no", "yes"))
+        assert settings.model.classes == ("no", "yes")
         assert settings.predictions == PredictionFile(kind="file", path="predictions.jsonl")
         assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
         assert (settings.metrics.tls_certfile, settings.metrics.password_file) == ("cert.pem", "password")
@@ -203,7 +203,7 @@ class TestProblems:
             ("model.prior_strength = inf", "model.prior_strength: must be a finite number, got inf (from config.toml)"),
             (
                 'model.bound = "loose"',
-                "model.bound: must be 'tight', 'adaptive' or 'paper', got 'loose' (from config.toml)",
+                "model.bound: must be 'adaptive', 'tight' or 'paper', got 'loose' (from config.toml)",
             ),
             ("metrics.port = -1", "metrics.port: must be greater than or equal to 0, got -1 (from config.toml)"),
             ("dead_letters.max_ratio = 0", "dead_letters.max_ratio: must be greater than 0, got 0 (from config.toml)"),
