@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> None:
     for name, found in errors.items():
         for expert, values in zip(EXPERTS, found, strict=True):
             ratio = values.mean() / plain
-            target = PRICE_TARGET if name == "clean" else GROSS_TARGET if name.startswith("5 %") else None
+            target = PRICE_TARGET if name == "clean" else GROSS_TARGET if name == "5 % gross" else None
             if expert == "gaussian" or (expert == "laplace" and name != "clean"):
                 target = None
             judged = ["", ""] if target is None else [f"≤ {target}", "met" if ratio <= target else "MISSED"]
