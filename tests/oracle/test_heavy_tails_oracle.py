@@ -144,6 +144,7 @@ def test_other_degrees_of_freedom(degrees, monkeypatch):
             feature_names=["x000", "x001"],
             expert="student_t",
             degrees_of_freedom=degrees,
+            bound=bound,
             schedule=STEPS[HOSTILE],
             prior_strength=1.0,
             averaging=None,
