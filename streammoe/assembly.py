@@ -177,6 +177,9 @@ def compile_kernels(settings: Settings | None = None) -> None:
     arguments: dict[str, Any] = {"warmup": 48, "warmup_restarts": 2, "standardize": True}
     kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
+        # One compiled loop serves all noise with heavy tails.
+        "heavy-tailed": (MoERegressor, {"expert": "student_t"}, y),
+        "heavy-tailed outputs": (MoEMultiTargetRegressor, {"expert": "student_t"}, np.column_stack([y, X[:, 0]])),
         "diagonal": (MoEMultiTargetRegressor, {"covariance": "diagonal"}, np.column_stack([y, X[:, 0]])),
         "full": (MoEMultiTargetRegressor, {"covariance": "full"}, np.column_stack([y, X[:, 0]])),
         "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
@@ -197,11 +200,11 @@ def compile_kernels(settings: Settings | None = None) -> None:
 
 
 def _kind(settings: Settings) -> str:
-    """Which estimator the settings ask for: ``regressor``, ``classifier``, or the covariance of several outputs."""
-    model = settings.model
-    if model.kind == "regressor" and len(settings.schema.targets) > 1:
-        return model.covariance
-    return model.kind
+    """Which of the kernels the settings ask for, by the names of `compile_kernels`."""
+    model, several = settings.model, len(settings.schema.targets) > 1
+    if model.expert != "gaussian":
+        return "heavy-tailed outputs" if several else "heavy-tailed"
+    return model.covariance if model.kind == "regressor" and several else model.kind
 
 
 @contextmanager
@@ -511,11 +514,9 @@ def model_from(settings: Settings) -> MixtureOfExperts:
 
 
 def _described(settings: Settings) -> MixtureOfExperts:
-    kind = _kind(settings)
-    estimator: type[MixtureOfExperts] = (
-        MoEClassifier if kind == "classifier" else MoERegressor if kind == "regressor" else MoEMultiTargetRegressor
-    )
     schema = settings.schema
+    regressor = MoEMultiTargetRegressor if len(schema.targets) > 1 else MoERegressor
+    estimator: type[MixtureOfExperts] = MoEClassifier if settings.model.kind == "classifier" else regressor
     known = inspect.signature(estimator).parameters
     given = {
         **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},

@@ -157,7 +157,7 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator)
     """
     n, p_v = em.buffer.R.shape
     if n_experts == 1:
-        return Starts([em.under(np.ones((n, 1)))], LONG_ROUNDS if not em.family.is_metric else 1, None)
+        return Starts([em.under(np.ones((n, 1)))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
     affordable_rounds = WORK_LIMIT / (n * _row_cost(em.family, shape))
     starts = _starts(em, n_experts, restarts, affordable_rounds, rng)

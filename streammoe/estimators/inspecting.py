@@ -11,6 +11,7 @@ from streammoe.engine import mm
 from streammoe.engine.life import life
 from streammoe.engine.state import is_finite
 from streammoe.estimators.stepping import Stepping
+from streammoe.laws import Law
 from streammoe.types import FloatArray
 
 
@@ -39,6 +40,11 @@ class Inspecting(Stepping):
     def n_expert_features(self) -> int:
         """p_v: features that the experts see, intercept and powers included."""
         return self._encoder.n_expert_features
+
+    @property
+    def noise(self) -> Law:
+        """What the noise of an output is like at scale 1, given the expert; says nothing of a classifier."""
+        return self._family.law
 
     @property
     def is_warming_up(self) -> bool:

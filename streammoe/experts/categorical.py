@@ -33,6 +33,7 @@ class Categorical(Family):
     warmup_averaging = "decay"
     events_per_parameter = 18
     is_metric = False
+    is_exact = False
 
     def n_rows(self, n_outputs: int) -> int:
         return max(n_outputs - 1, 0)

@@ -48,6 +48,7 @@ class Gaussian(Family):
             prior.variances,
             prior.variance_floor,
             tau,
+            tau,
             R,
             Y,
         )

@@ -68,10 +68,14 @@ def fit_variances(
     prior_variances: FloatArray,
     variance_floor: float,
     tau: FloatArray,
+    trusted: FloatArray,
     R: FloatArray,
     Y: FloatArray,
 ) -> None:
-    """What the experts leave unexplained of each output, (K, Q), under responsibilities `tau`."""
+    """What the experts leave unexplained of each output, (K, Q), under responsibilities `tau`.
+
+    `trusted`, (n, K), is the weight of squared errors: `tau`, or less for events that are far out.
+    """
     K, Q, p = experts.shape
     share = prior_strength / K
     for k in range(K):
@@ -86,7 +90,7 @@ def fit_variances(
                 total += share * prior_gram[j] * apart * apart
             for i in range(R.shape[0]):
                 error = error_of(theta, R[i], Y[i, q])
-                total += tau[i, k] * error * error
+                total += trusted[i, k] * error * error
             variances[k, q] = max(total / mass, variance_floor * prior_variances[q])
 
 

@@ -34,7 +34,7 @@ class MMState(NamedTuple):
     experts: FloatArray
     """(K, N, p_v) Υ, or C without the reference class."""
     variances: FloatArray
-    """(K, Q) σ², (K, Q, Q) Σ, or (K, 0) for experts without any."""
+    """(K, Q) σ², variances or squared scales, (K, Q, Q) Σ, or (K, 0) for experts without any."""
     masses: FloatArray
     """(K,) E[τ_k]."""
     expert_grams: FloatArray
@@ -98,4 +98,4 @@ class Trace(NamedTuple):
     means: FloatArray
     """(n, K, Q) means, or (n, K, M) probabilities."""
     variances: FloatArray
-    """(n, K, Q) variances of each output, or (n, K, 0)."""
+    """(n, K, Q) variances, or squared scales, of each output, or (n, K, 0)."""

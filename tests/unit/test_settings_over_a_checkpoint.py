@@ -45,6 +45,8 @@ CHANGED = {
     "model.reseed": "auto",
     "model.degree": 2,
     "model.gate_degree": 2,
+    "model.expert": "student_t",
+    "model.degrees_of_freedom": 5.0,
     "model.covariance": "full",
     "model.bound": "paper",
     "model.prior_strength": 0.2,

@@ -4,7 +4,7 @@ import pytest
 from streammoe.engine import em, mm, starts, warmup
 from streammoe.engine.state import is_finite
 from streammoe.experts import families
-from tests.unit.cases import CASES, CLASSES, Case, bent, draw, log_classes, options, same_bits
+from tests.unit.cases import CASES, CLASSES, HEAVY, Case, bent, draw, log_classes, options, same_bits
 
 LINE = Case("gaussian", 1)
 PLANE = Case("gaussian_full", 3)
@@ -145,7 +145,8 @@ def test_statistics_are_averages_over_the_buffer_and_the_prior(case, prior_stren
     total = 150 + prior_strength
     gram = ((R * weights[:, None]).T @ R + prior_strength * np.diag(np.mean(R * R, axis=0))) / total
     np.testing.assert_allclose(state.gate_gram, gram, rtol=1e-12)
-    np.testing.assert_allclose(state.expert_grams.sum(axis=0), gram, rtol=1e-9)
+    if case.name not in HEAVY:  # of those an event weighs otherwise than it counts
+        np.testing.assert_allclose(state.expert_grams.sum(axis=0), gram, rtol=1e-9)
     assert state.masses.sum() == pytest.approx((weights.sum() + prior_strength) / total)
     assert state.n[0] == 150
     assert state.prior_weight[0] == pytest.approx(prior_strength / total)

@@ -65,7 +65,7 @@ def test_the_reader_on_that_page_reads_every_golden_file_and_refuses_damage():
     names = {}
     exec(source, names)
     read = names["read"]
-    assert len(GOLDEN) == 12
+    assert len(GOLDEN) == 16
     for path in GOLDEN:
         data = path.read_bytes()
         arrays, metadata = read(data)
