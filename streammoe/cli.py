@@ -168,9 +168,7 @@ def file_options(command: Command) -> Command:
             click.option("--gate-degree", type=int, metavar="N", help="The same for the gate."),
             click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start."),
             click.option("--expert", metavar="NAME", help="Noise of the experts: gaussian, student_t or laplace."),
-            click.option(
-                "--degrees-of-freedom", type=float, metavar="NU", help="Of student_t experts; 4 unless told."
-            ),
+            click.option("--degrees-of-freedom", type=float, metavar="NU", help="Of student_t experts; 4 unless told."),
             click.option(
                 "--schedule",
                 metavar="KIND:NUMBER",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 
 import numpy as np
 
 from streammoe.experts.contract import Parameters
-from streammoe.experts.gaussian import Gaussian, expert_grams
+from streammoe.experts.gaussian import Gaussian
 from streammoe.kernels import elliptical
-from streammoe.kernels.batch import fit_linear, fit_variances
 from streammoe.kernels.elliptical import Tails, trust_rows
 from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.types import FloatArray
 
 
@@ -42,37 +42,18 @@ class Elliptical(Gaussian):
         rounds: int,
     ) -> None:
         for _ in range(rounds):
-            trusted = self._trusted(theta, tau, R, Y)
-            fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, trusted, R, Y)
-            fit_variances(
-                theta.experts,
-                theta.variances,
-                prior.strength,
-                prior.expert_gram,
-                prior.experts,
-                prior.variances,
-                prior.variance_floor,
-                tau,
-                trusted,
-                R,
-                Y,
-            )
+            super().fit_experts(theta, prior, options, tau, R, Y, 1)
 
-    def settle(
-        self,
-        theta: Parameters,
-        prior: Prior,
-        options: LearningOptions,
-        tau: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-    ) -> FloatArray:
-        grams = expert_grams(prior, self._trusted(theta, tau, R, Y), R)
-        self.fit_experts(theta, prior, options, tau, R, Y, 1)
-        return grams
+    @abstractmethod
+    def entropy(self, n_outputs: int) -> float:
+        """Of the noise of Q outputs at scale 1, in nats."""
 
-    def _trusted(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
-        """(n, K) τ u at θ."""
+    def expert_losses(self, state: MMState) -> FloatArray:
+        """The entropy of the noise: what an event costs where the noise is what it is taken for."""
+        losses: FloatArray = 0.5 * np.sum(np.log(state.variances), axis=1) + self.entropy(state.variances.shape[1])
+        return losses
+
+    def trusted(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
         trusted = np.empty_like(tau)
         trust_rows(self.tails, theta.experts, theta.variances, R, Y, tau, trusted)
         return trusted

@@ -38,7 +38,8 @@ class Gaussian(Family):
         Y: FloatArray,
         rounds: int,
     ) -> None:
-        fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, tau, R, Y)
+        trusted = self.trusted(theta, tau, R, Y)
+        fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, trusted, R, Y)
         fit_variances(
             theta.experts,
             theta.variances,
@@ -48,7 +49,7 @@ class Gaussian(Family):
             prior.variances,
             prior.variance_floor,
             tau,
-            tau,
+            trusted,
             R,
             Y,
         )
@@ -67,8 +68,9 @@ class Gaussian(Family):
         R: FloatArray,
         Y: FloatArray,
     ) -> FloatArray:
+        grams = expert_grams(prior, self.trusted(theta, tau, R, Y), R)
         self.fit_experts(theta, prior, options, tau, R, Y, 1)
-        return expert_grams(prior, tau, R)
+        return grams
 
     def gradient(
         self,
@@ -79,9 +81,13 @@ class Gaussian(Family):
         R: FloatArray,
         Y: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        pulls, scatters = errors_under(theta, prior, tau, R, Y)
+        pulls, scatters = errors_under(theta, prior, self.trusted(theta, tau, R, Y), R, Y)
         squares = np.einsum("kqq->kq", scatters) / theta.variances
         return pulls / theta.variances[:, :, None], 0.5 * (squares - masses_under(prior, tau)[:, None])
+
+    def trusted(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
+        """(n, K) with what weight an event enters all but the mass: `tau`, unless the noise has heavier tails."""
+        return tau
 
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + n_outputs * p_v + n_outputs + 1

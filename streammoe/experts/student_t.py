@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from scipy.special import digamma
+
 from streammoe import laws
 from streammoe.errors import ConfigError
 from streammoe.experts.elliptical import Elliptical
+from streammoe.kernels import student_t
 from streammoe.kernels.elliptical import Tails
 
 DEGREES = 4.0
@@ -24,6 +27,11 @@ class StudentT(Elliptical):
             raise ConfigError(f"degrees_of_freedom: got {degrees_of_freedom!r}; {rule}")
         super().__init__(Tails(float(degrees_of_freedom)))
         self.law = laws.StudentT(float(degrees_of_freedom))
+
+    def entropy(self, n_outputs: int) -> float:
+        nu, Q = self.tails.degrees, n_outputs
+        energy = 0.5 * (nu + Q) * float(digamma(0.5 * (nu + Q)) - digamma(0.5 * nu))
+        return energy + student_t.log_constant(nu, Q)
 
 
 FAMILY = StudentT()

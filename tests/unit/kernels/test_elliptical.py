@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe import schedules
+from streammoe.distributions import MultivariateStudentTMixture
 from streammoe.engine import mm
 from streammoe.engine.em import Buffer
 from streammoe.engine.warmup import fit
@@ -96,3 +97,40 @@ def fit_on(case, state, R, Y, chosen):
     case.family.fit_experts(theta, prior, chosen, np.ones((len(R), 1)), R, Y, 100)
     moved = state._replace(average_experts=theta.experts, average_variances=theta.variances)
     return mm.score(case.family, moved, R, R, Y, n_outputs=1)[0].losses.mean()
+
+
+@heavy
+def test_the_loss_of_an_expert_is_the_entropy_of_its_noise(case):
+    squares = np.full((1, case.n_outputs), 4.0)
+    state = mm.random_start(
+        case.family, n_experts=1, p_w=P, p_v=P, n_outputs=case.n_outputs, prior_strength=0.5, seed=0
+    )
+    state.variances[:] = squares
+    rng = np.random.default_rng(0)
+    noise = case.family.law.sample(rng, (200_000, 1)) * 2.0
+    if case.n_outputs > 1:
+        scales = np.full((1, case.n_outputs), 2.0)
+        noise = MultivariateStudentTMixture([1.0], 0.0 * scales, scales, 4.0).sample(rng, 200_000)
+    state.average_variances[:] = squares
+    R = np.zeros((len(noise), P))
+    losses = mm.score(case.family, state, R, R, noise, n_outputs=case.n_outputs)[0].losses
+    assert case.family.expert_losses(state)[0] == pytest.approx(losses.mean(), abs=0.02)
+
+
+@pytest.mark.parametrize("expert", ["student_t", "laplace"])
+def test_divergences_bound_those_of_the_densities(expert):
+    case = Case(expert, 1)
+    law = case.family.law
+    z = np.linspace(-400.0, 400.0, 800_001)
+    for apart in (0.01, 0.3, 2.0, 20.0):
+        state = mm.random_start(case.family, n_experts=2, p_w=1, p_v=1, n_outputs=1, prior_strength=0.5, seed=0)
+        state.average_experts[:, 0, 0] = 0.0, apart
+        density = law.pdf(z)
+        mean_trust = np.sum(
+            density * (5.0 / (4.0 + z * z) if expert == "student_t" else 1.0 / np.maximum(np.abs(z), 0.1))
+        )
+        state.expert_grams[:] = 0.5 * mean_trust * (z[1] - z[0])
+        truth = np.sum(density * np.log(density / np.maximum(law.pdf(z - apart), 1e-300))) * (z[1] - z[0])
+        found = case.family.divergences(state, options(case, 2))[0, 1]
+        assert truth * (1.0 - 1e-6) <= found
+        assert apart > 0.3 or found < 4.0 * truth
