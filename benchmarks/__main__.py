@@ -19,15 +19,18 @@ NAMES = (
     "oracle_agreement",
     "kernel_speed",
     "expert_life",
+    "outliers",
     "image_segments",
     "daemon_throughput",
     "daemon_memory",
     "checkpoint_stall",
     "input_limits",
     "poison",
+    "drift",
+    "calibration",
     "kafka",
 )
-LONG = ("file_kills", "kafka_kills", "soak")
+LONG = ("batch_methods", "file_kills", "kafka_kills", "soak")
 """Minutes to half an hour; run only when asked for by name."""
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 

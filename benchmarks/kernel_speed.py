@@ -33,6 +33,11 @@ class Case(NamedTuple):
     ratio_target: int | None = None
     """How many times the rate of the literal algorithm."""
 
+    @property
+    def expert(self) -> str:
+        """What regressors call the family."""
+        return "gaussian" if self.family == "gaussian_full" else self.family
+
 
 PLAIN = Case(4, rate_target=1_000_000, ratio_target=80)
 CASES = [
@@ -40,6 +45,9 @@ CASES = [
     Case(4, bound="adaptive"),
     Case(4, n_outputs=3, rate_target=700_000),
     Case(4, "gaussian_full", 3),
+    Case(4, "student_t"),
+    Case(4, "student_t", 3),
+    Case(4, "laplace"),
     Case(2, "categorical", 3, "adaptive", rate_target=600_000),
     Case(2, "categorical", 3, "tight"),
     Case(4, "categorical", 2, "adaptive"),
@@ -132,9 +140,9 @@ def seconds_of_learn_array(case: Case, p: int, count: int) -> float:
         model, y = MoEClassifier(case.K, **given), Y[:, 0].astype(int)
     elif case.n_outputs > 1:
         covariance = "full" if case.family == "gaussian_full" else "diagonal"
-        model, y = MoEMultiTargetRegressor(case.K, covariance=covariance, **given), Y
+        model, y = MoEMultiTargetRegressor(case.K, covariance=covariance, expert=case.expert, **given), Y
     else:
-        model, y = MoERegressor(case.K, **given), Y[:, 0]
+        model, y = MoERegressor(case.K, expert=case.expert, **given), Y[:, 0]
     model.learn_array(R[:1000, 1:], y[:1000])
     begun = time.perf_counter()
     model.learn_array(R[1000:, 1:], y[1000:])
@@ -143,8 +151,8 @@ def seconds_of_learn_array(case: Case, p: int, count: int) -> float:
 
 def seconds_of_oracle(case: Case, p: int, count: int) -> float:
     """The literal algorithm in NumPy, from the same state."""
-    from tests.oracle.algorithm2 import Algorithm2
     from tests.oracle.algorithm3 import Algorithm3
+    from tests.oracle.heavy_tails import ALGORITHMS
 
     state = start(case, p)
     parameters = {
@@ -160,7 +168,8 @@ def seconds_of_oracle(case: Case, p: int, count: int) -> float:
         },
     }
     R, Y = rows(case, count, p)
-    algorithm, targets = (Algorithm3, Y[:, 0].astype(int)) if case.family == "categorical" else (Algorithm2, Y)
+    is_classifier = case.family == "categorical"
+    algorithm, targets = (Algorithm3, Y[:, 0].astype(int)) if is_classifier else (ALGORITHMS[case.expert], Y)
     oracle = algorithm(parameters, bound=case.bound, prior_strength=0.1)
     gammas = schedule_of(case).steps(EVENTS_SO_FAR + 1, count)
     begun = time.perf_counter()

@@ -22,8 +22,8 @@ import numpy as np
 import streammoe
 from benchmarks.report import machine, table
 from streammoe import schedules
-from tests.oracle.algorithm2 import Algorithm2
 from tests.oracle.algorithm3 import Algorithm3
+from tests.oracle.heavy_tails import ALGORITHMS
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
 STEPS = {
@@ -45,6 +45,9 @@ LOOKS = 10
 FAMILIES = (
     {"outputs": 3},
     {"outputs": 3, "covariance": "full"},
+    {"expert": "student_t"},
+    {"outputs": 3, "expert": "student_t"},
+    {"expert": "laplace"},
     {"classes": 2},
     {"classes": 3},
     {"classes": 5},
@@ -66,6 +69,7 @@ class Case(NamedTuple):
     outputs: int = 1
     classes: int = 0
     covariance: str = "diagonal"
+    expert: str = "gaussian"
     weighted: bool = False
 
     @property
@@ -73,7 +77,8 @@ class Case(NamedTuple):
         """What the experts are, in a few characters."""
         if self.classes:
             return f"{self.classes} classes"
-        return "1 output" if self.outputs == 1 else f"{self.outputs} outputs, {self.covariance}"
+        shown = "1 output" if self.outputs == 1 else f"{self.outputs} outputs, {self.covariance}"
+        return shown if self.expert == "gaussian" else f"{shown}, {self.expert}"
 
 
 class Agreement(NamedTuple):
@@ -133,6 +138,8 @@ def stream(case: Case, count: int) -> Events:
     else:
         # A noise that all outputs share correlates them.
         noise = rng.normal(size=values.shape) + 0.7 * rng.normal(size=(count, 1)) * (case.outputs > 1)
+        if case.expert != "gaussian":
+            noise /= np.sqrt(rng.chisquare(3.0, size=(count, 1)) / 3.0)
         y = values + 0.5 * noise
         y = y[:, 0] if case.outputs == 1 else y
     weights = rng.gamma(2.0, 0.5, size=count) if case.weighted else np.ones(count)
@@ -223,13 +230,15 @@ def estimator(case: Case, start: dict, bound: str):
     if case.classes:
         return streammoe.MoEClassifier.from_parameters(start, classes=list(range(case.classes)), **arguments)
     if case.outputs > 1:
-        return streammoe.MoEMultiTargetRegressor.from_parameters(start, covariance=case.covariance, **arguments)
-    return streammoe.MoERegressor.from_parameters(start, **arguments)
+        return streammoe.MoEMultiTargetRegressor.from_parameters(
+            start, covariance=case.covariance, expert=case.expert, **arguments
+        )
+    return streammoe.MoERegressor.from_parameters(start, expert=case.expert, **arguments)
 
 
 def oracle(case: Case, parameters: dict):
     """The literal algorithm that a case is for, at these parameters."""
-    algorithm = Algorithm3 if case.classes else Algorithm2
+    algorithm = Algorithm3 if case.classes else ALGORITHMS[case.expert]
     return algorithm(parameters, bound=case.bound, prior_strength=case.prior)
 
 

@@ -55,6 +55,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "regressor": {"schema": {"target": "y"}},
     "diagonal": {"schema": {"target": ["y", "z"]}, "model": {"covariance": "diagonal"}},
     "full": {"schema": {"target": ["y", "z"]}, "model": {"covariance": "full"}},
+    "student_t": {"schema": {"target": "y"}, "model": {"expert": "student_t", "degrees_of_freedom": 5.0}},
+    "laplace": {"schema": {"target": "y"}, "model": {"expert": "laplace"}},
     "classifier": {"schema": {"target": "kind"}, "model": {"kind": "classifier"}},
     "columns": {
         "schema": {"target": "y", "features": ["a", "color", "at"], "categorical": ["color"], "timestamps": ["at"]},

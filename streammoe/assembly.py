@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from streammoe import batch
 from streammoe import settings as settings_module
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
@@ -176,6 +177,9 @@ def compile_kernels(settings: Settings | None = None) -> None:
     arguments: dict[str, Any] = {"warmup": 48, "warmup_restarts": 2, "standardize": True}
     kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
+        # One compiled loop serves all noise with heavy tails.
+        "heavy-tailed": (MoERegressor, {"expert": "student_t"}, y),
+        "heavy-tailed outputs": (MoEMultiTargetRegressor, {"expert": "student_t"}, np.column_stack([y, X[:, 0]])),
         "diagonal": (MoEMultiTargetRegressor, {"covariance": "diagonal"}, np.column_stack([y, X[:, 0]])),
         "full": (MoEMultiTargetRegressor, {"covariance": "full"}, np.column_stack([y, X[:, 0]])),
         "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
@@ -189,16 +193,18 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)
                 model.experts()
+                if settings is None:  # daemons take no gradients
+                    batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
     finally:
         told.disabled = was
 
 
 def _kind(settings: Settings) -> str:
-    """Which estimator the settings ask for: ``regressor``, ``classifier``, or the covariance of several outputs."""
-    model = settings.model
-    if model.kind == "regressor" and len(settings.schema.targets) > 1:
-        return model.covariance
-    return model.kind
+    """Which of the kernels the settings ask for, by the names of `compile_kernels`."""
+    model, several = settings.model, len(settings.schema.targets) > 1
+    if model.expert != "gaussian":
+        return "heavy-tailed outputs" if several else "heavy-tailed"
+    return model.covariance if model.kind == "regressor" and several else model.kind
 
 
 @contextmanager
@@ -508,11 +514,9 @@ def model_from(settings: Settings) -> MixtureOfExperts:
 
 
 def _described(settings: Settings) -> MixtureOfExperts:
-    kind = _kind(settings)
-    estimator: type[MixtureOfExperts] = (
-        MoEClassifier if kind == "classifier" else MoERegressor if kind == "regressor" else MoEMultiTargetRegressor
-    )
     schema = settings.schema
+    regressor = MoEMultiTargetRegressor if len(schema.targets) > 1 else MoERegressor
+    estimator: type[MixtureOfExperts] = MoEClassifier if settings.model.kind == "classifier" else regressor
     known = inspect.signature(estimator).parameters
     given = {
         **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},
@@ -667,6 +671,8 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "features": model.feature_names,
         "outputs": model.output_names,
         "warming_up": model.is_warming_up,
+        "drifts": model.drifts,
+        "last_drift": model.last_drift and model.last_drift._asdict(),
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
         "experts": model.experts(),
         "candidates": model.n_candidates,

@@ -21,6 +21,8 @@ from streammoe.printing import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LEVELS = ("debug", "info", "warning", "error")
+METHODS = "em, gradient_em, gradient_descent, mm"
+"""Of batch fits; the module that knows them takes a while to import."""
 
 
 class JsonLines(logging.Formatter):
@@ -141,6 +143,51 @@ def setting_options(command: Command) -> Command:
         multiple=True,
         help="Set one setting, over the environment and the file; may be repeated.",
     )(command)
+
+
+def file_options(command: Command) -> Command:
+    """Give a command the options that say what is in a file, and which model is to learn it."""
+    for option in reversed(
+        (
+            click.option("--classify", is_flag=True, help="The target is a label."),
+            click.option(
+                "--format", "form", metavar="FORMAT", help="Of the records, such as csv; else by the file's extension."
+            ),
+            click.option("--features", metavar="A,B,…", help="Learn from these columns only."),
+            click.option("--ignore", metavar="A,B,…", help="Columns that are not learned from."),
+            click.option("--categorical", metavar="A,B,…", help="Columns that hold categories."),
+            click.option("--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that hold times."),
+            click.option("--weight", metavar="COLUMN", help="How much each event counts."),
+            click.option(
+                "--n-experts",
+                callback=lambda *given: _number_or_word(given[-1]),
+                metavar="K",
+                help="How many experts; 1 is a single recursive fit, auto chooses.",
+            ),
+            click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see."),
+            click.option("--gate-degree", type=int, metavar="N", help="The same for the gate."),
+            click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start."),
+            click.option("--expert", metavar="NAME", help="Noise of the experts: gaussian, student_t or laplace."),
+            click.option(
+                "--degrees-of-freedom", type=float, metavar="NU", help="Of student_t experts; 4 unless told."
+            ),
+            click.option(
+                "--schedule",
+                metavar="KIND:NUMBER",
+                help="Step sizes: power:0.6 converges, constant:0.05 follows drift.",
+            ),
+            click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper."),
+            click.option(
+                "--averaging", metavar="NAME", help="What serves predictions: polyak, decay, exponential or none."
+            ),
+            click.option(
+                "--drift", metavar="NAME", help="Begin steps anew where the loss has risen: page_hinkley; else off."
+            ),
+            click.option("--seed", type=int, metavar="N", help="Of every random choice, of peers too."),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -291,26 +338,7 @@ def rollback(
 @main.command(short_help="Score a model on a file, beside others.")
 @click.argument("file")
 @click.option("--target", "targets", metavar="COLUMN", multiple=True, required=True, help="May be repeated.")
-@click.option("--classify", is_flag=True, help="The target is a label.")
-@click.option("--format", "form", metavar="FORMAT", help="Of the records, such as csv; else by the file's extension.")
-@click.option("--features", metavar="A,B,…", help="Learn from these columns only.")
-@click.option("--ignore", metavar="A,B,…", help="Columns that are not learned from.")
-@click.option("--categorical", metavar="A,B,…", help="Columns that hold categories.")
-@click.option("--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that hold times.")
-@click.option("--weight", metavar="COLUMN", help="How much each event counts.")
-@click.option(
-    "--n-experts",
-    callback=lambda *given: _number_or_word(given[-1]),
-    metavar="K",
-    help="How many experts; 1 is a single recursive fit, auto chooses.",
-)
-@click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see.")
-@click.option("--gate-degree", type=int, metavar="N", help="The same for the gate.")
-@click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start.")
-@click.option("--schedule", metavar="KIND:NUMBER", help="Step sizes: power:0.6 converges, constant:0.05 follows drift.")
-@click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper.")
-@click.option("--averaging", metavar="NAME", help="What serves predictions: polyak, decay or none.")
-@click.option("--seed", type=int, metavar="N", help="Of every random choice, of peers too.")
+@file_options
 @setting_options
 @click.option(
     "--against",
@@ -375,6 +403,116 @@ def evaluate(
         if page is not None:
             report.write_page(found, page)
         click.echo(report.to_json(found) if as_json else report.table(found))
+
+
+@main.command(short_help="Fit a model to a whole file at once.")
+@click.argument("file")
+@click.option("--target", "targets", metavar="COLUMN", multiple=True, help="May be repeated.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="CONFIG",
+    help="Take [model] and [schema] of a daemon's configuration; other options stand over them.",
+)
+@click.option("--method", metavar="NAME", default="em", show_default=True, help=f"One of {METHODS}.")
+@click.option("--rounds", type=int, default=1000, show_default=True, metavar="N", help="Most rounds from each start.")
+@click.option(
+    "--tolerance", type=float, default=1e-7, show_default=True, metavar="X", help="Gain that ends the rounds."
+)
+@click.option("--step", type=float, metavar="X", help="Of the gradient methods; else each step is searched for.")
+@click.option(
+    "--from-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Start at the parameters of a saved model instead of those of a warm-up.",
+)
+@file_options
+@setting_options
+@click.option("--out", type=click.Path(path_type=Path), metavar="MODEL", help="Save the model there.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE.csv", help="Write a row for each round.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="TRACE.png", help="Draw the rounds.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def fit(
+    file: str,
+    targets: tuple[str, ...],
+    config: Path | None,
+    method: str,
+    rounds: int,
+    tolerance: float,
+    step: float | None,
+    from_model: Path | None,
+    classify: bool,
+    form: str | None,
+    schedule: str | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    trace: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+    **given: Any,
+) -> None:
+    """Fit a model to all events of a file, or of stdin (-), at once, and print how far that came.
+
+    Nothing is written but what --out, --trace and --plot name. A daemon goes on from the saved model by
+    `streammoe run CONFIG --from-model MODEL` if its [model] and [schema] are the same, so take them by --config.
+    Ctrl-C ends the fit after the round; what it has come to is saved and printed.
+
+    \b
+    Example:
+      streammoe fit rides.csv --target minutes --ignore id --n-experts 8 --out rides.model
+      streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv --plot rounds.png
+    """
+    set_up_logging(log_level, log_format)
+    if not targets and config is None:
+        raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
+    with exit_codes():
+        from streammoe.batch import Round
+        from streammoe.fitting import report
+        from streammoe.fitting.options import settings_of
+        from streammoe.fitting.run import fit_source
+        from streammoe.runtime.signals import StopFlag
+
+        settings = settings_of(
+            file,
+            targets,
+            config,
+            overrides,
+            classify=classify,
+            format=form,
+            schedule=schedule,
+            given=given,
+        )
+        report.check_paths(out, trace, plot)
+        with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
+
+            def on_round(each: Round) -> bool:
+                advance((each.number, rounds))
+                return stop.requested
+
+            found = fit_source(
+                settings,
+                source_name="stdin" if file == "-" else file,
+                method=method,
+                rounds=rounds,
+                tolerance=tolerance,
+                step=step,
+                from_model=from_model,
+                on_batch=follow,
+                on_round=on_round,
+                stop=stop,
+            )
+        if found is None:
+            raise click.Abort
+        if out is not None:
+            found.fit.model.save(out)
+        if trace is not None:
+            report.write_trace(found, trace)
+        if plot is not None:
+            report.write_plot(found, plot)
+        click.echo(report.to_json(found, out) if as_json else report.table(found, out))
 
 
 @main.command("dead-letters", short_help="Count, show or replay refused records.")

@@ -63,6 +63,33 @@ class Constant(NamedTuple):
 
 
 Schedule: TypeAlias = Power | Constant
+
+
+class Restarted(NamedTuple):
+    """γ_n = max(base(n), again(seen + n − at)): steps that were made wider after `at` events, and shrink again.
+
+    No setting: a model makes it of its schedule where a drift is found.
+    """
+
+    base: Schedule
+    again: Schedule
+    at: int
+    """Events learned when they were made wider."""
+    seen: int
+    """Events that `again` takes for seen by then."""
+
+    def __call__(self, n: int) -> float:
+        """γ of the n-th event, n > at."""
+        return max(self.base(n), self.again(self.seen + n - self.at))
+
+    def steps(self, first: int, count: int) -> FloatArray:
+        """γ_n for n = first, …, first + count − 1, each with the very bits that the scalar call gives."""
+        again = self.again.steps(self.seen + first - self.at, count)
+        return np.maximum(self.base.steps(first, count), again)
+
+
+Steps: TypeAlias = Schedule | Restarted
+"""What says the step of each event."""
 SCHEDULES: Mapping[str, type[Schedule]] = {"power": Power, "constant": Constant}
 """The name of each schedule in config files and checkpoints."""
 

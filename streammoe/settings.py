@@ -184,13 +184,21 @@ class Model(Section):
     """Whether an expert that is starved or a duplicate is tried as half of another."""
     degree: int = Field(1, ge=1)
     gate_degree: int = Field(1, ge=1)
+    expert: Literal["gaussian", "student_t", "laplace"] = "gaussian"
+    degrees_of_freedom: float = Field(4.0, gt=2, le=1e6)
+    """Of Student-t experts."""
     covariance: Literal["diagonal", "full"] = "diagonal"
     bound: Literal["adaptive", "tight", "paper"] = "adaptive"
     prior_strength: float = Field(default_factory=lambda data: DEFAULT_PRIOR_STRENGTH[_kind(data)], ge=0)
     seed: int = Field(0, ge=0)
     standardize: bool = True
     range_factor: float = Field(1e6, ge=0)
-    averaging: Literal["polyak", "decay", "none"] = "polyak"
+    averaging: Literal["polyak", "decay", "exponential", "none"] = "polyak"
+    averaging_rate: float = Field(0.01, gt=0, lt=1)
+    """Least weight of an iterate in an exponential average."""
+    drift: Literal["off", "page_hinkley"] = "off"
+    drift_restart: int = Field(200, ge=1)
+    """Events that steps take for seen after a drift."""
     warmup: int | None = Field(None, ge=0)
     """Events in the warm-up buffer; ``None`` lets it grow with the number of parameters."""
     warmup_restarts: int = Field(5, ge=1)
@@ -201,11 +209,21 @@ class Model(Section):
     schedule: SkipValidation[Schedule] = Field(default_factory=lambda data: power(DEFAULT_ALPHA[_kind(data)]))
     """Checked as a table of its own, whose names depend on its kind (`SCHEDULE_TABLES`)."""
 
+    @field_validator("expert")
+    @classmethod
+    def _has_noise(cls, expert: str, info: ValidationInfo) -> str:
+        if expert != "gaussian" and info.data.get("kind") == "classifier":
+            raise ValueError("must be left out where model.kind = 'classifier'; classes have no noise")
+        return expert
+
     @field_validator("covariance")
     @classmethod
     def _has_covariance(cls, covariance: str, info: ValidationInfo) -> str:
         if covariance == "full" and info.data.get("kind") == "classifier":
             raise ValueError("must be 'diagonal' where model.kind = 'classifier'; classes have no covariance")
+        if covariance == "full" and info.data.get("expert", "gaussian") != "gaussian":
+            expert = info.data["expert"]
+            raise ValueError(f"must be 'diagonal' where model.expert = {expert!r}; only 'gaussian' has it in full")
         return covariance
 
     @field_validator("classes")
@@ -593,6 +611,11 @@ class _Reader:
             target = schema.get("target")
             if isinstance(target, list) and len(target) > 1:
                 rule = "must be one column where model.kind = 'classifier'"
+                self.problems.append(self._broken(("schema", "target"), rule, target))
+        if isinstance(model, dict) and isinstance(schema, dict) and model.get("expert") == "laplace":
+            target = schema.get("target")
+            if isinstance(target, list) and len(target) > 1:
+                rule = "must be one column where model.expert = 'laplace'; 'student_t' takes several"
                 self.problems.append(self._broken(("schema", "target"), rule, target))
         self._check_labels(**read)
         if self.problems:

@@ -62,7 +62,7 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
     one = Parameters(
         np.zeros((0, W.shape[1])),
         np.zeros((1, *prior.experts.shape)),
-        family.variances_of(prior.variances, 1),
+        family.variances_of(family.first_variances(Y), 1),
     )
     family.fit_experts(one, family.start_prior(prior), options, np.ascontiguousarray(weights[:, None]), R, Y, 20)
     variances = one.variances[0]

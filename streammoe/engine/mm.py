@@ -11,11 +11,11 @@ from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family
 from streammoe.kernels.state import LearningOptions, MMState, Trace
-from streammoe.schedules import Schedule
+from streammoe.schedules import Schedule, Steps
 from streammoe.types import FloatArray
 
 BOUNDS = ("tight", "adaptive", "paper")
-AVERAGING = {None: 0, "polyak": 1, "decay": 3}
+AVERAGING = {None: 0, "polyak": 1, "decay": 3, "exponential": 1}
 
 
 class Scores(NamedTuple):
@@ -86,10 +86,16 @@ def learning_options(
     prior_strength: float,
     averaging: str | None,
     schedule: Schedule,
+    averaging_rate: float = 0.0,
 ) -> LearningOptions:
-    """The hyper-parameters of a step in the form that kernels take; `n_rows`: of coefficients of each expert."""
+    """The hyper-parameters of a step in the form that kernels take.
+
+    Args:
+        n_rows: of coefficients of each expert.
+        averaging_rate: least weight of an iterate in the exponential average; others do not ask.
+    """
     if averaging not in AVERAGING:
-        rule = f"averaging: {averaging!r} is not known; choose one of 'polyak', 'decay', None"
+        rule = f"averaging: {averaging!r} is not known; choose one of 'polyak', 'decay', 'exponential', None"
         raise ConfigError(rule)
     return LearningOptions(
         prior_strength=float(prior_strength),
@@ -97,7 +103,8 @@ def learning_options(
         expert_curvature=curvature(bound, n_rows),
         adaptive=bound == "adaptive",
         averaging=AVERAGING[averaging],
-        forgetting=schedule.forgets,
+        forgetting=schedule.forgets and averaging != "exponential",
+        least_weight=averaging_rate if averaging == "exponential" else 0.0,
     )
 
 
@@ -150,7 +157,7 @@ def learn(
     state: MMState,
     residual: FloatArray,
     options: LearningOptions,
-    schedule: Schedule,
+    steps: Steps,
     W: FloatArray,
     R: FloatArray,
     Y: FloatArray,
@@ -174,7 +181,7 @@ def learn(
             thrown away.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
-    gammas = schedule.steps(int(state.n[0]) + 1, n_learned)
+    gammas = steps.steps(int(state.n[0]) + 1, n_learned)
     counts = np.ones(len(W)) if weights is None else weights
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))

@@ -11,7 +11,7 @@ from streammoe.engine import mm
 from streammoe.engine.state import MMState, copy_array, copy_state
 from streammoe.experts import Family
 from streammoe.kernels.state import LearningOptions, Trace
-from streammoe.schedules import Schedule
+from streammoe.schedules import Steps
 from streammoe.types import FloatArray, IntArray
 
 
@@ -47,7 +47,7 @@ class Race:
     def learn(
         self,
         family: Family,
-        schedule: Schedule,
+        steps: Steps,
         W: FloatArray,
         R: FloatArray,
         Y: FloatArray,
@@ -66,7 +66,7 @@ class Race:
                 runner.state,
                 runner.residual,
                 runner.options,
-                schedule,
+                steps,
                 W,
                 R,
                 Y,

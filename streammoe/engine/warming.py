@@ -7,13 +7,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from streammoe.engine.mm import Scores, learn, learning_options, new_residual, random_start
+from streammoe.engine.mm import Scores, joined, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
 from streammoe.restoring import array_of, must_be
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 PRIOR_STRENGTH = 1.0
+SCALE_EVENTS = 20
+"""Events after which the first guess at the scale of the targets, which is the first of them, is looked at again."""
 
 
 class WarmUp:
@@ -38,6 +40,32 @@ class WarmUp:
             weights: (n,).
             traced: whether to keep what the expert said.
         """
+        if self.family.is_exact or self.count >= SCALE_EVENTS:
+            return self._learn(X, R, Y, weights, traced=traced)
+        # Cut by the count of events alone, so that where a batch ends leaves no trace.
+        kept = ~np.isnan(Y[:, 0])
+        if kept.any() and not self.count:
+            self._expect(Y[kept][0])
+        cut = int(np.searchsorted(np.cumsum(kept), SCALE_EVENTS - self.count)) + 1
+        scores = [self._learn(X[:cut], R[:cut], Y[:cut], weights[:cut], traced=traced)]
+        if self.count == SCALE_EVENTS:
+            first = self.Y[:SCALE_EVENTS]
+            self._expect(np.median(np.abs(first - np.median(first, axis=0)), axis=0))
+        if cut < len(Y):
+            scores.append(self._learn(X[cut:], R[cut:], Y[cut:], weights[cut:], traced=traced))
+        return joined(scores)
+
+    def _expect(self, sizes: FloatArray) -> None:
+        """Let errors be of these sizes, (Q,), or larger: with far too small a scale all events would be far out.
+
+        Too large a one is found out event by event; one too small hardly grows, where hardly any event counts.
+        """
+        squares = self.family.first_variances(sizes[None])
+        self.recursive.prior_variances[...] = squares
+        for variances in (self.recursive.variances, self.recursive.average_variances):
+            variances[...] = np.maximum(variances, squares) if self.count else squares
+
+    def _learn(self, X: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> Scores:
         kept = ~np.isnan(Y[:, 0])
         n_kept = int(kept.sum())
         self._reserve(self.count + n_kept, X.shape[1])

@@ -36,6 +36,8 @@ ROWS_PER_PARAMETER = 6
 """With fewer rows none can be spared to judge by."""
 WORK_LIMIT = 2e10
 """Multiply-adds that a warm-up may cost; wide models get fewer starts and rounds rather than a stall of minutes."""
+LEAST_STRENGTH = 1e-3
+"""Pseudo-events of the prior that every search has."""
 ROUND_LIMIT = 1e9
 """Multiply-adds of one round over a buffer of default size."""
 
@@ -107,40 +109,73 @@ def fit(
         UnsoundError: the rows are such that nothing finite comes of them.
     """
     with np.errstate(all="ignore"):  # the result is judged instead
-        prior = one_expert_prior(family, buffer, n_outputs, options)
-        # Without a prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
-        em = Em(family, buffer, prior._replace(strength=max(prior.strength, 1e-3)), options)
+        em = with_own_prior(family, buffer, n_outputs, options)
         theta = _search(em, n_experts, restarts, np.random.default_rng(seed))
-        state = settled(em._replace(prior=prior), theta)
+        state = settled(as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return state
 
 
+def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Em:
+    """EM on these rows with the prior that they suggest.
+
+    Without any prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
+    """
+    prior = one_expert_prior(family, buffer, n_outputs, options)
+    return Em(family, buffer, prior._replace(strength=max(prior.strength, LEAST_STRENGTH)), options)
+
+
+def as_streamed(em: Em) -> Em:
+    """The same with the prior that streaming goes on with, which may be none."""
+    return em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
+
+
+class Starts(NamedTuple):
+    """What a search goes on from in earnest."""
+
+    thetas: list[Parameters]
+    """The likeliest few, the best first."""
+    rounds: int
+    """That each is worth."""
+    folds: IntArray | None
+    """(n,) parts of the rows to hold out for the choice among the ends; None where none can be spared."""
+
+
 def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Parameters:
     """A few rounds from every start, many from the likeliest few, and the one of these that predicts best."""
+    starts = best_starts(em, n_experts, restarts, rng)
+    ended = [Candidate(em.run(theta, starts.rounds), theta) for theta in starts.thetas]
+    return chosen(ended, em, starts.folds)
+
+
+def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Starts:
+    """The likeliest few after a few rounds from every start.
+
+    Raises:
+        UnsoundError: no start has a finite likelihood.
+    """
     n, p_v = em.buffer.R.shape
     if n_experts == 1:
-        theta = em.under(np.ones((n, 1)))
-        em.run(theta, LONG_ROUNDS if not em.family.is_metric else 1)
-        return theta
+        return Starts([em.under(np.ones((n, 1)))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
     affordable_rounds = WORK_LIMIT / (n * _row_cost(em.family, shape))
     starts = _starts(em, n_experts, restarts, affordable_rounds, rng)
     stages = STAGES if _can_afford_more(affordable_rounds) else FEW_STAGES
     for rounds, kept in stages:
-        fits = [_Fit(em.run(theta, rounds), theta) for theta in starts]
+        fits = [Candidate(em.run(theta, rounds), theta) for theta in starts]
         finite = [fit for fit in fits if np.isfinite(fit.score)]
         starts = [fit.theta for fit in sorted(finite, key=lambda fit: fit.score, reverse=True)[:kept]]
     if not starts:
         raise UnsoundError(["likelihood of every start"])
     rounds = int(np.clip(affordable_rounds / 4 / len(starts), SHORT_ROUNDS, LONG_ROUNDS))
-    ended = [_Fit(em.run(theta, rounds), theta) for theta in starts]
     folds = rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_parameters(em.family, shape) else None
-    return _best(ended, em, folds)
+    return Starts(starts, rounds, folds)
 
 
-class _Fit(NamedTuple):
+class Candidate(NamedTuple):
+    """A fit to choose or not."""
+
     score: float
     """Penalised mean log-likelihood of the rows that it was fitted to."""
     theta: Parameters
@@ -172,7 +207,7 @@ def _can_afford_more(rounds: float) -> bool:
     return rounds > 2 * sum(rounds * kept for (_, kept), (rounds, _) in pairwise(STAGES))
 
 
-def _best(fits: Sequence[_Fit], em: Em, folds: IntArray | None) -> Parameters:
+def chosen(fits: Sequence[Candidate], em: Em, folds: IntArray | None) -> Parameters:
     """The likeliest fit, unless another one predicts rows held out better, by more than the error of the difference.
 
     A fit with an expert that answers for fewer rows than it has coefficients is only taken if there is no other: such

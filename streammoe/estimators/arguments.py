@@ -11,6 +11,7 @@ from river import base
 
 from streammoe import schedules
 from streammoe.engine import mm
+from streammoe.engine.drift import DETECTORS
 from streammoe.errors import ConfigError
 from streammoe.schedules import Schedule
 
@@ -32,6 +33,9 @@ class Arguments(base.Estimator):
     warmup: int | None
     warmup_restarts: int
     averaging: str | None
+    averaging_rate: float
+    drift: str
+    drift_restart: int
     seed: int
     standardize: bool
     range_factor: float
@@ -54,7 +58,7 @@ class Arguments(base.Estimator):
     def _rules(self) -> list[tuple[bool, str]]:
         """Rules for the arguments: whether each holds, and what to say if it does not."""
         whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
-        whole |= {"max_levels": 1, "max_experts": 2}
+        whole |= {"max_levels": 1, "max_experts": 2, "drift_restart": 1}
         named = are_names(self.categorical) and are_names(self.timestamps)
         both = [name for name in self.categorical or () if name in (self.timestamps or ())] if named else []
         return [
@@ -98,7 +102,15 @@ class Arguments(base.Estimator):
             ),
             (
                 self.averaging in mm.AVERAGING,
-                f"averaging: {self.averaging!r} is not known; choose one of 'polyak', 'decay', None",
+                f"averaging: {self.averaging!r} is not known; choose one of 'polyak', 'decay', 'exponential', None",
+            ),
+            (
+                is_amount(self.averaging_rate) and 0.0 < self.averaging_rate < 1.0,
+                f"averaging_rate: got {self.averaging_rate!r}; it must be a number above 0 and below 1",
+            ),
+            (
+                self.drift in DETECTORS,
+                f"drift: {self.drift!r} is not known; choose one of {', '.join(map(repr, DETECTORS))}",
             ),
             (self.bound in mm.BOUNDS, f"bound: {self.bound!r} is not known; choose one of {', '.join(mm.BOUNDS)}"),
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streammoe.estimators.fitting import Fitting
 from streammoe.estimators.inspecting import Inspecting
 from streammoe.estimators.keeping import Keeping
 from streammoe.estimators.learning_array import LearningArray
@@ -11,7 +12,7 @@ from streammoe.estimators.parameters import Parameters
 from streammoe.estimators.predicting import Predicting
 
 
-class MixtureOfExperts(LearningOne, LearningArray, LearningRows, Predicting, Inspecting, Parameters, Keeping):
+class MixtureOfExperts(LearningOne, LearningArray, LearningRows, Predicting, Inspecting, Parameters, Keeping, Fitting):
     """One state, its warm-up and its encoder; the estimators add what their targets look like.
 
     These parts know nothing of each other. Below them are, from the top: `coding` (categories among rows), `stepping`

@@ -61,7 +61,14 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Starts of each family that the batch fit tries.
     averaging
         What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
-        more), or ``None`` (the raw iterate).
+        more), ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the raw iterate).
+    averaging_rate
+        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count.
+    drift
+        ``"page_hinkley"`` watches the prequential loss, and lets steps and average begin anew where it has risen for
+        good; ``"off"`` does not.
+    drift_restart
+        Events that steps take for seen after a drift: the fewer, the larger the steps.
     seed
         Of every random choice; equal seeds and events give equal models, bit for bit.
     standardize
@@ -116,6 +123,9 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         warmup: int | None = None,
         warmup_restarts: int = 5,
         averaging: str | None = "polyak",
+        averaging_rate: float = 0.01,
+        drift: str = "off",
+        drift_restart: int = 200,
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
@@ -139,6 +149,9 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
             warmup=warmup,
             warmup_restarts=warmup_restarts,
             averaging=averaging,
+            averaging_rate=averaging_rate,
+            drift=drift,
+            drift_restart=drift_restart,
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,

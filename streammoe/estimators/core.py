@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.drift import Drift, DriftWatch
 from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, copy_array, copy_state, widen
 from streammoe.engine.warming import WarmUp
@@ -16,6 +18,7 @@ from streammoe.estimators.guard import Copied, PoisonGuard
 from streammoe.estimators.outputs import Outputs
 from streammoe.features import NO_NEWS, Encoder, Layout, News
 from streammoe.kernels.state import LearningOptions
+from streammoe.schedules import Restarted, Steps
 from streammoe.types import FloatArray
 
 
@@ -34,9 +37,12 @@ class Core(Outputs):
         self._warm_up: WarmUp | None = None
         self._residual = np.zeros(0)
         self._options = self._new_options()
+        self._watch = None if self.drift == "off" else DriftWatch()
         self._guard = PoisonGuard()
         self._told: set[tuple[int, str]] = set()
         """Which experts the log has told of, and what."""
+        self._gathers = False
+        """Whether learned rows are only kept, for a batch fit."""
 
     @property
     def n(self) -> int:
@@ -49,6 +55,28 @@ class Core(Outputs):
     def fields(self) -> list[Any]:
         """Names of what events hold, in the order of raw rows; without categories and times, `feature_names`."""
         return list(self._encoder.fields)
+
+    @property
+    def drifts(self) -> int:
+        """Changes of the relation that were found so far; 0 without a detector."""
+        return 0 if self._watch is None else self._watch.drifts
+
+    @property
+    def last_drift(self) -> Drift | None:
+        """The latest of them, its losses in the target's own units; None if there was none."""
+        found = None if self._watch is None else self._watch.last
+        if found is None:
+            return None
+        shift = sum(map(math.log, self._encoder.scaler.target_scale.tolist()))
+        return found._replace(before=found.before + shift, after=found.after + shift)
+
+    @property
+    def _steps(self) -> Steps:
+        """Step sizes from here on."""
+        if self._watch is None or self._watch.last is None:
+            return self._schedule
+        again = self.default_schedule if self._schedule.forgets else self._schedule
+        return Restarted(self._schedule, again, self._watch.last.n, self.drift_restart)
 
     def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
         encoder = Encoder(
@@ -89,6 +117,7 @@ class Core(Outputs):
             prior_strength=self.prior_strength,
             averaging=self.averaging,
             schedule=self._schedule,
+            averaging_rate=self.averaging_rate,
         )
 
     # -- Changed from outside ------------------------------------------------------------------------------------------
@@ -178,12 +207,14 @@ class Core(Outputs):
             self._options,
             self._race and self._race.copy(),
             self._reseeds.copy(),
+            self._watch and self._watch.copy(),
         )
 
     def go_back(self, copied: Copied) -> None:
         """The inverse of `copied`, which is used up by it."""
         self._encoder, outputs, self._warm_up, self._state, self._residual, self._options = copied[:6]
         self._race, self._reseeds = copied.race, copied.reseeds
+        self._watch = copied.watch
         if copied.race is not None:
             self._start_race(copied.race)
         for name, value in outputs.items():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from streammoe.engine.drift import DriftWatch
 from streammoe.engine.racing import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
@@ -36,6 +37,7 @@ class Copied(NamedTuple):
     race: Race | None
     """Where there is one, it holds the state."""
     reseeds: IntArray
+    watch: DriftWatch | None
 
 
 class Guarded(Protocol):

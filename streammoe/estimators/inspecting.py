@@ -11,6 +11,7 @@ from streammoe.engine import mm
 from streammoe.engine.life import life
 from streammoe.engine.state import is_finite
 from streammoe.estimators.stepping import Stepping
+from streammoe.laws import Law
 from streammoe.types import FloatArray
 
 
@@ -41,6 +42,11 @@ class Inspecting(Stepping):
         return self._encoder.n_expert_features
 
     @property
+    def noise(self) -> Law:
+        """What the noise of an output is like at scale 1, given the expert; says nothing of a classifier."""
+        return self._family.law
+
+    @property
     def is_warming_up(self) -> bool:
         """Whether events still go to the warm-up buffer."""
         return self._state is None
@@ -48,10 +54,10 @@ class Inspecting(Stepping):
     @property
     def step_size(self) -> float:
         """γ of the next event."""
-        return self._schedule(self.n + 1)
+        return self._steps(self.n + 1)
 
     def step_size_at(self, n: int) -> float:
-        """γ of the n-th event, the first one being 1."""
+        """γ of the n-th event, the first one being 1, by the schedule alone: as if no drift were found."""
         return self._schedule(n)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from streammoe.engine.drift import DriftWatch
 from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, restored_state, state_arrays
 from streammoe.engine.warming import WarmUp
@@ -21,7 +22,7 @@ from streammoe.types import AnyArray
 
 MOST_RUNNERS = 16
 """Candidates side by side, at most; more in a checkpoint are not a model's."""
-_OWN = ("encoder.", "state.", "warmup.", "race.")
+_OWN = ("encoder.", "state.", "warmup.", "race.", "drift.")
 """How the names of arrays begin that are a model's and shape it."""
 
 
@@ -68,6 +69,8 @@ class Keeping(Core):
                 arrays |= state_arrays(runner.state, f"race.{at}")
         elif self._state is not None:
             arrays |= state_arrays(self._state, "state")
+        if self._watch is not None:
+            arrays |= self._watch.arrays()
         return arrays
 
     def describe(self) -> dict[str, Any]:
@@ -98,6 +101,8 @@ class Keeping(Core):
         model._encoder = model._new_encoder()
         model._encoder.restore(arrays)
         model._restore_state(arrays)
+        if model._watch is not None:
+            model._watch = DriftWatch.from_arrays(arrays)
         unknown = sorted({name for name in arrays if name.startswith(_OWN)} - model._shaping_arrays().keys())
         must_be(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
         if model._state is None:

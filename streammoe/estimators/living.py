@@ -103,7 +103,7 @@ class Living(Starting):
 
     def _window(self) -> int:
         """Events that count for a step: about the last 1/γ."""
-        return max(round(1.0 / self._schedule(self.n + 1)), 1)
+        return max(round(1.0 / self._steps(self.n + 1)), 1)
 
     def _handicap(self) -> float:
         """Nats by which a model with an expert begun anew must predict better: one for each parameter of an expert."""

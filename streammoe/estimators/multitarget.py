@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from river import base
 
-from streammoe.distributions import MultivariateGaussianMixture
+from streammoe.distributions import (
+    MultivariateGaussianMixture,
+    MultivariateMixture,
+    MultivariateStudentTMixture,
+)
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import frame_like, table_of
+from streammoe.estimators.noise import family_of, noise_rules
 from streammoe.estimators.outputs import names_array
 from streammoe.estimators.tables import table_of_array
-from streammoe.experts import Family, families
+from streammoe.experts import Family
 from streammoe.features import names_of, number, quoted
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FAMILIES = {"diagonal": "gaussian", "full": "gaussian_full"}
-"""The family of experts for each kind of covariance."""
 
 
 class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
@@ -46,6 +48,11 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         The same for the gate.
     covariance
         Of the outputs, given the expert: ``"diagonal"``, or ``"full"``, which learns how their errors go together.
+    expert
+        The noise of each expert: ``"gaussian"``, or one that outliers do not pull away: ``"student_t"``; all
+        outputs of an event count less together.
+    degrees_of_freedom
+        ν above 2 of ``expert="student_t"``; the smaller, the less an event far out counts.
     schedule
         Step sizes γ_n, from `streammoe.schedules`; ``None`` is ``power(0.6)``. ``constant(gamma)`` tracks drift.
     bound
@@ -60,7 +67,14 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         Starts of each family that the batch fit tries.
     averaging
         What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
-        more), or ``None`` (the raw iterate).
+        more), ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the raw iterate).
+    averaging_rate
+        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count.
+    drift
+        ``"page_hinkley"`` watches the prequential loss, and lets steps and average begin anew where it has risen for
+        good; ``"off"`` does not.
+    drift_restart
+        Events that steps take for seen after a drift: the fewer, the larger the steps.
     seed
         Of every random choice; equal seeds and events give equal models, bit for bit.
     standardize
@@ -102,12 +116,17 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         degree: int = 1,
         gate_degree: int = 1,
         covariance: str = "diagonal",
+        expert: str = "gaussian",
+        degrees_of_freedom: float = 4.0,
         schedule: Schedule | None = None,
         bound: str = "adaptive",
         prior_strength: float = 0.1,
         warmup: int | None = None,
         warmup_restarts: int = 5,
         averaging: str | None = "polyak",
+        averaging_rate: float = 0.01,
+        drift: str = "off",
+        drift_restart: int = 200,
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
@@ -123,12 +142,17 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
             degree=degree,
             gate_degree=gate_degree,
             covariance=covariance,
+            expert=expert,
+            degrees_of_freedom=degrees_of_freedom,
             schedule=schedule,
             bound=bound,
             prior_strength=prior_strength,
             warmup=warmup,
             warmup_restarts=warmup_restarts,
             averaging=averaging,
+            averaging_rate=averaging_rate,
+            drift=drift,
+            drift_restart=drift_restart,
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
@@ -140,19 +164,22 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         )
 
     covariance: str
+    expert: str
+    degrees_of_freedom: float
 
     @classmethod
     def _unit_test_params(cls) -> Any:
         yield {"n_experts": 2, "warmup": 15, "warmup_restarts": 1}
         yield {"n_experts": 3, "warmup": 0, "covariance": "full"}
+        yield {"n_experts": 2, "warmup": 15, "warmup_restarts": 1, "expert": "student_t"}
 
     def _rules(self) -> list[tuple[bool, str]]:
-        rule = f"covariance: got {self.covariance!r}; choose one of {', '.join(map(repr, FAMILIES))}"
-        return [*super()._rules(), (self.covariance in FAMILIES, rule)]
+        noise = noise_rules(self.expert, self.covariance, self.degrees_of_freedom, several=True)
+        return [*super()._rules(), *noise]
 
     @property
     def _family(self) -> Family:
-        return families()[FAMILIES[self.covariance]] if self.covariance in FAMILIES else families()["gaussian"]
+        return family_of(self.expert, self.covariance, self.degrees_of_freedom)
 
     @property
     def _n_outputs(self) -> int:
@@ -211,8 +238,10 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         scores, _ = self._score(self._encoder.row(x), None)
         return dict(zip(self._targets, scores.predictions[0].tolist(), strict=True))
 
-    def predict_distribution_one(self, x: Mapping[Any, Any]) -> MultivariateGaussianMixture:
-        """What the model knows of the outputs at `x`: a mixture of K normal distributions, of one during warm-up.
+    def predict_distribution_one(self, x: Mapping[Any, Any]) -> MultivariateMixture:
+        """What the model knows of the outputs at `x`: a mixture of the experts' K distributions, of one during warm-up.
+
+        Of normal or of Student-t ones, as `expert` says.
 
         Raises:
             ConfigError: no event has been learned, so the outputs are not known.
@@ -224,6 +253,9 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         Q = len(self._targets)
         if not len(shares):
             return MultivariateGaussianMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), tuple(self._targets))
+        if self.expert == "student_t":
+            scales, nu = np.sqrt(variances[0]), self.degrees_of_freedom
+            return MultivariateStudentTMixture(shares[0], means[0], scales, nu, tuple(self._targets))
         if self.covariance == "full":
             variances = self._served_covariances()[None]
         return MultivariateGaussianMixture(shares[0], means[0], variances[0], tuple(self._targets))

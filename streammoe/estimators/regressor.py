@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from river import base
 
-from streammoe.distributions import GaussianMixture
+from streammoe.distributions import GaussianMixture, Mixture, mixture_of
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import series_like, table_of
-from streammoe.experts import Family, families
+from streammoe.estimators.noise import family_of, noise_rules
+from streammoe.experts import Family
 from streammoe.features import number
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -42,6 +43,11 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Highest power of each input that experts see.
     gate_degree
         The same for the gate.
+    expert
+        The noise of each expert: ``"gaussian"``, or one that outliers do not pull away: ``"student_t"``, or
+        ``"laplace"``, which follows the median.
+    degrees_of_freedom
+        ν above 2 of ``expert="student_t"``; the smaller, the less an event far out counts.
     schedule
         Step sizes γ_n, from `streammoe.schedules`; ``None`` is ``power(0.6)``. ``constant(gamma)`` tracks drift.
     bound
@@ -56,7 +62,14 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Starts of each family that the batch fit tries.
     averaging
         What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
-        more), or ``None`` (the raw iterate).
+        more), ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the raw iterate).
+    averaging_rate
+        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count.
+    drift
+        ``"page_hinkley"`` watches the prequential loss, and lets steps and average begin anew where it has risen for
+        good; ``"off"`` does not.
+    drift_restart
+        Events that steps take for seen after a drift: the fewer, the larger the steps.
     seed
         Of every random choice; equal seeds and events give equal models, bit for bit.
     standardize
@@ -101,12 +114,17 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         degree: int = 1,
         gate_degree: int = 1,
         covariance: str = "diagonal",
+        expert: str = "gaussian",
+        degrees_of_freedom: float = 4.0,
         schedule: Schedule | None = None,
         bound: str = "adaptive",
         prior_strength: float = 0.1,
         warmup: int | None = None,
         warmup_restarts: int = 5,
         averaging: str | None = "polyak",
+        averaging_rate: float = 0.01,
+        drift: str = "off",
+        drift_restart: int = 200,
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
@@ -121,12 +139,17 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
             degree=degree,
             gate_degree=gate_degree,
             covariance=covariance,
+            expert=expert,
+            degrees_of_freedom=degrees_of_freedom,
             schedule=schedule,
             bound=bound,
             prior_strength=prior_strength,
             warmup=warmup,
             warmup_restarts=warmup_restarts,
             averaging=averaging,
+            averaging_rate=averaging_rate,
+            drift=drift,
+            drift_restart=drift_restart,
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
@@ -138,19 +161,23 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         )
 
     covariance: str
+    expert: str
+    degrees_of_freedom: float
 
     @classmethod
     def _unit_test_params(cls) -> Any:
         yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1}
         yield {"n_experts": 3, "warmup": 0}
+        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1, "expert": "student_t"}
+        yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
 
     def _rules(self) -> list[tuple[bool, str]]:
-        rule = f"covariance: got {self.covariance!r}; one output knows only 'diagonal'"
-        return [*super()._rules(), (self.covariance == "diagonal", rule)]
+        noise = noise_rules(self.expert, self.covariance, self.degrees_of_freedom, several=False)
+        return [*super()._rules(), *noise]
 
     @property
     def _family(self) -> Family:
-        return families()["gaussian"]
+        return family_of(self.expert, self.covariance, self.degrees_of_freedom)
 
     @property
     def _n_outputs(self) -> int:
@@ -174,13 +201,16 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         scores, _ = self._score(self._encoder.row(x), None)
         return float(scores.predictions[0, 0])
 
-    def predict_distribution_one(self, x: Mapping[Any, Any]) -> GaussianMixture:
-        """What the model knows of y at `x`: a mixture of K normal distributions, of one during warm-up."""
+    def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
+        """What the model knows of y at `x`: a mixture of the experts' K distributions, of one during warm-up.
+
+        Of normal ones, of Student-t or of Laplace ones, as `expert` says.
+        """
         scores, _ = self._score(self._encoder.row(x), None, traced=True)
         shares, means, variances = scores.trace
         if not len(shares):  # before anything was learned
             return GaussianMixture(np.ones(1), np.zeros(1), np.ones(1))
-        return GaussianMixture(shares[0], means[0, :, 0], variances[0, :, 0])
+        return mixture_of(self._family.law, shares[0], means[0, :, 0], variances[0, :, 0])
 
     def responsibilities_one(self, x: Mapping[Any, Any], y: float) -> FloatArray:
         """(K,) how much each expert answers for an event, τ_k ([MM] eq. 15); NaN during warm-up."""

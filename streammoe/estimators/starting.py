@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import numpy as np
 
@@ -22,6 +23,8 @@ class Starting(Core):
     """From no state to the first one."""
 
     def _warm_up_size(self) -> int:
+        if self._gathers:
+            return sys.maxsize
         if self.warmup is not None:
             return self.warmup
         encoder = self._encoder
@@ -82,11 +85,8 @@ class Starting(Core):
         Raises:
             UnsoundError: nothing finite comes of them.
         """
-        # Class indexes are not for scaling.
-        self._encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
-        scaler = self._encoder.scaler
-        W, R = self._encoder.design(X)
-        buffer = em.Buffer(W, R, (Y - scaler.target_center) / scaler.target_scale, np.ascontiguousarray(weights))
+        self._fit_scaler(X, Y)
+        buffer = self._buffer(X, Y, weights)
 
         def fit(n_experts: int) -> MMState:
             return warmup.fit(
@@ -111,6 +111,17 @@ class Starting(Core):
             p_w=encoder.n_gate_features,
             p_v=encoder.n_expert_features,
         )
+
+    def _fit_scaler(self, X: FloatArray, Y: FloatArray) -> None:
+        # Class indexes are not for scaling.
+        self._encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
+
+    def _buffer(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
+        """Raw rows as batch fits take them, in the model's own coordinates."""
+        scaler = self._encoder.scaler
+        W, R = self._encoder.design(X)
+        targets = (Y - scaler.target_center) / scaler.target_scale
+        return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
 
     def _random_start(self) -> MMState:
         return mm.random_start(

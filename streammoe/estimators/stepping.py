@@ -8,21 +8,22 @@ import numpy as np
 
 from streammoe.engine import mm
 from streammoe.engine.warming import WarmUp
-from streammoe.estimators.living import Living
+from streammoe.estimators.watching import Watching
 from streammoe.kernels.state import Trace
 from streammoe.types import FloatArray
 
 
-class Stepping(Living):
+class Stepping(Watching):
     """Learns and scores rows that were checked, in the model's own order of fields, with categories as codes."""
 
     def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
         """Learn screened rows: through the warm-up while it lasts, then by steps."""
         self._encoder.notice_unplaced(X, Y)
-        if self._state is None and self.warmup == 0 and self._n_outputs:
-            self._start(self._random_start())
-        if self._state is not None:
-            return self._step(X, Y, weights, traced=traced)
+        if not self._gathers:
+            if self._state is None and self.warmup == 0 and self._n_outputs:
+                self._start(self._random_start())
+            if self._state is not None:
+                return self._step(X, Y, weights, traced=traced)
         if self._warm_up is None:
             if not self._n_outputs:
                 # No label has been met, so there is nothing to learn and nothing to say.
@@ -59,36 +60,10 @@ class Stepping(Living):
 
     def _step_on(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
         """The same where nothing is due, but maybe at the end."""
-        assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
         scaler = self._encoder.scaler
         W, R = self._encoder.design(X)
         targets = (Y - scaler.target_center) / scaler.target_scale
-        if self._race is not None:
-            scores = self._race.learn(
-                self._family,
-                self._schedule,
-                W,
-                R,
-                targets,
-                weights=weights,
-                n_outputs=self._n_outputs,
-                traced=traced,
-            )
-            self._start_race(self._race)
-        else:
-            scores = mm.learn(
-                self._family,
-                self._state,
-                self._residual,
-                self._options,
-                self._schedule,
-                W,
-                R,
-                targets,
-                weights=weights,
-                n_outputs=self._n_outputs,
-                traced=traced,
-            )
+        scores = self._learn_features(W, R, targets, weights, traced=traced)
         return self._in_own_units(scores)
 
     def _score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mm.Scores, FloatArray]:

@@ -75,8 +75,8 @@ def schedule_table(text: str) -> dict[str, Any]:
         raise ConfigError(message) from None
 
 
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Refuse settings that have no meaning here.
+def check_overrides(overrides: Sequence[str], command: str = "evaluate") -> None:
+    """Refuse settings that have no meaning to a command.
 
     Raises:
         ConfigError: a flag sets a section that is not used.
@@ -84,7 +84,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
     others = [flag.partition("=")[0] for flag in overrides if flag.partition(".")[0].strip() not in SECTIONS]
     if others:
         raise ConfigError(
-            *(f"--set {name}: evaluate has no such setting; it uses those of {', '.join(SECTIONS)}" for name in others)
+            *(f"--set {name}: {command} has no such setting; it uses those of {', '.join(SECTIONS)}" for name in others)
         )
 
 

@@ -6,23 +6,19 @@ import html
 import io
 import json
 import math
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streammoe.errors import ConfigError, not_installed
+from streammoe.evaluation import outputs
+from streammoe.evaluation.outputs import PICTURES, finite, number, writing
 from streammoe.evaluation.run import Evaluation
-from streammoe.printing import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PICTURES = (".png", ".svg", ".pdf")
 PAGES = (".html", ".htm")
 MOST_SHARES = 10
 """Experts that the picture tells apart; matplotlib has so many colours."""
@@ -39,9 +35,9 @@ def table(found: Evaluation) -> str:
         if row.failure is not None:
             lines += [f"{row.name:{width}}{'-':>10}{'-':>14}{'-':>11}{'-':>12}  gave up: {row.failure}"]
             continue
-        log_loss = "" if row.log_loss is None else _number(row.log_loss)
+        log_loss = "" if row.log_loss is None else number(row.log_loss)
         speed = "-" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
-        lines += [f"{row.name:{width}}{_number(row.score):>10}{_number(row.last_quarter):>14}{log_loss:>11}{speed:>12}"]
+        lines += [f"{row.name:{width}}{number(row.score):>10}{number(row.last_quarter):>14}{log_loss:>11}{speed:>12}"]
     lines += ["", *_notes(found)]
     return "\n".join(lines)
 
@@ -52,16 +48,12 @@ def to_json(found: Evaluation) -> str:
         {
             "source": found.source,
             "metric": found.metric.lower(),
-            "events": sum(found.outcomes.values()),
-            **{name: found.outcomes[name] for name in ("learned", "predicted_only", "rejected", "skipped")},
+            **found.counts(),
             "rows": [
-                {name: _finite(value) for name, value in row._asdict().items()}
+                {name: finite(value) for name, value in row._asdict().items()}
                 for row in found.rows
             ],
-            "refused": [
-                {"reason": reason, "records": found.reasons[reason], "place": letter.place, "detail": letter.detail}
-                for reason, letter in found.first_of.items()
-            ],
+            "refused": found.refused(),
             "stopped": found.stopped,
             "state_digest": found.model.state_digest(),
             "settings": found.settings,
@@ -77,34 +69,16 @@ def check_outputs(plot: Path | None, page: Path | None) -> None:
     Raises:
         ConfigError: matplotlib is missing, or a path cannot be used.
     """
-    problems = []
-    if plot is not None and plot.suffix.lower() not in PICTURES:
-        problems.append(f"--plot {plot}: must end in one of {', '.join(PICTURES)}")
-    if page is not None and page.suffix.lower() not in PAGES:
-        problems.append(f"--html {page}: must end in one of {', '.join(PAGES)}")
-    for name, path in (("--plot", plot), ("--html", page)):
-        if path is None:
-            continue
-        if path.is_dir():
-            problems.append(f"{name} {path}: is a folder; name a file in it")
-        elif not path.parent.is_dir():
-            problems.append(f"{name} {path}: there is no folder {path.parent}; make it first")
-        elif not os.access(path if path.exists() else path.parent, os.W_OK):
-            problems.append(f"{name} {path}: cannot be written by this user; name another place")
-    if problems:
-        raise ConfigError(*problems)
-    if plot is not None or page is not None:
-        try:
-            import matplotlib  # noqa: F401, ICN001 - whether it is there
-        except ImportError as error:
-            raise not_installed("a picture (--plot, --html)", "matplotlib", "plot") from error
+    outputs.check_outputs(
+        outputs.Output("--plot", plot, PICTURES, draws=True), outputs.Output("--html", page, PAGES, draws=True)
+    )
 
 
 def write_plot(found: Evaluation, path: Path) -> None:
     """Write the picture; the extension says in which format."""
     data = io.BytesIO()
     figure(found).savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
-    with _writing("--plot", path):
+    with writing("--plot", path):
         path.write_bytes(data.getvalue())
 
 
@@ -114,7 +88,7 @@ def write_page(found: Evaluation, path: Path) -> None:
     figure(found).savefig(picture, format="svg", metadata={"Date": None})
     svg = picture.getvalue()
     svg = svg[svg.index("<svg") :]
-    with _writing("--html", path):
+    with writing("--html", path):
         path.write_text(_page(found, svg), encoding="utf-8")
 
 
@@ -200,9 +174,9 @@ def _page(found: Evaluation, svg: str) -> str:
         if row.failure is not None:
             cells = [row.name, f"gave up: {row.failure}", "", "", ""]
         else:
-            log_loss = "" if row.log_loss is None else _number(row.log_loss)
+            log_loss = "" if row.log_loss is None else number(row.log_loss)
             speed = "" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
-            cells = [row.name, _number(row.score), _number(row.last_quarter), log_loss, speed]
+            cells = [row.name, number(row.score), number(row.last_quarter), log_loss, speed]
         body.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
     parts = [
         f"<h1>{title}</h1>",
@@ -231,26 +205,4 @@ def _notes(found: Evaluation) -> list[str]:
     lines = [speed]
     if found.model.is_warming_up:
         lines += ["the warm-up has not ended, so one expert did all the predicting; see --warmup"]
-    if found.outcomes["predicted_only"]:
-        lines += [f"{found.outcomes['predicted_only']:,} events hold no target (or weigh nothing) and count nowhere"]
-    for reason, letter in found.first_of.items():
-        place = ", ".join(f"{name} {value}" for name, value in letter.place.items())
-        said = printable(f"the first, at {place}: {letter.detail}")
-        lines += [f"refused {found.reasons[reason]:,} ({reason}); {said}"]
-    return lines
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if abs(value) >= 1.0 or value == 0.0 or abs(value) < 0.001 else f"{value:.4f}"
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-@contextmanager
-def _writing(option: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(f"{option} {path}: cannot be written ({error.strerror}); name another place") from error
+    return lines + found.notes()

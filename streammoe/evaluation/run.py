@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -12,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import compile_kernels, model_from, open_source, schema_of
-from streammoe.errors import SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.curve import Curve
 from streammoe.evaluation.peers import Event, Peer, baseline, peer
-from streammoe.ports import Batch, DeadLetter, Predictions, PredictionSink, Source
+from streammoe.evaluation.tally import Tally
+from streammoe.ports import Batch, Predictions, PredictionSink, Source
 from streammoe.runtime.daemon import POLL_SECONDS, ProgressListener
 from streammoe.runtime.decoders import Wanted, decoder
 from streammoe.runtime.pipeline import Pipeline, PredictionWriter
@@ -40,7 +39,7 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Evaluation:
+class Evaluation(Tally):
     """What a run found."""
 
     source: str
@@ -57,10 +56,6 @@ class Evaluation:
     """Of each expert the gate's share, if asked for."""
     warm_up: int = 0
     """Events before the gate had anything to share out."""
-    outcomes: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
-    first_of: dict[str, DeadLetter] = field(default_factory=dict)
-    """Of each reason the first record that was refused."""
     stopped: bool = False
     """Whether it was asked to stop before the end."""
 
@@ -143,7 +138,8 @@ class _Run:
             if on_batch is not None:
                 on_batch(source.progress())
         found.stopped = not source.finished
-        self._require_events()
+        if not found.stopped:
+            found.require_learned(found.source, found.target)
         ours = self.scores.curve
         found.rows = [self._row(f"streammoe, {_experts(self.pipeline.model)}", ours, self.seconds)]
         found.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
@@ -156,10 +152,7 @@ class _Run:
         started = time.perf_counter()
         processed = self.pipeline.process(batch)
         self.seconds += time.perf_counter() - started
-        self.found.outcomes.update(processed.outcomes)
-        self.found.reasons.update(processed.reasons)
-        for letter in processed.letters:
-            self.found.first_of.setdefault(letter.reason, letter)
+        self.found.count(processed)
         if not batch.too_long and processed.outcomes["learned"]:
             events = self._events(batch, processed.bad)
             for each in self.peers:
@@ -202,23 +195,6 @@ class _Run:
             return Row(name, math.nan, math.nan, None, math.nan, failure)
         speed = curve.count / seconds if seconds else math.nan
         return Row(name, float(score(curve.mean()[0])), float(score(curve.mean(0.25)[0])), None, speed)
-
-    def _require_events(self) -> None:
-        found = self.found
-        if found.outcomes["learned"] or found.stopped:
-            return
-        if found.first_of:
-            counts = ", ".join(f"{count} {reason}" for reason, count in found.reasons.items())
-            first = next(iter(found.first_of.values())).detail
-            message = (
-                f"{found.source}: no event could be learned; records were refused ({counts}). The first: {first}. "
-                "Columns that hold no numbers belong into --categorical, --timestamps or --ignore"
-            )
-            raise SourceError(message)
-        if found.outcomes["predicted_only"]:
-            message = f"{found.source}: no record holds the target {found.target!r}; name it by --target"
-            raise SourceError(message)
-        raise SourceError(f"{found.source}: there are no records in it; give a file that holds some")
 
 
 class _NumberCurves(PrequentialScores):

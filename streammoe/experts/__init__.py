@@ -17,7 +17,7 @@ def families() -> Mapping[str, Family]:
     """Every family by its name.
 
     >>> sorted(families())
-    ['categorical', 'gaussian', 'gaussian_full']
+    ['categorical', 'gaussian', 'gaussian_full', 'laplace', 'student_t']
     """
     modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]

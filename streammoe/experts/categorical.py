@@ -7,7 +7,14 @@ import numpy as np
 from streammoe.experts.contract import Family, Parameters, squared_differences
 from streammoe.experts.gaussian import expert_grams
 from streammoe.kernels import categorical
-from streammoe.kernels.batch import adaptive_weights, bent_square, fit_softmax, majorize_softmax, softmax_rows
+from streammoe.kernels.batch import (
+    adaptive_weights,
+    bent_square,
+    fit_softmax,
+    majorize_softmax,
+    softmax_gradient,
+    softmax_rows,
+)
 from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
@@ -26,6 +33,7 @@ class Categorical(Family):
     warmup_averaging = "decay"
     events_per_parameter = 18
     is_metric = False
+    is_exact = False
 
     def n_rows(self, n_outputs: int) -> int:
         return max(n_outputs - 1, 0)
@@ -50,18 +58,14 @@ class Categorical(Family):
         rounds: int,
     ) -> None:
         K = len(theta.experts)
-        labels = Y[:, 0].astype(np.int64)
-        rows = np.arange(len(labels))
         for k in range(K):
-            targets = np.zeros((len(labels), theta.experts.shape[1] + 1))
-            targets[rows, labels] = tau[:, k]
             fit_softmax(
                 theta.experts[k],
                 prior.strength / K,
                 prior.expert_gram,
                 prior.experts,
                 options.expert_curvature,
-                targets,
+                _soft(Y, tau[:, k], theta),
                 R,
                 0,
                 rounds,
@@ -112,6 +116,31 @@ class Categorical(Family):
             )
         return grams
 
+    def gradient(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        K = len(theta.experts)
+        by_coefficients = np.empty_like(theta.experts)
+        for k in range(K):
+            softmax_gradient(
+                theta.experts[k],
+                prior.strength / K,
+                prior.expert_gram,
+                prior.experts,
+                options.expert_curvature,
+                _soft(Y, tau[:, k], theta),
+                R,
+                0,
+                by_coefficients[k],
+            )
+        return by_coefficients, np.empty_like(theta.variances)
+
     def expert_losses(self, state: MMState) -> FloatArray:
         """The mean entropy of what an expert says, over inputs with the mean and covariance of those it answers for.
 
@@ -138,6 +167,13 @@ class Categorical(Family):
     def start_prior(self, prior: Prior) -> Prior:
         # Classes that a line separates would send the coefficients off without one.
         return prior._replace(strength=max(prior.strength, 1.0))
+
+
+def _soft(Y: FloatArray, tau: FloatArray, theta: Parameters) -> FloatArray:
+    """(n, M) what a softmax regression is to be fitted to: each row's weight (n,) at its class."""
+    targets = np.zeros((len(Y), theta.experts.shape[1] + 1))
+    targets[np.arange(len(Y)), Y[:, 0].astype(np.int64)] = tau
+    return targets
 
 
 FAMILY = Categorical()

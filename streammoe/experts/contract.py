@@ -10,11 +10,16 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
+from streammoe.laws import NORMAL, Law
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
 Kernel = Callable[..., None]
 LearningKernel = Callable[..., bool]
+
+
+LONGEST_MOVE = 50.0
+"""Of the logarithm of a variance in one step, so that no step makes it 0 or infinite."""
 
 
 class Parameters(NamedTuple):
@@ -34,9 +39,9 @@ class Family(ABC):
     """
 
     name: ClassVar[str]
-    learn_rows: ClassVar[LearningKernel]
+    learn_rows: LearningKernel
     """The hot loop, with arguments and result of `streammoe.kernels.gaussian.learn_rows`."""
-    score_rows: ClassVar[Kernel]
+    score_rows: Kernel
     """The same without learning, with the arguments of `streammoe.kernels.gaussian.score_rows`."""
     warmup_schedule: ClassVar[Schedule]
     """Steps of the one-expert fit that predicts during warm-up."""
@@ -46,6 +51,12 @@ class Family(ABC):
     """How many events a warm-up buffer holds for each parameter, unless told."""
     is_metric: ClassVar[bool] = True
     """Whether distances between targets mean anything, so that K-means on (x, y) is a start."""
+    is_exact: ClassVar[bool] = True
+    """Whether one round of `fit_experts` is all that it takes; elsewhere a fit depends on where it starts."""
+    most_outputs: ClassVar[int | None] = None
+    """Q beyond which there is no such expert; None sets no limit."""
+    law: Law = NORMAL
+    """The noise of one output at scale 1, of experts whose targets are numbers."""
 
     @abstractmethod
     def n_rows(self, n_outputs: int) -> int:
@@ -88,6 +99,26 @@ class Family(ABC):
         """
 
     @abstractmethod
+    def gradient(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Of Σ_i Σ_k τ_ik log e_k(y_i | x_i) + `log_prior` at θ, by the coefficients and by moves of the variances.
+
+        Returns:
+            (K, N, p), and an array of the variances' shape, in the coordinates of `moved_variances` at 0.
+        """
+
+    def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
+        """Variances after moves in coordinates in which they cannot leave what is positive: here their logarithms."""
+        return variances * np.exp(np.clip(moves, -LONGEST_MOVE, LONGEST_MOVE))
+
+    @abstractmethod
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         """Entries of one expert in the convergence residual."""
 
@@ -121,6 +152,10 @@ class Family(ABC):
     def n_variances(self, n_outputs: int) -> int:
         """Entries of the prior's variance."""
         return n_outputs
+
+    def first_variances(self, Y: FloatArray) -> FloatArray:
+        """The prior's variances for a first fit to targets of which nothing is known yet; of any number of rows."""
+        return np.ones(self.n_variances(Y.shape[1]))
 
     def unit_prior(self, strength: float, p_w: int, p_v: int, n_outputs: int) -> Prior:
         """The prior of a model that has seen nothing: Λ = I, Υ_0 = 0, σ²_0 = 1."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from streammoe.experts.contract import Family, Parameters
 from streammoe.kernels import gaussian
-from streammoe.kernels.batch import collect_gram, fit_linear, fit_variances
+from streammoe.kernels.batch import collect_errors, collect_gram, fit_linear, fit_variances
 from streammoe.kernels.state import LearningOptions, Prior
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
@@ -48,6 +48,7 @@ class Gaussian(Family):
             prior.variances,
             prior.variance_floor,
             tau,
+            tau,
             R,
             Y,
         )
@@ -69,6 +70,19 @@ class Gaussian(Family):
         self.fit_experts(theta, prior, options, tau, R, Y, 1)
         return expert_grams(prior, tau, R)
 
+    def gradient(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        pulls, scatters = errors_under(theta, prior, tau, R, Y)
+        squares = np.einsum("kqq->kq", scatters) / theta.variances
+        return pulls / theta.variances[:, :, None], 0.5 * (squares - masses_under(prior, tau)[:, None])
+
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + n_outputs * p_v + n_outputs + 1
 
@@ -81,6 +95,24 @@ def expert_grams(prior: Prior, weights: FloatArray, R: FloatArray) -> FloatArray
         share = np.ascontiguousarray(weights[:, k])
         collect_gram(R, share, prior.strength / K, prior.expert_gram, n + prior.strength, grams[k])
     return grams
+
+
+def errors_under(
+    theta: Parameters, prior: Prior, weights: FloatArray, R: FloatArray, Y: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Σ v ρ rᵀ (K, Q, p) and Σ v ρ ρᵀ (K, Q, Q) of errors ρ = y − Υ_k r with weights v (n, K), and the prior's rows."""
+    share = prior.strength / len(theta.experts)
+    apart = prior.experts - theta.experts
+    pulls = share * apart * prior.expert_gram
+    scatters = share * (np.einsum("kqj,j,kcj->kqc", apart, prior.expert_gram, apart) + np.diag(prior.variances))
+    collect_errors(theta.experts, weights, R, Y, pulls, scatters)
+    return pulls, scatters
+
+
+def masses_under(prior: Prior, tau: FloatArray) -> FloatArray:
+    """(K,) Σ τ with the prior's rows."""
+    masses: FloatArray = tau.sum(axis=0) + prior.strength / tau.shape[1]
+    return masses
 
 
 FAMILY = Gaussian()

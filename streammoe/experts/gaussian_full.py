@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from streammoe.experts.contract import Parameters, squared_differences
-from streammoe.experts.gaussian import Gaussian
+from streammoe.experts.contract import LONGEST_MOVE, Parameters, squared_differences
+from streammoe.experts.gaussian import Gaussian, errors_under, masses_under
 from streammoe.kernels import gaussian_full
 from streammoe.kernels.batch import fit_covariances, fit_linear
 from streammoe.kernels.state import LearningOptions, MMState, Prior
@@ -56,6 +56,35 @@ class GaussianFull(Gaussian):
         _, log_determinants = np.linalg.slogdet(covariances)
         traces = np.einsum("kqq->k", np.linalg.solve(covariances, scatter))
         return float(-0.5 * share * np.sum(log_determinants + traces))
+
+    def gradient(
+        self,
+        theta: Parameters,
+        prior: Prior,
+        options: LearningOptions,
+        tau: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+    ) -> tuple[FloatArray, FloatArray]:
+        pulls, scatters = errors_under(theta, prior, tau, R, Y)
+        covariances = _regular(theta.variances)
+        factors = np.linalg.cholesky(covariances)
+        half = np.linalg.solve(factors, scatters)
+        white = np.linalg.solve(factors, half.transpose(0, 2, 1))
+        by_variances = np.tril(
+            np.asarray(white, np.float64) - masses_under(prior, tau)[:, None, None] * np.eye(len(prior.variances))
+        )
+        return np.asarray(np.linalg.solve(covariances, pulls), np.float64), by_variances
+
+    def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
+        """Σ' = (L T)(L T)ᵀ with L the Cholesky factor of Σ, T lower triangular, and moves its log-diagonal and rest."""
+        own = np.einsum("kqq->kq", moves)
+        turned = np.tril(moves, -1)
+        np.einsum("kqq->kq", turned)[...] = np.exp(np.clip(own, -LONGEST_MOVE, LONGEST_MOVE))
+        # Not `@`: a BLAS with threads may sum in another order.
+        factors = np.einsum("kqj,kjc->kqc", np.linalg.cholesky(_regular(variances)), turned)
+        moved: FloatArray = np.einsum("kqj,kcj->kqc", factors, factors)
+        return moved
 
     def expert_losses(self, state: MMState) -> FloatArray:
         _, log_determinants = np.linalg.slogdet(_regular(state.variances))

@@ -18,6 +18,8 @@ from streammoe.types import FloatArray
 
 NEWTON_LIMIT = 300
 """Free parameters up to which a softmax regression is fitted by Newton steps; beyond, by majorization steps."""
+SETTLED = 1e-14
+"""A softmax regression whose objective gains less, in units of itself, has come to its end."""
 
 
 @jit
@@ -66,10 +68,14 @@ def fit_variances(
     prior_variances: FloatArray,
     variance_floor: float,
     tau: FloatArray,
+    trusted: FloatArray,
     R: FloatArray,
     Y: FloatArray,
 ) -> None:
-    """What the experts leave unexplained of each output, (K, Q), under responsibilities `tau`."""
+    """What the experts leave unexplained of each output, (K, Q), under responsibilities `tau`.
+
+    `trusted`, (n, K), is the weight of squared errors: `tau`, or less for events that are far out.
+    """
     K, Q, p = experts.shape
     share = prior_strength / K
     for k in range(K):
@@ -84,7 +90,7 @@ def fit_variances(
                 total += share * prior_gram[j] * apart * apart
             for i in range(R.shape[0]):
                 error = error_of(theta, R[i], Y[i, q])
-                total += tau[i, k] * error * error
+                total += trusted[i, k] * error * error
             variances[k, q] = max(total / mass, variance_floor * prior_variances[q])
 
 
@@ -291,7 +297,73 @@ def fit_softmax(
         for k in range(free):
             for j in range(p):
                 coefficients[k, j] = trial[k, j]
+        if new - old <= SETTLED * abs(new):
+            return
         old = new
+
+
+@jit
+def softmax_gradient(
+    coefficients: FloatArray,
+    prior_strength: float,
+    prior_gram: FloatArray,
+    prior_target: FloatArray,
+    curvature: tuple[float, float],
+    targets: FloatArray,
+    X: FloatArray,
+    reference: int,
+    out: FloatArray,
+) -> None:
+    """Write the gradient of `softmax_objective`, (N, p), to `out`."""
+    free, p = coefficients.shape
+    mix = bound_mix(curvature, free)
+    for j in range(p):
+        column = 0.0
+        for k in range(free):
+            column += coefficients[k, j] - prior_target[k, j]
+        for k in range(free):
+            apart = coefficients[k, j] - prior_target[k, j]
+            out[k, j] = -prior_strength * prior_gram[j] * (apart - mix * column) / curvature[0]
+    shares = np.empty(free + 1)
+    for i in range(X.shape[0]):
+        weight = 0.0
+        for k in range(free):
+            at = k if k < reference else k + 1
+            weight += targets[i, at]
+            shares[at] = -error_of(coefficients[k], X[i], 0.0)
+        weight += targets[i, reference]
+        shares[reference] = 0.0
+        softmax(shares)
+        for k in range(free):
+            at = k if k < reference else k + 1
+            push = targets[i, at] - weight * shares[at]
+            for j in range(p):
+                out[k, j] += push * X[i, j]
+
+
+@jit
+def collect_errors(
+    experts: FloatArray,
+    weights: FloatArray,
+    R: FloatArray,
+    Y: FloatArray,
+    pulls: FloatArray,
+    scatters: FloatArray,
+) -> None:
+    """Add Σ_i v_ik ρ r_iᵀ and Σ_i v_ik ρ ρᵀ with ρ = y_i − Υ_k r_i and weights v (n, K) to (K, Q, p) and (K, Q, Q)."""
+    K, Q, p = experts.shape
+    errors = np.empty(Q)
+    for k in range(K):
+        for i in range(R.shape[0]):
+            weight = weights[i, k]
+            for q in range(Q):
+                errors[q] = error_of(experts[k, q], R[i], Y[i, q])
+            for q in range(Q):
+                push = weight * errors[q]
+                for j in range(p):
+                    pulls[k, q, j] += push * R[i, j]
+                for c in range(Q):
+                    scatters[k, q, c] += push * errors[c]
 
 
 @jit

@@ -15,8 +15,8 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
-from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
-from streammoe.kernels.linear import residual_of_linear
+from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
+from streammoe.kernels.linear import residual_of_linear, shares_and_means
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -32,7 +32,6 @@ from streammoe.kernels.shared import (
     step_gate,
     topped_up,
 )
-from streammoe.kernels.softmax import softmax
 from streammoe.kernels.soundness import is_sound_after, keep_finite
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
@@ -60,15 +59,7 @@ def evaluate(
     Where y is NaN the responsibilities are the gate's shares and the result is NaN. `roots` is scratch, (K,).
     """
     K, Q = variances.shape
-    for k in range(K - 1):
-        joint[k] = dot(gate[k], w)
-        shares[k] = joint[k]
-    shares[K - 1] = 0.0
-    joint[K - 1] = 0.0
-    log_gate = softmax(shares)
-    for k in range(K):
-        for q in range(Q):
-            means[k, q] = dot(experts[k, q], r)
+    log_gate = shares_and_means(gate, experts, w, r, shares, means, joint)
     if math.isnan(y[0]):
         for k in range(K):
             joint[k] = shares[k]
@@ -188,8 +179,8 @@ def learn_rows(
         learned += 1
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, scratch)
         if state.n[0] % RESIDUAL_EVERY == 0:
-            track_residual(state, residual, options, weights[i], shares, tau, w, r, y)
-        step(state, options, gamma, weights[i], shares, tau, means, w, r, y, gate_gain, gain, scratch)
+            track_residual(state, residual, options, weights[i], shares, tau, tau, w, r, y)
+        step(state, options, gamma, weights[i], shares, tau, tau, means, w, r, y, gate_gain, gain, scratch)
         weight = average_weight(state, options, gamma)
         blend(state.average_gate, state.gate, weight)
         blend_all(state.average_experts, state.experts, weight)
@@ -205,6 +196,7 @@ def step(
     event_weight: float,
     shares: FloatArray,
     tau: FloatArray,
+    trusted: FloatArray,
     means: FloatArray,
     w: FloatArray,
     r: FloatArray,
@@ -213,7 +205,10 @@ def step(
     gain: FloatArray,
     push: FloatArray,
 ) -> None:
-    """One event of [MM] Algorithm 2 in O(K p²): statistics by a step γ, parameters in closed form."""
+    """One event of [MM] Algorithm 2 in O(K p²): statistics by a step γ, parameters in closed form.
+
+    `trusted`, (K,), is what enters all but the mass: τ itself, or τ u for experts that trust far events less.
+    """
     K, Q = state.variances.shape
     keep = 1.0 - gamma
     decay = state.decay[0] * keep
@@ -222,13 +217,13 @@ def step(
     # rank-1 update of R̃ with weight γ τ / decay⁺, and R⁺⁻¹ r = P̃ r / (decay⁺ (1 + weight · rᵀ P̃ r)).
     step_gate(state, options, amount, shares, tau, push, w, gate_gain)
     for k in range(K):
-        weight = amount * tau[k]
+        weight = amount * trusted[k]
         quadratic = symmetric_product(state.expert_inverses[k], r, gain)
         shrink = 1.0 / (1.0 + weight * quadratic)
         old_mass = keep * state.masses[k]
-        fresh = gamma * event_weight * tau[k]
+        fresh = gamma * event_weight * trusted[k]
         # Without a prior a starved expert's mass would reach 0 and its variance 0/0; so it stays, dead but finite.
-        mass = max(old_mass + fresh, VANISHED)
+        mass = max(old_mass + gamma * event_weight * tau[k], VANISHED)
         for q in range(Q):
             error = y[q] - means[k, q]
             # 1 − γ τ rᵀ R⁺⁻¹ r, written so that it cannot become negative, is the factor `shrink`.
@@ -287,6 +282,7 @@ def track_residual(
     event_weight: float,
     shares: FloatArray,
     tau: FloatArray,
+    trusted: FloatArray,
     w: FloatArray,
     r: FloatArray,
     y: FloatArray,
@@ -303,7 +299,7 @@ def track_residual(
     push = np.empty(K)
     at, square = residual_of_gate(state, residual, options, event_weight, shares, tau, w, push, linear, share)
     for k in range(K):
-        amount = event_weight * tau[k]
+        amount = event_weight * trusted[k]
         at, more = residual_of_linear(state, k, r, y, amount, linear, residual, at, share)
         square += more
         for q in range(Q):
@@ -314,7 +310,7 @@ def track_residual(
             residual[at] += share * (entry - residual[at])
             square += entry * entry
             at += 1
-        entry = amount - state.masses[k]
+        entry = event_weight * tau[k] - state.masses[k]
         residual[at] += share * (entry - residual[at])
         square += entry * entry
         at += 1

@@ -12,8 +12,8 @@ import numpy as np
 
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gaussian import LOG_2PI
-from streammoe.kernels.linalg import VANISHED, add_outer, dot, symmetric_product
-from streammoe.kernels.linear import residual_of_linear
+from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
+from streammoe.kernels.linear import residual_of_linear, shares_and_means
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
     RESIDUAL_EVERY,
@@ -29,7 +29,6 @@ from streammoe.kernels.shared import (
     step_gate,
     topped_up,
 )
-from streammoe.kernels.softmax import softmax
 from streammoe.kernels.soundness import is_sound_after, keep_finite
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
@@ -80,15 +79,7 @@ def evaluate(
     scratch.
     """
     K, Q = means.shape
-    for k in range(K - 1):
-        joint[k] = dot(gate[k], w)
-        shares[k] = joint[k]
-    shares[K - 1] = 0.0
-    joint[K - 1] = 0.0
-    log_gate = softmax(shares)
-    for k in range(K):
-        for q in range(Q):
-            means[k, q] = dot(experts[k, q], r)
+    log_gate = shares_and_means(gate, experts, w, r, shares, means, joint)
     if math.isnan(y[0]):
         for k in range(K):
             joint[k] = shares[k]

@@ -152,7 +152,7 @@ def average_weight(state: MMState, options: LearningOptions, gamma: float) -> fl
     weight: float = options.averaging / (state.n_average[0] + options.averaging - 1.0)
     if options.forgetting:
         weight = max(weight, gamma)
-    return weight
+    return max(weight, options.least_weight)
 
 
 @inline

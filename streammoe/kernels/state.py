@@ -34,7 +34,7 @@ class MMState(NamedTuple):
     experts: FloatArray
     """(K, N, p_v) Υ, or C without the reference class."""
     variances: FloatArray
-    """(K, Q) σ², (K, Q, Q) Σ, or (K, 0) for experts without any."""
+    """(K, Q) σ², variances or squared scales, (K, Q, Q) Σ, or (K, 0) for experts without any."""
     masses: FloatArray
     """(K,) E[τ_k]."""
     expert_grams: FloatArray
@@ -83,6 +83,8 @@ class LearningOptions(NamedTuple):
     """0 serves the raw iterate; c ≥ 1 weighs the m-th one c/(m + c − 1): 1 is Polyak's mean, 3 polynomial decay."""
     forgetting: bool
     """Constant steps: the average never weighs an iterate less than γ."""
+    least_weight: float = 0.0
+    """The average never weighs an iterate less than this."""
     variance_floor: float = VARIANCE_FLOOR
     residual_weight: float = 1e-3
     """Smallest weight in the running means of the convergence residual."""
@@ -96,4 +98,4 @@ class Trace(NamedTuple):
     means: FloatArray
     """(n, K, Q) means, or (n, K, M) probabilities."""
     variances: FloatArray
-    """(n, K, Q) variances of each output, or (n, K, 0)."""
+    """(n, K, Q) variances, or squared scales, of each output, or (n, K, 0)."""

@@ -158,6 +158,7 @@ class Daemon:
             metrics.count(outcome, outcomes[outcome])
         for reason in reasons:
             metrics.count_rejected(reason, reasons[reason])
+        metrics.drifted(pipeline.model.drifts)
         if pipeline.jumps is not None:
             metrics.jumped(pipeline.jumps.jumps)
 
@@ -471,6 +472,7 @@ class Daemon:
             return
         started = time.monotonic()
         was_warming_up = self.model.is_warming_up
+        drifts = self.model.drifts
         processed = self._process(batch)
         if processed.letters:
             events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
@@ -486,6 +488,7 @@ class Daemon:
             LOGGER.warning("no record so far holds the target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
             LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", self.model.n)
+        self._report_drifts(self.model.drifts - drifts, batch)
         self._position = batch.end
         self._unsaved += len(batch) + batch.skipped
         self._processed += len(batch)
@@ -580,6 +583,22 @@ class Daemon:
         for reason in first_of.keys() - self._reasons.keys():
             detail = first_of[reason].detail
             LOGGER.warning("refused a record (%s), from now on such ones are only counted: %s", reason, detail)
+
+    def _report_drifts(self, found: int, batch: Batch) -> None:
+        """Tell of the drifts that were found in a batch; of several, the latest one's numbers."""
+        self._metrics.drifted(found)
+        drift = self.model.last_drift
+        if found and drift is not None:
+            LOGGER.warning(
+                "%s: drift: the loss was %.3g an event and is %.3g, found at event %d%s; steps and average begin anew, "
+                "the next step is %.3g",
+                batch.origin,
+                drift.before,
+                drift.after,
+                drift.n,
+                f" as the last of {found}" if found > 1 else "",
+                self.model.step_size,
+            )
 
     def _must_wait_for_first(self) -> bool:
         """Only a checkpoint knows which files an endless source was reading, should they be rotated away."""

@@ -58,6 +58,8 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_model_events": Metric(Gauge, "Events that the model has learned, warm-up included"),
     "streammoe_warming_up": Metric(Gauge, "1 while events go to the warm-up buffer, else 0"),
     "streammoe_step_size": Metric(Gauge, "Step size of the next event"),
+    "streammoe_drifts_total": Metric(Counter, "Drifts of the relation that were found, since the first start"),
+    "streammoe_drift_last_event": Metric(Gauge, "Events learned when the last drift was found; 0 before the first"),
     "streammoe_expert_mass": Metric(Gauge, "Share of the events that an expert answers for", ("expert",)),
     "streammoe_expert_loss": Metric(
         Gauge, "Mean of -log e_k(y|x) over the events that an expert answers for", ("expert",)
@@ -155,6 +157,10 @@ class Metrics:
         """The loss has jumped so many times more."""
         self._counter("streammoe_guard_jumps_total").inc(times)
 
+    def drifted(self, times: int) -> None:
+        """So many drifts more were found."""
+        self._counter("streammoe_drifts_total").inc(times)
+
     def high_windows(self, windows: int) -> None:
         """So many windows in a row are high."""
         self._gauge("streammoe_guard_high_windows").set(windows)
@@ -202,6 +208,7 @@ class Metrics:
         self._gauge("streammoe_model_events").set(model.n)
         self._gauge("streammoe_warming_up").set(model.is_warming_up)
         self._gauge("streammoe_step_size").set(model.step_size)
+        self._gauge("streammoe_drift_last_event").set(model.last_drift.n if model.last_drift else 0)
         self._gauge("streammoe_convergence_residual").set(model.convergence_residual)
         self._publish_experts(model)
         done, total = progress or (0, 0)

@@ -199,7 +199,7 @@ class Pipeline:
         if writer.interval > 0.0:
             # Experts that there were not yet when the event was predicted have no share; any spread does for them.
             spread = np.where(variances > 0.0, variances, variances[:, :1])
-            intervals = mixture_intervals(shares, means, spread, writer.interval)
+            intervals = mixture_intervals(shares, means, spread, writer.interval, self.model.noise)
         writer.sink.write(
             Predictions(
                 places=origins.places,

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
-from scipy.special import ndtr, ndtri
 
 from streammoe.errors import ConfigError, RetriableCheckpointError
+from streammoe.laws import NORMAL, Law
 from streammoe.persistence import durable
 from streammoe.ports import Predictions, PredictionSink
 from streammoe.rows import json_rows
@@ -177,18 +177,22 @@ class _Part(NamedTuple):
         return sum(map(len, self.batches))
 
 
-def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArray, level: float) -> FloatArray:
-    """Central predictive intervals of Gaussian mixtures, output by output.
+def mixture_intervals(
+    shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, law: Law = NORMAL
+) -> FloatArray:
+    """Central predictive intervals of mixtures, output by output.
 
-    The ends are the quantiles (1 ∓ level) / 2 of Σ_k g_k N(μ_kq, σ²_kq), found by Newton's method on its distribution
-    function, inside a bracket that starts with the same quantiles of the single components and is halved wherever a
-    Newton step leaves it or gains too little.
+    The ends are the quantiles (1 ∓ level) / 2 of Σ_k g_k N(μ_kq, σ²_kq), or of another law, found by Newton's method on
+    its distribution function, inside a bracket that starts with the same quantiles of the single components and is
+    halved wherever a Newton step leaves it or gains too little.
 
     Args:
         shares: (n, K) of the components, from 0 to 1.
         means: (n, K, Q).
-        variances: (n, K, Q), above 0.
+        variances: (n, K, Q), above 0; of another law the squared scales.
         level: probability of the interval, from 0 (the median, twice) to below 1.
+
+        law: of the noise.
 
     Returns:
         (n, Q, 2) lower and upper ends, to about 1e-9 of the smallest deviation; NaN where an argument is.
@@ -202,7 +206,7 @@ def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArr
     centers = np.repeat(means.transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
     widths = np.repeat(np.sqrt(variances).transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
     tails = np.tile([(1.0 - level) / 2.0, (1.0 + level) / 2.0], n * Q)
-    ends = centers + ndtri(tails)[:, None] * widths
+    ends = centers + law.quantile(tails)[:, None] * widths
     low = np.where(weights > 0.0, ends, math.inf).min(axis=1, initial=math.inf)
     high = np.where(weights > 0.0, ends, -math.inf).max(axis=1, initial=-math.inf)
     tolerances = 1e-9 * widths.min(axis=1, initial=math.inf) + 4e-16 * np.maximum(np.abs(low), np.abs(high))
@@ -214,10 +218,8 @@ def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArr
             break
         x, weight, width = found[active], weights[active], widths[active]
         z = (x[:, None] - centers[active]) / width
-        excess = (weight * ndtr(z)).sum(axis=1) - tails[active]
-        density = (weight / width * np.exp(-0.5 * np.minimum(np.abs(z), _FAR) ** 2)).sum(axis=1) / math.sqrt(
-            2.0 * math.pi
-        )
+        excess = (weight * law.cdf(z)).sum(axis=1) - tails[active]
+        density = (weight / width * law.pdf(z)).sum(axis=1)
         below = excess < 0.0
         low[active] = np.where(below, x, low[active])
         high[active] = np.where(below, high[active], x)
@@ -231,7 +233,6 @@ def mixture_intervals(shares: FloatArray, means: FloatArray, variances: FloatArr
     return quantiles
 
 
-_FAR = 40.0  # deviations from its centre a Gaussian has no density that a float holds
 _MOST_ROUNDS = 200  # bisection alone needs fewer
 
 

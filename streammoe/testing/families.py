@@ -18,6 +18,7 @@ import numpy as np
 
 from streammoe.engine import mm
 from streammoe.engine.em import Buffer, Em, one_expert_prior, settled
+from streammoe.engine.gradient import gradient, moved
 from streammoe.errors import InvalidEvent
 from streammoe.estimators import MixtureOfExperts, load
 from streammoe.experts import Family, Parameters
@@ -155,6 +156,45 @@ class FamilyContract(ABC):
             for at, (earlier, later) in enumerate(pairwise(objectives)):
                 assert later >= earlier - 1e-10 * abs(earlier), (bound, at, earlier, later)
             assert objectives[-1] > objectives[0] + 1e-3, "the start explains the events already; give it others"
+
+    def test_majorization_steps_over_a_buffer_never_lower_its_penalised_likelihood(self) -> None:
+        for bound in self.bounds:
+            em = self._em(bound, *self.make_events(EVENTS, 1), prior_strength=0.1)
+            theta = self._random_theta(em)
+            objectives = [em.expect(theta)[0]]
+            for at in range(ROUNDS):
+                settled(em, theta)
+                objectives.append(em.expect(theta)[0])
+                assert objectives[-1] >= objectives[-2] - 1e-10 * abs(objectives[-2]), (bound, at, objectives[-2:])
+            assert objectives[-1] > objectives[0] + 1e-3, "the start explains the events already; give it others"
+
+    def test_its_gradient_is_that_of_the_penalised_likelihood(self) -> None:
+        rng = np.random.default_rng(15)
+        for bound in self.bounds:
+            em = self._em(bound, *self.make_events(EVENTS, 15), prior_strength=0.5)
+            theta = self._random_theta(em)
+            slope = gradient(em, theta, em.expect(theta)[1])
+            for _ in range(5):
+                direction = Parameters(*(rng.normal(size=array.shape) for array in theta))
+                if theta.variances.ndim == 3:  # the free ones of a Cholesky factor
+                    direction = direction._replace(variances=np.tril(direction.variances))
+                ahead, behind = (em.expect(moved(em, theta, direction, h, h))[0] for h in (1e-5, -1e-5))
+                expected = (ahead - behind) / 2e-5
+                found = sum(float(np.sum(a * b)) for a, b in zip(slope, direction, strict=True))
+                size = sum(float(np.sum(np.abs(a * b))) for a, b in zip(slope, direction, strict=True))
+                assert abs(found - expected) <= 1e-6 * size, (bound, found, expected)
+
+    def test_whatever_the_move_variances_stay_positive(self) -> None:
+        em = self._em("tight", *self.make_events(EVENTS, 16), prior_strength=0.5)
+        variances = self._random_theta(em).variances
+        unmoved = self.family.moved_variances(variances, np.zeros_like(variances))
+        assert np.abs(unmoved - variances).max(initial=0.0) <= TOLERANCE * np.abs(variances).max(initial=1.0)
+        rng = np.random.default_rng(16)
+        for size in (0.1, 10.0, 1e3):
+            moved_ones = self.family.moved_variances(variances, size * rng.normal(size=variances.shape))
+            assert moved_ones.shape == variances.shape
+            own = np.diagonal(moved_ones, axis1=1, axis2=2) if moved_ones.ndim == 3 else moved_ones
+            assert (own > 0.0).all() and np.isfinite(moved_ones).all(), size  # noqa: PT018 - one promise
 
     def test_the_statistics_of_two_buffers_merge_into_those_of_both(self) -> None:
         X, y = self.make_events(EVENTS, 2)

@@ -8,8 +8,8 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import families
 from streammoe.testing import FamilyContract
-from tests.oracle.algorithm2 import Algorithm2
 from tests.oracle.algorithm3 import Algorithm3
+from tests.oracle.heavy_tails import ALGORITHMS
 
 GATE = np.array([[6.0, 0.0, 0.0], [-3.0, 5.0, 0.0], [-3.0, -5.0, 0.0]])
 EXPERTS = np.random.default_rng(0).normal(scale=2.0, size=(3, 5, 4))
@@ -25,14 +25,17 @@ def inputs_and_values(n, seed):
 
 class Regression(FamilyContract):
     n_targets = 1
+    expert = "gaussian"
 
     def make_events(self, n, seed):
         X, values, rng = inputs_and_values(n, seed)
         noise = 0.3 * rng.normal(size=(n, 1)) + 0.3 * rng.normal(size=(n, self.n_targets))
+        if self.expert != "gaussian":
+            noise *= np.where(rng.random((n, 1)) < 0.1, 30.0, 1.0)
         return X, values[:, : self.n_targets] + noise
 
     def make_oracle(self, parameters, bound, prior_strength):
-        return Algorithm2(parameters, bound=bound, prior_strength=prior_strength)
+        return ALGORITHMS[self.expert](parameters, bound=bound, prior_strength=prior_strength)
 
     def learn_oracle(self, oracle, w, r, y, gamma, weight):
         return oracle.learn(w, r, y, gamma, weight)
@@ -46,10 +49,10 @@ class TestGaussian(Regression):
         return X, y[:, 0]
 
     def make_model(self, bound, seed, **arguments):
-        return MoERegressor(3, bound=bound, seed=seed, **arguments)
+        return MoERegressor(3, expert=self.expert, bound=bound, seed=seed, **arguments)
 
     def rebuild(self, parameters, feature_names, **arguments):
-        return MoERegressor.from_parameters(parameters, feature_names=feature_names, **arguments)
+        return MoERegressor.from_parameters(parameters, feature_names=feature_names, expert=self.expert, **arguments)
 
 
 class TestGaussianOfSeveralOutputs(Regression):
@@ -58,17 +61,34 @@ class TestGaussianOfSeveralOutputs(Regression):
     n_targets = 3
 
     def make_model(self, bound, seed, **arguments):
-        return MoEMultiTargetRegressor(3, covariance=self.covariance, bound=bound, seed=seed, **arguments)
+        return MoEMultiTargetRegressor(
+            3, covariance=self.covariance, expert=self.expert, bound=bound, seed=seed, **arguments
+        )
 
     def rebuild(self, parameters, feature_names, **arguments):
         return MoEMultiTargetRegressor.from_parameters(
-            parameters, feature_names=feature_names, covariance=self.covariance, **arguments
+            parameters, feature_names=feature_names, covariance=self.covariance, expert=self.expert, **arguments
         )
 
 
 class TestGaussianFull(TestGaussianOfSeveralOutputs):
     family = families()["gaussian_full"]
     covariance = "full"
+
+
+class TestStudentT(TestGaussian):
+    family = families()["student_t"]
+    expert = "student_t"
+
+
+class TestStudentTOfSeveralOutputs(TestGaussianOfSeveralOutputs):
+    family = families()["student_t"]
+    expert = "student_t"
+
+
+class TestLaplace(TestGaussian):
+    family = families()["laplace"]
+    expert = "laplace"
 
 
 class TestCategorical(FamilyContract):
@@ -111,7 +131,7 @@ class TestCategorical(FamilyContract):
 
 
 def test_every_family_is_held_to_the_contract():
-    suites = [TestGaussian, TestGaussianFull, TestCategorical]
+    suites = [TestGaussian, TestGaussianFull, TestStudentT, TestLaplace, TestCategorical]
     assert {suite.family.name: suite.family for suite in suites} == families()
 
 
@@ -156,6 +176,13 @@ class Overshooting(type(families()["gaussian"])):
 
     def settle(self, theta, prior, options, tau, R, Y):
         return super().settle(theta, prior, options, tau**1.01, R, Y) * (1.0 + 0.1 / len(Y))
+
+    def gradient(self, theta, prior, options, tau, R, Y):
+        by_coefficients, by_variances = super().gradient(theta, prior, options, tau, R, Y)
+        return by_coefficients, 1.01 * by_variances
+
+    def moved_variances(self, variances, moves):
+        return variances + moves
 
 
 class Blind(type(families()["gaussian"])):
@@ -217,6 +244,9 @@ for suite in (
         (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_from_a_random_start"),
         (WithAnotherOracle, "weights_are_those_of_its_oracle"),
         (WithAnotherFamily, "rounds_over_a_buffer_never_lower_its_penalised_likelihood"),
+        (WithAnotherFamily, "majorization_steps_over_a_buffer_never_lower_its_penalised_likelihood"),
+        (WithAnotherFamily, "its_gradient_is_that_of_the_penalised_likelihood"),
+        (WithAnotherFamily, "whatever_the_move_variances_stay_positive"),
         (WithAnotherFamily, "the_statistics_of_two_buffers_merge_into_those_of_both"),
         (WithTheBoundThatPrefersAnExpert, "experts_have_no_order"),
         (WithOneBoundOnly, "the_suite_sees_bounds_that_differ"),

@@ -250,6 +250,7 @@ SERIES = {
         },
         "30m",
     ),
+    "StreammoeDriftsAllTheTime": ({"streammoe_drifts_total": "0+1x120"}, "90m"),
     "StreammoeStarvedExpert": ({'streammoe_expert_mass{expert="1"}': "0.0001x120"}, "90m"),
 }
 

@@ -7,6 +7,7 @@ what `parameters` returns, and shares no line with either.
 from __future__ import annotations
 
 import numpy as np
+from scipy import special
 
 
 def inverse_bound(bound, N):
@@ -29,11 +30,27 @@ def curvature_weight(bound, logits):
     return np.tanh(odds / 2.0) / (odds / 2.0) if odds > 0.0 else 1.0
 
 
+def student_t(squares, Q, nu=4.0):
+    """(K,) densities at scale 1 and weights u, given squared distances."""
+    constant = special.gamma((nu + Q) / 2.0) / special.gamma(nu / 2.0) / (np.pi * nu) ** (Q / 2.0)
+    return constant * (1.0 + squares / nu) ** (-(nu + Q) / 2.0), (nu + Q) / (nu + squares)
+
+
+def laplace(squares, Q, tip=0.1):
+    """The same for Laplace's with a tip."""
+    z = np.sqrt(squares)
+    area = 2.0 * np.exp(-tip) + np.exp(-tip / 2.0) * np.sqrt(2.0 * np.pi * tip) * special.erf(np.sqrt(tip / 2.0))
+    return np.exp(-np.where(z > tip, z, squares / (2.0 * tip) + tip / 2.0)) / area, 1.0 / np.maximum(z, tip)
+
+
+HEAVY = {"student_t": student_t, "laplace": laplace}
+
+
 class Recursion:
     """Weighted recursive least squares for gate and experts; without variances, an event's y is a class number."""
 
-    def __init__(self, parameters, *, bound, prior_strength):
-        self.bound, self.prior_strength = bound, prior_strength
+    def __init__(self, parameters, *, bound, prior_strength, expert="gaussian"):
+        self.bound, self.prior_strength, self.expert = bound, prior_strength, expert
         self.omega, self.Upsilon = np.array(parameters["gate"]), np.array(parameters["experts"])
         self.sigma2 = np.array(parameters["variances"]) if "variances" in parameters else None
         self.m = np.array(parameters["masses"])
@@ -47,7 +64,7 @@ class Recursion:
         K = len(self.m)
         gate_logits = np.append(self.omega @ w, 0.0)
         g = softmax(gate_logits)
-        density, errors, curvatures = self.experts_at(r, y)
+        density, errors, curvatures, trust = self.experts_at(r, y)
         tau = g * density / (g @ density)
         loss = -np.log(g @ density)
         step = gamma * weight
@@ -58,11 +75,11 @@ class Recursion:
                 inverse_bound(self.bound, K - 1) @ (g - tau)[:-1], np.linalg.solve(self.G, w)
             )
         for k in range(K):
-            pull = step * tau[k]
+            pull = step * tau[k] * trust[k]
             self.R[k] = (1.0 - gamma) * self.R[k] + pull * curvatures[k] * np.outer(r, r)
             gain = np.linalg.solve(self.R[k], r)
             self.Upsilon[k] += pull * np.outer(errors[k], gain)
-            mass = (1.0 - gamma) * self.m[k] + pull
+            mass = (1.0 - gamma) * self.m[k] + step * tau[k]
             if self.sigma2 is not None:
                 new = pull * (1.0 - pull * (r @ gain)) * np.outer(errors[k], errors[k])
                 new = new if self.sigma2.ndim == 3 else np.diag(new)
@@ -77,21 +94,26 @@ class Recursion:
         return loss
 
     def experts_at(self, r, y):
-        """e_k(y|x), the error that each coefficient row is pushed by, and the weight of r rᵀ in R_k."""
+        """e_k(y|x), the error that each coefficient row is pushed by, the weight of r rᵀ in R_k, and u_k."""
         values = self.Upsilon @ r
         if self.sigma2 is None:
             logits = np.concatenate([np.zeros((len(values), 1)), values], axis=1)
             e = np.array([softmax(each) for each in logits])
             seen = np.eye(e.shape[1])[y]
             errors = (seen - e)[:, 1:] @ inverse_bound(self.bound, e.shape[1] - 1)
-            return e[:, y], errors, [curvature_weight(self.bound, each) for each in logits]
+            return e[:, y], errors, [curvature_weight(self.bound, each) for each in logits], np.ones(len(e))
         errors = y - values
+        ones = np.ones(len(errors))
+        if self.expert != "gaussian":
+            squares = np.sum(errors**2 / self.sigma2, axis=1)
+            heights, trust = HEAVY[self.expert](squares, errors.shape[1])
+            return heights / np.sqrt(np.prod(self.sigma2, axis=1)), errors, ones, trust
         density = np.empty(len(errors))
         for k, error in enumerate(errors):
             covariance = self.sigma2[k] if self.sigma2.ndim == 3 else np.diag(self.sigma2[k])
             square = error @ np.linalg.inv(covariance) @ error
             density[k] = np.exp(-0.5 * square) / np.sqrt(np.linalg.det(2.0 * np.pi * covariance))
-        return density, errors, np.ones(len(errors))
+        return density, errors, ones, ones
 
     def top_up(self, missing):
         """The prior's missing share, in the closed form that the documentation derives."""

@@ -56,7 +56,7 @@ class PlainModel:
     def __init__(self, case, start, bound):
         self.case = case
         self.steps = STEPS[case.steps]
-        self.recursion = Recursion(complete(start), bound=bound, prior_strength=case.prior)
+        self.recursion = Recursion(complete(start), bound=bound, prior_strength=case.prior, expert=case.expert)
 
     def learn_array(self, X, y, *, weights=None, feature_names=None):
         case = self.case

@@ -22,7 +22,7 @@ def test_statistics_of_a_buffer(family, bound, strength):
     weights = np.random.default_rng(1).uniform(0.2, 2.0, size=ROWS)
     rows = powers(events.X, 1)
     Y = events.y.reshape(ROWS, -1).astype(np.float64)
-    kind = families()["categorical" if case.classes else f"gaussian{'_full' * (case.covariance == 'full')}"]
+    kind = families()["categorical" if case.classes else f"{case.expert}{'_full' * (case.covariance == 'full')}"]
     given = start["prior"]
     prior = Prior(
         strength,

@@ -156,3 +156,54 @@ def test_evaluate_reads_the_standard_input_as_it_reads_a_file():
     assert piped["source"] == "stdin"
     assert piped["state_digest"] == whole["state_digest"]
     assert [row["score"] for row in piped["rows"]] == [row["score"] for row in whole["rows"]]
+
+
+def test_a_daemon_goes_on_from_a_fitted_model_whose_rows_came_through_a_pipe_or_not():
+    write(3_000)
+    Path("config.toml").write_text(CONFIG)
+    asked = ["--config", "config.toml", "--rounds", "50", "--json", "--log-format", "json"]
+    done = call("fit", "data.csv", *asked, "--out", "past.model")
+    assert done.returncode == 0, done.stderr
+    assert all(json.loads(line)["logger"].startswith("streammoe") for line in done.stderr.splitlines())
+    found = json.loads(done.stdout)
+    assert found["learned"] == 3_000
+    assert found["rmse"] < 0.1
+    assert describe_checkpoint("past.model")["state_digest"] == found["state_digest"]
+    with Path("data.csv").open() as stream:
+        piped = subprocess.run(
+            [*STREAMMOE, "fit", "-", "--format", "csv", *asked],
+            stdin=stream,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert piped.returncode == 0, piped.stderr
+    assert json.loads(piped.stdout)["state_digest"] == found["state_digest"]
+    write(500)
+    run = call("run", "config.toml", "--from-model", "past.model", "--summary", "json")
+    assert run.returncode == 0, run.stderr
+    assert describe_checkpoint("state")["n"] == 3_500
+    assert json.loads(run.stdout)["rmse"] < 0.1
+
+
+def test_an_interrupted_fit_saves_what_it_has_come_to():
+    write(20_000)
+    # Its own group, so that the signal reaches nobody else.
+    process = subprocess.Popen(
+        [*STREAMMOE, "fit", "data.csv", "--target", "y", "--method", "gradient_descent", "--step", "1e-9",
+         "--tolerance", "0", "--rounds", "1000000", "--n-experts", "2", "--out", "m.model", "--set",
+         "model.warmup_restarts=1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    for line in process.stderr:
+        if "fitting 2 experts" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, err
+    assert "not converged (asked to stop)" in out
+    assert describe_checkpoint("m.model")["n"] == 20_000

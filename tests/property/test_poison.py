@@ -43,8 +43,19 @@ several = st.dictionaries(st.sampled_from(["u", "v"]), value, min_size=1)
 # Without a fixed set of outputs nearly every event would be refused.
 pair = st.one_of(st.fixed_dictionaries({"u": value, "v": value}), several)
 KINDS = {
-    MoERegressor: (value, st.fixed_dictionaries({"bound": st.sampled_from(["tight", "adaptive", "paper"])})),
-    MoEMultiTargetRegressor: (pair, st.fixed_dictionaries({"covariance": st.sampled_from(["diagonal", "full"])})),
+    MoERegressor: (
+        value,
+        st.fixed_dictionaries(
+            {
+                "bound": st.sampled_from(["tight", "adaptive", "paper"]),
+                "expert": st.sampled_from(["gaussian", "student_t", "laplace"]),
+            }
+        ),
+    ),
+    MoEMultiTargetRegressor: (
+        pair,
+        st.sampled_from([{"covariance": "diagonal"}, {"covariance": "full"}, {"expert": "student_t"}]),
+    ),
     MoEClassifier: (
         label,
         st.fixed_dictionaries(

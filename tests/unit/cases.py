@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, multivariate_t, norm
 
 from streammoe.engine import mm
 from streammoe.experts import Parameters, families
@@ -31,10 +31,14 @@ CASES = [
     Case("gaussian", 1),
     Case("gaussian", 3),
     Case("gaussian_full", 3),
+    Case("student_t", 1),
+    Case("student_t", 3),
+    Case("laplace", 1),
     Case("categorical", 2),
     Case("categorical", 3),
     Case("categorical", 5),
 ]
+HEAVY = ("student_t", "laplace")
 CLASSES = [case for case in CASES if case.name == "categorical"]
 
 
@@ -91,6 +95,14 @@ def log_classes(coefficients, R):
     return log_softmax(np.column_stack([np.zeros(len(R)), R @ coefficients.T]), axis=1)
 
 
+def log_rounded_laplace(errors, scale, tip=0.1):
+    """(n,) log densities of Laplace noise whose tip is Gaussian up to `tip`."""
+    z = np.abs(errors / scale)
+    middle = np.exp(-0.5 * tip) * np.sqrt(2.0 * np.pi * tip) * (2.0 * norm.cdf(np.sqrt(tip)) - 1.0)
+    heights = np.where(z > tip, z, z**2 / (2.0 * tip) + tip / 2.0)
+    return -heights - np.log(scale * (2.0 * np.exp(-tip) + middle))
+
+
 def log_densities(case, theta, R, Y):
     """(n, K) log e_k(y|x)."""
     columns = []
@@ -98,8 +110,28 @@ def log_densities(case, theta, R, Y):
         if case.name == "categorical":
             columns.append(log_classes(expert, R)[np.arange(len(R)), Y[:, 0].astype(int)])
             continue
+        if case.name == "student_t":
+            noise = multivariate_t(shape=np.diag(variances), df=4.0)
+            columns.append(np.atleast_1d(noise.logpdf(np.squeeze(Y - R @ expert.T))))
+            continue
+        if case.name == "laplace":
+            columns.append(log_rounded_laplace((Y - R @ expert.T)[:, 0], np.sqrt(variances[0])))
+            continue
         covariance = variances if variances.ndim == 2 else np.diag(variances)
         columns.append(np.atleast_1d(multivariate_normal(cov=covariance).logpdf(np.squeeze(Y - R @ expert.T))))
+    return np.stack(columns, axis=1)
+
+
+def trust(case, theta, R, Y):
+    """(n, K) u, what each event weighs in each expert besides its responsibility; 1 but for heavy tails."""
+    columns = []
+    for expert, variances in zip(theta.experts, theta.variances, strict=True):
+        if case.name not in HEAVY:
+            columns.append(np.ones(len(R)))
+            continue
+        squares = np.sum((Y - R @ expert.T) ** 2 / variances, axis=1)
+        t = (4.0 + Y.shape[1]) / (4.0 + squares)
+        columns.append(t if case.name == "student_t" else 1.0 / np.maximum(np.sqrt(squares), 0.1))
     return np.stack(columns, axis=1)
 
 

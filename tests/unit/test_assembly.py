@@ -153,6 +153,27 @@ def test_settings_reach_several_outputs(here):
     assert describe_checkpoint("state")["features"] == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "expert"),
+    [((), "student_t"), ((), "laplace"), (OUTPUTS, "student_t")],
+    ids=["student_t", "laplace", "student_t outputs"],
+)
+def test_settings_reach_the_noise(here, flags, expert):
+    flags = [*flags, f"model.expert={expert}", "model.degrees_of_freedom=6.0"]
+    with open_daemon(settings(*flags)) as running:
+        model = running.daemon.model
+    assert (model.expert, model.degrees_of_freedom) == (expert, 6.0)
+    summary, _ = run(*flags)
+    assert summary.learned == 200
+    assert describe_checkpoint("state")["model"]["arguments"]["expert"] == expert
+
+
+@pytest.mark.parametrize(("flags", "kernels"), [((), "heavy-tailed"), (OUTPUTS, "heavy-tailed outputs")])
+def test_kernels_of_heavy_tails_are_compiled_before_events(here, flags, kernels):
+    assert assembly._kind(settings(*flags, "model.expert=student_t")) == kernels
+    assert assembly._kind(settings("model.expert=laplace")) == "heavy-tailed"
+
+
 def test_a_column_of_weights_is_no_feature(here):
     summary, _ = run("schema.weight=a")
     assert describe_checkpoint("state")["features"] == ["b"]

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import streammoe
+from streammoe import batch
 from streammoe.cli import LEVELS, JsonLines, Lines, exit_codes, main, progress_bar, set_up_logging
 from streammoe.demo import Report
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
@@ -45,7 +46,7 @@ def config(tmp_path):
 
 
 def test_the_commands_that_are_promised():
-    assert {"run", "check-config", "inspect", "demo", "evaluate", "dead-letters"} <= set(COMMANDS)
+    assert {"run", "check-config", "inspect", "demo", "evaluate", "fit", "dead-letters"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
@@ -327,6 +328,7 @@ def test_every_option_of_evaluate_reaches_its_setting(call, data):
         "--schedule": "constant:0.05",
         "--bound": "paper",
         "--averaging": "none",
+        "--drift": "page_hinkley",
         "--seed": 4,
         "--ignore": "z",
         "--categorical": "a",
@@ -339,6 +341,7 @@ def test_every_option_of_evaluate_reaches_its_setting(call, data):
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)["settings"]
     expected = {"degree": 2, "gate_degree": 2, "bound": "paper", "averaging": "none", "seed": 4, "prior_strength": 0.2}
+    expected["drift"] = "page_hinkley"
     assert {name: found["model"][name] for name in expected} == expected
     assert found["model"]["schedule"] == {"kind": "constant", "gamma": 0.05}
     assert (found["model"]["n_experts"], found["model"]["warmup"]) == (2, 100)
@@ -379,6 +382,158 @@ def test_what_evaluate_cannot_do_is_told_with_its_code(call, data, arguments, co
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert sorted(data.rglob("*")) == before
+
+
+# --- fit ------------------------------------------------------------------------------------------------------------
+
+QUIET = ["--n-experts", 2, "--log-level", "error"]
+
+
+def test_fit_prints_a_table_and_writes_nothing(call, data):
+    before = sorted(data.rglob("*"))
+    done = call("fit", "many.csv", "--target", "y", "--ignore", "z", "--rounds", 3, *QUIET)
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith("many.csv: 300 rows fitted by em, ")
+    for said in ("log-loss", "RMSE", "objective", "shares", "refused 1 (wrong_type); the first, at path many.csv"):
+        assert said in done.stdout
+    assert "model " not in done.stdout
+    assert sorted(data.rglob("*")) == before
+
+
+def test_fit_prints_json_and_leaves_what_it_is_asked_for(call, data):
+    before = {path.name for path in data.iterdir()}
+    named = ["--out", "m.model", "--trace", "t.csv", "--plot", "t.png"]
+    asked = ["--target", "z", "--classify", "--ignore", "y", "--method", "gradient_em", "--rounds", 4, "--tolerance", 0]
+    done = call("fit", "many.csv", *asked, "--json", *named, *QUIET)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["events"], found["learned"], found["rejected"]) == (301, 300, 1)
+    assert (found["method"], found["start"], found["rounds"], found["converged"]) == ("gradient_em", "warmup", 4, False)
+    assert found["refused"][0]["reason"] == "wrong_type"
+    assert found["rmse"] is None
+    assert 0.0 < found["accuracy"] <= 1.0
+    assert {path.name for path in data.iterdir()} - before == {"m.model", "t.csv", "t.png"}
+    assert found["state_digest"] == streammoe.load("m.model").state_digest()
+    lines = (data / "t.csv").read_text().splitlines()
+    assert lines[0] == "start,number,objective,change,gradient,seconds"
+    assert [line.split(",")[1] for line in lines[1:]] == ["0", "1", "2", "3", "4"]
+    assert lines[1].split(",")[3] == ""
+    assert float(lines[-1].split(",")[2]) == found["objective"]
+    assert (data / "t.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_option_of_fit_reaches_its_setting(call, data):
+    options = {
+        "--degree": 2,
+        "--gate-degree": 2,
+        "--bound": "paper",
+        "--averaging": "none",
+        "--seed": 4,
+        "--ignore": "z",
+        "--categorical": "a",
+        "--weight": "b",
+        "--set": "model.prior_strength=0.2",
+        "--rounds": 2,
+        "--method": "gradient_descent",
+        "--step": 1e-3,
+        "--tolerance": 0,
+    }
+    words = [word for pair in options.items() for word in pair]
+    done = call("fit", "many.csv", "--target", "y", "--json", *QUIET, *words)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    model = {"degree": 2, "gate_degree": 2, "bound": "paper", "averaging": "none", "seed": 4, "prior_strength": 0.2}
+    assert {name: found["settings"]["model"][name] for name in model} == model
+    schema = {"ignore": ["z"], "categorical": ["a"], "weight": "b"}
+    assert {name: found["settings"]["schema"][name] for name in schema} == schema
+    assert (found["method"], found["rounds"], found["learned"]) == ("gradient_descent", 2, 241)
+
+
+def test_fit_takes_model_and_schema_of_a_configuration(call, data, tmp_path):
+    (tmp_path / "c.toml").write_text("""
+        source = { kind = "stdin", format = "jsonl" }
+        schema = { target = "z", ignore = ["y"] }
+        model = { kind = "classifier", n_experts = 3, warmup = 50, schedule = { kind = "power", alpha = 0.7 } }
+    """)
+    asked = ["--config", "c.toml", "--json", "--rounds", 2, "--log-level", "error"]
+    done = call("fit", "many.csv", *asked)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)["settings"]
+    assert found["schema"]["target"] == "z"
+    assert (found["model"]["kind"], found["model"]["n_experts"], found["model"]["warmup"]) == ("classifier", 3, 50)
+    assert found["model"]["schedule"]["alpha"] == 0.7
+    over = call("fit", "many.csv", *asked, "--n-experts", 2, "--set", "model.seed=9", "--ignore", "a,y")
+    assert over.exit_code == 0, over.stderr
+    found = json.loads(over.stdout)["settings"]
+    assert (found["model"]["n_experts"], found["model"]["seed"], found["model"]["warmup"]) == (2, 9, 50)
+    assert found["schema"]["ignore"] == ["a", "y"]
+
+
+def test_fit_goes_on_from_a_saved_model(call, data):
+    asked = ["many.csv", "--target", "y", "--ignore", "z", *QUIET]
+    first = call("fit", *asked, "--rounds", 1, "--tolerance", 0, "--out", "m.model", "--json")
+    second = call("fit", *asked, "--from-model", "m.model", "--method", "mm", "--json")
+    assert second.exit_code == 0, second.stderr
+    first, second = json.loads(first.stdout), json.loads(second.stdout)
+    assert second["start"] == "model"
+    assert second["objective_at_start"] == pytest.approx(first["objective"], abs=1e-2)
+    assert second["objective"] >= second["objective_at_start"]
+    other = call("fit", *asked, "--from-model", "m.model", "--degree", 2)
+    assert other.exit_code == 4
+    assert "model.degree is 2, and it has 1" in other.stderr
+
+
+def test_a_fit_that_is_stopped_while_it_reads_ends_without_results(call, data, monkeypatch):
+    monkeypatch.setattr(
+        "streammoe.runtime.signals.StopFlag.__enter__", lambda flag: setattr(flag, "requested", 1) or flag
+    )
+    monkeypatch.setattr("streammoe.runtime.signals.StopFlag.__exit__", lambda *_: None)
+    done = call("fit", "many.csv", "--target", "y", "--ignore", "z", "--out", "m.model", *QUIET)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "Aborted!" in done.stderr
+    assert not (data / "m.model").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nowhere.csv", "--target", "y"], 3, "nowhere.csv"),
+        (["many.csv", "--target", "q"], 3, "has no column 'q'"),
+        (
+            ["many.csv", "--target", "z"],
+            3,
+            "many.csv: no event could be learned; records were refused (301 wrong_type)",
+        ),
+        (["many.csv"], 2, "Missing option '--target'"),
+        (["many.csv", "--config", "no.toml"], 2, "no.toml"),
+        (["many.csv", "--target", "y", "--n-experts", "0"], 2, "model.n_experts: must be greater than or equal to 1"),
+        (
+            ["many.csv", "--target", "y", "--set", "checkpoint.dir=x"],
+            2,
+            "--set checkpoint.dir: fit has no such setting",
+        ),
+        (["many.csv", "--target", "y", "--method", "newton"], 2, "method: 'newton' is not known; choose one of em,"),
+        (["many.csv", "--target", "y", "--step", "1"], 2, "step: em takes no step size"),
+        (["many.csv", "--target", "y", "--rounds", "0"], 2, "rounds: got 0"),
+        (["many.csv", "--target", "y", "--out", "no/m.model"], 2, "--out no/m.model: there is no folder no"),
+        (["many.csv", "--target", "y", "--trace", "."], 2, "--trace .: is a folder; name a file in it"),
+        (["many.csv", "--target", "y", "--plot", "t.gif"], 2, "--plot t.gif: must end in one of .png"),
+        (["many.csv", "--target", "y", "--from-model", "no.model"], 4, "no.model"),
+        (["-", "--target", "y"], 2, "--format: required where FILE is -"),
+    ],
+)
+def test_what_fit_cannot_do_is_told_with_its_code(call, data, arguments, code, said):
+    before = sorted(data.rglob("*"))
+    done = call("fit", *arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(data.rglob("*")) == before
+
+
+def test_the_methods_that_help_names_are_those_there_are(call):
+    assert ", ".join(batch.METHODS) in call("fit", "--help").stdout.replace("\n", " ").replace("  ", " ")
 
 
 # --- dead-letters ---------------------------------------------------------------------------------------------------

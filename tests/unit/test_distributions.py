@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
-from streammoe.distributions import GaussianMixture, MultivariateGaussianMixture
+from streammoe.distributions import (
+    GaussianMixture,
+    LaplaceMixture,
+    MultivariateGaussianMixture,
+    MultivariateStudentTMixture,
+    StudentTMixture,
+)
 from streammoe.errors import ConfigError
 
 TWO = GaussianMixture([0.3, 0.7], [-1.0, 2.0], [0.25, 4.0])
@@ -264,3 +271,74 @@ def test_what_is_no_mixture_of_several_outputs_is_refused(changes, message):
     sound = {"shares": [0.5, 0.5], "means": np.zeros((2, 2)), "covariances": np.ones((2, 2))}
     with pytest.raises(ConfigError, match=message):
         MultivariateGaussianMixture(**(sound | changes))
+
+
+@st.composite
+def heavy_mixtures(draw):
+    """The mixtures above with other laws: Student's t, or Laplace's with a tip."""
+    plain = draw(mixtures(3.0))
+    scales = np.sqrt(plain.variances)
+    if draw(st.booleans()):
+        return StudentTMixture(plain.shares, plain.means, scales, draw(st.sampled_from([2.1, 4.0, 50.0])))
+    return LaplaceMixture(plain.shares, plain.means, scales, draw(st.sampled_from([1e-3, 0.1, 2.0])))
+
+
+class TestHeavyTails:
+    @given(mixture=heavy_mixtures(), q=st.one_of(st.floats(1e-12, 1.0 - 1e-12), st.floats(1e-100, 1e-3)))
+    @settings(deadline=None)
+    def test_the_cdf_inverts_quantiles(self, mixture, q):
+        y = mixture.quantile(q)
+        lowest, highest = mixture.cdf(y - 2.0 * math.ulp(y)), mixture.cdf(y + 2.0 * math.ulp(y))
+        rounding = 4e-16 if q > 0.5 else 0.0
+        assert lowest * (1.0 - 1e-10) - rounding <= q <= highest * (1.0 + 1e-10) + rounding
+
+    @pytest.mark.parametrize(
+        "mixture",
+        [
+            StudentTMixture([0.3, 0.7], [-1.0, 2.0], [0.5, 2.0], 9.0),
+            LaplaceMixture([0.3, 0.7], [-1.0, 2.0], [0.5, 2.0], 0.1),
+        ],
+        ids=["student", "laplace"],
+    )
+    def test_moments_samples_and_intervals_are_those_of_the_density(self, mixture):
+        y = np.linspace(-400.0, 400.0, 800_001)
+        density, step = mixture.pdf(y), y[1] - y[0]
+        assert density.sum() * step == pytest.approx(1.0, abs=1e-6)
+        assert mixture.mean() == pytest.approx((y * density).sum() * step, abs=1e-5)
+        assert mixture.variance() == pytest.approx(((y - mixture.mean()) ** 2 * density).sum() * step, rel=1e-3)
+        drawn = mixture.sample(np.random.default_rng(0), 100_000)
+        assert drawn.mean() == pytest.approx(mixture.mean(), abs=0.05)
+        low, high = mixture.interval(0.8)
+        assert np.mean((low < drawn) & (drawn < high)) == pytest.approx(0.8, abs=0.005)
+        assert isinstance(mixture.sample(np.random.default_rng(0)), float)
+
+    def test_several_outputs_are_far_out_together(self):
+        one = MultivariateStudentTMixture([1.0], [[1.0, -1.0]], [[1.0, 2.0]], 5.0, names=["a", "b"])
+        drawn = one.sample(np.random.default_rng(0), 200_000)
+        np.testing.assert_allclose(np.cov(drawn.T), one.covariance(), atol=0.15)
+        np.testing.assert_allclose(one.variance(), [5.0 / 3.0, 20.0 / 3.0])
+        apart = np.abs(drawn - one.mean()) / np.array([1.0, 2.0])
+        assert np.corrcoef(apart.T)[0, 1] > 0.1
+        low, high = one.interval(0.9)["b"]
+        assert np.mean((low < drawn[:, 1]) & (drawn[:, 1] < high)) == pytest.approx(0.9, abs=0.005)
+        expected = stats.multivariate_t([1.0, -1.0], np.diag([1.0, 4.0]), df=5.0)
+        np.testing.assert_allclose(one.pdf(drawn[:10]), expected.pdf(drawn[:10]), rtol=1e-10)
+        assert one.sample(np.random.default_rng(0)).shape == (2,)
+
+    @pytest.mark.parametrize("degrees", [2.0, 0.0, math.nan, math.inf])
+    def test_degrees_of_freedom_without_a_variance_are_refused(self, degrees):
+        with pytest.raises(ConfigError, match=r"degrees_of_freedom: got .*; it must be above 2"):
+            StudentTMixture([1.0], [0.0], [1.0], degrees)
+        with pytest.raises(ConfigError, match="degrees_of_freedom"):
+            MultivariateStudentTMixture([1.0], [[0.0]], [[1.0]], degrees)
+
+    @pytest.mark.parametrize("kind", [lambda *a: StudentTMixture(*a, 4.0), lambda *a: LaplaceMixture(*a, 0.1)])
+    def test_scales_that_are_none_are_refused(self, kind):
+        with pytest.raises(ConfigError, match="scales: got"):
+            kind([0.5, 0.5], [0.0, 1.0], [1.0, 0.0])
+        with pytest.raises(ConfigError, match="means: got"):
+            kind([0.5, 0.5], [0.0, math.nan], [1.0, 1.0])
+
+    def test_a_tip_that_is_none_is_refused(self):
+        with pytest.raises(ConfigError, match="tip: got 0"):
+            LaplaceMixture([1.0], [0.0], [1.0], 0.0)

@@ -16,6 +16,7 @@ from streammoe.errors import ConfigError, SourceError
 from streammoe.evaluation import peers, report
 from streammoe.evaluation.curve import BINS, Curve
 from streammoe.evaluation.options import check_overrides, schedule_table, tables_from
+from streammoe.evaluation.outputs import PICTURES
 from streammoe.evaluation.run import Row, evaluate
 from streammoe.runtime.signals import StopFlag
 
@@ -395,7 +396,7 @@ def test_a_peer_that_gave_up_has_a_line_that_says_so(rows):
 
 
 @pytest.mark.sampled(one_in=6)
-@pytest.mark.parametrize("suffix", report.PICTURES)
+@pytest.mark.parametrize("suffix", PICTURES)
 @pytest.mark.parametrize("classify", [False, True])
 def test_the_picture_is_one_of_its_kind(rows, suffix, classify, tmp_path):
     write("d.jsonl", rows)

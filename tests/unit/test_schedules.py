@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
-from streammoe.schedules import SCHEDULES, Constant, Power, Schedule, constant, from_settings, power, to_settings
+from streammoe.schedules import (
+    SCHEDULES,
+    Constant,
+    Power,
+    Restarted,
+    Schedule,
+    constant,
+    from_settings,
+    power,
+    to_settings,
+)
 
 SAMPLES = [power(), power(0.5), power(1.0), power(0.6, gamma0=0.7, offset=2), power(0.83, offset=0.5), constant(0.01)]
 
@@ -52,6 +62,33 @@ class TestEverySchedule:
 def test_power_is_its_formula(alpha: float, gamma0: float, offset: float, first: int, count: int) -> None:
     expected = [min(gamma0 * math.pow(n + offset, -alpha), 1 - 1e-12) for n in range(first, first + count)]
     assert power(alpha, gamma0, offset).steps(first, count).tolist() == expected
+
+
+@pytest.mark.parametrize("schedule", SAMPLES, ids=str)
+class TestStepsThatBeginAnew:
+    AT, SEEN = 1000, 50
+
+    def restarted(self, schedule: Schedule) -> Restarted:
+        return Restarted(schedule, power() if schedule.forgets else schedule, self.AT, self.SEEN)
+
+    def test_they_are_wider_and_shrink_to_what_they_would_have_been(self, schedule: Schedule) -> None:
+        steps = self.restarted(schedule).steps(self.AT + 1, 5000)
+        assert steps[0] == max(schedule(self.AT + 1), (power() if schedule.forgets else schedule)(self.SEEN + 1))
+        assert steps[0] > schedule(self.AT + 1)
+        assert (np.diff(steps) <= 0).all()
+        assert (steps >= schedule.steps(self.AT + 1, 5000)).all()
+        assert not schedule.forgets or steps[-1] == schedule(1)
+
+    def test_vector_equals_scalar_bit_for_bit_wherever_it_is_cut(self, schedule: Schedule) -> None:
+        steps = self.restarted(schedule)
+        expected = [steps(n) for n in range(self.AT + 1, self.AT + 41)]
+        for cut in range(41):
+            parts = [*steps.steps(self.AT + 1, cut), *steps.steps(self.AT + 1 + cut, 40 - cut)]
+            assert parts == expected
+
+    def test_events_that_were_not_there_make_no_step_smaller(self, schedule: Schedule) -> None:
+        late = Restarted(schedule, schedule, 10, 1000)
+        assert late.steps(11, 100).tolist() == schedule.steps(11, 100).tolist()
 
 
 def test_a_step_is_never_one() -> None:

@@ -341,6 +341,31 @@ class TestProblems:
             "schema.target: must be one column where model.kind = 'classifier', got a list (from flag schema.target)",
         )
 
+    def test_noise_that_does_not_go_together_with_the_rest_is_told_at_once(self, config: Path) -> None:
+        several = 'schema.target=["y", "z"]'
+        assert problems(config, several, "model.expert=laplace") == (
+            (
+                "schema.target: must be one column where model.expert = 'laplace'; 'student_t' takes several, "
+                "got a list (from flag schema.target)"
+            ),
+        )
+        assert problems(config, several, "model.expert=student_t", "model.covariance=full") == (
+            (
+                "model.covariance: must be 'diagonal' where model.expert = 'student_t'; only 'gaussian' has it in "
+                "full, got 'full' (from flag model.covariance)"
+            ),
+        )
+        assert problems(config, "model.kind=classifier", "model.expert=laplace") == (
+            (
+                "model.expert: must be left out where model.kind = 'classifier'; classes have no noise, "
+                "got 'laplace' (from flag model.expert)"
+            ),
+        )
+        assert problems(config, "model.expert=cauchy", "model.degrees_of_freedom=2") == (
+            "model.expert: must be 'gaussian', 'student_t' or 'laplace', got 'cauchy' (from flag model.expert)",
+            "model.degrees_of_freedom: must be greater than 2, got 2 (from flag model.degrees_of_freedom)",
+        )
+
     @pytest.mark.parametrize(
         ("classes", "sentence"),
         [

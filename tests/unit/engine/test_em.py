@@ -8,6 +8,7 @@ from streammoe.experts import Parameters
 from streammoe.kernels.batch import adaptive_weights
 from tests.unit.cases import (
     CASES,
+    HEAVY,
     Case,
     bent,
     draw,
@@ -17,6 +18,7 @@ from tests.unit.cases import (
     random_prior,
     random_theta,
     responsibilities,
+    trust,
 )
 
 BOUNDS = ["tight", "adaptive", "paper"]
@@ -34,7 +36,7 @@ def log_prior(case, theta, prior, bound):
     share = prior.strength / len(theta.experts)
     apart = theta.experts - prior.experts
     total = 0.0
-    if case.name == "gaussian":
+    if case.name in {"gaussian", *HEAVY}:
         squares = prior.variances + np.einsum("kqj,j->kq", apart**2, prior.expert_gram)
         total -= 0.5 * share * np.sum(np.log(theta.variances) + squares / theta.variances)
     elif case.name == "gaussian_full":
@@ -160,12 +162,13 @@ def test_statistics_are_the_averages_at_these_parameters(case, K, bound, strengt
                 total,
             )
         else:
-            gram = (R * tau[:, k, None]).T @ R + share * np.diag(prior.expert_gram)
-            linear = (R * tau[:, k, None]).T @ Y + share * (prior.experts * prior.expert_gram).T
+            trusted = (tau * trust(case, given, R, Y))[:, k, None]
+            gram = (R * trusted).T @ R + share * np.diag(prior.expert_gram)
+            linear = (R * trusted).T @ Y + share * (prior.experts * prior.expert_gram).T
             expert = np.linalg.solve(gram, linear).T
             gram /= total
             errors, apart = Y - R @ expert.T, expert - prior.experts
-            scatter = (errors * tau[:, k, None]).T @ errors
+            scatter = (errors * trusted).T @ errors
             scatter += share * (np.diag(prior.variances) + apart @ np.diag(prior.expert_gram) @ apart.T)
             scatter /= tau[:, k].sum() + share
             expected = scatter if case.name == "gaussian_full" else np.diag(scatter)

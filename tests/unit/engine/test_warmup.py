@@ -4,7 +4,7 @@ import pytest
 from streammoe.engine import em, mm, starts, warmup
 from streammoe.engine.state import is_finite
 from streammoe.experts import families
-from tests.unit.cases import CASES, CLASSES, Case, bent, draw, log_classes, options, same_bits
+from tests.unit.cases import CASES, CLASSES, HEAVY, Case, bent, draw, log_classes, options, same_bits
 
 LINE = Case("gaussian", 1)
 PLANE = Case("gaussian_full", 3)
@@ -145,7 +145,8 @@ def test_statistics_are_averages_over_the_buffer_and_the_prior(case, prior_stren
     total = 150 + prior_strength
     gram = ((R * weights[:, None]).T @ R + prior_strength * np.diag(np.mean(R * R, axis=0))) / total
     np.testing.assert_allclose(state.gate_gram, gram, rtol=1e-12)
-    np.testing.assert_allclose(state.expert_grams.sum(axis=0), gram, rtol=1e-9)
+    if case.name not in HEAVY:  # of those an event weighs otherwise than it counts
+        np.testing.assert_allclose(state.expert_grams.sum(axis=0), gram, rtol=1e-9)
     assert state.masses.sum() == pytest.approx((weights.sum() + prior_strength) / total)
     assert state.n[0] == 150
     assert state.prior_weight[0] == pytest.approx(prior_strength / total)
@@ -290,7 +291,7 @@ class TestChoosesAmongFits:
     @staticmethod
     def fitted(steps, second, rounds=100):
         theta = steps.under(np.column_stack([~second, second]).astype(float))
-        return warmup._Fit(steps.run(theta, rounds), theta)
+        return warmup.Candidate(steps.run(theta, rounds), theta)
 
     @pytest.fixture
     def sides(self, steps):
@@ -301,15 +302,15 @@ class TestChoosesAmongFits:
         few.theta.gate[0, 0] = 6.0
         assert steps.expect(few.theta)[1][:, 1].sum() < 6.0
         few = few._replace(score=sides.score + 1.0)
-        assert warmup._best([few, sides], steps, None) is sides.theta
-        assert warmup._best([sides._replace(score=few.score + 1.0), few], steps, None) is sides.theta
-        assert warmup._best([few], steps, None) is few.theta, "there is no other"
+        assert warmup.chosen([few, sides], steps, None) is sides.theta
+        assert warmup.chosen([sides._replace(score=few.score + 1.0), few], steps, None) is sides.theta
+        assert warmup.chosen([few], steps, None) is few.theta, "there is no other"
 
     def test_without_rows_to_judge_by_the_likeliest_is_taken(self, steps, sides):
         half = self.fitted(steps, np.arange(200) % 2 == 0, rounds=1)
         assert half.score < sides.score
-        assert warmup._best([half, sides], steps, None) is sides.theta
-        assert warmup._best([half._replace(score=0.0), sides], steps, None) is half.theta
+        assert warmup.chosen([half, sides], steps, None) is sides.theta
+        assert warmup.chosen([half._replace(score=0.0), sides], steps, None) is half.theta
 
     @pytest.mark.parametrize(("gain", "taken"), [(0.2, True), (0.05, False), (-0.2, False)])
     def test_what_predicts_other_rows_better_by_more_than_the_error_is_taken_though_it_is_less_likely(
@@ -319,7 +320,7 @@ class TestChoosesAmongFits:
         noise = np.where(np.arange(200) % 2 == 0, 1.0, -1.0)  # the standard error is 1/√200 = 0.07
         losses = {id(likely.theta): np.full(200, 2.0), id(sides.theta): 2.0 - gain + noise}
         monkeypatch.setattr(warmup, "_held_out_losses", lambda theta, *_: losses[id(theta)])
-        assert (warmup._best([likely, sides], steps, np.zeros(200, dtype=np.int64)) is sides.theta) == taken
+        assert (warmup.chosen([likely, sides], steps, np.zeros(200, dtype=np.int64)) is sides.theta) == taken
 
     def test_judging_changes_no_fit_and_scores_rows_by_fits_that_have_not_seen_them(self, steps, sides):
         before = [array.copy() for array in sides.theta]

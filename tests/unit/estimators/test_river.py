@@ -20,6 +20,7 @@ CHECKED = [
     MoEMultiTargetRegressor(2, warmup=15, warmup_restarts=1, standardize=True, covariance="full", averaging="decay"),
     MoEMultiTargetRegressor(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
     MoEClassifier(2, warmup=50, warmup_restarts=1, standardize=True, bound="tight", averaging="decay"),
+    MoERegressor(2, warmup=50, warmup_restarts=1, drift="page_hinkley", averaging="exponential", averaging_rate=0.1),
     MoEClassifier(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
 ]
 

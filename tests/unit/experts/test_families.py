@@ -4,7 +4,7 @@ import pytest
 from streammoe import schedules
 from streammoe.engine import mm
 from streammoe.experts import families
-from tests.unit.cases import CASES, draw, options
+from tests.unit.cases import CASES, HEAVY, draw, options
 
 
 def test_every_module_with_a_family_is_found_under_its_own_name():
@@ -12,6 +12,8 @@ def test_every_module_with_a_family_is_found_under_its_own_name():
         "categorical": "categorical",
         "gaussian": "gaussian",
         "gaussian_full": "gaussian_full",
+        "laplace": "laplace",
+        "student_t": "student_t",
     }
 
 
@@ -31,6 +33,16 @@ class TestShapes:
         for each in found:
             assert (np.diag(each) if each.ndim == 2 else each).tolist() == given.tolist()
         assert found.base is None or not np.shares_memory(found, given)
+
+    def test_of_variances_for_a_first_fit(self, case):
+        _, Y = draw(case, 5, 3, 2)
+        for rows in (Y, Y[:1]):
+            found = case.family.first_variances(rows)
+            expected = np.ones(case.family.n_variances(case.n_outputs))
+            if case.name in HEAVY:  # the scale of the targets
+                expected = np.mean(rows**2, axis=0)
+            np.testing.assert_allclose(found, expected)
+        assert (case.family.first_variances(0.0 * Y) == 1.0).all()
 
     def test_of_targets(self, case):
         assert draw(case, 5, 3, 2)[1].shape == (5, case.family.n_targets(case.n_outputs))

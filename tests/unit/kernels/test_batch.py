@@ -27,7 +27,8 @@ class TestLeastSquares:
     def test_experts_are_weighted_least_squares_with_the_priors_rows(self, strength):
         R, Y, tau, prior, experts, given = self.fitted(DIAGONAL, strength)
         variances = np.ones((self.K, 2))
-        batch.fit_variances(experts, variances, *given, prior.variances, prior.variance_floor, tau, R, Y)
+        trusted = tau * np.random.default_rng(4).uniform(0.0, 1.2, tau.shape)
+        batch.fit_variances(experts, variances, *given, prior.variances, prior.variance_floor, tau, trusted, R, Y)
         share = strength / self.K
         for k in range(self.K):
             gram = (tau[:, k, None] * R).T @ R + share * np.diag(prior.expert_gram)
@@ -35,7 +36,7 @@ class TestLeastSquares:
                 pull = (tau[:, k] * Y[:, q]) @ R + share * prior.expert_gram * prior.experts[q]
                 theta = np.linalg.solve(gram, pull)
                 np.testing.assert_allclose(experts[k, q], theta, rtol=1e-10)
-                total = tau[:, k] @ (Y[:, q] - R @ theta) ** 2
+                total = trusted[:, k] @ (Y[:, q] - R @ theta) ** 2
                 total += share * (prior.variances[q] + prior.expert_gram @ (theta - prior.experts[q]) ** 2)
                 assert variances[k, q] == pytest.approx(total / (tau[:, k].sum() + share), rel=1e-10)
 
@@ -56,7 +57,7 @@ class TestLeastSquares:
         exact = np.einsum("qj,nj->nq", experts[0], R)
         flat = np.repeat(experts[:1], self.K, axis=0)
         variances, covariances = np.ones((self.K, 2)), np.ones((self.K, 2, 2))
-        batch.fit_variances(flat, variances, *given, prior.variances, 1e-3, tau, R, exact)
+        batch.fit_variances(flat, variances, *given, prior.variances, 1e-3, tau, tau, R, exact)
         batch.fit_covariances(flat, covariances, *given, prior.variances, 1e-3, tau, R, exact)
         np.testing.assert_allclose(variances, np.tile(1e-3 * prior.variances, (self.K, 1)))
         np.testing.assert_allclose(np.einsum("kqq->kq", covariances), variances)

@@ -50,6 +50,7 @@ def models():
         racing = kind(n_experts="auto", max_experts=2, warmup=40, warmup_restarts=1, **more)
         racing.learn_array(X, target)
         yield racing
+    yield MoERegressor(2, drift="page_hinkley")
 
 
 def contents():
@@ -64,7 +65,7 @@ def test_the_reader_on_that_page_reads_every_golden_file_and_refuses_damage():
     names = {}
     exec(source, names)
     read = names["read"]
-    assert len(GOLDEN) == 12
+    assert len(GOLDEN) == 16
     for path in GOLDEN:
         data = path.read_bytes()
         arrays, metadata = read(data)

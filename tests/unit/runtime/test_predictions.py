@@ -10,7 +10,9 @@ from pyarrow import parquet
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from streammoe.distributions import mixture_of
 from streammoe.errors import CheckpointError, ConfigError
+from streammoe.laws import RoundedLaplace, StudentT
 from streammoe.ports import Predictions
 from streammoe.runtime import predictions as predictions_module
 from streammoe.runtime.pipeline import PredictionWriter
@@ -339,6 +341,17 @@ def test_the_ends_are_quantiles_of_the_mixture(level, K):
                     assert found[i, q, end] == pytest.approx(expected, rel=1e-7, abs=1e-7 * deviations[i, :, q].min())
 
 
+@pytest.mark.parametrize("law", [StudentT(2.5), StudentT(4.0), RoundedLaplace(0.1)], ids=str)
+def test_the_ends_are_quantiles_whatever_the_law(law):
+    rng = np.random.default_rng(1)
+    shares, means = rng.dirichlet(np.ones(3), 40), rng.normal(scale=10.0, size=(40, 3, 2))
+    squares = 10.0 ** rng.uniform(-2, 2, (40, 3, 2))
+    found = mixture_intervals(shares, means, squares, 0.9, law)
+    for i, q in np.ndindex(40, 2):
+        expected = mixture_of(law, shares[i], means[i, :, q], squares[i, :, q]).interval(0.9)
+        np.testing.assert_allclose(found[i, q], expected, rtol=1e-7, atol=1e-7)
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.floats(-1e50, 1e50), st.floats(1e-20, 1e60)), min_size=1, max_size=4).filter(
@@ -395,6 +408,17 @@ def mixed(kind, n=70):
         events[30] |= {"label": "rare"}
         events[60] |= {"label": "rarer"}
     return events
+
+
+@pytest.mark.parametrize("expert", ["student_t", "laplace"])
+def test_intervals_are_those_of_the_experts_noise(tmp_path, expert):
+    events = [streams.event("regressor", i) for i in range(60)]
+    rows, _, line = written(tmp_path, "regressor", events, expert=expert, averaging=None)
+    inside = {key: value for key, value in events[-1].items() if key in line.model.fields}
+    before, _, other = written(tmp_path, "regressor", events[:-1], expert=expert, averaging=None)
+    assert rows[:-1] == before
+    expected = other.model.predict_distribution_one(inside).interval(0.9)
+    np.testing.assert_allclose(rows[-1]["interval"], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("format", streams.FORMATS)

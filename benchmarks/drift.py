@@ -1,0 +1,335 @@
+"""Which steps and which average follow a relation that changes: not at all, abruptly, slowly, and there and back.
+
+Two linear experts under a fixed gate, as in `two_experts`, whose coefficients change with time. Errors are prequential,
+each event predicted before it is learned, and shown over those of an oracle that knows the coefficients of the moment:
+`before`, the last 2,000 events before the first change; `during`, the first 2,000 of the new relation, or the last
+2,000 of a slow change; `after`, the last 2,000 of the stream; `all`, from event 2,000 on. `within 10 %` is how many
+events after the change it takes until the last 500 are predicted that well (the median of the seeds; inf: never).
+
+A second table counts false alarms of the detector on streams that do not change. `--plot out.png` draws the errors over
+time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks import tasks
+from benchmarks.report import machine, table
+from streammoe import MoEClassifier, MoERegressor, schedules
+
+N = 20_000
+D = 10
+NOISE = 0.1
+SPAN = 2_000
+WINDOW = 500
+MILLION = 1_000_000
+AT_ONCE = 50_000
+
+
+class Changing(NamedTuple):
+    """Events in order, and where their relation changes."""
+
+    X: np.ndarray
+    y: np.ndarray
+    truth: np.ndarray
+    """(n,) what an oracle predicts."""
+    begins: int
+    """The first event of another relation; the middle where there is none."""
+    ends: int
+    """The first event of the new relation: `begins` unless the change is slow."""
+
+
+def _stream(mix: np.ndarray, seed: int, begins: int, ends: int | None = None) -> Changing:
+    """Events whose slopes lie between two random pairs, at the angle `mix` (n,) in quarter turns."""
+    n = len(mix)
+    rng = np.random.default_rng(seed)
+    drawn = rng.normal(size=(2, D))
+    X = rng.uniform(-1.0, 1.0, (n, D))
+    angle = 0.5 * np.pi * mix[:, None]
+    slopes = np.cos(angle) * drawn[0] + np.sin(angle) * drawn[1]
+    # The second expert has the opposite slopes, but for two inputs in which both agree.
+    agreeing = np.arange(D) >= D - 2
+    means = np.stack([(X * slopes).sum(axis=1), (X * np.where(agreeing, slopes, -slopes)).sum(axis=1)])
+    first = 1.0 / (1.0 + np.exp(-tasks.GATE_SLOPE * X[:, 0]))
+    y = np.where(rng.random(n) < first, means[0], means[1]) + NOISE * rng.normal(size=n)
+    return Changing(X, y, first * means[0] + (1.0 - first) * means[1], begins, begins if ends is None else ends)
+
+
+def stationary(seed: int, n: int = N) -> Changing:
+    """Nothing changes."""
+    return _stream(np.zeros(n), seed, n // 2)
+
+
+def abrupt(seed: int, n: int = N) -> Changing:
+    """The experts change at half."""
+    return _stream((np.arange(n) >= n // 2).astype(float), seed, n // 2)
+
+
+def gradual(seed: int, n: int = N) -> Changing:
+    """The coefficients turn slowly over the second third."""
+    third = n // 3
+    return _stream(np.clip((np.arange(n) - third) / third, 0.0, 1.0), seed, third, 2 * third)
+
+
+def recurring(seed: int, n: int = N) -> Changing:
+    """Two relations take turns, a quarter of the stream each."""
+    return _stream((np.arange(n) // (n // 4) % 2).astype(float), seed, n // 4)
+
+
+STREAMS: dict[str, Callable[[int], Changing]] = {
+    "stationary": stationary,
+    "abrupt": abrupt,
+    "gradual": gradual,
+    "recurring": recurring,
+}
+
+SLOW, QUICK = schedules.constant(0.003), schedules.constant(0.01)
+WATCHED = {"drift": "page_hinkley"}
+CHOICES: dict[str, dict[str, Any]] = {
+    "power 0.6, polyak (default)": {},
+    "power 0.6, decay": {"averaging": "decay"},
+    "power 0.6, exponential": {"averaging": "exponential"},
+    "power 0.6, none": {"averaging": None},
+    "constant 0.003, polyak": {"schedule": SLOW},
+    "constant 0.003, decay": {"schedule": SLOW, "averaging": "decay"},
+    "constant 0.003, exponential": {"schedule": SLOW, "averaging": "exponential"},
+    "constant 0.003, none": {"schedule": SLOW, "averaging": None},
+    "constant 0.01, polyak": {"schedule": QUICK},
+    "constant 0.01, decay": {"schedule": QUICK, "averaging": "decay"},
+    "constant 0.01, exponential": {"schedule": QUICK, "averaging": "exponential"},
+    "constant 0.01, none": {"schedule": QUICK, "averaging": None},
+    "adaptive, power 0.6, polyak": WATCHED,
+    "adaptive, power 0.6, decay": {**WATCHED, "averaging": "decay"},
+    "adaptive, power 0.6, exponential": {**WATCHED, "averaging": "exponential"},
+    "adaptive, power 0.6, none": {**WATCHED, "averaging": None},
+    "adaptive, constant 0.003, polyak": {**WATCHED, "schedule": SLOW},
+    "adaptive, constant 0.003, decay": {**WATCHED, "schedule": SLOW, "averaging": "decay"},
+    "adaptive, constant 0.003, exponential": {**WATCHED, "schedule": SLOW, "averaging": "exponential"},
+    "adaptive, constant 0.003, none": {**WATCHED, "schedule": SLOW, "averaging": None},
+}
+DRAWN = (
+    "power 0.6, polyak (default)",
+    "constant 0.01, none",
+    "adaptive, power 0.6, decay",
+    "adaptive, constant 0.003, polyak",
+)
+
+
+class Run(NamedTuple):
+    """What a model made of a stream."""
+
+    errors: np.ndarray
+    """(n,) prequential squared errors."""
+    best: np.ndarray
+    """(n,) those of the oracle."""
+    drifts: int
+
+
+class Measured(NamedTuple):
+    """Errors over those of an oracle."""
+
+    before: float
+    during: float
+    after: float
+    all: float
+    recovery: float
+    """Events; infinite if never."""
+    drifts: float
+
+
+def run(stream: Changing, **arguments: Any) -> Run:
+    """Predict and learn a stream with two experts."""
+    model = MoERegressor(n_experts=2, **arguments)
+    model.set_columns([f"x{j}" for j in range(stream.X.shape[1])])
+    predictions = model.learn_rows(stream.X, stream.y[:, None]).predictions[:, 0]
+    return Run((stream.y - predictions) ** 2, (stream.y - stream.truth) ** 2, model.drifts)
+
+
+def measured(stream: Changing, done: Run) -> Measured:
+    """The rows of the table for one stream."""
+
+    def ratio(start: int, stop: int) -> float:
+        return float(np.sqrt(done.errors[start:stop].mean() / done.best[start:stop].mean()))
+
+    begins, ends, n = stream.begins, stream.ends, len(stream.y)
+    during = begins if begins == ends else ends - SPAN
+    return Measured(
+        ratio(begins - SPAN, begins),
+        ratio(during, during + SPAN),
+        ratio(n - SPAN, n),
+        ratio(SPAN, n),
+        recovery(done, ends),
+        done.drifts,
+    )
+
+
+def recovery(done: Run, change: int) -> float:
+    """Events from the change until the last `WINDOW` are within 10 % of the oracle; infinite if never."""
+    sums = np.cumsum([done.errors[change:], done.best[change:]], axis=1)
+    moving = sums[:, WINDOW:] - sums[:, :-WINDOW]
+    good = np.flatnonzero(moving[0] <= 1.1**2 * moving[1])
+    return float(good[0] + WINDOW + 1) if len(good) else float("inf")
+
+
+def summarised(runs: list[Measured]) -> Measured:
+    """Means over seeds, and the median of how long it took."""
+    columns = np.array(runs).T
+    means = columns.mean(axis=1) if np.isfinite(columns[4]).all() else np.array([c.mean() for c in columns])
+    return Measured(*means[:4].tolist(), float(np.median(columns[4])), float(means[5]))
+
+
+def comparison(seeds: int) -> str:
+    """The table of all choices on all streams."""
+    rows = []
+    for name, make in STREAMS.items():
+        streams = [make(seed) for seed in range(seeds)]
+        for choice, arguments in CHOICES.items():
+            found = summarised([measured(stream, run(stream, **arguments)) for stream in streams])
+            took = "-" if name == "stationary" else f"{found.recovery:,.0f}"
+            shown = [f"{value:.3f}" for value in found[:4]]
+            rows.append([name, choice, *shown, took, f"{found.drifts:.1f}"])
+    return table(["stream", "steps, average", "before", "during", "after", "all", "within 10 %", "drifts"], rows)
+
+
+# -- False alarms ------------------------------------------------------------------------------------------------------
+
+
+def tailed(draw: Callable[[np.random.Generator, int], np.ndarray]) -> Callable[[int], tasks.Stream]:
+    """Two experts under noise that `draw` makes."""
+
+    def make(n: int) -> tasks.Stream:
+        rng = np.random.default_rng(1)
+        X = rng.normal(size=(n, 4))
+        means = X @ rng.normal(size=(4, 2))
+        chosen = (rng.random(n) >= 1.0 / (1.0 + np.exp(-4.0 * X[:, 0]))).astype(int)
+        return tasks.Stream(X, means[np.arange(n), chosen] + 0.3 * draw(rng, n), np.empty(0))
+
+    return make
+
+
+def slow_inputs(n: int) -> tasks.Stream:
+    """A curve that lines do not fit, and inputs that take some 100 events to move."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(n, 3))
+    for i in range(1, n):
+        X[i] = 0.99 * X[i - 1] + 0.141 * X[i]
+    y = np.sin(2.0 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.2 * rng.normal(size=n)
+    return tasks.Stream(X, y, np.empty(0))
+
+
+STANDING: dict[str, tuple[type[MoERegressor | MoEClassifier], int, Callable[[int], tasks.Stream]]] = {
+    "two experts": (MoERegressor, 2, lambda n: tasks.two_experts(n, 1)),
+    "four experts, full gate": (MoERegressor, 4, lambda n: tasks.full_gate(n, 1)),
+    "the same with two": (MoERegressor, 2, lambda n: tasks.full_gate(n, 1)),
+    "the paper's task": (MoERegressor, 2, lambda n: tasks.paper_5_2(n, 1)),
+    "noise of Student's t, 3 degrees": (MoERegressor, 2, tailed(lambda rng, n: rng.standard_t(3.0, n))),
+    "the same, 2 degrees": (MoERegressor, 2, tailed(lambda rng, n: rng.standard_t(2.0, n))),
+    "Cauchy noise": (MoERegressor, 2, tailed(lambda rng, n: rng.standard_cauchy(n))),
+    "log-normal noise": (MoERegressor, 2, tailed(lambda rng, n: rng.lognormal(size=n))),
+    "slow inputs, a curve": (MoERegressor, 4, slow_inputs),
+    "2 classes": (MoEClassifier, 2, lambda n: tasks.classes(2, n, 1)),
+    "5 classes": (MoEClassifier, 2, lambda n: tasks.classes(5, n, 1)),
+}
+ALARMED: dict[str, dict[str, Any]] = {
+    "default steps": {},
+    "averaging decay": {"averaging": "decay"},
+    "constant 0.003": {"schedule": SLOW},
+    "constant 0.01, none": {"schedule": QUICK, "averaging": None},
+}
+
+
+def alarms(n: int) -> str:
+    """The table of drifts that were found where there are none."""
+    rows = []
+    for name, (kind, n_experts, make) in STANDING.items():
+        stream = make(n)
+        found = []
+        for arguments in ALARMED.values():
+            model = kind(n_experts=n_experts, drift="page_hinkley", **arguments)
+            for start in range(0, n, AT_ONCE):
+                model.learn_array(stream.X[start : start + AT_ONCE], stream.y[start : start + AT_ONCE])
+            found.append(model.drifts)
+        # Single outliers change a model of constant steps: where the noise has no variance, it drifts indeed.
+        promised = found[:2] if "2 degrees" in name or "Cauchy" in name else found
+        rows.append([name, *found, "" if not any(promised) else "MISSED"])
+    return table([f"false alarms in {n:,} events", *ALARMED, ""], rows)
+
+
+# -- Cost and picture --------------------------------------------------------------------------------------------------
+
+
+def cost(n: int = 200_000, repeats: int = 3) -> str:
+    """What watching costs, in events a second: the best of some runs."""
+    stream = tasks.two_experts(n, 0)
+    rows = []
+    for name, size in (("one array", n), ("batches of 256", 256)):
+        speeds = []
+        for arguments in ({}, WATCHED):
+            best = 0.0
+            for _ in range(repeats):
+                model = MoERegressor(n_experts=2, **arguments)
+                model.learn_array(stream.X[:2000], stream.y[:2000])
+                begun = time.perf_counter()
+                for start in range(2000, n, size):
+                    model.learn_array(stream.X[start : start + size], stream.y[start : start + size])
+                best = max(best, (n - 2000) / (time.perf_counter() - begun))
+            speeds.append(best)
+        rows.append([name, f"{speeds[0]:,.0f}", f"{speeds[1]:,.0f}", f"{100 * (speeds[0] / speeds[1] - 1):.0f}%"])
+    return table(["events/s", "drift off", "watched", "cost"], rows)
+
+
+def draw(path: Path, seeds: int) -> None:
+    """A panel for each stream: the error of the last 500 events over the oracle's."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 7.5), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True)
+    for panel, (name, make) in zip(panels.flat, STREAMS.items(), strict=True):
+        streams = [make(seed) for seed in range(seeds)]
+        for choice in DRAWN:
+            runs = [run(stream, **CHOICES[choice]) for stream in streams]
+            errors, best = (sum(getattr(done, part) for done in runs) for part in ("errors", "best"))
+            sums = np.cumsum([errors, best], axis=1)
+            moving = sums[:, WINDOW:] - sums[:, :-WINDOW]
+            panel.plot(np.arange(WINDOW, N)[::20], np.sqrt(moving[0] / moving[1])[::20], label=choice, linewidth=1.4)
+        panel.set_title(f"{name}: {(make.__doc__ or '').lower().rstrip('.')}", fontsize=10)
+        panel.set_ylim(0.97, 4.0)
+        panel.set_yscale("log")
+        panel.set_yticks([1.0, 1.1, 1.5, 2.0, 3.0, 4.0], ["1", "1.1", "1.5", "2", "3", "4"])
+        panel.minorticks_off()
+        panel.axhline(1.1, color="0.6", linewidth=0.8, linestyle="--")
+        panel.grid(alpha=0.3)
+    for panel in panels[:, 0]:
+        panel.set_ylabel(f"RMSE of the last {WINDOW} events / oracle")
+    for panel in panels[1]:
+        panel.set_xlabel("events")
+    panels[0, 0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=8, help="of each stream")
+    parser.add_argument("--events", type=int, default=MILLION, help="of each stream that does not change")
+    parser.add_argument("--plot", type=Path, metavar="OUT.png", help="draw errors over time")
+    chosen = parser.parse_args()
+    print(machine())
+    print(f"\n{N:,} events, means over {chosen.seeds} seeds; root mean squared errors over the oracle's\n")
+    print(comparison(chosen.seeds), flush=True)
+    print()
+    print(alarms(chosen.events), flush=True)
+    print()
+    print(cost())
+    if chosen.plot is not None:
+        draw(chosen.plot, chosen.seeds)
+
+
+if __name__ == "__main__":
+    main()

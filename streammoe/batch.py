@@ -1,0 +1,248 @@
+"""Batch fits: all rows at once, by EM or by one of three other methods; the model goes on streaming from there.
+
+>>> import numpy as np
+>>> from streammoe import MoERegressor, batch
+>>> X = np.random.default_rng(0).normal(size=(500, 2))
+>>> y = np.where(X[:, 0] > 0, 1 + X[:, 1], -X[:, 1]) + 0.1 * np.random.default_rng(1).normal(size=500)
+>>> model = MoERegressor(n_experts=2)
+>>> done = batch.fit(model, X, y)
+>>> done.converged, model.n, bool(done.rmse < 0.2)
+(True, 500, True)
+>>> model.learn_one({"x0": 0.5, "x1": 2.0}, 3.0)  # streaming goes on
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streammoe.engine.batch import CONVERGED, STATIONARY, Listener, Round
+from streammoe.engine.methods import METHODS, STEPPED
+from streammoe.engine.state import UnsoundError
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.estimators import MixtureOfExperts, MoEClassifier
+from streammoe.types import AnyArray, FloatArray
+
+__all__ = ["METHODS", "STARTS", "Fit", "Listener", "Round", "check", "fit", "fit_gathered"]
+
+STARTS = ("warmup", "model")
+ROUNDS = 1_000
+TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model, and the way there."""
+
+    model: MixtureOfExperts
+    method: str
+    start: str
+    n: int
+    """Rows fitted: those with a target and a weight above 0."""
+    trace: tuple[Round, ...]
+    """The start and each round, of the start that has led to the likeliest end."""
+    reason: str
+    """Why the last round was the last."""
+    log_loss: float
+    """Weighted mean of −log s(y|x) over the rows under the model, in the target's own units, in nats."""
+    rmse: float | None
+    """Root of the weighted mean squared error over the rows, and over the outputs; of regressions."""
+    accuracy: float | None
+    """Weighted part of the rows whose likeliest class is theirs; of classifiers."""
+    seconds: float
+    """That the fit took, starts included."""
+
+    @property
+    def converged(self) -> bool:
+        """Whether it ended because there was no more to gain."""
+        return self.reason in {CONVERGED, STATIONARY}
+
+    @property
+    def rounds(self) -> int:
+        """Rounds after the start."""
+        return self.trace[-1].number
+
+    @property
+    def objective(self) -> float:
+        """Penalised log-likelihood of an event where the fit has ended, in the model's own coordinates."""
+        return max(each.objective for each in self.trace)
+
+
+def fit(
+    model: MixtureOfExperts,
+    X: Any,
+    y: Any,
+    *,
+    method: str = "em",
+    start: str = "warmup",
+    rounds: int = ROUNDS,
+    tolerance: float = TOLERANCE,
+    step: float | None = None,
+    weights: AnyArray | None = None,
+    feature_names: Sequence[Any] | None = None,
+    on_round: Listener | None = None,
+) -> Fit:
+    """Fit a model to all rows at once; it can then predict, save, and go on with `learn_one`.
+
+    The rows go through the model's own encoder, as those of a warm-up do: categories, times, missing values, and, with
+    ``standardize``, moments that are frozen from then on. Afterwards the model is one whose warm-up was these rows:
+    its statistics are their averages and ``model.n`` is their number.
+
+    Every method maximises the same: the mean log-likelihood, with the prior's `prior_strength` pseudo-events (at least
+    0.001, or a degenerate expert would have unbounded likelihood).
+
+    Args:
+        model: a regressor or classifier of ours. On an error it stays what it was.
+        X: (n, P) finite numbers; or a data frame; or a sequence of n dicts, in which a key may be missing.
+        y: targets as `learn_array`, `learn_many` or `learn_one` take them.
+        method: ``"em"``: responsibilities, then weighted least squares and weighted softmax regressions to convergence
+            ([MD] Algorithm 1). ``"gradient_em"``: one gradient step on the gate's and on each expert's complete-data
+            objective ([MD] Algorithm 2). ``"gradient_descent"``: a step along the gradient of log s_θ (Algorithm 3).
+            ``"mm"``: the streaming algorithm's majorizer with averages over all rows. For the gradients the variances
+            are coordinates in which they stay positive: their logarithms, or for full covariances the Cholesky factor,
+            relative to the present one, with its diagonal as logarithms.
+        start: ``"warmup"``: the starts of a warm-up, over all rows, for a model that has learned nothing; the method
+            runs from the likeliest few, and the best end counts. ``"model"``: the parameters that the model serves,
+            with its own prior and scales; what it has learned so far shapes nothing but this start.
+        rounds: most rounds from each start.
+        tolerance: stop when a round changes the penalised mean log-likelihood by no more than this.
+        step: step size of the two gradient methods; without it each step is searched for by backtracking (Armijo), so
+            that none lowers the likelihood. A given one may: then the likeliest round counts.
+        weights: (n,) how much each row counts, in [0, 1e6]; 1 without it.
+        feature_names: of the columns of an array; without them x0, x1, …
+        on_round: told of each `Round` as it ends; if it returns True, the fit ends there.
+
+    Raises:
+        ConfigError: an argument is none that can be used, or nothing finite comes of the rows.
+        InvalidEvent: a row that would poison the model; its index is in ``row``.
+    """
+    check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
+    trial = copy.deepcopy(model)
+    with trial.gathering():
+        _gather(trial, X, y, weights, feature_names)
+        done = fit_gathered(
+            trial, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
+        )
+    vars(model).update(vars(trial))
+    return Fit(**{**vars(done), "model": model})
+
+
+def fit_gathered(
+    model: MixtureOfExperts,
+    *,
+    method: str = "em",
+    start: str = "warmup",
+    rounds: int = ROUNDS,
+    tolerance: float = TOLERANCE,
+    step: float | None = None,
+    on_round: Listener | None = None,
+) -> Fit:
+    """`fit` to the rows that a model has learned within its `gathering`; on an error the model is to be thrown away.
+
+    Raises:
+        ConfigError: there are no rows, or nothing finite comes of them.
+    """
+    began = time.perf_counter()
+    try:
+        done = model.fit_gathered(
+            method, from_model=start == "model", rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
+        )
+    except UnsoundError as error:
+        raise ConfigError(
+            f"fit: nothing finite comes of the rows ({error}); look for values that are far out, and let "
+            "prior_strength be above 0"
+        ) from error
+    classify = isinstance(model, MoEClassifier)
+    squares = np.empty((0, 1)) if classify else (done.targets - done.predictions) ** 2
+    return Fit(
+        model=model,
+        method=method,
+        start=start,
+        n=len(done.losses),
+        trace=done.descent.trace,
+        reason=done.descent.reason,
+        log_loss=_mean(done.losses, done.weights),
+        rmse=None if classify else math.sqrt(_mean(squares.mean(axis=1), done.weights)),
+        accuracy=_mean(done.predictions.argmax(axis=1) == done.targets[:, 0], done.weights) if classify else None,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def check(
+    model: MixtureOfExperts, *, method: str, start: str, rounds: int, tolerance: float, step: float | None
+) -> None:
+    """See that a fit can be asked for.
+
+    Raises:
+        ConfigError: with everything that cannot be used.
+    """
+    if not issubclass(type(model), MixtureOfExperts):  # River's pipelines pass as instances of what they end with
+        raise ConfigError(
+            f"model: got a {type(model).__name__}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, "
+            "without a pipeline around it"
+        )
+    rules = [
+        (method in METHODS, f"method: {method!r} is not known; choose one of {', '.join(METHODS)}"),
+        (start in STARTS, f"start: {start!r} is not known; choose one of {', '.join(STARTS)}"),
+        (_is_whole(rounds) and rounds >= 1, f"rounds: got {rounds!r}; it must be a whole number ≥ 1"),
+        (_is_number(tolerance) and tolerance >= 0, f"tolerance: got {tolerance!r}; it must be a finite number ≥ 0"),
+        (step is None or (_is_number(step) and step > 0), f"step: got {step!r}; it must be a finite number > 0"),
+        (
+            step is None or method in STEPPED or method not in METHODS,
+            f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",
+        ),
+        (
+            start != "model" or not model.is_warming_up,
+            'start: "model" needs a model that has parameters; the warm-up of this one is not over: give "warmup"',
+        ),
+        (
+            start != "warmup" or model.n == 0,
+            f'start: "warmup" needs a model that has learned nothing; this one has learned {model.n}: give "model"',
+        ),
+    ]
+    problems = [problem for holds, problem in rules if not holds]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names: Sequence[Any] | None) -> None:
+    if hasattr(X, "columns"):
+        if feature_names is not None:
+            raise ConfigError("feature_names: a data frame names its columns itself; leave feature_names out")
+        model.learn_many(X, y, weights)
+    elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
+        _gather_events(model, X, y, weights)
+    else:
+        model.learn_array(X, y, weights=weights, feature_names=feature_names)
+
+
+def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: AnyArray | None) -> None:
+    targets = list(y)
+    counts = [1.0] * len(X) if weights is None else list(weights)
+    if not len(X) == len(targets) == len(counts):
+        message = f"X: got {len(X)} events, {len(targets)} targets and {len(counts)} weights; each event needs its own"
+        raise InvalidEvent(message, reason="wrong_shape")
+    for row, (event, target, weight) in enumerate(zip(X, targets, counts, strict=True)):
+        try:
+            model.learn_one(event, target, weight)
+        except InvalidEvent as error:
+            message = f"row {row}: {error}"
+            raise InvalidEvent(message, reason=error.reason, feature=error.feature, row=row) from None
+
+
+def _mean(values: AnyArray, weights: FloatArray) -> float:
+    return float(np.sum(values * weights) / np.sum(weights))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,86 @@
+"""The gradient of the penalised likelihood, and moves along it that always end at a mixture.
+
+By Fisher's identity the gradient of log s_θ at θ is that of the complete-data objectives under θ's own
+responsibilities, which fall apart into one for the gate and one for each expert.
+
+A direction has the shapes of the parameters. By gate and coefficients it is plain; by variances it is in coordinates in
+which they stay positive, which each family says (`Family.moved_variances`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from streammoe.engine.em import Em
+from streammoe.engine.mm import no_trace
+from streammoe.experts import Parameters
+from streammoe.kernels.batch import softmax_gradient, softmax_objective
+from streammoe.types import FloatArray
+
+
+def gradient(em: Em, theta: Parameters, tau: FloatArray) -> Parameters:
+    """Of `Em.expect`'s objective at θ, an event's share, given the responsibilities (n, K) at θ."""
+    n = len(tau)
+    targets = tau * em.buffer.weights[:, None]
+    by_gate = np.empty_like(theta.gate)
+    softmax_gradient(
+        theta.gate,
+        em.prior.strength,
+        em.prior.gate_gram,
+        np.zeros_like(theta.gate),
+        em.options.curvature,
+        targets,
+        em.buffer.W,
+        len(theta.gate),
+        by_gate,
+    )
+    by_experts, by_variances = em.family.gradient(theta, em.prior, em.options, targets, em.buffer.R, em.buffer.Y)
+    return Parameters(by_gate / n, by_experts / n, by_variances / n)
+
+
+def gate_objective(em: Em, gate: FloatArray, tau: FloatArray) -> float:
+    """The gate's complete-data objective under responsibilities (n, K), an event's share."""
+    total = softmax_objective(
+        gate,
+        em.prior.strength,
+        em.prior.gate_gram,
+        np.zeros_like(gate),
+        em.options.curvature,
+        tau * em.buffer.weights[:, None],
+        em.buffer.W,
+        len(gate),
+    )
+    return float(total) / len(tau)
+
+
+def expert_objective(em: Em, theta: Parameters, k: int, tau: FloatArray) -> float:
+    """The complete-data objective of expert k under responsibilities (n, K), an event's share."""
+    family, (W, R, Y, weights), prior, options = em
+    n, K = len(tau), tau.shape[1]
+    alone = Parameters(np.empty((0, W.shape[1])), theta.experts[k : k + 1], theta.variances[k : k + 1])
+    losses = np.empty(n)
+    predictions = np.empty((n, Y.shape[1] if family.is_metric else theta.experts.shape[1] + 1))
+    family.score_rows(*alone, W, R, Y, losses, predictions, np.empty((n, 1)), no_trace())
+    # One expert alone would take the whole of the prior; it has a K-th.
+    penalty = family.log_prior(alone, prior._replace(strength=prior.strength / K), options)
+    return float(penalty - np.sum(tau[:, k] * weights * losses)) / n
+
+
+def moved(
+    em: Em, theta: Parameters, direction: Parameters, gate_step: float, expert_steps: FloatArray | float
+) -> Parameters:
+    """θ after a step along a direction; `expert_steps` is one for all experts, or (K,)."""
+    steps = np.broadcast_to(np.asarray(expert_steps, np.float64), (len(theta.experts),))
+    by_variances = direction.variances * steps.reshape(-1, *[1] * (theta.variances.ndim - 1))
+    return Parameters(
+        theta.gate + gate_step * direction.gate,
+        theta.experts + steps[:, None, None] * direction.experts,
+        np.ascontiguousarray(em.family.moved_variances(theta.variances, by_variances)),
+    )
+
+
+def squared_norm(*parts: FloatArray) -> float:
+    """Σ of the squares of all entries."""
+    return math.fsum(float(np.sum(part * part)) for part in parts)

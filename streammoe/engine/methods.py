@@ -1,0 +1,167 @@
+"""One round of each batch method: EM, gradient EM, gradient descent, and majorization-minimization.
+
+[MD] Algorithms 1 to 3, and [MM] Algorithm 1 with averages over all rows in place of running ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.engine.em import Em, settled
+from streammoe.engine.gradient import expert_objective, gate_objective, moved, squared_norm
+from streammoe.experts import Parameters
+from streammoe.types import FloatArray
+
+M_STEPS = 20
+"""Most Newton steps of one M-step; a handful does unless the start is far away."""
+SUFFICIENT = 1e-4
+"""Part of the gain that the slope promises which a step must bring (Armijo)."""
+MOST_HALVINGS = 60
+
+
+class Point(NamedTuple):
+    """Parameters, and what all rows say of them."""
+
+    theta: Parameters
+    objective: float
+    """Penalised log-likelihood of an event."""
+    tau: FloatArray
+    """(n, K) responsibilities."""
+
+
+def point_at(em: Em, theta: Parameters) -> Point:
+    """The E-step."""
+    return Point(theta, *em.expect(theta))
+
+
+class Method(ABC):
+    """What leads from one point to the next; an object belongs to one descent.
+
+    Args:
+        step: of a gradient method, in place of its line search; the others know no step.
+    """
+
+    def __init__(self, step: float | None = None) -> None:
+        self._step = step
+
+    @abstractmethod
+    def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
+        """The next point, or None where rounding lets no step help any more; `slope` is the gradient at the point."""
+
+
+class ExpectationMaximisation(Method):
+    """[MD] Algorithm 1: weighted least squares for each expert, weighted softmax regressions to convergence."""
+
+    def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
+        theta = _copied(point.theta)
+        em.maximise(theta, point.tau, M_STEPS)
+        return point_at(em, theta)
+
+
+class MajorizationMinimisation(Method):
+    """θ̄ of the statistics averaged over all rows: the streaming algorithm's majorizer, and its step of size 1."""
+
+    def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
+        theta = _copied(point.theta)
+        settled(em, theta)
+        return point_at(em, theta)
+
+
+class GradientEM(Method):
+    """[MD] Algorithm 2: one gradient step on the gate's complete-data objective and on each expert's.
+
+    Without a given step each of the K + 1 has a line search of its own, on its own objective; the likelihood then never
+    falls, since it gains what they gain, or more. With a given step it is gradient descent: Fisher's identity.
+    """
+
+    def __init__(self, step: float | None = None) -> None:
+        super().__init__(step)
+        self._gate = LineSearch()
+        self._experts: list[LineSearch] = []
+
+    def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
+        theta, tau = point.theta, point.tau
+        K = len(theta.experts)
+        if self._step is not None:
+            return point_at(em, moved(em, theta, slope, self._step, self._step))
+        self._experts = self._experts or [LineSearch() for _ in range(K)]
+        gate_step = 0.0
+        if theta.gate.size:
+            gate_step = self._gate.step(
+                lambda step: gate_objective(em, theta.gate + step * slope.gate, tau), squared_norm(slope.gate)
+            )
+        steps = [
+            search.step(
+                lambda step, k=k: expert_objective(em, moved(em, theta, slope, 0.0, step), k, tau),  # type: ignore[misc]
+                squared_norm(slope.experts[k], slope.variances[k]),
+            )
+            for k, search in enumerate(self._experts)
+        ]
+        if not gate_step and not any(steps):
+            return None
+        return point_at(em, moved(em, theta, slope, gate_step, np.array(steps)))
+
+
+class GradientDescent(Method):
+    """[MD] Algorithm 3: a step along the gradient of log s_θ, of all parameters together."""
+
+    def __init__(self, step: float | None = None) -> None:
+        super().__init__(step)
+        self._search = LineSearch()
+
+    def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
+        if self._step is not None:
+            return point_at(em, moved(em, point.theta, slope, self._step, self._step))
+        found = point
+
+        def objective(step: float) -> float:
+            nonlocal found
+            found = point_at(em, moved(em, point.theta, slope, step, step))
+            return found.objective
+
+        step = self._search.step(objective, squared_norm(*slope), point.objective)
+        return found if step else None
+
+
+class LineSearch:
+    """Backtracking to Armijo's condition, from twice the last step."""
+
+    def __init__(self) -> None:
+        self._next = 1.0
+
+    def step(self, objective: Callable[[float], float], square: float, now: float | None = None) -> float:
+        """A step that gains enough, asked for last of all; 0.0 where none does.
+
+        Args:
+            objective: what is to rise, after a step along the gradient.
+            square: squared norm of the gradient.
+            now: the objective at step 0; asked for if not given.
+        """
+        before = objective(0.0) if now is None else now
+        step = self._next
+        for _ in range(MOST_HALVINGS):
+            after = objective(step)
+            # NaN is no gain, and at the end of a descent neither is what rounding makes of nothing.
+            if after >= before + SUFFICIENT * step * square and after > before:
+                self._next = 2.0 * step
+                return step
+            step *= 0.5
+        return 0.0
+
+
+METHODS: dict[str, type[Method]] = {
+    "em": ExpectationMaximisation,
+    "gradient_em": GradientEM,
+    "gradient_descent": GradientDescent,
+    "mm": MajorizationMinimisation,
+}
+STEPPED = ("gradient_em", "gradient_descent")
+"""Methods that take a given step."""
+
+
+def _copied(theta: Parameters) -> Parameters:
+    return Parameters(*(array.copy() for array in theta))

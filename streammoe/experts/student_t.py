@@ -1,0 +1,29 @@
+"""Student-t experts: y | x, k ~ t_ν(Υ_k φ_v(x), diag σ²_k), with ν fixed."""
+
+from __future__ import annotations
+
+from streammoe import laws
+from streammoe.errors import ConfigError
+from streammoe.experts.elliptical import Elliptical
+from streammoe.kernels.elliptical import Tails
+
+DEGREES = 4.0
+"""ν unless told."""
+LEAST_DEGREES, MOST_DEGREES = 2.0, 1e6
+"""There is no variance up to the first, and no difference from a Gaussian beyond the second."""
+
+
+class StudentT(Elliptical):
+    """Linear regressions that outliers do not pull away; several outputs share one t, and so one weight an event."""
+
+    name = "student_t"
+
+    def __init__(self, degrees_of_freedom: float = DEGREES) -> None:
+        if not LEAST_DEGREES < degrees_of_freedom <= MOST_DEGREES:
+            rule = f"it must be above {LEAST_DEGREES:g}, or there is no variance, and at most {MOST_DEGREES:g}"
+            raise ConfigError(f"degrees_of_freedom: got {degrees_of_freedom!r}; {rule}")
+        super().__init__(Tails(float(degrees_of_freedom)))
+        self.law = laws.StudentT(float(degrees_of_freedom))
+
+
+FAMILY = StudentT()

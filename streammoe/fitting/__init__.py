@@ -1,0 +1,1 @@
+"""Batch fits of files, without a program: `streammoe fit`."""

@@ -1,0 +1,81 @@
+"""Steps that begin anew, and averages, against a slow reference that shares nothing with the package."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from tests.oracle.drift import Steps
+from tests.oracle.recursion import Recursion
+
+N, CHANGE, WARMUP = 1300, 900, 100
+BASE = {"n_experts": 2, "warmup": WARMUP, "warmup_restarts": 1, "drift": "page_hinkley", "drift_restart": 50}
+CASES = [
+    (MoERegressor, {}),
+    (MoERegressor, {"averaging": "decay", "drift_restart": 120}),
+    (MoERegressor, {"averaging": "exponential", "averaging_rate": 0.02, "schedule": schedules.constant(0.01)}),
+    (MoERegressor, {"averaging": None, "schedule": schedules.power(0.7, gamma0=0.9, offset=3)}),
+    (MoERegressor, {"drift": "off", "averaging": "exponential", "averaging_rate": 0.05}),
+    (MoEMultiTargetRegressor, {"covariance": "full"}),
+    (MoEClassifier, {"classes": (0, 1)}),
+]
+
+
+def stream(kind):
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(N, 2))
+    side = np.where(np.arange(N) < CHANGE, 1.0, -1.0)
+    y = side * np.where(X[:, 0] > 0.0, 2.0 * X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=N)
+    if kind is MoEClassifier:
+        return X, (y > 0.0).astype(int)
+    return X, y if kind is MoERegressor else np.stack([y, X[:, 0] + 0.3 * rng.normal(size=N)], axis=1)
+
+
+def weight_of(averaging, rate, gamma, forgets):
+    """Of the m-th iterate in the average."""
+    if averaging is None:
+        return lambda m: 1.0
+    if averaging == "exponential":
+        return lambda m: max(1.0 / m, rate)
+    c = 3 if averaging == "decay" else 1
+    return lambda m: max(c / (m + c - 1), gamma if forgets else 0.0)
+
+
+@pytest.mark.sampled(one_in=3)
+@pytest.mark.parametrize(("kind", "given"), CASES, ids=lambda value: getattr(value, "__name__", None))
+def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, given):
+    X, y = stream(kind)
+    model = kind(**{**BASE, **given})
+    model.learn_array(X[:WARMUP], y[:WARMUP])
+    begun = model.parameters()
+    losses = copy.deepcopy(model).learn_array(X[WARMUP:], y[WARMUP:])
+    schedule = model.schedule or model.default_schedule
+    again = model.default_schedule if schedule.forgets else schedule
+    steps = Steps(schedule, again, model.drift_restart)
+    oracle = Recursion(begun, bound=model.bound, prior_strength=model.prior_strength)
+    served = {name: oracle.parameters()[name] for name in ("gate", "experts")}
+    m = 1
+    for i in range(WARMUP, N):
+        n = i + 1
+        gamma = steps.gamma(n)
+        assert model.step_size == gamma
+        model.learn_array(X[i : i + 1], y[i : i + 1])
+        row = np.array([1.0, *X[i]])
+        target = int(y[i]) if kind is MoEClassifier else np.atleast_1d(y[i])
+        oracle.learn(row, row, target, gamma)
+        m += 1
+        weight = weight_of(model.averaging, model.averaging_rate, gamma, schedule.forgets)(m)
+        for name, value in oracle.parameters().items():
+            if name in served:
+                served[name] = served[name] + weight * (value - served[name])
+        if model.drift != "off" and steps.learned(n, losses[i - WARMUP]):
+            served, m = {name: oracle.parameters()[name] for name in served}, 1
+    assert len(steps.drifts) == model.drifts
+    if model.drift != "off":
+        assert steps.drifts
+        assert CHANGE < steps.drifts[-1] == model.last_drift.n < CHANGE + 400
+    found, average = model.parameters(), model.parameters(averaged=True)
+    for name in served:
+        assert np.abs(found[name] - oracle.parameters()[name]).max() < 1e-9
+        assert np.abs(average[name] - served[name]).max() < 1e-9
