@@ -1,7 +1,7 @@
-"""What do warm-up, steps, prior, drift and the number of experts do to the error? The pictures of docs/learning.md.
+"""What do warm-up, steps, prior, drift and the number of experts do to the error? Pictures for docs/learning.md.
 
-`python -m benchmarks.pictures --out docs/pictures` draws them anew, and prints the figures behind them, in some five
-minutes on one core; without `--out` it only prints. Equal arguments give equal figures.
+`python -m benchmarks.pictures --out DIR` draws them and prints the figures behind them; without `--out` it only prints.
+It takes minutes (`--only` picks some, `--seeds` sets how many streams). Equal arguments give equal figures.
 """
 
 from __future__ import annotations
