@@ -178,6 +178,14 @@ def recovery(done: Run, change: int) -> float:
     return float(good[0] + WINDOW + 1) if len(good) else float("inf")
 
 
+def over_oracle(runs: list[Run], window: int = WINDOW) -> np.ndarray:
+    """RMSE of the last `window` events over the oracle's, all runs together; (n − window,), from event `window` on."""
+    errors, best = (sum(getattr(done, part) for done in runs) for part in ("errors", "best"))
+    sums = np.cumsum([errors, best], axis=1)
+    moving = sums[:, window:] - sums[:, :-window]
+    return np.asarray(np.sqrt(moving[0] / moving[1]))
+
+
 def summarised(runs: list[Measured]) -> Measured:
     """Means over seeds, and the median of how long it took."""
     columns = np.array(runs).T
@@ -295,10 +303,7 @@ def draw(path: Path, seeds: int) -> None:
         streams = [make(seed) for seed in range(seeds)]
         for choice in DRAWN:
             runs = [run(stream, **CHOICES[choice]) for stream in streams]
-            errors, best = (sum(getattr(done, part) for done in runs) for part in ("errors", "best"))
-            sums = np.cumsum([errors, best], axis=1)
-            moving = sums[:, WINDOW:] - sums[:, :-WINDOW]
-            panel.plot(np.arange(WINDOW, N)[::20], np.sqrt(moving[0] / moving[1])[::20], label=choice, linewidth=1.4)
+            panel.plot(np.arange(WINDOW, N)[::20], over_oracle(runs)[::20], label=choice, linewidth=1.4)
         panel.set_title(f"{name}: {(make.__doc__ or '').lower().rstrip('.')}", fontsize=10)
         panel.set_ylim(0.97, 4.0)
         panel.set_yscale("log")
