@@ -91,7 +91,7 @@ def of_run(task: Task, seed: int) -> dict[str, Fits | None]:
     if start is not None:
         found[SPECTRAL] = fits(truth, start.experts[:, 0, 1:], start.gate[:, 1:])
     for name, model in (
-        (WARMUP, learners.batch_em(X, y, task.k)),
+        (WARMUP, learners.one_pass(X, y, task.k, warmup=task.n)),
         (STREAMED, learners.one_pass(X, y, task.k)),
     ):
         parameters = model.parameters(averaged=True)
