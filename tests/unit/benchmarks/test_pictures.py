@@ -6,6 +6,8 @@ pytest.importorskip("matplotlib")
 
 from benchmarks import pictures
 
+pytestmark = pytest.mark.slow
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
