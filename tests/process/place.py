@@ -127,6 +127,22 @@ class Place:
     def inspect(self, dir="state"):
         return describe_checkpoint(self.folder / dir)
 
+    def settled(self, dir="state"):
+        """The same of a daemon that learns no more but may still be writing a checkpoint, once it writes none."""
+
+        def names():
+            return sorted(path.name for path in (self.folder / dir).glob("checkpoint-*"))
+
+        found = []
+
+        def stays():
+            found.append(names())
+            time.sleep(0.5)
+            return found[-1] and names() == found[-1]
+
+        wait_until(stays)
+        return self.inspect(dir)
+
     def letters(self, dir="state", *, torn=0):
         """The dead letters, of which so many may have been cut short by a kill."""
         found = []

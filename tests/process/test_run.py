@@ -204,7 +204,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(place, data, summar
 def test_a_second_signal_leaves_at_once_without_a_checkpoint(place, data, summary, second, code):
     config = place.config(data / "good.csv", extra="checkpoint.every_events = 600\ncheckpoint.every_seconds = 1e6")
     process = place.start_paused(config, data / "good.csv", 6, deaf=True)
-    before = place.inspect()
+    before = place.settled()
     process.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     assert process.poll() is None
