@@ -13,6 +13,7 @@ import re
 import resource
 import shutil
 import signal
+import time
 import urllib.request
 from functools import partial
 
@@ -149,7 +150,8 @@ def test_a_signal_before_the_settings_are_read_ends_the_process_and_leaves_nothi
     process = place.start("run", config)
     writing = []
     wait_until(lambda: is_read(config, writing) or process.poll() is not None)
-    process.send_signal(stop)
+    # Again and again: one that comes just before it begins to wait for the settings is noticed when it has them.
+    wait_until(lambda: process.send_signal(stop) or time.sleep(0.2) or process.poll() is not None)
     done = place.finish(process)
     for descriptor in writing:
         os.close(descriptor)

@@ -367,7 +367,12 @@ def test_too_few_descriptors_at_the_start_are_told_or_do(place, limit):
 
 
 def open_descriptors(process):
-    return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+    """Those that stay open: the fewest seen in a second, since a checkpoint under way has one more for a moment."""
+    seen = []
+    for _ in range(50):
+        seen.append(len(list(Path(f"/proc/{process.pid}/fd").iterdir())))
+        time.sleep(0.02)
+    return min(seen)
 
 
 def test_descriptors_that_run_out_for_a_while_cost_nothing(place, whole, tail):

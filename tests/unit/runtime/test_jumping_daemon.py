@@ -92,7 +92,7 @@ def test_off_looks_at_nothing(tmp_path, caplog):
     with caplog.at_level(logging.WARNING), opened(tmp_path / "off", "off") as daemon:
         daemon.run(StopFlag())
         assert sample(daemon, "streammoe_guard_jumps_total") == 0.0
-    assert not [record for record in caplog.records if record.name.startswith("streammoe")]
+    assert not [record for record in caplog.records if record.name.startswith("streammoe.daemon")]
 
 
 def test_stop_leaves_the_last_checkpoint_from_before(tmp_path):
