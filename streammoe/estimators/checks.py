@@ -28,7 +28,7 @@ def event_weight(w: object) -> float:
         return float(w)
     else:
         reason = "out_of_range" if isinstance(w, int | np.integer) or math.isfinite(w) else "not_finite"
-    msg = f"w: got {quoted(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}], only ratios matter"
+    msg = f"w: got {quoted(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}]; 1 is a plain event"
     raise InvalidEvent(msg, reason=reason, feature="w")
 
 
@@ -47,7 +47,7 @@ def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
     bad = np.flatnonzero((found < 0.0) | (found > LARGEST_WEIGHT))
     if bad.size:
         row = int(bad[0])
-        msg = f"row {row}: the weight {found[row]:g} is not in [0, {LARGEST_WEIGHT:g}]; only ratios of weights matter"
+        msg = f"row {row}: the weight {found[row]:g} is not in [0, {LARGEST_WEIGHT:g}]; 1 is a plain event"
         raise InvalidEvent(msg, reason="out_of_range", feature="w", row=row)
     return found
 

@@ -14,6 +14,7 @@ from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, copy_array, copy_state, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError
+from streammoe.estimators.arguments import RESEED, is_amount
 from streammoe.estimators.guard import Copied, PoisonGuard
 from streammoe.estimators.outputs import Outputs
 from streammoe.features import NO_NEWS, Encoder, Layout, News
@@ -123,12 +124,24 @@ class Core(Outputs):
     # -- Changed from outside ------------------------------------------------------------------------------------------
 
     def set_range_factor(self, range_factor: float) -> None:
-        """Judge from now on by another `range_factor`; it says nothing about what was learned."""
+        """Judge from now on by another `range_factor`; it says nothing about what was learned.
+
+        Raises:
+            ConfigError: it is none that the constructor would take.
+        """
+        if not is_amount(range_factor):
+            raise ConfigError(f"range_factor: got {range_factor!r}; it must be a finite number ≥ 0")
         self.range_factor = self._encoder.range_factor = range_factor
         self._guard.forget()
 
     def set_reseed(self, reseed: str) -> None:
-        """Let idle experts be tried as half of another from now on (``"auto"``), or no more (``"off"``)."""
+        """Let idle experts be tried as half of another from now on (``"auto"``), or no more (``"off"``).
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        if reseed not in RESEED:
+            raise ConfigError(f"reseed: {reseed!r} is not known; choose one of 'off', 'auto'")
         self.reseed = reseed
         self._guard.forget()
 

@@ -12,6 +12,7 @@ from streammoe.engine.racing import Race, Runner
 from streammoe.engine.reseeding import reseeded
 from streammoe.engine.state import copy_state
 from streammoe.errors import ConfigError
+from streammoe.estimators.arguments import is_whole
 from streammoe.estimators.starting import Starting
 from streammoe.kernels.state import MMState
 
@@ -47,7 +48,8 @@ class Living(Starting):
             ConfigError: there is no such expert, or no other one.
         """
         state = self._state
-        if state is None or not 0 <= expert < len(state.masses) or len(state.masses) < 2:
+        known = state is not None and is_whole(expert, 0) and expert < len(state.masses)
+        if state is None or not known or len(state.masses) < 2:
             K = self.chosen_n_experts
             rule = "the warm-up is not over" if K is None else f"the model has {K}; two are the least, 0 the first"
             raise ConfigError(f"reseed_expert: there is no expert {expert!r} to begin anew: {rule}")

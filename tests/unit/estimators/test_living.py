@@ -363,3 +363,22 @@ def test_a_race_that_cannot_be_is_refused(chosen, damage):
     change(arrays)
     with pytest.raises(CheckpointError, match=told):
         MoERegressor.from_checkpoint(arrays, model.describe()["model"])
+
+
+@pytest.mark.parametrize("expert", ["a", None, 1.0, True, -1, 2])
+def test_what_is_no_expert_is_refused_in_words(expert):
+    model = MoERegressor(2, warmup=50, warmup_restarts=1)
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model.learn_array(X, X[:, 0])
+    before = model.state_digest()
+    with pytest.raises(ConfigError, match="no expert"):
+        model.reseed_expert(expert)
+    assert model.state_digest() == before
+
+
+def test_settings_that_may_change_are_held_to_their_rules():
+    model = MoERegressor(2)
+    for change, value in ((model.set_reseed, "x"), (model.set_range_factor, -1.0), (model.set_range_factor, np.nan)):
+        with pytest.raises(ConfigError, match=r"got|not known"):
+            change(value)
+    assert (model.reseed, model.range_factor) == ("off", 1e6)
