@@ -180,6 +180,8 @@ class Model(Section):
     n_experts: Annotated[int | Literal["auto"], WrapValidator(_experts)] = 4
     """``"auto"`` lets the model choose among 1 to `max_experts`."""
     max_experts: int = Field(6, ge=2, le=1000)
+    top_k: int | None = Field(None, ge=1)
+    """How many experts learn from an event; ``None``: all."""
     reseed: Literal["off", "auto"] = "off"
     """Whether an expert that is starved or a duplicate is tried as half of another."""
     degree: int = Field(1, ge=1)

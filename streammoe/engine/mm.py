@@ -87,12 +87,14 @@ def learning_options(
     averaging: str | None,
     schedule: Schedule,
     averaging_rate: float = 0.0,
+    top_k: int | None = None,
 ) -> LearningOptions:
     """The hyper-parameters of a step in the form that kernels take.
 
     Args:
         n_rows: of coefficients of each expert.
         averaging_rate: least weight of an iterate in the exponential average; others do not ask.
+        top_k: how many experts learn from an event; all without it.
     """
     if averaging not in AVERAGING:
         rule = f"averaging: {averaging!r} is not known; choose one of 'polyak', 'decay', 'exponential', None"
@@ -105,6 +107,7 @@ def learning_options(
         averaging=AVERAGING[averaging],
         forgetting=schedule.forgets and averaging != "exponential",
         least_weight=averaging_rate if averaging == "exponential" else 0.0,
+        top_k=top_k or 0,
     )
 
 

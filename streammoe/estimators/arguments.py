@@ -17,6 +17,7 @@ from streammoe.schedules import Schedule
 
 AUTO = "auto"
 RESEED = ("off", AUTO)
+MAY_BE_NONE = {"warmup", "top_k"}
 
 
 class Arguments(base.Estimator):
@@ -24,6 +25,7 @@ class Arguments(base.Estimator):
 
     n_experts: int | str
     max_experts: int
+    top_k: int | None
     reseed: str
     degree: int
     gate_degree: int
@@ -58,7 +60,7 @@ class Arguments(base.Estimator):
     def _rules(self) -> list[tuple[bool, str]]:
         """Rules for the arguments: whether each holds, and what to say if it does not."""
         whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
-        whole |= {"max_levels": 1, "max_experts": 2, "drift_restart": 1}
+        whole |= {"max_levels": 1, "max_experts": 2, "drift_restart": 1, "top_k": 1}
         named = are_names(self.categorical) and are_names(self.timestamps)
         both = [name for name in self.categorical or () if name in (self.timestamps or ())] if named else []
         return [
@@ -77,7 +79,8 @@ class Arguments(base.Estimator):
                     + (" or 'auto'" if name == "n_experts" else ""),
                 )
                 for name, least in whole.items()
-                if not (name == "warmup" and self.warmup is None) and not (name == "n_experts" and self.is_choosing)
+                if not (name in MAY_BE_NONE and getattr(self, name) is None)
+                and not (name == "n_experts" and self.is_choosing)
             ),
             (
                 not (self.warmup == 0 and self.is_choosing),

@@ -119,6 +119,7 @@ class Core(Outputs):
             averaging=self.averaging,
             schedule=self._schedule,
             averaging_rate=self.averaging_rate,
+            top_k=self.top_k,
         )
 
     # -- Changed from outside ------------------------------------------------------------------------------------------

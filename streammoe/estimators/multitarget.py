@@ -90,6 +90,9 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         Most levels of one category that get a column; events with others are learned without theirs.
     max_experts
         Most experts that ``n_experts="auto"`` tries.
+    top_k
+        How many experts learn from an event: those with the largest responsibilities. ``None``: all; fewer make large
+        K faster, and all still predict.
     reseed
         ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
         the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it.
@@ -134,6 +137,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
         max_experts: int = 6,
+        top_k: int | None = None,
         reseed: str = "off",
     ) -> None:
         self._targets: list[Any] = []
@@ -160,6 +164,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
             timestamps=timestamps,
             max_levels=max_levels,
             max_experts=max_experts,
+            top_k=top_k,
             reseed=reseed,
         )
 

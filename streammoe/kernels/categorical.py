@@ -27,6 +27,7 @@ from streammoe.kernels.shared import (
     refresh_gate,
     residual_of_gate,
     residual_share,
+    route,
     step_gate,
     topped_up,
 )
@@ -192,6 +193,7 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         evaluate(state.gate, state.experts, w, r, y, shares, probabilities, tau)
+        route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
             track_residual(state, residual, options, weights[i], shares, tau, probabilities, w, r, y)
         step(state, options, gamma, weights[i], shares, tau, probabilities, w, r, y, gate_gain, gain, push)
@@ -265,6 +267,9 @@ def step(
     label = int(y[0])
     step_gate(state, options, amount, shares, tau, push, w, gate_gain)
     for k in range(K):
+        if tau[k] == 0.0:
+            state.masses[k] = max(keep * state.masses[k], VANISHED)
+            continue
         size = amount * tau[k]
         weight = size
         if options.adaptive:

@@ -16,7 +16,7 @@ from streammoe.kernels import laplace, student_t
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gaussian import WIDE, record, step, track_residual
 from streammoe.kernels.linear import shares_and_means
-from streammoe.kernels.shared import RESIDUAL_EVERY, average_weight, blend, blend_all, mix
+from streammoe.kernels.shared import RESIDUAL_EVERY, average_weight, blend, blend_all, mix, route
 from streammoe.kernels.soundness import is_sound_after
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
@@ -202,6 +202,7 @@ def learn_rows(
             trusted,
             scratch,
         )
+        route(tau, options.top_k)
         for k in range(K):
             trusted[k] = tau[k] * trust(tails, trusted[k], Q)
         if state.n[0] % RESIDUAL_EVERY == 0:

@@ -29,6 +29,7 @@ from streammoe.kernels.shared import (
     refresh_gate,
     residual_of_gate,
     residual_share,
+    route,
     step_gate,
     topped_up,
 )
@@ -178,6 +179,7 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, scratch)
+        route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
             track_residual(state, residual, options, weights[i], shares, tau, tau, w, r, y)
         step(state, options, gamma, weights[i], shares, tau, tau, means, w, r, y, gate_gain, gain, scratch)
@@ -217,6 +219,10 @@ def step(
     # rank-1 update of R̃ with weight γ τ / decay⁺, and R⁺⁻¹ r = P̃ r / (decay⁺ (1 + weight · rᵀ P̃ r)).
     step_gate(state, options, amount, shares, tau, push, w, gate_gain)
     for k in range(K):
+        if tau[k] == 0.0:
+            # Nothing of it moves but its mass: what it knows is worth as much less as `decay` says.
+            state.masses[k] = max(keep * state.masses[k], VANISHED)
+            continue
         weight = amount * trusted[k]
         quadratic = symmetric_product(state.expert_inverses[k], r, gain)
         shrink = 1.0 / (1.0 + weight * quadratic)

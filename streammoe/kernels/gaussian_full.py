@@ -26,6 +26,7 @@ from streammoe.kernels.shared import (
     refresh_gate,
     residual_of_gate,
     residual_share,
+    route,
     step_gate,
     topped_up,
 )
@@ -191,6 +192,7 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, error, factor)
+        route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
             track_residual(state, residual, options, weights[i], shares, tau, w, r, y)
         step(state, options, gamma, weights[i], shares, tau, means, w, r, y, gate_gain, gain, push)
@@ -224,6 +226,9 @@ def step(
     amount = gamma * event_weight / decay
     step_gate(state, options, amount, shares, tau, push, w, gate_gain)
     for k in range(K):
+        if tau[k] == 0.0:
+            state.masses[k] = max(keep * state.masses[k], VANISHED)
+            continue
         weight = amount * tau[k]
         quadratic = symmetric_product(state.expert_inverses[k], r, gain)
         shrink = 1.0 / (1.0 + weight * quadratic)

@@ -27,6 +27,28 @@ def mix(shares: FloatArray, means: FloatArray, out: FloatArray) -> None:
 
 
 @inline
+def route(tau: FloatArray, top_k: int) -> None:
+    """Keep the `top_k` largest responsibilities, as shares of their sum; the others become 0. 0 keeps all.
+
+    Nothing else minimises the Kullback-Leibler divergence from the posterior among so few experts, so that what a step
+    lowers is still a majorizer, of a bound on the loss (docs/algorithm.md, "Sparse routing").
+    """
+    K = tau.shape[0]
+    if not 0 < top_k < K:
+        return
+    total = 0.0
+    for _ in range(top_k):
+        best = 0
+        for k in range(1, K):
+            if tau[k] > tau[best]:
+                best = k
+        total += tau[best]
+        tau[best] = -tau[best]  # marks what is kept
+    for k in range(K):
+        tau[k] = tau[k] / -total if tau[k] < 0.0 else 0.0 * total  # NaN stays NaN
+
+
+@inline
 def step_gate(
     state: MMState,
     options: LearningOptions,

@@ -85,6 +85,8 @@ class LearningOptions(NamedTuple):
     """Constant steps: the average never weighs an iterate less than γ."""
     least_weight: float = 0.0
     """The average never weighs an iterate less than this."""
+    top_k: int = 0
+    """How many experts learn from an event, those of the largest responsibilities; 0: all."""
     variance_floor: float = VARIANCE_FLOOR
     residual_weight: float = 1e-3
     """Smallest weight in the running means of the convergence residual."""

@@ -37,6 +37,10 @@ PARTED = 0.25
 """Nats by which the loss of most events changes at most where an expert is parted into halves."""
 
 
+OracleEvent = tuple[FloatArray, FloatArray, FloatArray]
+"""w, r and y of one event."""
+
+
 class Oracle(Protocol):
     """A slow, obvious implementation of the same algorithm."""
 
@@ -63,11 +67,11 @@ class FamilyContract(ABC):
             def rebuild(self, parameters, feature_names, **arguments):
                 return MyRegressor.from_parameters(parameters, feature_names=feature_names, **arguments)
 
-            def make_oracle(self, parameters, bound, prior_strength):
-                return PlainAlgorithm(parameters, bound=bound, prior_strength=prior_strength)
+            def make_oracle(self, parameters, bound, prior_strength, top_k=None):
+                return PlainAlgorithm(parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
 
-            def learn_oracle(self, oracle, w, r, y, gamma, weight):
-                return oracle.learn(w, r, y, gamma, weight)
+            def learn_oracle(self, oracle, events, gammas, weights):
+                return oracle.learn_batch(events, gammas, weights)
     """
 
     family: Family
@@ -91,14 +95,23 @@ class FamilyContract(ABC):
         """Inputs (n, P) and targets as `learn_array` takes them; labels: each of them among the first twenty rows."""
 
     @abstractmethod
-    def make_oracle(self, parameters: Mapping[str, Any], bound: str, prior_strength: float) -> Oracle:
-        """The plain implementation, at what the estimator's `parameters` returned."""
+    def make_oracle(
+        self, parameters: Mapping[str, Any], bound: str, prior_strength: float, top_k: int | None = None
+    ) -> Oracle:
+        """The plain implementation, at what the estimator's `parameters` returned; all learn without `top_k`."""
 
     @abstractmethod
     def learn_oracle(
-        self, oracle: Any, w: FloatArray, r: FloatArray, y: FloatArray, gamma: float, weight: float
-    ) -> float:
-        """Have it learn one event by a step γ and return −log s(y|x) before that; `y` is a row of `numbers`."""
+        self, oracle: Any, events: Sequence[OracleEvent], gammas: Sequence[float], weights: Sequence[float]
+    ) -> Sequence[float]:
+        """Have it learn a group of events, most often one, by a single step and return −log s(y|x) of each before that.
+
+        Args:
+            oracle: what `make_oracle` returned.
+            events: w (p_w,), r (p_v,) and y, a row of `numbers`, of each.
+            gammas: their steps γ, which are taken together: 1 − Π(1 − γ).
+            weights: how much each counts within the mean.
+        """
 
     def numbers(self, y: AnyArray) -> FloatArray:
         """Targets as the family's kernels take them: (n, Q) numbers, or (n, 1) class indexes."""
@@ -138,6 +151,11 @@ class FamilyContract(ABC):
         for bound in self.bounds:
             self._follow_oracle(bound, 0.5, np.full(EVENTS, 2.0), warmup=0)
             self._follow_oracle(bound, 0.5, weights, warmup=WARMUP, warmup_restarts=1)
+
+    def test_sparse_routing_is_that_of_its_oracle(self) -> None:
+        for bound in self.bounds:
+            for top_k in (1, 2):
+                self._follow_oracle(bound, 0.5, np.ones(EVENTS), warmup=WARMUP, warmup_restarts=1, top_k=top_k)
 
     def test_the_suite_sees_bounds_that_differ(self) -> None:
         X, y = self.make_events(EVENTS, 3)
@@ -385,17 +403,19 @@ class FamilyContract(ABC):
         X, y = self.make_events(begun + EVENTS, 0)
         arguments |= {"prior_strength": prior_strength, "schedule": STEPS, "averaging": None}
         model = self._learned(X[:begun], y[:begun], bound, **arguments)
-        oracle = self.make_oracle(model.parameters(), bound, prior_strength)
+        top_k = arguments.get("top_k")
+        oracle = self.make_oracle(model.parameters(), bound, prior_strength, top_k)
         gammas = STEPS.steps(model.n + 1, EVENTS)
         X, y = X[begun:], y[begun:]
         losses = model.learn_array(X, y, weights=weights)
         design, targets = _design(X), self.numbers(y)
-        expected = [
-            self.learn_oracle(oracle, design[i], design[i], targets[i], float(gammas[i]), float(weights[i]))
-            for i in range(EVENTS)
-        ]
-        _agree({"losses": losses}, {"losses": np.array(expected)}, f"{bound}, prior {prior_strength:g}")
-        _agree(model.parameters(), oracle.theta, f"{bound}, prior {prior_strength:g}")
+        expected: list[float] = []
+        for at in range(EVENTS):
+            event = (design[at], design[at], targets[at])
+            expected += self.learn_oracle(oracle, [event], [float(gammas[at])], [float(weights[at])])
+        where = f"{bound}, prior {prior_strength:g}, top {top_k}"
+        _agree({"losses": losses}, {"losses": np.array(expected)}, where)
+        _agree(model.parameters(), oracle.theta, where)
 
     def _em(
         self,

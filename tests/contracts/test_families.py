@@ -34,11 +34,11 @@ class Regression(FamilyContract):
             noise *= np.where(rng.random((n, 1)) < 0.1, 30.0, 1.0)
         return X, values[:, : self.n_targets] + noise
 
-    def make_oracle(self, parameters, bound, prior_strength):
-        return ALGORITHMS[self.expert](parameters, bound=bound, prior_strength=prior_strength)
+    def make_oracle(self, parameters, bound, prior_strength, top_k=None):
+        return ALGORITHMS[self.expert](parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
 
-    def learn_oracle(self, oracle, w, r, y, gamma, weight):
-        return oracle.learn(w, r, y, gamma, weight)
+    def learn_oracle(self, oracle, events, gammas, weights):
+        return oracle.learn_batch(events, gammas, weights)
 
 
 class TestGaussian(Regression):
@@ -123,11 +123,11 @@ class TestCategorical(FamilyContract):
             poisoned[row] = bad
             yield poisoned
 
-    def make_oracle(self, parameters, bound, prior_strength):
-        return Algorithm3(parameters, bound=bound, prior_strength=prior_strength)
+    def make_oracle(self, parameters, bound, prior_strength, top_k=None):
+        return Algorithm3(parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
 
-    def learn_oracle(self, oracle, w, r, y, gamma, weight):
-        return oracle.learn(w, r, int(y[0]), gamma, weight)
+    def learn_oracle(self, oracle, events, gammas, weights):
+        return oracle.learn_batch([(w, r, int(y[0])) for w, r, y in events], gammas, weights)
 
 
 def test_every_family_is_held_to_the_contract():
@@ -161,11 +161,11 @@ class Sloppy(TestGaussian):
 
 
 class WithAnotherOracle(TestGaussian):
-    def make_oracle(self, parameters, bound, prior_strength):
+    def make_oracle(self, parameters, bound, prior_strength, top_k=None):
         return super().make_oracle(parameters, "paper" if bound == "tight" else "tight", prior_strength)
 
-    def learn_oracle(self, oracle, w, r, y, gamma, weight):
-        return super().learn_oracle(oracle, w, r, y, gamma, 1.0)
+    def learn_oracle(self, oracle, events, gammas, weights):
+        return super().learn_oracle(oracle, events, gammas, [1.0] * len(events))
 
 
 class Overshooting(type(families()["gaussian"])):

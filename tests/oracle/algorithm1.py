@@ -50,9 +50,10 @@ class Algorithm1(ABC):
         s2 ((K−1) p_w, (K−1) p_w)    v ½ A ⊗ a w wᵀ
     """
 
-    def __init__(self, parameters, *, bound="tight", prior_strength=0.0):
+    def __init__(self, parameters, *, bound="tight", prior_strength=0.0, top_k=None):
         """Begin where a model stands, given what its `parameters` returns."""
         self.bound = bound
+        self.top_k = top_k
         self.omega = np.array(parameters["gate"])
         G = np.array(parameters["gate_gram"])
         self.A = curvature_bound(bound, len(self.omega))
@@ -93,12 +94,19 @@ class Algorithm1(ABC):
 
         γ is the step of this event. This is the formula, also for v = 0: there s fades. Models leave such events out.
         """
-        loss = -np.logaddexp.reduce(self.log_joint(w, r, y))
-        self.learn_group([(w, r, y)], gamma, [weight])
-        return loss
+        return self.learn_batch([(w, r, y)], [gamma], [weight])[0]
 
-    def learn_group(self, events, gamma, weights):
-        """One step for a group of events (w, r, y): the mean of their v S̄, all at the parameters before it."""
+    def learn_batch(self, events, gammas, weights):
+        """One step for a group of events (w, r, y), as long as theirs together. Returns their −log s(y|x) before."""
+        losses = [-np.logaddexp.reduce(self.log_joint(*event)) for event in events]
+        self.learn_group(events, 1.0 - np.prod(1.0 - np.array(gammas)), weights, last=gammas[-1])
+        return losses
+
+    def learn_group(self, events, gamma, weights, last=None):
+        """One step γ for a group of events: the mean of their v S̄, all at the parameters before it.
+
+        The prior is topped up by the step of the last event, γ without it.
+        """
         seen = [self.event_statistics(*event) for event in events]
         for name, s in self.s.items():
             mean = sum(v * statistics[name] for v, statistics in zip(weights, seen, strict=True)) / len(seen)
@@ -107,7 +115,7 @@ class Algorithm1(ABC):
         self.prior_weight *= 1.0 - gamma
         if self.kept < REFRESH_BELOW:
             self.kept = 1.0
-            self.top_up_prior(max(self.prior_weight, self.prior_strength * gamma))
+            self.top_up_prior(max(self.prior_weight, self.prior_strength * (gamma if last is None else last)))
         self.minimise()
 
     def logits(self, w):
@@ -121,7 +129,7 @@ class Algorithm1(ABC):
     def event_statistics(self, w, r, y):
         """S̄(θ; z), with the responsibilities of [MM] eq. 15."""
         g = np.exp(log_softmax(self.logits(w)))
-        tau = np.exp(log_softmax(self.log_joint(w, r, y)))
+        tau = self.routed(np.exp(log_softmax(self.log_joint(w, r, y))))
         a = curvature_weight(self.bound, self.logits(w))
         ww = np.outer(w, w)
         return {
@@ -129,6 +137,13 @@ class Algorithm1(ABC):
             "s2": 0.5 * np.kron(self.A, a * ww),
             **self.expert_statistics(r, y, tau),
         }
+
+    def routed(self, tau):
+        """The `top_k` largest responsibilities, so that they add up to 1; 0 elsewhere."""
+        kept = np.argsort(-tau, kind="stable")[: self.top_k]
+        routed = np.zeros_like(tau)
+        routed[kept] = tau[kept] / tau[kept].sum()
+        return routed
 
     def top_up_prior(self, weight):
         """Add what the prior's statistics lack to count `weight`. Their gate target is 0, so s1 gains nothing."""

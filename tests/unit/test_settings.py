@@ -89,7 +89,7 @@ class TestDefaults:
     def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:
         text = (CONFIG / "default.toml").read_text()
         opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-        assert count == 17
+        assert count == 18
         opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}

@@ -42,6 +42,7 @@ CHANGED = {
     "model.kind": "classifier",
     "model.n_experts": 3,
     "model.max_experts": 7,
+    "model.top_k": 2,
     "model.reseed": "auto",
     "model.degree": 2,
     "model.gate_degree": 2,
