@@ -182,6 +182,8 @@ class Model(Section):
     max_experts: int = Field(6, ge=2, le=1000)
     top_k: int | None = Field(None, ge=1)
     """How many experts learn from an event; ``None``: all."""
+    batch_size: int = Field(1, ge=1, le=100_000)
+    """Events of a step."""
     reseed: Literal["off", "auto"] = "off"
     """Whether an expert that is starved or a duplicate is tried as half of another."""
     degree: int = Field(1, ge=1)

@@ -184,13 +184,14 @@ def learn(
             thrown away.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
-    gammas = steps.steps(int(state.n[0]) + 1, n_learned)
+    waiting = int(state.n_group[0])
+    gammas = steps.steps(int(state.n[0]) - waiting + 1, waiting + n_learned)
     counts = np.ones(len(W)) if weights is None else weights
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))
     trace = _trace(state, len(W), n_outputs) if traced else no_trace()
     if not family.learn_rows(state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace):
-        raise UnsoundError(unsound_parts(state) or ["prediction"])
+        raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group_weights) else "prediction"])
     return Scores(losses, predictions, trace)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from streammoe.experts import Family
+from streammoe.kernels.groups import LARGEST_IN_GROUP
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
@@ -14,10 +15,12 @@ from streammoe.restoring import LARGEST_COUNT, array_of, must_be
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 __all__ = [
+    "GROUP",
     "MMState",
     "UnsoundError",
     "copy_array",
     "copy_state",
+    "grouping",
     "is_finite",
     "is_sound",
     "restart_average",
@@ -28,6 +31,9 @@ __all__ = [
     "widen",
     "with_class",
 ]
+
+GROUP = ("n_group", "group_gate_features", "group_features", "group_targets", "group_weights")
+"""What a state holds of a group of events that is not full yet; empty, and in no checkpoint, without mini-batches."""
 
 
 def state_at(
@@ -73,7 +79,21 @@ def state_at(
         prior_expert_gram=prior.expert_gram.copy(),
         prior_experts=prior.experts.copy(),
         prior_variances=prior.variances.copy(),
+        **_group(0, gate.shape[1], p_v, 0),
     )
+
+
+def _group(batch_size: int, p_w: int, p_v: int, n_targets: int) -> dict[str, AnyArray]:
+    """Room for a group of events, by the names of `GROUP`."""
+    shapes = ((batch_size, p_w), (batch_size, p_v), (batch_size, n_targets), (batch_size,))
+    return dict(zip(GROUP, (np.zeros(1, dtype=np.int64), *map(np.zeros, shapes)), strict=True))
+
+
+def grouping(state: MMState, batch_size: int, n_targets: int) -> MMState:
+    """The state that learns by groups of so many events; one that does so already stays as it is."""
+    if batch_size == 1 or len(state.group_weights):
+        return state
+    return state._replace(**_group(batch_size, state.gate.shape[1], state.experts.shape[2], n_targets))
 
 
 class UnsoundError(ArithmeticError):
@@ -112,11 +132,20 @@ def copy_state(state: MMState, spare: MMState | None = None) -> MMState:
 
 def state_arrays(state: MMState, prefix: str) -> dict[str, AnyArray]:
     """The arrays of a state under ``prefix.field``, for checkpoints and digests."""
-    return {f"{prefix}.{name}": array for name, array in state._asdict().items()}
+    left_out = () if len(state.group_weights) else GROUP
+    return {f"{prefix}.{name}": array for name, array in state._asdict().items() if name not in left_out}
 
 
 def restored_state(
-    arrays: Mapping[str, AnyArray], prefix: str, family: Family, *, n_experts: int, n_outputs: int, p_w: int, p_v: int
+    arrays: Mapping[str, AnyArray],
+    prefix: str,
+    family: Family,
+    *,
+    n_experts: int,
+    n_outputs: int,
+    p_w: int,
+    p_v: int,
+    batch_size: int = 1,
 ) -> MMState:
     """The inverse of `state_arrays`, for a model of these sizes; p_w and p_v with padding.
 
@@ -147,23 +176,27 @@ def restored_state(
         "prior_experts": (N, p_v),
         "prior_variances": (V,),
     }
-    counts = {"n", "n_average"}
-    least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
-    state = MMState(
-        *(
-            np.ascontiguousarray(
-                array_of(
-                    arrays,
-                    f"{prefix}.{name}",
-                    "int64" if name in counts else "float64",
-                    shapes[name],
-                    least=0.0 if name in least else -np.inf,
-                    most=LARGEST_COUNT if name in counts else 1.0 if name in {"decay", "prior_weight"} else np.inf,
-                )
+    group = _group(batch_size if batch_size > 1 else 0, p_w, p_v, family.n_targets(n_outputs))
+    if batch_size > 1:
+        shapes |= {name: array.shape for name, array in group.items()}
+    counts = {"n", "n_average", "n_group"}
+    least = {"decay", "prior_weight", "masses", "prior_variances", "group_weights", *counts}
+    found = {
+        name: np.ascontiguousarray(
+            array_of(
+                arrays,
+                f"{prefix}.{name}",
+                "int64" if name in counts else "float64",
+                shape,
+                least=0.0 if name in least else -np.inf,
+                most=LARGEST_COUNT if name in counts else 1.0 if name in {"decay", "prior_weight"} else np.inf,
             )
-            for name in MMState._fields
         )
-    )
+        for name, shape in shapes.items()
+    }
+    state = MMState(**{**group, **found})
+    if batch_size > 1:
+        _check_group(state, prefix, None if family.is_metric else n_outputs)
     must_be(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
     must_be(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
     for name in ("variances", "average_variances"):
@@ -171,6 +204,22 @@ def restored_state(
         own = np.diagonal(array, axis1=-2, axis2=-1) if array.ndim == 3 else array
         must_be((own > 0.0).all(), f"array {prefix}.{name} holds variances that are not above 0")
     return state
+
+
+def _check_group(state: MMState, prefix: str, n_classes: int | None) -> None:
+    """Refuse events that wait for their group, unless they are such as `gather` lets in."""
+    size, waiting = len(state.group_weights), int(state.n_group[0])
+    must_be(waiting < size, f"array {prefix}.n_group says that {waiting} events wait, in a group of {size}")
+    must_be(waiting <= state.n[0], f"array {prefix}.n_group says that {waiting} events wait, of {state.n[0]} in all")
+    must_be(
+        (state.group_weights[:waiting] > 0.0).all(), f"array {prefix}.group_weights holds some that are not above 0"
+    )
+    for name in ("group_gate_features", "group_features", "group_targets"):
+        far = np.abs(getattr(state, name)) > LARGEST_IN_GROUP
+        must_be(not far.any(), f"array {prefix}.{name} holds values beyond {LARGEST_IN_GROUP:g}")
+    if n_classes is not None:
+        known = np.isin(state.group_targets, np.arange(n_classes))
+        must_be(known.all(), f"array {prefix}.group_targets holds what is no index of the {n_classes} classes")
 
 
 def is_finite(state: MMState) -> bool:
@@ -221,6 +270,8 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         prior_gate_gram=ones_at(state.prior_gate_gram, gate_at, p_w),
         prior_expert_gram=ones_at(state.prior_expert_gram, expert_at, p_v),
         prior_experts=vectors(state.prior_experts, expert_at, p_v),
+        group_gate_features=vectors(state.group_gate_features, gate_at, p_w),
+        group_features=vectors(state.group_features, expert_at, p_v),
     )
     return restart_average(widened)
 

@@ -26,6 +26,7 @@ class Arguments(base.Estimator):
     n_experts: int | str
     max_experts: int
     top_k: int | None
+    batch_size: int
     reseed: str
     degree: int
     gate_degree: int
@@ -60,7 +61,7 @@ class Arguments(base.Estimator):
     def _rules(self) -> list[tuple[bool, str]]:
         """Rules for the arguments: whether each holds, and what to say if it does not."""
         whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
-        whole |= {"max_levels": 1, "max_experts": 2, "drift_restart": 1, "top_k": 1}
+        whole |= {"max_levels": 1, "max_experts": 2, "drift_restart": 1, "top_k": 1, "batch_size": 1}
         named = are_names(self.categorical) and are_names(self.timestamps)
         both = [name for name in self.categorical or () if name in (self.timestamps or ())] if named else []
         return [

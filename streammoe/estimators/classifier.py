@@ -87,6 +87,9 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     top_k
         How many experts learn from an event: those with the largest responsibilities. ``None``: all; fewer make large
         K faster, and all still predict.
+    batch_size
+        Events of a step. More than 1 learns faster where there are many features: a group moves the model when it is
+        full, by the mean of what its events say. Those that wait are part of the model.
     reseed
         ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
         the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it.
@@ -137,6 +140,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         max_levels: int = 64,
         max_experts: int = 6,
         top_k: int | None = None,
+        batch_size: int = 1,
         reseed: str = "off",
     ) -> None:
         self._labels: list[Label] = []
@@ -164,6 +168,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
             max_levels=max_levels,
             max_experts=max_experts,
             top_k=top_k,
+            batch_size=batch_size,
             reseed=reseed,
         )
         for label in self.classes or ():

@@ -11,7 +11,7 @@ import numpy as np
 from streammoe.engine import mm
 from streammoe.engine.drift import Drift, DriftWatch
 from streammoe.engine.racing import Race, Runner
-from streammoe.engine.state import MMState, copy_array, copy_state, widen
+from streammoe.engine.state import MMState, copy_array, copy_state, grouping, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RESEED, is_amount
@@ -47,7 +47,7 @@ class Core(Outputs):
 
     @property
     def n(self) -> int:
-        """Events learned, those in the warm-up buffer included."""
+        """Events learned, those in the warm-up buffer, and those that wait for their group, included."""
         if self._state is not None:
             return int(self._state.n[0])
         return 0 if self._warm_up is None else self._warm_up.count
@@ -161,6 +161,7 @@ class Core(Outputs):
 
     def _runner(self, state: MMState) -> Runner:
         """A candidate that goes on from a state."""
+        state = grouping(state, self.batch_size, self._family.n_targets(self._n_outputs))
         residual = mm.new_residual(self._family, state, self._n_outputs)
         return Runner(state, residual, self._new_options(len(state.masses)))
 

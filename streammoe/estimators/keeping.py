@@ -157,6 +157,7 @@ class Keeping(Core):
             n_outputs=self._n_outputs,
             p_w=encoder.gate_width,
             p_v=encoder.expert_width,
+            batch_size=self.batch_size,
         )
 
     def _race_counts(self, arrays: Mapping[str, AnyArray], runners: Sequence[Runner]) -> tuple[int, int]:

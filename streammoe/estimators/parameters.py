@@ -26,8 +26,9 @@ class Parameters(Core):
         Returns:
             ``gate`` (K−1, p_w); ``experts`` (K, Q, p_v), or (K, M−1, p_v) for a classifier, whose first class is the
             reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
-            (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``; ``decay`` (Π(1−γ) since the last refresh),
-            ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are standardised.
+            (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``, events that are in them; ``decay`` (Π(1−γ) since the last
+            refresh), ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are
+            standardised.
             Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
 
         Raises:
@@ -45,7 +46,7 @@ class Parameters(Core):
             "masses": state.masses.copy(),
             "gate_gram": decay * state.gate_gram[:p_w, :p_w],
             "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
-            "n": int(state.n[0]),
+            "n": int(state.n[0] - state.n_group[0]),
             "decay": decay,
             "prior_weight": float(state.prior_weight[0]),
             "prior": {

@@ -88,6 +88,9 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
     top_k
         How many experts learn from an event: those with the largest responsibilities. ``None``: all; fewer make large
         K faster, and all still predict.
+    batch_size
+        Events of a step. More than 1 learns faster where there are many features: a group moves the model when it is
+        full, by the mean of what its events say. Those that wait are part of the model.
     reseed
         ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
         the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it.
@@ -136,6 +139,7 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         max_levels: int = 64,
         max_experts: int = 6,
         top_k: int | None = None,
+        batch_size: int = 1,
         reseed: str = "off",
     ) -> None:
         super().__init__(
@@ -162,6 +166,7 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
             max_levels=max_levels,
             max_experts=max_experts,
             top_k=top_k,
+            batch_size=batch_size,
             reseed=reseed,
         )
 

@@ -14,6 +14,16 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.groups import (
+    amounts_of,
+    average_weight_of,
+    finish_group,
+    gather,
+    kept_by,
+    mass_after,
+    settle_gate,
+    settle_softmax,
+)
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.shared import (
     REFRESH_BELOW,
@@ -166,7 +176,7 @@ def learn_rows(
         state: changed in place.
         residual: (size + 2,) running means of the convergence residual, changed in place.
         options: the hyper-parameters that steps need.
-        gammas: step sizes of the rows that have a target, in order.
+        gammas: step sizes of the events that wait for their group, then of the rows that have a target, in order.
         weights: (n,) how much each row counts, 1 for a plain one.
         W, R, Y: (n, p_w), (n, p_v), (n, 1) gate features, expert features, class indexes.
         losses, predictions: (n,) and (n, M), written: −log s(y|x) and the probabilities, before the row is learned.
@@ -182,7 +192,8 @@ def learn_rows(
     probabilities = np.empty((K, free + 1))
     gate_gain = np.empty(W.shape[1])
     gain = np.empty(R.shape[1])
-    learned = 0
+    size = state.group_weights.shape[0]
+    learned = state.n_group[0]
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(state.average_gate, state.average_experts, w, r, y, shares, probabilities, tau)
@@ -192,6 +203,12 @@ def learn_rows(
             continue
         gamma = gammas[learned]
         learned += 1
+        if size > 0:
+            if not gather(state, w, r, y, weights[i]):
+                return False
+            if state.n_group[0] == size:
+                learn_group(state, residual, options, gammas[learned - size : learned])
+            continue
         evaluate(state.gate, state.experts, w, r, y, shares, probabilities, tau)
         route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
@@ -293,6 +310,54 @@ def step(
     finish_step(state, gamma, decay)
     if decay < REFRESH_BELOW:
         refresh(state, topped_up(state, options, gamma))
+
+
+@jit
+def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, gammas: FloatArray) -> None:
+    """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
+    B = gammas.shape[0]
+    K, free = state.experts.shape[0], state.experts.shape[1]
+    shares, tau, probabilities = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, free + 1))
+    for i in range(B):
+        w, r, y = state.group_gate_features[i], state.group_features[i], state.group_targets[i]
+        evaluate(state.gate, state.experts, w, r, y, shares[i], probabilities[i], tau[i])
+        route(tau[i], options.top_k)
+        if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
+            track_residual(
+                state, residual, options, state.group_weights[i], shares[i], tau[i], probabilities[i], w, r, y
+            )
+    keep = kept_by(gammas)
+    amounts = amounts_of(state, keep)
+    settle_gate(state, options, amounts, shares, tau)
+    sizes, weights, pushes = np.empty(B), np.empty(B), np.empty((B, free))
+    for k in range(K):
+        total = 0.0
+        for i in range(B):
+            sizes[i] = weights[i] = amounts[i] * tau[i, k]
+            total += sizes[i]
+            if options.adaptive:
+                weights[i] *= adaptive_weight(probabilities[i, k])
+            label = int(state.group_targets[i, 0])
+            for m in range(free):
+                pushes[i, m] = probabilities[i, k, m + 1] - (1.0 if m + 1 == label else 0.0)
+        if total > 0.0:
+            settle_softmax(
+                state.experts[k],
+                state.expert_grams[k],
+                state.expert_inverses[k],
+                state.group_features,
+                pushes,
+                weights,
+                sizes,
+                options.expert_curvature,
+            )
+        state.masses[k] = mass_after(state, k, keep, tau)
+    finish_group(state, keep)
+    if state.decay[0] < REFRESH_BELOW:
+        refresh(state, topped_up(state, options, gammas[B - 1]))
+    weight = average_weight_of(state, options, gammas)
+    blend(state.average_gate, state.gate, weight)
+    blend_all(state.average_experts, state.experts, weight)
 
 
 @jit

@@ -14,7 +14,8 @@ import numpy as np
 
 from streammoe.kernels import laplace, student_t
 from streammoe.kernels.compile import inline, jit
-from streammoe.kernels.gaussian import WIDE, record, step, track_residual
+from streammoe.kernels.gaussian import WIDE, record, step, step_group, track_residual
+from streammoe.kernels.groups import gather
 from streammoe.kernels.linear import shares_and_means
 from streammoe.kernels.shared import RESIDUAL_EVERY, average_weight, blend, blend_all, mix, route
 from streammoe.kernels.soundness import is_sound_after
@@ -163,7 +164,8 @@ def learn_rows(
     shares, tau, trusted, scratch = np.empty(K), np.empty(K), np.empty(K), np.empty(K)
     means = np.empty((K, Q))
     gate_gain, gain = np.empty(W.shape[1]), np.empty(R.shape[1])
-    learned = 0
+    size = state.group_weights.shape[0]
+    learned = state.n_group[0]
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -187,6 +189,12 @@ def learn_rows(
             continue
         gamma = gammas[learned]
         learned += 1
+        if size > 0:
+            if not gather(state, w, r, y, weights[i]):
+                return False
+            if state.n_group[0] == size:
+                learn_group(tails, constant, state, residual, options, gammas[learned - size : learned])
+            continue
         evaluate(
             tails,
             constant,
@@ -213,6 +221,42 @@ def learn_rows(
         blend_all(state.average_experts, state.experts, weight)
         blend(state.average_variances, state.variances, weight)
     return is_sound_after(state, Y, losses, predictions)
+
+
+@jit
+def learn_group(
+    tails: Tails,
+    constant: float,
+    state: MMState,
+    residual: FloatArray,
+    options: LearningOptions,
+    gammas: FloatArray,
+) -> None:
+    """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
+    B = gammas.shape[0]
+    K, Q = state.variances.shape
+    shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
+    scratch = np.empty(K)
+    for i in range(B):
+        evaluate(
+            tails,
+            constant,
+            state.gate,
+            state.experts,
+            state.variances,
+            state.group_gate_features[i],
+            state.group_features[i],
+            state.group_targets[i],
+            shares[i],
+            means[i],
+            tau[i],
+            trusted[i],
+            scratch,
+        )
+        route(tau[i], options.top_k)
+        for k in range(K):
+            trusted[i, k] = tau[i, k] * trust(tails, trusted[i, k], Q)
+    step_group(state, residual, options, gammas, shares, tau, trusted, means)
 
 
 @jit

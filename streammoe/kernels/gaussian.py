@@ -15,6 +15,16 @@ import math
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.groups import (
+    amounts_of,
+    average_weight_of,
+    finish_group,
+    gather,
+    kept_by,
+    mass_after,
+    settle_gate,
+    settle_linear,
+)
 from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import residual_of_linear, shares_and_means
 from streammoe.kernels.shared import (
@@ -150,7 +160,7 @@ def learn_rows(
         state: changed in place.
         residual: (size + 2,) running means of the convergence residual, changed in place.
         options: the hyper-parameters that steps need.
-        gammas: step sizes of the rows that have a target, in order.
+        gammas: step sizes of the events that wait for their group, then of the rows that have a target, in order.
         weights: (n,) how much each row counts, 1 for a plain one.
         W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets.
         losses, predictions: (n,) and (n, Q), written: −log s(y|x) and the prediction, before the row is learned.
@@ -166,7 +176,8 @@ def learn_rows(
     means = np.empty((K, Q))
     gate_gain = np.empty(W.shape[1])
     gain = np.empty(R.shape[1])
-    learned = 0
+    size = state.group_weights.shape[0]
+    learned = state.n_group[0]
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -178,6 +189,12 @@ def learn_rows(
             continue
         gamma = gammas[learned]
         learned += 1
+        if size > 0:
+            if not gather(state, w, r, y, weights[i]):
+                return False
+            if state.n_group[0] == size:
+                learn_group(state, residual, options, gammas[learned - size : learned])
+            continue
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, scratch)
         route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
@@ -244,6 +261,78 @@ def step(
     finish_step(state, gamma, decay)
     if decay < REFRESH_BELOW:
         refresh(state, topped_up(state, options, gamma))
+
+
+@jit
+def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, gammas: FloatArray) -> None:
+    """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
+    B = gammas.shape[0]
+    K, Q = state.variances.shape
+    shares, tau, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
+    scratch = np.empty(K)
+    for i in range(B):
+        evaluate(
+            state.gate,
+            state.experts,
+            state.variances,
+            state.group_gate_features[i],
+            state.group_features[i],
+            state.group_targets[i],
+            shares[i],
+            means[i],
+            tau[i],
+            scratch,
+        )
+        route(tau[i], options.top_k)
+    step_group(state, residual, options, gammas, shares, tau, tau, means)
+
+
+@jit
+def step_group(
+    state: MMState,
+    residual: FloatArray,
+    options: LearningOptions,
+    gammas: FloatArray,
+    shares: FloatArray,
+    tau: FloatArray,
+    trusted: FloatArray,
+    means: FloatArray,
+) -> None:
+    """The same, given what the parameters say of each event: (B, K), and means (B, K, Q); `trusted` as in `step`."""
+    B, K, Q = means.shape
+    targets = state.group_targets
+    for i in range(B):
+        if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
+            w, r, y = state.group_gate_features[i], state.group_features[i], targets[i]
+            track_residual(state, residual, options, state.group_weights[i], shares[i], tau[i], trusted[i], w, r, y)
+    keep = kept_by(gammas)
+    amounts = amounts_of(state, keep)
+    settle_gate(state, options, amounts, shares, tau)
+    weights, errors = np.empty(B), np.empty((B, Q))
+    for k in range(K):
+        total = 0.0
+        for i in range(B):
+            weights[i] = amounts[i] * trusted[i, k]
+            total += weights[i]
+            for q in range(Q):
+                errors[i, q] = targets[i, q] - means[i, k, q]
+        mass = mass_after(state, k, keep, tau)
+        if total > 0.0:
+            explained = settle_linear(state, k, weights, errors)
+            for q in range(Q):
+                fresh = 0.0
+                for i in range(B):
+                    fresh += weights[i] * errors[i, q] * errors[i, q]
+                left = state.decay[0] * max(fresh - explained[q, q], 0.0) + state.masses[k] * state.variances[k, q]
+                state.variances[k, q] = max(keep * left / mass, options.variance_floor * state.prior_variances[q])
+        state.masses[k] = mass
+    finish_group(state, keep)
+    if state.decay[0] < REFRESH_BELOW:
+        refresh(state, topped_up(state, options, gammas[B - 1]))
+    weight = average_weight_of(state, options, gammas)
+    blend(state.average_gate, state.gate, weight)
+    blend_all(state.average_experts, state.experts, weight)
+    blend(state.average_variances, state.variances, weight)
 
 
 @jit

@@ -12,6 +12,16 @@ import numpy as np
 
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gaussian import LOG_2PI
+from streammoe.kernels.groups import (
+    amounts_of,
+    average_weight_of,
+    finish_group,
+    gather,
+    kept_by,
+    mass_after,
+    settle_gate,
+    settle_linear,
+)
 from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import residual_of_linear, shares_and_means
 from streammoe.kernels.shared import (
@@ -169,7 +179,8 @@ def learn_rows(
     factor = np.empty((Q, Q))
     gate_gain = np.empty(W.shape[1])
     gain = np.empty(R.shape[1])
-    learned = 0
+    size = state.group_weights.shape[0]
+    learned = state.n_group[0]
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -191,6 +202,12 @@ def learn_rows(
             continue
         gamma = gammas[learned]
         learned += 1
+        if size > 0:
+            if not gather(state, w, r, y, weights[i]):
+                return False
+            if state.n_group[0] == size:
+                learn_group(state, residual, options, gammas[learned - size : learned])
+            continue
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, error, factor)
         route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
@@ -253,6 +270,56 @@ def step(
     finish_step(state, gamma, decay)
     if decay < REFRESH_BELOW:
         refresh(state, topped_up(state, options, gamma))
+
+
+@jit
+def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, gammas: FloatArray) -> None:
+    """As in `streammoe.kernels.gaussian`, with ρ ρᵀ in place of ρ²."""
+    B = gammas.shape[0]
+    K, Q = state.experts.shape[0], state.experts.shape[1]
+    targets = state.group_targets
+    shares, tau, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
+    error, factor = np.empty(Q), np.empty((Q, Q))
+    for i in range(B):
+        w, r, y = state.group_gate_features[i], state.group_features[i], targets[i]
+        evaluate(state.gate, state.experts, state.variances, w, r, y, shares[i], means[i], tau[i], error, factor)
+        route(tau[i], options.top_k)
+        if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
+            track_residual(state, residual, options, state.group_weights[i], shares[i], tau[i], w, r, y)
+    keep = kept_by(gammas)
+    amounts = amounts_of(state, keep)
+    settle_gate(state, options, amounts, shares, tau)
+    weights, errors = np.empty(B), np.empty((B, Q))
+    for k in range(K):
+        total = 0.0
+        for i in range(B):
+            weights[i] = amounts[i] * tau[i, k]
+            total += weights[i]
+            for q in range(Q):
+                errors[i, q] = targets[i, q] - means[i, k, q]
+        mass = mass_after(state, k, keep, tau)
+        if total > 0.0:
+            explained = settle_linear(state, k, weights, errors)
+            for q in range(Q):
+                for c in range(q + 1):
+                    fresh = -explained[q, c]
+                    for i in range(B):
+                        fresh += weights[i] * errors[i, q] * errors[i, c]
+                    if c == q:
+                        fresh = max(fresh, 0.0)
+                    value = keep * (state.decay[0] * fresh + state.masses[k] * state.variances[k, q, c]) / mass
+                    if c == q:
+                        value = max(value, options.variance_floor * state.prior_variances[q])
+                    state.variances[k, q, c] = value
+                    state.variances[k, c, q] = value
+        state.masses[k] = mass
+    finish_group(state, keep)
+    if state.decay[0] < REFRESH_BELOW:
+        refresh(state, topped_up(state, options, gammas[B - 1]))
+    weight = average_weight_of(state, options, gammas)
+    blend(state.average_gate, state.gate, weight)
+    blend_all(state.average_experts, state.experts, weight)
+    blend_all(state.average_variances, state.variances, weight)
 
 
 @jit

@@ -51,6 +51,16 @@ class MMState(NamedTuple):
     """(N, p_v) its target."""
     prior_variances: FloatArray
     """(Q,) its variance σ²_0, or (0,)."""
+    n_group: IntArray
+    """(1,) events that wait for their group to be full; `n` counts them."""
+    group_gate_features: FloatArray
+    """(B, p_w) those events, in the first rows; B = 0 where each event is a step of its own."""
+    group_features: FloatArray
+    """(B, p_v)"""
+    group_targets: FloatArray
+    """(B, Q), or (B, 1) class indexes."""
+    group_weights: FloatArray
+    """(B,)"""
 
 
 class Prior(NamedTuple):

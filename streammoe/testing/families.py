@@ -157,6 +157,13 @@ class FamilyContract(ABC):
             for top_k in (1, 2):
                 self._follow_oracle(bound, 0.5, np.ones(EVENTS), warmup=WARMUP, warmup_restarts=1, top_k=top_k)
 
+    def test_mini_batches_are_those_of_its_oracle(self) -> None:
+        weights = np.random.default_rng(16).choice([0.25, 1.0, 2.0], size=EVENTS)
+        for bound in self.bounds:
+            self._follow_oracle(bound, 0.5, np.ones(EVENTS), warmup=WARMUP, warmup_restarts=1, batch_size=8)
+            self._follow_oracle(bound, 1.0, weights, warmup=0, batch_size=5)
+            self._follow_oracle(bound, 0.0, weights, warmup=WARMUP, warmup_restarts=1, batch_size=48, top_k=2)
+
     def test_the_suite_sees_bounds_that_differ(self) -> None:
         X, y = self.make_events(EVENTS, 3)
         digests = {self._learned(X, y, bound=bound, warmup=0).state_digest() for bound in self.bounds}
@@ -399,21 +406,22 @@ class FamilyContract(ABC):
 
     def _follow_oracle(self, bound: str, prior_strength: float, weights: FloatArray, **arguments: Any) -> None:
         """Estimator and oracle learn the same events, after some by which the estimator has begun."""
-        begun = max(arguments["warmup"], 20)
+        begun = max(arguments["warmup"], 20)  # a number of whole groups
         X, y = self.make_events(begun + EVENTS, 0)
         arguments |= {"prior_strength": prior_strength, "schedule": STEPS, "averaging": None}
         model = self._learned(X[:begun], y[:begun], bound, **arguments)
-        top_k = arguments.get("top_k")
+        top_k, batch_size = arguments.get("top_k"), arguments.get("batch_size", 1)
         oracle = self.make_oracle(model.parameters(), bound, prior_strength, top_k)
         gammas = STEPS.steps(model.n + 1, EVENTS)
         X, y = X[begun:], y[begun:]
         losses = model.learn_array(X, y, weights=weights)
         design, targets = _design(X), self.numbers(y)
         expected: list[float] = []
-        for at in range(EVENTS):
-            event = (design[at], design[at], targets[at])
-            expected += self.learn_oracle(oracle, [event], [float(gammas[at])], [float(weights[at])])
-        where = f"{bound}, prior {prior_strength:g}, top {top_k}"
+        events = list(zip(design, design, targets, strict=True))
+        for at in range(0, EVENTS, batch_size):
+            group = slice(at, at + batch_size)
+            expected += self.learn_oracle(oracle, events[group], gammas[group].tolist(), weights[group].tolist())
+        where = f"{bound}, prior {prior_strength:g}, top {top_k}, groups of {batch_size}"
         _agree({"losses": losses}, {"losses": np.array(expected)}, where)
         _agree(model.parameters(), oracle.theta, where)
 

@@ -99,7 +99,7 @@ class Algorithm1(ABC):
     def learn_batch(self, events, gammas, weights):
         """One step for a group of events (w, r, y), as long as theirs together. Returns their −log s(y|x) before."""
         losses = [-np.logaddexp.reduce(self.log_joint(*event)) for event in events]
-        self.learn_group(events, 1.0 - np.prod(1.0 - np.array(gammas)), weights, last=gammas[-1])
+        self.learn_group(events, min(1.0 - np.prod(1.0 - np.array(gammas)), 1.0 - 1e-12), weights, last=gammas[-1])
         return losses
 
     def learn_group(self, events, gamma, weights, last=None):

@@ -43,6 +43,7 @@ CHANGED = {
     "model.n_experts": 3,
     "model.max_experts": 7,
     "model.top_k": 2,
+    "model.batch_size": 8,
     "model.reseed": "auto",
     "model.degree": 2,
     "model.gate_degree": 2,

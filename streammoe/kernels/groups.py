@@ -1,0 +1,206 @@
+"""Mini-batches: one step for a group of events, all of them judged by the parameters before it.
+
+s moves towards the mean of S̄ over the group, by the step Γ = 1 − Π(1−γ) that its events would have made one by one
+(docs/algorithm.md, "Mini-batches"). Gram matrices take the whole group before they are inverted once, which is what
+makes it fast. Events wait in the state until their group is full, so that where a batch was cut leaves no trace.
+
+Shapes: B events, K experts, N rows of coefficients, p features.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.linalg import VANISHED, add_product, invert_spd
+from streammoe.kernels.shared import average_weight
+from streammoe.kernels.softmax import adaptive_weight
+from streammoe.kernels.state import LearningOptions, MMState
+from streammoe.types import FloatArray
+
+LEAST_KEPT = 1e-12
+"""Of what was learned before a group, as of what was before an event."""
+LARGEST_IN_GROUP = 1e30
+"""Beyond this a feature or a target might spoil a step that other events share; so it is refused when it comes."""
+
+
+@inline
+def gather(state: MMState, w: FloatArray, r: FloatArray, y: FloatArray, weight: float) -> bool:
+    """Let an event wait for its group; False if it must not be in one, and the state is to be thrown away."""
+    at = state.n_group[0]
+    state.group_weights[at] = weight
+    sound = True
+    for j in range(w.shape[0]):
+        state.group_gate_features[at, j] = w[j]
+        sound = sound and abs(w[j]) <= LARGEST_IN_GROUP
+    for j in range(r.shape[0]):
+        state.group_features[at, j] = r[j]
+        sound = sound and abs(r[j]) <= LARGEST_IN_GROUP
+    for q in range(y.shape[0]):
+        state.group_targets[at, q] = y[q]
+        sound = sound and abs(y[q]) <= LARGEST_IN_GROUP
+    state.n_group[0] = at + 1
+    state.n[0] += 1
+    return sound
+
+
+@jit
+def kept_by(gammas: FloatArray) -> float:
+    """1 − Γ, what is left of the statistics before the group."""
+    keep = 1.0
+    for gamma in gammas:
+        keep *= 1.0 - gamma
+    return max(keep, LEAST_KEPT)
+
+
+@jit
+def amounts_of(state: MMState, keep: float) -> FloatArray:
+    """(B,) γ times the weight of each event, over the new decay; γ is its part of the group's step."""
+    B = state.group_weights.shape[0]
+    amounts = np.empty(B)
+    for i in range(B):
+        amounts[i] = (1.0 - keep) / B * state.group_weights[i] / (state.decay[0] * keep)
+    return amounts
+
+
+@jit
+def add_outers(matrix: FloatArray, rows: FloatArray, weights: FloatArray) -> None:
+    """``matrix += rows.T @ diag(weights) @ rows``, in place; four rows a sweep: it is loaded a quarter as often."""
+    n, p = rows.shape
+    blocked = n - n % 4
+    for i in range(0, blocked, 4):
+        for j in range(p):
+            a0, a1 = weights[i] * rows[i, j], weights[i + 1] * rows[i + 1, j]
+            a2, a3 = weights[i + 2] * rows[i + 2, j], weights[i + 3] * rows[i + 3, j]
+            for c in range(p):
+                matrix[j, c] += a0 * rows[i, c] + a1 * rows[i + 1, c] + a2 * rows[i + 2, c] + a3 * rows[i + 3, c]
+    for i in range(blocked, n):
+        for j in range(p):
+            scaled = weights[i] * rows[i, j]
+            for c in range(p):
+                matrix[j, c] += scaled * rows[i, c]
+
+
+@jit
+def settle_softmax(
+    coefficients: FloatArray,
+    gram: FloatArray,
+    inverse: FloatArray,
+    rows: FloatArray,
+    pushes: FloatArray,
+    weights: FloatArray,
+    sizes: FloatArray,
+    curvature: tuple[float, float],
+) -> None:
+    """C ← C − A⁻¹ Σ size · push (R⁺⁻¹ x)ᵀ, where R⁺ = R + Σ weight · x xᵀ is updated first; all in stored units.
+
+    Args:
+        coefficients: (N, p), changed in place; so are `gram` and `inverse`, (p, p).
+        rows: (B, p).
+        pushes: (B, N) or wider; probabilities less targets.
+        weights: (B,) of each event in the Gram matrix.
+        sizes: (B,) of its step.
+        curvature: (a, b) with A⁻¹ d = a (d + b Σd).
+    """
+    free, p = coefficients.shape
+    add_outers(gram, rows, weights)
+    if free == 0:
+        return
+    invert_spd(gram, inverse, np.empty((p, p)))
+    pulls = np.zeros((free, p))
+    for i in range(rows.shape[0]):
+        for k in range(free):
+            size = sizes[i] * pushes[i, k]
+            for j in range(p):
+                pulls[k, j] += size * rows[i, j]
+    total = np.zeros(p)
+    for k in range(free):
+        for j in range(p):
+            total[j] += pulls[k, j]
+    for k in range(free):
+        for j in range(p):
+            pulls[k, j] = -curvature[0] * (pulls[k, j] + curvature[1] * total[j])
+        add_product(inverse, pulls[k], coefficients[k])
+
+
+@jit
+def settle_gate(
+    state: MMState, options: LearningOptions, amounts: FloatArray, shares: FloatArray, tau: FloatArray
+) -> None:
+    """The gate's part of a group; `shares` and `tau` (B, K)."""
+    weights = amounts.copy()
+    if options.adaptive and shares.shape[1] > 1:
+        for i in range(weights.shape[0]):
+            weights[i] *= adaptive_weight(shares[i])
+    settle_softmax(
+        state.gate,
+        state.gate_gram,
+        state.gate_inverse,
+        state.group_gate_features,
+        shares - tau,
+        weights,
+        amounts,
+        options.curvature,
+    )
+
+
+@jit
+def settle_linear(state: MMState, k: int, weights: FloatArray, errors: FloatArray) -> FloatArray:
+    """Υ_k ← Υ_k + Σ weight · ρ (R⁺⁻¹ r)ᵀ, where R⁺ = R + Σ weight · r rᵀ is updated first; all in stored units.
+
+    Args:
+        state: changed in place.
+        k: which expert.
+        weights: (B,) of each event.
+        errors: (B, Q) ρ, under the parameters before.
+
+    Returns:
+        (Q, Q) what the step explains of Σ weight · ρ ρᵀ.
+    """
+    rows, experts = state.group_features, state.experts
+    Q, p = experts.shape[1:]
+    add_outers(state.expert_grams[k], rows, weights)
+    invert_spd(state.expert_grams[k], state.expert_inverses[k], np.empty((p, p)))
+    pulls, moves = np.zeros((Q, p)), np.zeros((Q, p))
+    for i in range(rows.shape[0]):
+        for q in range(Q):
+            size = weights[i] * errors[i, q]
+            for j in range(p):
+                pulls[q, j] += size * rows[i, j]
+    explained = np.zeros((Q, Q))
+    for q in range(Q):
+        add_product(state.expert_inverses[k], pulls[q], moves[q])
+        for j in range(p):
+            experts[k, q, j] += moves[q, j]
+        for c in range(q + 1):
+            for j in range(p):
+                explained[q, c] += 0.5 * (pulls[q, j] * moves[c, j] + pulls[c, j] * moves[q, j])
+            explained[c, q] = explained[q, c]
+    return explained
+
+
+@jit
+def mass_after(state: MMState, k: int, keep: float, tau: FloatArray) -> float:
+    """m_k after a group whose responsibilities are `tau`, (B, K)."""
+    B = tau.shape[0]
+    mass: float = keep * state.masses[k]
+    for i in range(B):
+        mass += (1.0 - keep) / B * state.group_weights[i] * tau[i, k]
+    return max(mass, VANISHED)
+
+
+@jit
+def finish_group(state: MMState, keep: float) -> None:
+    """The weight of all before the group has shrunk; the next one begins empty."""
+    state.decay[0] *= keep
+    state.prior_weight[0] *= keep
+    state.n_group[0] = 0
+
+
+@jit
+def average_weight_of(state: MMState, options: LearningOptions, gammas: FloatArray) -> float:
+    """How far the served parameters move towards the iterate of this group: as far as for so many equal iterates."""
+    kept: float = 1.0
+    for gamma in gammas:
+        kept *= 1.0 - average_weight(state, options, gamma)
+    return 1.0 - kept
