@@ -344,7 +344,6 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
             settle_softmax(
                 state.experts[k],
                 state.expert_grams[k],
-                state.expert_inverses[k],
                 state.group_features,
                 pushes,
                 weights,

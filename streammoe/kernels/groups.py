@@ -1,8 +1,9 @@
 """Mini-batches: one step for a group of events, all of them judged by the parameters before it.
 
 s moves towards the mean of S̄ over the group, by the step Γ = 1 − Π(1−γ) that its events would have made one by one
-(docs/algorithm.md, "Mini-batches"). Gram matrices take the whole group before they are inverted once, which is what
-makes it fast. Events wait in the state until their group is full, so that where a batch was cut leaves no trace.
+(docs/algorithm.md, "Mini-batches"). Gram matrices take the whole group, and are then factored once for what is to be
+solved, which is what makes it fast; inverses stay what the last refresh has left, and nothing reads them. Events wait
+in the state until their group is full, so that where a batch was cut leaves no trace.
 
 Shapes: B events, K experts, N rows of coefficients, p features.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from streammoe.kernels.compile import inline, jit
-from streammoe.kernels.linalg import VANISHED, add_product, invert_spd
+from streammoe.kernels.linalg import VANISHED, solve_spd
 from streammoe.kernels.shared import average_weight
 from streammoe.kernels.softmax import adaptive_weight
 from streammoe.kernels.state import LearningOptions, MMState
@@ -65,27 +66,34 @@ def amounts_of(state: MMState, keep: float) -> FloatArray:
 
 @jit
 def add_outers(matrix: FloatArray, rows: FloatArray, weights: FloatArray) -> None:
-    """``matrix += rows.T @ diag(weights) @ rows``, in place; four rows a sweep: it is loaded a quarter as often."""
+    """``matrix += rows.T @ diag(weights) @ rows``, in place, for a symmetric matrix.
+
+    Four rows a sweep, so that the matrix is loaded and stored a quarter as often.
+    """
     n, p = rows.shape
     blocked = n - n % 4
     for i in range(0, blocked, 4):
+        if weights[i] == 0.0 and weights[i + 1] == 0.0 and weights[i + 2] == 0.0 and weights[i + 3] == 0.0:
+            continue  # most events do not concern an expert with sparse routing
         for j in range(p):
             a0, a1 = weights[i] * rows[i, j], weights[i + 1] * rows[i + 1, j]
             a2, a3 = weights[i + 2] * rows[i + 2, j], weights[i + 3] * rows[i + 3, j]
-            for c in range(p):
+            for c in range(j + 1):
                 matrix[j, c] += a0 * rows[i, c] + a1 * rows[i + 1, c] + a2 * rows[i + 2, c] + a3 * rows[i + 3, c]
     for i in range(blocked, n):
         for j in range(p):
             scaled = weights[i] * rows[i, j]
-            for c in range(p):
+            for c in range(j + 1):
                 matrix[j, c] += scaled * rows[i, c]
+    for j in range(p):
+        for c in range(j):
+            matrix[c, j] = matrix[j, c]
 
 
 @jit
 def settle_softmax(
     coefficients: FloatArray,
     gram: FloatArray,
-    inverse: FloatArray,
     rows: FloatArray,
     pushes: FloatArray,
     weights: FloatArray,
@@ -95,7 +103,7 @@ def settle_softmax(
     """C ← C − A⁻¹ Σ size · push (R⁺⁻¹ x)ᵀ, where R⁺ = R + Σ weight · x xᵀ is updated first; all in stored units.
 
     Args:
-        coefficients: (N, p), changed in place; so are `gram` and `inverse`, (p, p).
+        coefficients: (N, p), changed in place; so is `gram`, (p, p).
         rows: (B, p).
         pushes: (B, N) or wider; probabilities less targets.
         weights: (B,) of each event in the Gram matrix.
@@ -106,21 +114,20 @@ def settle_softmax(
     add_outers(gram, rows, weights)
     if free == 0:
         return
-    invert_spd(gram, inverse, np.empty((p, p)))
     pulls = np.zeros((free, p))
     for i in range(rows.shape[0]):
         for k in range(free):
             size = sizes[i] * pushes[i, k]
             for j in range(p):
                 pulls[k, j] += size * rows[i, j]
+    solve_spd(gram, pulls, np.empty((p, p)))
     total = np.zeros(p)
     for k in range(free):
         for j in range(p):
             total[j] += pulls[k, j]
     for k in range(free):
         for j in range(p):
-            pulls[k, j] = -curvature[0] * (pulls[k, j] + curvature[1] * total[j])
-        add_product(inverse, pulls[k], coefficients[k])
+            coefficients[k, j] -= curvature[0] * (pulls[k, j] + curvature[1] * total[j])
 
 
 @jit
@@ -135,7 +142,6 @@ def settle_gate(
     settle_softmax(
         state.gate,
         state.gate_gram,
-        state.gate_inverse,
         state.group_gate_features,
         shares - tau,
         weights,
@@ -160,16 +166,16 @@ def settle_linear(state: MMState, k: int, weights: FloatArray, errors: FloatArra
     rows, experts = state.group_features, state.experts
     Q, p = experts.shape[1:]
     add_outers(state.expert_grams[k], rows, weights)
-    invert_spd(state.expert_grams[k], state.expert_inverses[k], np.empty((p, p)))
-    pulls, moves = np.zeros((Q, p)), np.zeros((Q, p))
+    pulls = np.zeros((Q, p))
     for i in range(rows.shape[0]):
         for q in range(Q):
             size = weights[i] * errors[i, q]
             for j in range(p):
                 pulls[q, j] += size * rows[i, j]
+    moves = pulls.copy()
+    solve_spd(state.expert_grams[k], moves, np.empty((p, p)))
     explained = np.zeros((Q, Q))
     for q in range(Q):
-        add_product(state.expert_inverses[k], pulls[q], moves[q])
         for j in range(p):
             experts[k, q, j] += moves[q, j]
         for c in range(q + 1):

@@ -86,13 +86,7 @@ def invert_spd(matrix: FloatArray, out: FloatArray, factor: FloatArray) -> bool:
     """
     p = matrix.shape[0]
     scale = np.empty(p)
-    for i in range(p):
-        scale[i] = 1.0 / math.sqrt(matrix[i, i]) if matrix[i, i] > VANISHED else 1.0
-    damping = 0.0
-    for _ in range(16):
-        if _cholesky_upper(matrix, scale, damping, factor):
-            break
-        damping = 1e-14 * p if damping == 0.0 else 10.0 * damping
+    damping = _factor(matrix, scale, factor)
     _invert_upper(factor)
     # inverse = V Vᵀ with V = U⁻¹; its columns are gathered as rows, so that the inner loop runs along memory.
     for i in range(p):
@@ -112,6 +106,42 @@ def invert_spd(matrix: FloatArray, out: FloatArray, factor: FloatArray) -> bool:
             out[i, j] = value
             out[j, i] = value
     return damping == 0.0
+
+
+@jit
+def solve_spd(matrix: FloatArray, rows: FloatArray, factor: FloatArray) -> None:
+    """Replace each row b of `rows`, (m, p), by ``matrix⁻¹ b``, with the scaling and damping of `invert_spd`.
+
+    For few rows it takes a quarter of the time of an inverse.
+    """
+    p = matrix.shape[0]
+    scale = np.empty(p)
+    _factor(matrix, scale, factor)
+    for row in rows:
+        for i in range(p):
+            row[i] *= scale[i]
+        for k in range(p):
+            row[k] /= factor[k, k]
+            for i in range(k + 1, p):
+                row[i] -= factor[k, i] * row[k]
+        for i in range(p - 1, -1, -1):
+            row[i] = (row[i] - dot(factor[i, i + 1 :], row[i + 1 :])) / factor[i, i]
+        for i in range(p):
+            row[i] *= scale[i]
+
+
+@jit
+def _factor(matrix: FloatArray, scale: FloatArray, factor: FloatArray) -> float:
+    """Write 1/√diagonal to `scale` and U with UᵀU = the scaled matrix to `factor`; return how much was added to it."""
+    p = matrix.shape[0]
+    for i in range(p):
+        scale[i] = 1.0 / math.sqrt(matrix[i, i]) if matrix[i, i] > VANISHED else 1.0
+    damping = 0.0
+    for _ in range(16):
+        if _cholesky_upper(matrix, scale, damping, factor):
+            break
+        damping = 1e-14 * p if damping == 0.0 else 10.0 * damping
+    return damping
 
 
 @jit

@@ -193,6 +193,16 @@ class FamilyContract(ABC):
                 assert objectives[-1] >= objectives[-2] - 1e-10 * abs(objectives[-2]), (bound, at, objectives[-2:])
             assert objectives[-1] > objectives[0] + 1e-3, "the start explains the events already; give it others"
 
+    def test_a_group_of_all_events_never_raises_their_loss(self) -> None:
+        X, y = self.make_events(EVENTS, 1)
+        for bound in self.bounds:
+            steps = {"schedule": Constant(0.999999), "averaging": None, "prior_strength": 0.0, "batch_size": EVENTS}
+            model = self._learned(X[:WARMUP], y[:WARMUP], bound, warmup=WARMUP, warmup_restarts=1, **steps)
+            losses = [float(model.learn_array(X, y).mean()) for _ in range(ROUNDS)]
+            for at, (earlier, later) in enumerate(pairwise(losses)):
+                assert later <= earlier + 1e-10 * abs(earlier), (bound, at, earlier, later)
+            assert losses[-1] < losses[0] - 1e-4, (bound, losses[0], losses[-1])
+
     def test_its_gradient_is_that_of_the_penalised_likelihood(self) -> None:
         rng = np.random.default_rng(15)
         for bound in self.bounds:
@@ -290,8 +300,8 @@ class FamilyContract(ABC):
     def test_where_an_array_is_cut_leaves_no_trace(self) -> None:
         X, y = self.make_events(EVENTS, 7)
         rng = np.random.default_rng(7)
-        for warmup in (0, WARMUP):
-            whole = self._model(warmup=warmup, warmup_restarts=1)
+        for warmup, batch_size in ((0, 1), (WARMUP, 1), (WARMUP, 7)):
+            whole = self._model(warmup=warmup, warmup_restarts=1, batch_size=batch_size)
             losses = whole.learn_array(X, y)
             cuts = [
                 [1, 2, WARMUP - 1, WARMUP, WARMUP + 1],
@@ -299,7 +309,7 @@ class FamilyContract(ABC):
                 list(range(1, EVENTS)),
             ]
             for cut in cuts:
-                model = self._model(warmup=warmup, warmup_restarts=1)
+                model = self._model(warmup=warmup, warmup_restarts=1, batch_size=batch_size)
                 found = [model.learn_array(X[part], y[part]) for part in np.split(np.arange(EVENTS), cut)]
                 assert np.concatenate(found).tobytes() == losses.tobytes(), cut
                 assert model.state_digest() == whole.state_digest(), cut
@@ -326,9 +336,11 @@ class FamilyContract(ABC):
 
     def test_a_saved_model_goes_on_bit_for_bit(self) -> None:
         X, y = self.make_events(EVENTS, 10)
-        for schedule, averaging in ((None, "polyak"), (Constant(0.05), "decay"), (STEPS, None)):
+        rules = (None, "polyak", 1), (Constant(0.05), "decay", 1), (STEPS, None, 1), (None, "polyak", 16)
+        for schedule, averaging, batch_size in rules:
             for count in (WARMUP // 2, WARMUP, 150):
-                model = self._model(warmup=WARMUP, warmup_restarts=1, schedule=schedule, averaging=averaging)
+                given = {"schedule": schedule, "averaging": averaging, "batch_size": batch_size}
+                model = self._model(warmup=WARMUP, warmup_restarts=1, **given)
                 model.learn_array(X[:count], y[:count])
                 with TemporaryDirectory() as folder:
                     path = Path(folder) / "model"
@@ -370,8 +382,8 @@ class FamilyContract(ABC):
         X, y = self.make_events(EVENTS, 13)
         ones = np.ones(20)
         row = 11
-        for count in (WARMUP // 2, EVENTS):
-            model = self._learned(X[:count], y[:count], warmup=WARMUP, warmup_restarts=1)
+        for count, batch_size in ((WARMUP // 2, 1), (EVENTS, 1), (EVENTS, 16)):
+            model = self._learned(X[:count], y[:count], warmup=WARMUP, warmup_restarts=1, batch_size=batch_size)
             before = model.state_digest()
             rows, targets = X[:20], y[:20]
             cases = [
@@ -389,10 +401,12 @@ class FamilyContract(ABC):
     def test_far_values_and_hostile_steps_stay_finite(self) -> None:
         X, y = self.make_events(EVENTS, 14)
         scales = 10.0 ** np.random.default_rng(14).integers(-3, 5, size=(EVENTS, 1))
-        model = self._model(warmup=0, schedule=Power(alpha=0.6, gamma0=0.9), prior_strength=1.0)
-        assert np.isfinite(model.learn_array(X * scales, y)).all()
-        assert model.is_finite()
-        assert np.isfinite(self.predict(model, X * 1e6)).all()
+        for batch_size in (1, 6):
+            steps = Power(alpha=0.6, gamma0=0.9)
+            model = self._model(warmup=0, schedule=steps, prior_strength=1.0, batch_size=batch_size)
+            assert np.isfinite(model.learn_array(X * scales, y)).all()
+            assert model.is_finite()
+            assert np.isfinite(self.predict(model, X * 1e6)).all()
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

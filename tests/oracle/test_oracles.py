@@ -182,6 +182,25 @@ class TestSurrogate:
 
 
 @families
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_sparse_rounds_never_raise_the_loss_that_the_likeliest_experts_leave(family, top_k):
+    case = Case(3, 3, "adaptive", SOUND, weighted=True, **family)
+    algorithm, events, weights = oracle_and_events(case, 80)
+    algorithm.top_k = top_k
+
+    def bound():
+        kept = [np.sort(algorithm.log_joint(*event))[-top_k:] for event in events]
+        return -np.dot(weights, [np.logaddexp.reduce(part) for part in kept])
+
+    losses = [bound()]
+    for _ in range(15):
+        algorithm.learn_group(events, 1.0 - 1e-12, weights)
+        losses.append(bound())
+    assert all(later <= earlier + 1e-9 * abs(earlier) for earlier, later in pairwise(losses))
+    assert losses[-1] < losses[0] - 1.0
+
+
+@families
 def test_two_halves_of_a_group_average_to_the_whole(family):
     case = Case(3, 3, "adaptive", SOUND, weighted=True, **family)
     whole, events, weights = oracle_and_events(case, 60)

@@ -33,6 +33,8 @@ arguments = st.fixed_dictionaries(
         "warmup_restarts": st.just(1),
         "standardize": st.booleans(),
         "range_factor": st.sampled_from([0.0, 1e6]),
+        "top_k": st.sampled_from([None, None, 1]),
+        "batch_size": st.sampled_from([1, 1, 2, 7]),
         "schedule": st.sampled_from([None, schedules.power(0.5), schedules.power(1.0), schedules.constant(0.3)]),
     }
 ).map(lambda drawn: drawn | {"standardize": drawn["standardize"] and drawn["warmup"] > 0})

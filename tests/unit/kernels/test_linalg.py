@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from streammoe.kernels.linalg import add_outer, add_product, invert_spd, symmetric_product
+from streammoe.kernels.linalg import add_outer, add_product, invert_spd, solve_spd, symmetric_product
 
 
 def spd(p, seed=0, rows=None):
@@ -42,6 +42,27 @@ def test_inverse_of_a_sound_matrix(p):
     assert sound
     np.testing.assert_allclose(inverse @ matrix, np.eye(p), atol=1e-10)
     assert (inverse == inverse.T).all()
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 7, 20, 60])
+def test_rows_are_solved_as_by_the_inverse(p):
+    matrix = spd(p, p) * np.outer(*[10.0 ** np.linspace(-9, 9, p)] * 2)
+    rows = np.random.default_rng(1).normal(size=(3, p))
+    solved = rows.copy()
+    solve_spd(np.where(np.tri(p) > 0, matrix, np.nan), solved, np.full((p, p), np.nan))
+    scales = 1.0 / np.sqrt(np.diagonal(matrix))
+    expected = np.linalg.solve(matrix * np.outer(scales, scales), (rows * scales).T).T * scales
+    np.testing.assert_allclose(solved, expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max())
+
+
+def test_a_singular_matrix_is_solved_with_damping_as_it_is_inverted():
+    matrix = spd(5, rows=3)
+    row = np.random.default_rng(2).normal(size=(1, 5))
+    solved = row.copy()
+    solve_spd(matrix, solved, np.empty((5, 5)))
+    inverse, sound = inverse_of(matrix)
+    assert not sound
+    np.testing.assert_allclose(solved, row @ inverse, rtol=1e-3)
 
 
 def test_only_the_lower_triangle_is_read_and_nothing_is_written():

@@ -50,6 +50,9 @@ def models():
         racing = kind(n_experts="auto", max_experts=2, warmup=40, warmup_restarts=1, **more)
         racing.learn_array(X, target)
         yield racing
+        grouping = kind(n_experts=2, warmup=40, warmup_restarts=1, batch_size=16, **more)
+        grouping.learn_array(X, target)
+        yield grouping
     yield MoERegressor(2, drift="page_hinkley")
 
 

@@ -1,0 +1,203 @@
+"""Groups of events that make one step."""
+
+import numpy as np
+import pytest
+
+from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe.errors import CheckpointError, ConfigError
+from streammoe.kernels.groups import add_outers
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(400, 3))
+Y = np.abs(X[:, 0]) + 0.1 * RNG.normal(size=400)
+QUICK = {"n_experts": 2, "warmup": 100, "warmup_restarts": 1}
+
+
+def regressor(**arguments):
+    model = MoERegressor(**{**QUICK, "batch_size": 8, **arguments})
+    model.learn_array(X[:100], Y[:100])
+    return model
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 9])
+def test_outer_products_are_the_dense_ones(n):
+    rng = np.random.default_rng(n)
+    rows, weights = rng.normal(size=(n, 5)), rng.uniform(size=n)
+    matrix = np.eye(5)
+    add_outers(matrix, rows, weights)
+    np.testing.assert_allclose(matrix, np.eye(5) + (rows.T * weights) @ rows, rtol=1e-13, atol=1e-14)
+    assert (matrix == matrix.T).all()
+
+
+def test_rows_without_weight_do_not_count():
+    matrix = np.eye(2)
+    add_outers(matrix, np.full((8, 2), 3.0), np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]))
+    np.testing.assert_allclose(matrix, np.eye(2) + 9.0)
+
+
+class TestWaiting:
+    def test_nothing_moves_before_the_group_is_full(self):
+        model = regressor()
+        before = model.parameters()
+        said = model.predict_array(X)
+        model.learn_array(X[100:107], Y[100:107])
+        assert model.n == 107
+        assert model.parameters()["n"] == 100
+        assert (model.parameters()["experts"] == before["experts"]).all()
+        assert (model.predict_array(X) == said).all()
+        model.learn_array(X[107:108], Y[107:108])
+        assert model.parameters()["n"] == model.n == 108
+        assert (model.parameters()["experts"] != before["experts"]).all()
+
+    def test_a_group_counts_as_many_iterates_as_it_has_events(self):
+        one, eight = regressor(batch_size=1), regressor()
+        for model in (one, eight):
+            model.learn_array(X[100:108], Y[100:108])
+        assert one._state.n_average == eight._state.n_average == 9
+        assert one._state.decay == pytest.approx(eight._state.decay, rel=1e-12)
+        assert one._state.prior_weight == pytest.approx(eight._state.prior_weight, rel=1e-12)
+
+    def test_what_waits_is_saved(self, tmp_path):
+        model = regressor()
+        model.learn_array(X[100:105], Y[100:105])
+        model.save(tmp_path / "m")
+        read = load(tmp_path / "m")
+        assert (read.n, read.parameters()["n"]) == (105, 100)
+        for each in (model, read):
+            each.learn_array(X[105:300], Y[105:300])
+        assert read.state_digest() == model.state_digest()
+
+    def test_models_without_groups_save_nothing_of_them(self, tmp_path):
+        model = regressor(batch_size=1)
+        assert not [name for name in model.arrays() if "group" in name]
+
+    @pytest.mark.parametrize(
+        ("name", "change", "problem"),
+        [
+            ("n_group", 8, "says that 8 events wait, in a group of 8"),
+            ("n_group", -1, "outside of 0"),
+            ("group_weights", 0.0, "not above 0"),
+            ("group_features", 1e31, r"beyond 1e\+30"),
+        ],
+    )
+    def test_what_cannot_wait_is_refused(self, tmp_path, name, change, problem):
+        model = regressor()
+        model.learn_array(X[100:105], Y[100:105])
+        getattr(model._state, name)[0] = change
+        model.save(tmp_path / "m")
+        with pytest.raises(CheckpointError, match=problem):
+            load(tmp_path / "m")
+
+    def test_labels_that_wait_are_known_ones(self, tmp_path):
+        model = MoEClassifier(**QUICK, batch_size=8)
+        model.learn_array(X[:105], Y[:105] > 1.0)
+        model._state.group_targets[2] = 2.0
+        model.save(tmp_path / "m")
+        with pytest.raises(CheckpointError, match="no index of the 2 classes"):
+            load(tmp_path / "m")
+
+    def test_columns_that_come_late_have_been_0(self):
+        names = ["a", "b", "c"]
+        late, ahead = (MoERegressor(**QUICK, batch_size=8) for _ in range(2))
+        for i in range(120):
+            x = dict(zip(names, X[i].tolist(), strict=True))
+            late.learn_one(x if i >= 104 else {"a": x["a"], "b": x["b"]}, Y[i])
+            ahead.learn_one({**x, "c": x["c"] if i >= 104 else 0.0}, Y[i])
+        assert late.n == ahead.n == 120
+        assert late.parameters()["experts"].shape == ahead.parameters()["experts"].shape
+        assert late.is_finite()
+        assert np.isfinite(late.predict_one({"a": 1.0, "b": 0.0, "c": 1.0}))
+
+    def test_a_class_that_comes_late_finds_what_waits(self):
+        model = MoEClassifier(**QUICK, batch_size=8)
+        labels = np.where(np.arange(200) >= 103, np.where(X[:200, 1] > 0, 2, 1), (X[:200, 0] > 0).astype(int))
+        model.learn_array(X[:200], labels)
+        assert model.n == 200
+        assert set(model.predict_proba_one({"x0": 0.0, "x1": 1.0, "x2": 0.0})) == {0, 1, 2}
+
+    def test_an_expert_may_begin_anew_meanwhile(self):
+        model = regressor(n_experts=3)
+        model.learn_array(X[100:105], Y[100:105])
+        model.reseed_expert(1)
+        model.learn_array(X[105:200], Y[105:200])
+        assert model.n == 200
+        assert model.is_finite()
+
+    def test_candidates_do_not_share_what_waits(self):
+        model = MoERegressor("auto", max_experts=3, warmup=100, warmup_restarts=1, batch_size=8)
+        model.learn_array(X[:105], Y[:105])
+        assert model.n_candidates > 1
+        states = [runner.state for runner in model._race.runners]
+        assert not np.shares_memory(states[0].group_features, states[1].group_features)
+        model.learn_array(X[105:], Y[105:])
+        assert model.n == 400
+
+
+class TestPoison:
+    @pytest.mark.parametrize("far", ["feature", "target"])
+    def test_what_might_spoil_a_group_is_refused_when_it_comes(self, far):
+        model = regressor(range_factor=0.0)
+        model.learn_array(X[100:103], Y[100:103])
+        before = model.state_digest()
+        x, y = dict(zip(model.feature_names, X[0].tolist(), strict=True)), 1.0
+        if far == "feature":
+            x[model.feature_names[1]] = 1e31
+        else:
+            y = 1e31
+        with pytest.raises(InvalidEvent, match="sums of its group") as found:
+            model.learn_one(x, y)
+        assert found.value.reason == "poison"
+        assert model.state_digest() == before
+        model.learn_array(X[103:300], Y[103:300])
+        assert model.n == 300
+        assert model.is_finite()
+
+    @pytest.mark.parametrize(
+        "model",
+        [
+            MoERegressor(2, warmup=0, batch_size=4, range_factor=0.0),
+            MoERegressor(2, warmup=0, batch_size=4, range_factor=0.0, expert="student_t"),
+            MoERegressor(3, warmup=0, batch_size=4, range_factor=0.0, top_k=1, schedule=schedules.constant(0.9)),
+            MoEMultiTargetRegressor(2, warmup=0, batch_size=4, range_factor=0.0, covariance="full"),
+        ],
+    )
+    def test_it_goes_on_whatever_has_been(self, model):
+        """Values of any size that may wait; none of them makes a group that can never be learned."""
+        rng = np.random.default_rng(3)
+        model = model.clone()
+        several = isinstance(model, MoEMultiTargetRegressor)
+        refused = 0
+        for _ in range(400):
+            size = 10.0 ** rng.choice([0, 0, 0, 6, 15, 29, -20], size=3)
+            x = dict(zip("abc", (rng.normal(size=3) * size).tolist(), strict=True))
+            y = float(rng.normal() * 10.0 ** rng.choice([0, 0, 10, 28]))
+            try:
+                model.learn_one(x, {"u": y, "v": 1.0} if several else y)
+            except InvalidEvent:
+                refused += 1
+        assert model.is_finite()
+        assert refused < 40
+        n = model.n
+        for i in range(40):
+            x = dict(zip("abc", X[i].tolist(), strict=True))
+            model.learn_one(x, {"u": Y[i], "v": 1.0} if several else Y[i])
+        assert model.n == n + 40
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 1.5, None, True])
+def test_it_is_a_number_of_events(batch_size):
+    with pytest.raises(ConfigError, match=r"batch_size: got .*; it must be a whole number ≥ 1"):
+        MoERegressor(2, batch_size=batch_size)
+
+
+def test_groups_do_not_cost_much_of_the_accuracy():
+    rng = np.random.default_rng(5)
+    inputs = rng.normal(size=(6_000, 4))
+    truth = np.where(inputs[:, 0] > 0, inputs @ [1.0, 2.0, 0.0, -1.0], inputs @ [-1.0, 0.0, 2.0, 1.0])
+    targets = truth + 0.3 * rng.normal(size=6_000)
+    errors = []
+    for batch_size in (1, 16):
+        model = MoERegressor(2, batch_size=batch_size)
+        model.learn_array(inputs, targets)
+        errors.append(float(np.sqrt(np.mean((model.predict_array(inputs) - truth) ** 2))))
+    assert errors[1] < 1.1 * errors[0] < 0.4
