@@ -19,6 +19,7 @@ NAMES = (
     "oracle_agreement",
     "kernel_speed",
     "expert_life",
+    "shortcuts",
     "outliers",
     "image_segments",
     "daemon_throughput",

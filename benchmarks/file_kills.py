@@ -32,7 +32,7 @@ RANDOM = "any instant"
 CONFIG = """
 source = { kind = "file", path = "../events.csv", block_bytes = 4096 }
 schema.target = "y"
-model = { n_experts = 3, warmup = 400, warmup_restarts = 2 }
+model = { n_experts = 3, warmup = 400, warmup_restarts = 2, batch_size = 24 }
 checkpoint = { dir = "state", every_events = 400 }
 dead_letters.path = "letters.jsonl"
 predictions = { kind = "file", path = "rows.jsonl", gate = true }

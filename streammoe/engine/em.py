@@ -26,6 +26,10 @@ TOLERANCE = 1e-7
 COLDEST = 0.3
 """Power of the responsibilities that an annealed start begins with; it rises to 1 over 60 % of its rounds."""
 
+ITERATES_A_ROW = 0.5
+"""How many iterates of the served average each row of a buffer counts for: its fit knows more than the raw iterates
+that come next, which swing with single events. 1 would be as good where its optimum is the best one."""
+
 
 class Buffer(NamedTuple):
     """The rows that a warm-up fits."""
@@ -195,4 +199,4 @@ def settled(em: Em, theta: Parameters) -> MMState:
         prior=prior,
         n=n,
         prior_weight=prior.strength / total,
-    )
+    )._replace(n_average=np.array([max(int(ITERATES_A_ROW * n), 1)]))

@@ -196,8 +196,17 @@ class FamilyContract(ABC):
     def test_a_group_of_all_events_never_raises_their_loss(self) -> None:
         X, y = self.make_events(EVENTS, 1)
         for bound in self.bounds:
-            steps = {"schedule": Constant(0.999999), "averaging": None, "prior_strength": 0.0, "batch_size": EVENTS}
-            model = self._learned(X[:WARMUP], y[:WARMUP], bound, warmup=WARMUP, warmup_restarts=1, **steps)
+            model = self._learned(
+                X[:WARMUP],
+                y[:WARMUP],
+                bound,
+                warmup=WARMUP,
+                warmup_restarts=1,
+                schedule=Constant(0.999999),
+                averaging=None,
+                prior_strength=0.0,
+                batch_size=EVENTS,
+            )
             losses = [float(model.learn_array(X, y).mean()) for _ in range(ROUNDS)]
             for at, (earlier, later) in enumerate(pairwise(losses)):
                 assert later <= earlier + 1e-10 * abs(earlier), (bound, at, earlier, later)
@@ -339,8 +348,9 @@ class FamilyContract(ABC):
         rules = (None, "polyak", 1), (Constant(0.05), "decay", 1), (STEPS, None, 1), (None, "polyak", 16)
         for schedule, averaging, batch_size in rules:
             for count in (WARMUP // 2, WARMUP, 150):
-                given = {"schedule": schedule, "averaging": averaging, "batch_size": batch_size}
-                model = self._model(warmup=WARMUP, warmup_restarts=1, **given)
+                model = self._model(
+                    warmup=WARMUP, warmup_restarts=1, schedule=schedule, averaging=averaging, batch_size=batch_size
+                )
                 model.learn_array(X[:count], y[:count])
                 with TemporaryDirectory() as folder:
                     path = Path(folder) / "model"
