@@ -27,6 +27,7 @@ from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, MoEClassifier
+from streammoe.estimators.arguments import is_amount, is_whole
 from streammoe.types import AnyArray, FloatArray
 
 __all__ = ["METHODS", "STARTS", "Fit", "Listener", "Round", "check", "fit", "fit_gathered"]
@@ -190,9 +191,9 @@ def check(
     rules = [
         (method in METHODS, f"method: {method!r} is not known; choose one of {', '.join(METHODS)}"),
         (start in STARTS, f"start: {start!r} is not known; choose one of {', '.join(STARTS)}"),
-        (_is_whole(rounds) and rounds >= 1, f"rounds: got {rounds!r}; it must be a whole number ≥ 1"),
-        (_is_number(tolerance) and tolerance >= 0, f"tolerance: got {tolerance!r}; it must be a finite number ≥ 0"),
-        (step is None or (_is_number(step) and step > 0), f"step: got {step!r}; it must be a finite number > 0"),
+        (is_whole(rounds, 1), f"rounds: got {rounds!r}; it must be a whole number ≥ 1"),
+        (is_amount(tolerance), f"tolerance: got {tolerance!r}; it must be a finite number ≥ 0"),
+        (step is None or (is_amount(step) and step > 0), f"step: got {step!r}; it must be a finite number > 0"),
         (
             step is None or method in STEPPED or method not in METHODS,
             f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",
@@ -238,11 +239,3 @@ def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: 
 
 def _mean(values: AnyArray, weights: FloatArray) -> float:
     return float(np.sum(values * weights) / np.sum(weights))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
