@@ -213,11 +213,13 @@ def check(
 
 
 def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names: Sequence[Any] | None) -> None:
+    if isinstance(X, Sequence) and not len(X):
+        raise ConfigError("X: got no rows; give at least one, with a target and a weight above 0")
     if hasattr(X, "columns"):
         if feature_names is not None:
             raise ConfigError("feature_names: a data frame names its columns itself; leave feature_names out")
         model.learn_many(X, y, weights)
-    elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
+    elif isinstance(X, Sequence) and isinstance(X[0], Mapping):
         _gather_events(model, X, y, weights)
     else:
         model.learn_array(X, y, weights=weights, feature_names=feature_names)

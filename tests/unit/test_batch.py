@@ -355,6 +355,8 @@ def test_a_bad_row_is_named_and_nothing_is_changed():
     [
         (np.empty((0, 2)), np.empty(0), {}, ConfigError, "got no row with a target and a weight above 0"),
         (np.ones((4, 2)), np.ones(4), {"weights": np.zeros(4)}, ConfigError, "got no row"),
+        ([], [], {}, ConfigError, "X: got no rows; give at least one, with a target and a weight above 0"),
+        (pd.DataFrame({"a": []}), pd.Series([], dtype=float), {}, ConfigError, "got no row with a target"),
         (np.ones((4, 2)), np.ones(3), {}, InvalidEvent, "shape"),
         ([{"a": 1.0}] * 4, [1.0] * 3, {}, InvalidEvent, "got 4 events, 3 targets and 4 weights"),
         (
