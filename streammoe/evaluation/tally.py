@@ -53,8 +53,11 @@ class Tally:
     def told(self) -> str:
         """How many records were refused for each reason, in the first one's own words why, and what may help."""
         first = next(iter(self.first_of.values())).detail
-        columns = ". Columns that hold no numbers belong into --categorical, --timestamps or --ignore"
-        return f"({self.told_counts()}). The first: {first}{columns if self.reasons['wrong_type'] else ''}"
+        hint = (
+            ". Columns that hold no numbers belong into --categorical, --timestamps or --ignore; a target that is a "
+            "label asks for --classify"
+        )
+        return f"({self.told_counts()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
 
     def told_counts(self) -> str:
         """How many records were refused for each reason."""
@@ -85,7 +88,7 @@ class Tally:
 
 
 def _want_of(schema: Schema, first: Values) -> str:
-    """What records lack of which none is learned and none refused, with what the first of them shows."""
+    """What records lack that were neither learned nor refused, as the first of them shows it."""
     for target in schema.targets:
         if target not in first:
             held = f"the first one holds {some_of(sorted(first))}; name the target by --target"
@@ -93,4 +96,4 @@ def _want_of(schema: Schema, first: Values) -> str:
         if first[target] in (None, ""):
             held = "in the first one that field is there, but empty; fill it in, or name another by --target"
             return f"no record has a value of the target {target!r}: {held}"
-    return f"no record has both a target and a weight above 0; the first one weighs 0 ({schema.weight!r})"
+    return f"no record has both a target and a weight above 0; the first one has the weight 0 in {schema.weight!r}"

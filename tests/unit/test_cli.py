@@ -473,6 +473,14 @@ def test_fit_of_a_file_that_is_mostly_refused_ends_with_a_code_and_no_model(call
     assert call("fit", *named, "--config", "c.toml").exit_code == 0
 
 
+@pytest.mark.parametrize("command", ["fit", "evaluate"])
+def test_a_target_of_labels_is_answered_with_the_option_for_it(call, data, command):
+    done = call(command, "many.csv", "--target", "z")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "The first: field 'z' is 'odd'" in done.stderr
+    assert "a target that is a label asks for --classify" in done.stderr
+
+
 def test_every_option_of_fit_reaches_its_setting(call, data):
     options = {
         "--degree": 2,

@@ -299,7 +299,7 @@ def test_a_column_that_is_empty_everywhere_is_not_called_missing():
 
 def test_weights_that_are_0_everywhere_are_what_is_named():
     Path("d.csv").write_text("a,y,w\n1,1,0\n2,2,0\n")
-    with pytest.raises(SourceError, match=r"both a target and a weight above 0; the first one weighs 0 \('w'\)"):
+    with pytest.raises(SourceError, match="both a target and a weight above 0; the first one has the weight 0 in 'w'"):
         run(file="d.csv", weight="w")
 
 
