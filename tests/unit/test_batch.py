@@ -373,6 +373,21 @@ def test_rows_that_cannot_be_used(X, y, more, error, said):
         batch.fit(regressor(), X, y, **more)
 
 
+def test_rows_that_cannot_support_the_model_are_told_of(caplog):
+    X, y = rows(30)
+    events = [{"a": a} for a in X[:, 0].tolist()]
+    batch.fit(regressor(), events, y)
+    assert not caplog.messages
+    batch.fit(regressor(), events[:7], y[:7])
+    (told,) = caplog.messages  # 1 · 2 of the gate, 2 · (2 + 1) of the experts
+    assert "7 rows were fitted by a model of 8 free numbers" in told
+    caplog.clear()
+    model = regressor()
+    model.set_columns(["a", "gone"])
+    batch.fit(model, events, y)
+    assert caplog.messages == ["no row holds a value of 'gone', so nothing was learned from it"]
+
+
 def test_rows_of_which_nothing_finite_comes(monkeypatch):
     from streammoe.engine.state import UnsoundError
 
