@@ -160,7 +160,15 @@ def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[s
     Raises:
         ConfigError: with every problem at once.
     """
-    return settings_module.from_tables(tables, name, kinds=_kinds(), overrides=overrides)
+    settings = settings_module.from_tables(tables, name, kinds=_kinds(), overrides=overrides)
+    warn_of_idle(settings)
+    return settings
+
+
+def warn_of_idle(settings: Settings) -> None:
+    """Tell the log of settings that have no effect beside others."""
+    for sentence in settings_module.without_effect(settings.model):
+        LOGGER.warning(sentence)
 
 
 def compile_kernels(settings: Settings | None = None) -> None:
@@ -233,6 +241,7 @@ def open_daemon(
         SourceError: there is nothing to read.
         SinkError: predictions cannot be written.
     """
+    warn_of_idle(settings)
     with ExitStack() as stack:
         lock = stack.enter_context(FolderLock(settings.checkpoint.dir))
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)
@@ -262,6 +271,10 @@ def open_daemon(
                 "--from-model %s is not used: there are checkpoints in %s to go on from; --fresh begins anew with it",
                 from_model,
                 store.folder,
+            )
+        if found is None and from_model is not None:
+            LOGGER.info(
+                "beginning with the model of %s, which has learned %d events; counts begin at 0", from_model, model.n
             )
         metrics = Metrics()
         dead_letters = _dead_letters(settings)

@@ -27,6 +27,7 @@ from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, MoEClassifier
+from streammoe.estimators.arguments import is_amount, is_whole
 from streammoe.types import AnyArray, FloatArray
 
 __all__ = ["METHODS", "STARTS", "Fit", "Listener", "Round", "check", "fit", "fit_gathered"]
@@ -190,9 +191,9 @@ def check(
     rules = [
         (method in METHODS, f"method: {method!r} is not known; choose one of {', '.join(METHODS)}"),
         (start in STARTS, f"start: {start!r} is not known; choose one of {', '.join(STARTS)}"),
-        (_is_whole(rounds) and rounds >= 1, f"rounds: got {rounds!r}; it must be a whole number ≥ 1"),
-        (_is_number(tolerance) and tolerance >= 0, f"tolerance: got {tolerance!r}; it must be a finite number ≥ 0"),
-        (step is None or (_is_number(step) and step > 0), f"step: got {step!r}; it must be a finite number > 0"),
+        (is_whole(rounds, 1), f"rounds: got {rounds!r}; it must be a whole number ≥ 1"),
+        (is_amount(tolerance), f"tolerance: got {tolerance!r}; it must be a finite number ≥ 0"),
+        (step is None or (is_amount(step) and step > 0), f"step: got {step!r}; it must be a finite number > 0"),
         (
             step is None or method in STEPPED or method not in METHODS,
             f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",
@@ -212,11 +213,13 @@ def check(
 
 
 def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names: Sequence[Any] | None) -> None:
+    if isinstance(X, Sequence) and not len(X):
+        raise ConfigError("X: got no rows; give at least one, with a target and a weight above 0")
     if hasattr(X, "columns"):
         if feature_names is not None:
             raise ConfigError("feature_names: a data frame names its columns itself; leave feature_names out")
         model.learn_many(X, y, weights)
-    elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
+    elif isinstance(X, Sequence) and isinstance(X[0], Mapping):
         _gather_events(model, X, y, weights)
     else:
         model.learn_array(X, y, weights=weights, feature_names=feature_names)
@@ -238,11 +241,3 @@ def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: 
 
 def _mean(values: AnyArray, weights: FloatArray) -> float:
     return float(np.sum(values * weights) / np.sum(weights))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)

@@ -275,9 +275,9 @@ def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_f
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
-        from streammoe.assembly import load_settings
+        from streammoe.assembly import load_settings, warn_of_idle
 
-        load_settings(config, overrides=overrides)
+        warn_of_idle(load_settings(config, overrides=overrides))
         click.echo(f"{config}: no errors")
 
 
@@ -410,7 +410,7 @@ def evaluate(
     "--config",
     type=click.Path(path_type=Path),
     metavar="CONFIG",
-    help="Take [model] and [schema] of a daemon's configuration; other options stand over them.",
+    help="Take [model], [schema] and dead_letters.max_ratio of a daemon's configuration; options stand over them.",
 )
 @click.option("--method", metavar="NAME", default="em", show_default=True, help=f"One of {METHODS}.")
 @click.option("--rounds", type=int, default=1000, show_default=True, metavar="N", help="Most rounds from each start.")
@@ -457,6 +457,10 @@ def fit(
     Nothing is written but what --out, --trace and --plot name. A daemon goes on from the saved model by
     `streammoe run CONFIG --from-model MODEL` if its [model] and [schema] are the same, so take them by --config.
     Ctrl-C ends the fit after the round; what it has come to is saved and printed.
+
+    Refused records are left out, with a warning that counts them by reason. If they are more than half of all
+    (--set dead_letters.max_ratio=0.5, or that of --config), nothing is fitted, and the exit code is 5; if nothing could
+    be learned at all, it is 3.
 
     \b
     Example:

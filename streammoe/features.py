@@ -420,11 +420,12 @@ class Encoder:
             rule = "a time is in seconds since 1970-01-01 UTC, in the years 1 to 9999; divide milliseconds by 1000"
             return InvalidEvent(f"{name!s}: {value:g} is out of range: {rule}", reason="out_of_range", feature=name)
         rule = (
-            f"the limit is {self.limit:g}"
+            f"the limit is {self.limit:g}, whatever range_factor is; rescale it, or mend the record"
             if abs(value) > self.limit
-            else f"the largest accepted so far is {seen:g} and range_factor is {self.range_factor:g}"
+            else f"the largest accepted so far is {seen:g} and range_factor is {self.range_factor:g}; rescale it or "
+            "raise range_factor (0 turns the rule off)"
         )
-        msg = f"{name!s}: {value:g} is out of range: {rule}; rescale it or raise range_factor (0 turns the rule off)"
+        msg = f"{name!s}: {value:g} is out of range: {rule}"
         return InvalidEvent(msg, reason="out_of_range", feature=name)
 
     def bounded(self, X: FloatArray) -> FloatArray:

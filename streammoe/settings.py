@@ -426,6 +426,32 @@ class Settings:
         }
 
 
+def without_effect(model: Model) -> list[str]:
+    """Sentences on settings that differ from their defaults where others leave them nothing to do.
+
+    They are no errors: whoever tries another value of the one should not have to take out the other.
+
+    >>> print(*without_effect(Model(max_experts=8)))
+    model.max_experts = 8 has no effect where model.n_experts = 4; set n_experts to 'auto', or leave max_experts out
+    """
+    fixed = not isinstance(model.n_experts, str)
+    rules = [
+        ("max_experts", fixed, "n_experts", "'auto'"),
+        ("reseed", model.n_experts == 1, "n_experts", "2 or more"),
+        ("degrees_of_freedom", model.expert != "student_t", "expert", "'student_t'"),
+        ("averaging_rate", model.averaging != "exponential", "averaging", "'exponential'"),
+        ("drift_restart", model.drift == "off", "drift", "'page_hinkley'"),
+        ("warmup_restarts", model.warmup == 0, "warmup", "more"),
+        ("max_classes", model.kind == "regressor", "kind", "'classifier'"),
+    ]
+    return [
+        f"model.{name} = {_shown(getattr(model, name))} has no effect where model.{other} = "
+        f"{_shown(getattr(model, other))}; set {other} to {wanted}, or leave {name} out"
+        for name, idle, other, wanted in rules
+        if idle and getattr(model, name) != Model.model_fields[name].default
+    ]
+
+
 def learning_defaults() -> dict[str, dict[str, object]]:
     """Learning settings of a daemon that sets none of them, in the form of `Settings.learning_settings`.
 

@@ -103,7 +103,7 @@ def fit(
             raise UnsoundError(["likelihood of every start"])
         theta = chosen([Candidate(way.objective, way.theta) for way in ways], em, folds)
         best = next(way for way in ways if way.theta is theta)
-        state = settled(as_streamed(em), Parameters(*(array.copy() for array in best.theta)))
+        state = settled(as_streamed(em), best.theta.copied())
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return best, state

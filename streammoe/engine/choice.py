@@ -36,7 +36,7 @@ def race_length(n: int) -> int:
 
 
 def n_parameters(family: Family, n_experts: int, n_outputs: int, p_w: int, p_v: int) -> int:
-    """Free numbers of a mixture: (K−1) p_w of the gate, N p_v and the variances of each expert."""
+    """Free numbers of a mixture: (K−1) p_w of the gate, N p_v and the variances or covariances of each expert."""
     variances = family.variances_of(np.ones(family.n_variances(n_outputs)), 1)[0]
     # Of a covariance matrix one half.
     free = variances.size if variances.ndim < 2 else len(variances) * (len(variances) + 1) // 2

@@ -85,27 +85,25 @@ class Em(NamedTuple):
 
     def expect(self, theta: Parameters) -> tuple[float, FloatArray]:
         """Penalised log-likelihood of an event, and responsibilities (n, K)."""
-        W, R, Y, weights = self.buffer
-        n = len(W)
-        losses = np.empty(n)
-        tau = np.empty((n, len(theta.experts)))
-        predictions = np.empty((n, Y.shape[1] if self.family.is_metric else theta.experts.shape[1] + 1))
-        trace = no_trace()
-        self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, trace)
+        losses, tau = self._score(theta)
         zeros = np.zeros_like(theta.gate)
         bent = bent_square(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
         total = self.family.log_prior(theta, self.prior, self.options) - 0.5 * self.prior.strength * bent
-        return (total - float(np.sum(weights * losses))) / n, tau
+        return (total - float(np.sum(self.buffer.weights * losses))) / len(losses), tau
 
     def losses(self, theta: Parameters) -> FloatArray:
         """(n,) −log s(y|x) of each row, without the prior."""
+        return self._score(theta)[0]
+
+    def _score(self, theta: Parameters) -> tuple[FloatArray, FloatArray]:
+        """`losses`, and responsibilities (n, K)."""
         W, R, Y, _ = self.buffer
         n = len(W)
         losses = np.empty(n)
         tau = np.empty((n, len(theta.experts)))
         predictions = np.empty((n, Y.shape[1] if self.family.is_metric else theta.experts.shape[1] + 1))
         self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, no_trace())
-        return losses
+        return losses, tau
 
     def maximise(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:
         """Fit experts and gate to responsibilities, in place."""

@@ -57,7 +57,7 @@ class ExpectationMaximisation(Method):
     """[MD] Algorithm 1: weighted least squares for each expert, weighted softmax regressions to convergence."""
 
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
-        theta = _copied(point.theta)
+        theta = point.theta.copied()
         em.maximise(theta, point.tau, M_STEPS)
         return point_at(em, theta)
 
@@ -66,7 +66,7 @@ class MajorizationMinimisation(Method):
     """θ̄ of the statistics averaged over all rows: the streaming algorithm's majorizer, and its step of size 1."""
 
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
-        theta = _copied(point.theta)
+        theta = point.theta.copied()
         settled(em, theta)
         return point_at(em, theta)
 
@@ -161,7 +161,3 @@ METHODS: dict[str, type[Method]] = {
 }
 STEPPED = ("gradient_em", "gradient_descent")
 """Methods that take a given step."""
-
-
-def _copied(theta: Parameters) -> Parameters:
-    return Parameters(*(array.copy() for array in theta))

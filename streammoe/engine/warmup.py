@@ -62,11 +62,15 @@ def default_size(family: Family, shape: Shape) -> int:
     (972, 1839)
     """
     affordable = ROUND_LIMIT / _row_cost(family, shape)
-    return int(max(min(family.events_per_parameter * n_parameters(family, shape), affordable), 2 * shape.p_v, 400))
+    return int(max(min(family.events_per_parameter * n_measured(family, shape), affordable), 2 * shape.p_v, 400))
 
 
-def n_parameters(family: Family, shape: Shape) -> int:
-    """Numbers that a model of this shape learns."""
+def n_measured(family: Family, shape: Shape) -> int:
+    """Numbers that a buffer has to suffice for: of covariances only the diagonal, as if outputs were independent.
+
+    `streammoe.engine.choice.n_parameters` counts what is free, for the price of a model. Here covariances would make
+    buffers longer with the square of the outputs, although every row measures all pairs of them at once.
+    """
     K, N, p_w, p_v = shape
     variances = N if family.n_variances(1) else 0
     return (K - 1) * p_w + K * (N * p_v + variances)
@@ -169,7 +173,7 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator)
     if not starts:
         raise UnsoundError(["likelihood of every start"])
     rounds = int(np.clip(affordable_rounds / 4 / len(starts), SHORT_ROUNDS, LONG_ROUNDS))
-    folds = rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_parameters(em.family, shape) else None
+    folds = rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_measured(em.family, shape) else None
     return Starts(starts, rounds, folds)
 
 
@@ -231,7 +235,7 @@ def _held_out_losses(theta: Parameters, em: Em, folds: IntArray) -> FloatArray:
     for fold in range(FOLDS):
         held = folds == fold
         rest = em._replace(buffer=em.buffer.rows(~held))
-        refitted = Parameters(*(array.copy() for array in theta))
+        refitted = theta.copied()
         rest.run(refitted, REFIT_ROUNDS)
         losses[held] = em._replace(buffer=em.buffer.rows(held)).losses(refitted)
     return losses * em.buffer.weights

@@ -54,9 +54,26 @@ class Arguments(base.Estimator):
             # River's clone looks at the first entry of any tuple.
             empty = name in {"categorical", "timestamps"} and isinstance(value, tuple) and not value
             setattr(self, name, None if empty else value)
+        self._check()
+
+    def _check(self) -> None:
         problems = [problem for holds, problem in self._rules() if not holds]
         if problems:
             raise ConfigError(*problems)
+
+    def _change(self, name: str, value: Any) -> None:
+        """Give one argument another value.
+
+        Raises:
+            ConfigError: the constructor would not take it; the argument keeps the value that it had.
+        """
+        before = getattr(self, name)
+        setattr(self, name, value)
+        try:
+            self._check()
+        except ConfigError:
+            setattr(self, name, before)
+            raise
 
     def _rules(self) -> list[tuple[bool, str]]:
         """Rules for the arguments: whether each holds, and what to say if it does not."""

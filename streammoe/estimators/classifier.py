@@ -41,7 +41,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         ``"auto"`` chooses it: several are fitted in the warm-up, and the best three learn side by side until their
         losses decide.
     classes
-        All labels, known ahead: another one is then an error. ``None`` takes in labels as they appear.
+        A list or tuple of all labels, known ahead: another one is then an error. ``None`` takes in labels as they
+        appear.
     max_classes
         Most labels taken in; further ones are errors.
     degree
@@ -63,12 +64,13 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
         more), ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the raw iterate).
     averaging_rate
-        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count.
+        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count. Of no effect
+        with any other `averaging`.
     drift
         ``"page_hinkley"`` watches the prequential loss, and lets steps and average begin anew where it has risen for
         good; ``"off"`` does not.
     drift_restart
-        Events that steps take for seen after a drift: the fewer, the larger the steps.
+        Events that steps take for seen after a drift: the fewer, the larger the steps. Of no effect without `drift`.
     seed
         Of every random choice; equal seeds and events give equal models, bit for bit.
     standardize
@@ -83,7 +85,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     max_levels
         Most levels of one category that get a column; events with others are learned without theirs.
     max_experts
-        Most experts that ``n_experts="auto"`` tries.
+        Most experts that ``n_experts="auto"`` tries; of no effect where that is a number.
     top_k
         How many experts learn from an event: those with the largest responsibilities. ``None``: all; fewer make large
         K faster, and all still predict.
@@ -92,7 +94,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         full, by the mean of what its events say. Those that wait are part of the model.
     reseed
         ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
-        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it.
+        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it. A single
+        expert is never idle, so with ``n_experts=1`` there is nothing to try.
 
     Examples:
     --------
@@ -121,7 +124,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         *,
         degree: int = 1,
         gate_degree: int = 1,
-        classes: tuple[Any, ...] | None = None,
+        classes: Sequence[Any] | None = None,
         max_classes: int = 100,
         schedule: Schedule | None = None,
         bound: str = "adaptive",
@@ -149,7 +152,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
             n_experts=n_experts,
             degree=degree,
             gate_degree=gate_degree,
-            classes=classes,
+            classes=tuple(classes) if isinstance(classes, list) else classes,
             max_classes=max_classes,
             schedule=schedule,
             bound=bound,
@@ -199,7 +202,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
                     and all(map(_is_label, fixed))
                     and len(set(fixed)) == len(fixed)
                 ),
-                f"classes: got {fixed!r}; it must be a tuple of two or more different strings, numbers or booleans",
+                f"classes: got {fixed!r}; it must be a list of two or more different strings, numbers or booleans",
             ),
         ]
 

@@ -14,7 +14,6 @@ from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, copy_array, copy_state, grouping, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import RESEED, is_amount
 from streammoe.estimators.guard import Copied, PoisonGuard
 from streammoe.estimators.outputs import Outputs
 from streammoe.features import NO_NEWS, Encoder, Layout, News
@@ -130,9 +129,8 @@ class Core(Outputs):
         Raises:
             ConfigError: it is none that the constructor would take.
         """
-        if not is_amount(range_factor):
-            raise ConfigError(f"range_factor: got {range_factor!r}; it must be a finite number ≥ 0")
-        self.range_factor = self._encoder.range_factor = range_factor
+        self._change("range_factor", range_factor)
+        self._encoder.range_factor = range_factor
         self._guard.forget()
 
     def set_reseed(self, reseed: str) -> None:
@@ -141,14 +139,17 @@ class Core(Outputs):
         Raises:
             ConfigError: it is neither.
         """
-        if reseed not in RESEED:
-            raise ConfigError(f"reseed: {reseed!r} is not known; choose one of 'off', 'auto'")
-        self.reseed = reseed
+        self._change("reseed", reseed)
         self._guard.forget()
 
     def set_max_levels(self, max_levels: int) -> None:
-        """Let categories have more levels from now on; those that had no column until now have to come again."""
-        self.max_levels = self._encoder.max_levels = max_levels
+        """Let categories have more levels from now on; those that had no column until now have to come again.
+
+        Raises:
+            ConfigError: it is none that the constructor would take.
+        """
+        self._change("max_levels", max_levels)
+        self._encoder.max_levels = max_levels
 
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""

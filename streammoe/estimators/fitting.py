@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from streammoe.experts import Parameters
 from streammoe.kernels.state import Prior
 from streammoe.types import FloatArray
 
+LOGGER = logging.getLogger("streammoe.estimators")
 Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
 """`streammoe.engine.batch.fit` with the method and its rules."""
 
@@ -87,8 +89,24 @@ class Fitting(Stepping):
         self._warm_up = None
         self._told = set()
         self._start(state)
+        self._warn_of_want(X, len(state.masses))
         scores, _ = self._score(X, Y)
         return Fitted(descent, weights, Y, scores.losses, scores.predictions)
+
+    def _warn_of_want(self, X: FloatArray, n_experts: int) -> None:
+        """Tell the log where rows cannot support what was fitted to them, however well it fits."""
+        empty = [repr(self.fields[at]) for at in np.flatnonzero(np.isnan(X).all(axis=0))]
+        if empty:
+            LOGGER.warning("no row holds a value of %s, so nothing was learned from it", ", ".join(empty))
+        sizes = (self._n_outputs, self._encoder.n_gate_features, self._encoder.n_expert_features)
+        free = choice.n_parameters(self._family, n_experts, *sizes)
+        if len(X) < free:
+            LOGGER.warning(
+                "%d rows were fitted by a model of %d free numbers, which says little about others: give more rows, or "
+                "set n_experts lower",
+                len(X),
+                free,
+            )
 
     def _fit_anew(self, buffer: em.Buffer, n_experts: int, run: Run) -> tuple[Descent, MMState]:
         options = self._new_options(n_experts)

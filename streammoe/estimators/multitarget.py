@@ -69,12 +69,13 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
         more), ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the raw iterate).
     averaging_rate
-        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count.
+        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count. Of no effect
+        with any other `averaging`.
     drift
         ``"page_hinkley"`` watches the prequential loss, and lets steps and average begin anew where it has risen for
         good; ``"off"`` does not.
     drift_restart
-        Events that steps take for seen after a drift: the fewer, the larger the steps.
+        Events that steps take for seen after a drift: the fewer, the larger the steps. Of no effect without `drift`.
     seed
         Of every random choice; equal seeds and events give equal models, bit for bit.
     standardize
@@ -89,7 +90,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     max_levels
         Most levels of one category that get a column; events with others are learned without theirs.
     max_experts
-        Most experts that ``n_experts="auto"`` tries.
+        Most experts that ``n_experts="auto"`` tries; of no effect where that is a number.
     top_k
         How many experts learn from an event: those with the largest responsibilities. ``None``: all; fewer make large
         K faster, and all still predict.
@@ -98,7 +99,8 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         full, by the mean of what its events say. Those that wait are part of the model.
     reseed
         ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
-        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it.
+        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it. A single
+        expert is never idle, so with ``n_experts=1`` there is nothing to try.
 
     Examples:
     --------

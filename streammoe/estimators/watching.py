@@ -7,6 +7,7 @@ were none, which is nearly always right; else it is taken back, and learned anew
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -38,37 +39,23 @@ class Watching(Living):
 
         def learn(start: int, stop: int, steps: Steps) -> mm.Scores:
             rows = slice(start, stop)
-            if self._race is not None:
-                scores = self._race.learn(
-                    self._family,
-                    steps,
-                    W[rows],
-                    R[rows],
-                    Y[rows],
-                    weights=weights[rows],
-                    n_outputs=self._n_outputs,
-                    traced=traced,
-                )
-                self._start_race(self._race)
-                return scores
-            assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
-            return mm.learn(
-                self._family,
-                self._state,
-                self._residual,
-                self._options,
-                steps,
-                W[rows],
-                R[rows],
-                Y[rows],
-                weights=weights[rows],
-                n_outputs=self._n_outputs,
-                traced=traced,
+            scores = self._learner()(
+                steps, W[rows], R[rows], Y[rows], weights=weights[rows], n_outputs=self._n_outputs, traced=traced
             )
+            if self._race is not None:
+                self._start_race(self._race)
+            return scores
 
         if self._watch is None:
             return learn(0, len(W), self._schedule)
         return self._learn_watched(learn, len(W), np.flatnonzero(~np.isnan(Y[:, 0])), self._watch)
+
+    def _learner(self) -> Callable[..., mm.Scores]:
+        """`mm.learn` of the model, or of all candidates in a race, from the steps on."""
+        if self._race is not None:
+            return partial(self._race.learn, self._family)
+        assert self._state is not None  # noqa: S101 - for the type checker; callers have looked
+        return partial(mm.learn, self._family, self._state, self._residual, self._options)
 
     def _learn_watched(self, learn: Learn, n_rows: int, targets: IntArray, watch: DriftWatch) -> mm.Scores:
         """The same with a look at the losses; `targets`: indexes of the rows that have one."""

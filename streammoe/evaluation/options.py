@@ -75,17 +75,22 @@ def schedule_table(text: str) -> dict[str, Any]:
         raise ConfigError(message) from None
 
 
-def check_overrides(overrides: Sequence[str], command: str = "evaluate") -> None:
+def check_overrides(overrides: Sequence[str], command: str = "evaluate", also: Sequence[str] = ()) -> None:
     """Refuse settings that have no meaning to a command.
 
+    Args:
+        overrides: flags, ``section.field=value``.
+        command: that they were given to.
+        also: settings that it uses besides those of source, schema and model.
+
     Raises:
-        ConfigError: a flag sets a section that is not used.
+        ConfigError: a flag sets one that is not used.
     """
-    others = [flag.partition("=")[0] for flag in overrides if flag.partition(".")[0].strip() not in SECTIONS]
+    names = [flag.partition("=")[0].strip() for flag in overrides]
+    used = ", ".join([*SECTIONS, *also])
+    others = [name for name in names if name.partition(".")[0].strip() not in SECTIONS and name not in also]
     if others:
-        raise ConfigError(
-            *(f"--set {name}: {command} has no such setting; it uses those of {', '.join(SECTIONS)}" for name in others)
-        )
+        raise ConfigError(*(f"--set {name}: {command} has no such setting; it uses those of {used}" for name in others))
 
 
 def _columns(text: str) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streammoe.errors import ConfigError, not_installed
+from streammoe.estimators import MixtureOfExperts
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -65,6 +66,13 @@ def writing(option: str, path: Path) -> Iterator[None]:
 def number(value: float) -> str:
     """A few digits of it."""
     return f"{value:.4g}" if abs(value) >= 1.0 or value == 0.0 or abs(value) < 0.001 else f"{value:.4f}"
+
+
+def experts(model: MixtureOfExperts) -> str:
+    """How many it has; while it has chosen none yet, how many it may come to have."""
+    K = model.chosen_n_experts or model.most_experts
+    up_to = "up to " if model.is_choosing and model.chosen_n_experts is None else ""
+    return f"{up_to}{K} expert{'s' if K > 1 else ''}"
 
 
 def finite(value: Any) -> Any:

@@ -53,6 +53,7 @@ def to_json(found: Evaluation) -> str:
                 {name: finite(value) for name, value in row._asdict().items()}
                 for row in found.rows
             ],
+            "n_experts": found.model.chosen_n_experts,
             "refused": found.refused(),
             "stopped": found.stopped,
             "state_digest": found.model.state_digest(),
@@ -205,4 +206,8 @@ def _notes(found: Evaluation) -> list[str]:
     lines = [speed]
     if found.model.is_warming_up:
         lines += ["the warm-up has not ended, so one expert did all the predicting; see --warmup"]
+    if found.model.is_choosing and found.model.n_candidates > 1:
+        lines += [
+            f"{found.model.n_candidates} candidates still race; the number of experts is that of the one in front"
+        ]
     return lines + found.notes()

@@ -13,6 +13,7 @@ import numpy as np
 from streammoe.assembly import compile_kernels, model_from, open_source, schema_of
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.curve import Curve
+from streammoe.evaluation.outputs import experts
 from streammoe.evaluation.peers import Event, Peer, baseline, peer
 from streammoe.evaluation.tally import Tally
 from streammoe.ports import Batch, Predictions, PredictionSink, Source
@@ -139,9 +140,9 @@ class _Run:
                 on_batch(source.progress())
         found.stopped = not source.finished
         if not found.stopped:
-            found.require_learned(found.source, found.target)
+            found.require_learned(found.source, self.schema)
         ours = self.scores.curve
-        found.rows = [self._row(f"streammoe, {_experts(self.pipeline.model)}", ours, self.seconds)]
+        found.rows = [self._row(f"streammoe, {experts(self.pipeline.model)}", ours, self.seconds)]
         found.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
         found.rows[0] = found.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
         found.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
@@ -152,7 +153,7 @@ class _Run:
         started = time.perf_counter()
         processed = self.pipeline.process(batch)
         self.seconds += time.perf_counter() - started
-        self.found.count(processed)
+        self.found.count(processed, batch)
         if not batch.too_long and processed.outcomes["learned"]:
             events = self._events(batch, processed.bad)
             for each in self.peers:
@@ -253,8 +254,3 @@ class _ShareSink(PredictionSink):
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def _experts(model: MixtureOfExperts) -> str:
-    K = model.chosen_n_experts or model.most_experts
-    return f"{K} expert{'s' if K > 1 else ''}"

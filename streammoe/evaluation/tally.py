@@ -6,10 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from streammoe.errors import SourceError
-from streammoe.ports import DeadLetter
+from streammoe.ports import Batch, DeadLetter
 from streammoe.printing import printable
-from streammoe.runtime.pipeline import Processed
+from streammoe.runtime.decoders import Values, decoder
+from streammoe.runtime.decoders.values import some_of
+from streammoe.runtime.pipeline import Processed, Schema
 
 
 @dataclass(kw_only=True)
@@ -20,15 +24,19 @@ class Tally:
     reasons: Counter[str] = field(default_factory=Counter)
     first_of: dict[str, DeadLetter] = field(default_factory=dict)
     """Of each reason the first record that was refused."""
+    first_idle: Values | None = None
+    """The first record that was predicted only, raw, where nothing had been learned yet."""
 
-    def count(self, processed: Processed) -> None:
-        """Add a batch."""
+    def count(self, processed: Processed, batch: Batch) -> None:
+        """Add a batch, and what has become of it."""
         self.outcomes.update(processed.outcomes)
         self.reasons.update(processed.reasons)
         for letter in processed.letters:
             self.first_of.setdefault(letter.reason, letter)
+        if self.first_idle is None and processed.outcomes["predicted_only"] and not self.outcomes["learned"]:
+            self.first_idle = decoder(batch.format).names(batch, int(np.argmin(processed.bad)))
 
-    def require_learned(self, source: str, target: str) -> None:
+    def require_learned(self, source: str, schema: Schema) -> None:
         """See that there was anything to learn.
 
         Raises:
@@ -36,17 +44,24 @@ class Tally:
         """
         if self.outcomes["learned"]:
             return
+        if self.first_idle is not None and self.outcomes["predicted_only"] >= self.outcomes["rejected"]:
+            raise SourceError(f"{source}: {_want_of(schema, self.first_idle)}")
         if self.first_of:
-            counts = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
-            first = next(iter(self.first_of.values())).detail
-            message = (
-                f"{source}: no event could be learned; records were refused ({counts}). The first: {first}. "
-                "Columns that hold no numbers belong into --categorical, --timestamps or --ignore"
-            )
-            raise SourceError(message)
-        if self.outcomes["predicted_only"]:
-            raise SourceError(f"{source}: no record holds the target {target!r}; name it by --target")
+            raise SourceError(f"{source}: no event could be learned; records were refused {self.told()}")
         raise SourceError(f"{source}: there are no records in it; give a file that holds some")
+
+    def told(self) -> str:
+        """How many records were refused for each reason, in the first one's own words why, and what may help."""
+        first = next(iter(self.first_of.values())).detail
+        hint = (
+            ". Columns that hold no numbers belong into --categorical, --timestamps or --ignore; a target that is a "
+            "label asks for --classify"
+        )
+        return f"({self.told_counts()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
+
+    def told_counts(self) -> str:
+        """How many records were refused for each reason."""
+        return ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
 
     def notes(self) -> list[str]:
         """Lines on what was not learned."""
@@ -70,3 +85,15 @@ class Tally:
             {"reason": reason, "records": self.reasons[reason], "place": letter.place, "detail": letter.detail}
             for reason, letter in self.first_of.items()
         ]
+
+
+def _want_of(schema: Schema, first: Values) -> str:
+    """What records lack that were neither learned nor refused, as the first of them shows it."""
+    for target in schema.targets:
+        if target not in first:
+            held = f"the first one holds {some_of(sorted(first))}; name the target by --target"
+            return f"no record has a value of the target {target!r}, and {held}"
+        if first[target] in (None, ""):
+            held = "in the first one that field is there, but empty; fill it in, or name another by --target"
+            return f"no record has a value of the target {target!r}: {held}"
+    return f"no record has both a target and a weight above 0; the first one has the weight 0 in {schema.weight!r}"

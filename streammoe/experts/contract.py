@@ -29,6 +29,10 @@ class Parameters(NamedTuple):
     experts: FloatArray
     variances: FloatArray
 
+    def copied(self) -> Parameters:
+        """The same numbers in arrays of their own."""
+        return Parameters(*(array.copy() for array in self))
+
 
 class Family(ABC):
     """One kind of expert: its shapes, its kernels, and its part of a batch fit.

@@ -24,6 +24,8 @@ def settings_of(
 ) -> Settings:
     """Settings whose source is the file, and whose model and schema are those of the configuration, if there is one.
 
+    So is how many records may be refused.
+
     Args:
         file: path, or ``-`` for the standard input.
         targets: columns; none means those of the configuration.
@@ -37,7 +39,7 @@ def settings_of(
     Raises:
         ConfigError: with everything that is wrong.
     """
-    check_overrides(overrides, "fit")
+    check_overrides(overrides, "fit", also=["dead_letters.max_ratio"])
     tables = tables_from(file, targets, classify=classify, format=format, schedule=schedule, given=given)
     if config is not None:
         said = load_settings(config)
@@ -47,4 +49,5 @@ def settings_of(
             del tables["model"]["kind"]
         for section, values in (("model", said.model), ("schema", said.schema)):
             tables[section] = {**values.model_dump(mode="json", exclude_unset=True), **tables[section]}
+        tables["dead_letters"] = {"max_ratio": said.dead_letters.max_ratio}
     return settings_from(tables, "the command line", overrides=overrides)

@@ -32,12 +32,14 @@ def table(found: FileFit, out: Path | None) -> str:
     score = ("accuracy", fit.accuracy) if fit.rmse is None else ("RMSE", fit.rmse)
     rounds = f"{fit.rounds:,} round{'' if fit.rounds == 1 else 's'}"
     shares = "  ".join(f"{share:.3f}" for share in fit.model.masses)
+    chosen = f"chosen among 1 to {fit.model.most_experts}" if fit.model.is_choosing and fit.start == "warmup" else ""
     gained = f"penalised log-likelihood of a row; {number(fit.trace[0].objective)} at the start"
     lines = [
         ("log-loss", number(fit.log_loss), "nats, mean over the fitted rows"),
         (score[0], number(score[1] or 0.0), "over the fitted rows"),
         ("objective", number(fit.objective), gained),
         ("gradient", number(fit.trace[-1].gradient), "norm, at the last round"),
+        ("experts", str(len(fit.model.masses)), chosen),
         ("shares", shares, "of the experts"),
         ("seconds", number(fit.seconds), ""),
         *([] if out is None else [("model", str(out), "")]),
@@ -75,6 +77,7 @@ def to_json(found: FileFit, out: Path | None) -> str:
             "log_loss": finite(fit.log_loss),
             "rmse": finite(fit.rmse),
             "accuracy": finite(fit.accuracy),
+            "n_experts": fit.model.chosen_n_experts,
             "expert_masses": fit.model.masses.tolist(),
             "seconds": fit.seconds,
             "refused": found.records.refused(),

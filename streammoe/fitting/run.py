@@ -10,7 +10,9 @@ from typing import Any
 from streammoe import batch
 from streammoe.assembly import model_from, open_source, schema_of
 from streammoe.batch import Fit, Listener
+from streammoe.errors import TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
+from streammoe.evaluation.outputs import experts
 from streammoe.evaluation.tally import Tally
 from streammoe.runtime.daemon import POLL_SECONDS, ProgressListener
 from streammoe.runtime.given_model import given_model
@@ -50,7 +52,7 @@ def fit_source(
     """Fit the model that the settings describe to all records of a source.
 
     Args:
-        settings: source, schema and model; the other sections are not looked at.
+        settings: source, schema, model, and how many records may be refused; nothing else is looked at.
         source_name: for messages and reports.
         method, rounds, tolerance, step, on_round: see `streammoe.batch.fit`.
         from_model: a saved model whose parameters are the start; without it those of a warm-up.
@@ -64,17 +66,20 @@ def fit_source(
         ConfigError: an argument cannot be used, or nothing finite comes of the records.
         CheckpointError: `from_model` holds no sound model, or another one.
         SourceError: reading failed, or no record could be used.
+        TooManyBadRecords: more of the records were refused than `dead_letters.max_ratio` allows; nothing is fitted.
     """
     schema = schema_of(settings)
     model: MixtureOfExperts = model_from(settings)
     if from_model is not None:
         model = given_model(from_model, model, schema)
+        LOGGER.info(
+            "beginning at the parameters of %s; the %d events behind them are not learned again", from_model, model.n
+        )
     start = "warmup" if from_model is None else "model"
     batch.check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
     scores = ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(len(schema.targets))
     pipeline = Pipeline(model, schema, scores, is_given=from_model is not None)
     records = Tally()
-    target = ", ".join(schema.targets)
     with model.gathering():
         source = open_source(settings)
         try:
@@ -84,14 +89,33 @@ def fit_source(
                     return None
                 found = source.poll(POLL_SECONDS)
                 if found is not None:
-                    records.count(pipeline.process(found))
+                    records.count(pipeline.process(found), found)
                 if on_batch is not None:
                     on_batch(source.progress())
         finally:
             source.close()
-        records.require_learned(source_name, target)
-        LOGGER.info("fitting %s experts to %d rows", model.n_experts, records.outcomes["learned"])
+        records.require_learned(source_name, schema)
+        _judge(records, source_name, settings.dead_letters.max_ratio)
+        LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
         done = batch.fit_gathered(
             model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
         )
-    return FileFit(source_name, target, settings.learning_settings(), done, records)
+    return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)
+
+
+def _judge(records: Tally, source: str, max_ratio: float) -> None:
+    """Tell of what was refused: a model of the rest is not one of the file.
+
+    Raises:
+        TooManyBadRecords: it was more than this part of all records.
+    """
+    refused = records.outcomes["rejected"]
+    n = refused + records.outcomes["learned"] + records.outcomes["predicted_only"]
+    if refused > max_ratio * n:
+        raise TooManyBadRecords(
+            f"{source}: nothing was fitted, since {refused:,} of {n:,} records were refused, and "
+            f"dead_letters.max_ratio allows {max_ratio:g} of them {records.told()}. To fit the others all the same, "
+            "raise that setting (--set dead_letters.max_ratio=1)"
+        )
+    if refused:
+        LOGGER.warning("%s: not fitting %d of %d records: refused (%s)", source, refused, n, records.told_counts())

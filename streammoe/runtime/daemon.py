@@ -74,6 +74,8 @@ class Summary(NamedTuple):
     skipped: int
     pending: int
     expired: int
+    model_events: int
+    """Events that the model has learned: `learned`, and those that a model to begin with had learned before."""
     scores: dict[str, float | None]
     """``rmse``, ``log_loss`` and ``baseline_rmse``, or ``accuracy``, ``log_loss`` and ``baseline_accuracy``."""
     events_per_second: float
@@ -634,6 +636,7 @@ class Daemon:
             events=sum(counts.values()) + self._pending,
             **counts,
             pending=self._pending,
+            model_events=self.model.n,
             scores=self.scores.summary(),
             events_per_second=self._processed / max(seconds, 1e-9),
             checkpoint=self._path or (str(self._store.path(self._generation)) if self._generation else ""),

@@ -208,7 +208,8 @@ class Metrics:
         self._gauge("streammoe_model_events").set(model.n)
         self._gauge("streammoe_warming_up").set(model.is_warming_up)
         self._gauge("streammoe_step_size").set(model.step_size)
-        self._gauge("streammoe_drift_last_event").set(model.last_drift.n if model.last_drift else 0)
+        drift = model.last_drift
+        self._gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self._gauge("streammoe_convergence_residual").set(model.convergence_residual)
         self._publish_experts(model)
         done, total = progress or (0, 0)

@@ -355,6 +355,8 @@ def test_a_bad_row_is_named_and_nothing_is_changed():
     [
         (np.empty((0, 2)), np.empty(0), {}, ConfigError, "got no row with a target and a weight above 0"),
         (np.ones((4, 2)), np.ones(4), {"weights": np.zeros(4)}, ConfigError, "got no row"),
+        ([], [], {}, ConfigError, "X: got no rows; give at least one, with a target and a weight above 0"),
+        (pd.DataFrame({"a": []}), pd.Series([], dtype=float), {}, ConfigError, "got no row with a target"),
         (np.ones((4, 2)), np.ones(3), {}, InvalidEvent, "shape"),
         ([{"a": 1.0}] * 4, [1.0] * 3, {}, InvalidEvent, "got 4 events, 3 targets and 4 weights"),
         (
@@ -369,6 +371,21 @@ def test_a_bad_row_is_named_and_nothing_is_changed():
 def test_rows_that_cannot_be_used(X, y, more, error, said):
     with pytest.raises(error, match=said):
         batch.fit(regressor(), X, y, **more)
+
+
+def test_rows_that_cannot_support_the_model_are_told_of(caplog):
+    X, y = rows(30)
+    events = [{"a": a} for a in X[:, 0].tolist()]
+    batch.fit(regressor(), events, y)
+    assert not caplog.messages
+    batch.fit(regressor(), events[:7], y[:7])
+    (told,) = caplog.messages  # 1 · 2 of the gate, 2 · (2 + 1) of the experts
+    assert "7 rows were fitted by a model of 8 free numbers" in told
+    caplog.clear()
+    model = regressor()
+    model.set_columns(["a", "gone"])
+    batch.fit(model, events, y)
+    assert caplog.messages == ["no row holds a value of 'gone', so nothing was learned from it"]
 
 
 def test_rows_of_which_nothing_finite_comes(monkeypatch):

@@ -126,6 +126,19 @@ def test_check_config_knows_the_connectors_own_settings(call, config):
     assert "source.pth: unknown setting (from flag source.pth); did you mean path?" in done.stderr
 
 
+def test_check_config_warns_of_settings_without_effect(call, config):
+    idle = {"averaging_rate": 0.1, "drift_restart": 50, "max_experts": 9, "degrees_of_freedom": 3.0}
+    done = call(
+        "check-config", config, *[word for name, value in idle.items() for word in ("--set", f"model.{name}={value}")]
+    )
+    assert (done.exit_code, done.stdout) == (0, f"{config}: no errors\n")
+    assert len(done.stderr.splitlines()) == len(idle)
+    for name, value in idle.items():
+        assert f"WARNING model.{name} = {value} has no effect where " in done.stderr
+    done = call("check-config", config, "--set", "model.reseed=auto", "--set", "model.n_experts=1")
+    assert "model.reseed = 'auto' has no effect where model.n_experts = 1; set n_experts to 2 or more" in done.stderr
+
+
 def test_an_unknown_kind_of_source_names_those_there_are(call, config):
     done = call("check-config", config, "--set", "source.kind=kafak")
     assert done.exit_code == 2
@@ -423,6 +436,51 @@ def test_fit_prints_json_and_leaves_what_it_is_asked_for(call, data):
     assert (data / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_fit_tells_of_refused_records_and_of_what_it_fits(call, data):
+    done = call("fit", "many.csv", "--target", "y", "--ignore", "z", "--n-experts", 2, "--rounds", 1)
+    assert done.exit_code == 0
+    assert "WARNING many.csv: not fitting 1 of 301 records: refused (1 wrong_type)" in done.stderr
+    assert "fitting 2 experts to 300 rows" in done.stderr
+    assert re.search(r"^experts +2$", done.stdout, re.MULTILINE)
+
+
+def test_fit_says_up_to_how_many_experts_and_then_how_many(call, data):
+    auto = ["--n-experts", "auto", "--set", "model.max_experts=2", "--rounds", 1]
+    done = call("fit", "many.csv", "--target", "y", "--ignore", "z", *auto)
+    assert done.exit_code == 0, done.stderr
+    assert "fitting up to 2 experts to 300 rows" in done.stderr
+    assert re.search(r"^experts +[12] +chosen among 1 to 2$", done.stdout, re.MULTILINE)
+
+
+def test_fit_of_a_file_that_is_mostly_refused_ends_with_a_code_and_no_model(call, tmp_path):
+    sound, broken = [f"{i},{i % 3}" for i in range(40)], ["?,1"] * 39
+    (tmp_path / "half.csv").write_text("\n".join(["a,y", *sound, *broken, "2,x"]))
+    named = ["half.csv", "--target", "y", "--n-experts", 1, "--out", "m.model"]
+    assert call("fit", *named).exit_code == 0
+    (tmp_path / "m.model").unlink()
+    (tmp_path / "half.csv").write_text("\n".join(["a,y", *sound, *broken, "2,x", "3,x"]))
+    done = call("fit", *named)
+    assert (done.exit_code, done.stdout) == (5, "")
+    assert "error: half.csv: nothing was fitted, since 41 of 81 records were refused, and dead_letters" in done.stderr
+    assert "allows 0.5 of them (41 wrong_type). The first: field 'a' is '?'" in done.stderr
+    assert not (tmp_path / "m.model").exists()
+    assert call("fit", *named, "--set", "dead_letters.max_ratio=0.6").exit_code == 0
+    (tmp_path / "c.toml").write_text("""
+        source = { kind = "stdin", format = "csv" }
+        schema.target = "y"
+        dead_letters.max_ratio = 1.0
+    """)
+    assert call("fit", *named, "--config", "c.toml").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["fit", "evaluate"])
+def test_a_target_of_labels_is_answered_with_the_option_for_it(call, data, command):
+    done = call(command, "many.csv", "--target", "z")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "The first: field 'z' is 'odd'" in done.stderr
+    assert "a target that is a label asks for --classify" in done.stderr
+
+
 def test_every_option_of_fit_reaches_its_setting(call, data):
     options = {
         "--degree": 2,
@@ -474,9 +532,11 @@ def test_fit_goes_on_from_a_saved_model(call, data):
     asked = ["many.csv", "--target", "y", "--ignore", "z", *QUIET]
     first = call("fit", *asked, "--rounds", 1, "--tolerance", 0, "--out", "m.model", "--json")
     second = call("fit", *asked, "--from-model", "m.model", "--method", "mm", "--json")
+    told = call("fit", *asked, "--from-model", "m.model", "--rounds", 1, "--log-level", "info")
     assert second.exit_code == 0, second.stderr
     first, second = json.loads(first.stdout), json.loads(second.stdout)
     assert second["start"] == "model"
+    assert "beginning at the parameters of m.model; the 300 events behind them are not learned again" in told.stderr
     assert second["objective_at_start"] == pytest.approx(first["objective"], abs=1e-2)
     assert second["objective"] >= second["objective_at_start"]
     other = call("fit", *asked, "--from-model", "m.model", "--degree", 2)

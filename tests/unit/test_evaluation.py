@@ -279,7 +279,9 @@ def test_refused_records_are_counted_and_told(rows):
     [
         ("", "there are no records"),
         ("what?\n", "no event could be learned; records were refused (1 malformed)"),
-        ('{"a": 1}\n', "no record holds the target 'y'"),
+        ('{"a": 1}\n', "no record has a value of the target 'y', and the first one holds 'a'; name the target by"),
+        ('what?\n{"a": 1, "y": null}\n{"a": 1}\n', "the target 'y': in the first one that field is there, but empty"),
+        ('what?\n{"a": ""}\n{"a": 1, "y": null}\n', "records were refused (1 malformed, 1 wrong_type)"),
     ],
 )
 def test_a_file_of_which_nothing_is_learned_is_an_error(content, said):
@@ -287,6 +289,30 @@ def test_a_file_of_which_nothing_is_learned_is_an_error(content, said):
         stream.write(content)
     with pytest.raises(SourceError, match=re.escape(said)):
         run()
+
+
+def test_a_column_that_is_empty_everywhere_is_not_called_missing():
+    Path("d.csv").write_text("a,y\n1,\n2,\n")
+    with pytest.raises(SourceError, match="the target 'y': in the first one that field is there, but empty"):
+        run(file="d.csv")
+
+
+def test_weights_that_are_0_everywhere_are_what_is_named():
+    Path("d.csv").write_text("a,y,w\n1,1,0\n2,2,0\n")
+    with pytest.raises(SourceError, match="both a target and a weight above 0; the first one has the weight 0 in 'w'"):
+        run(file="d.csv", weight="w")
+
+
+def test_a_number_of_experts_that_is_yet_to_be_chosen_is_not_called_one(rows):
+    write("d.jsonl", rows)
+    waiting = run(n_experts="auto", warmup=5000)
+    assert "streammoe, up to 6 experts " in report.table(waiting)
+    assert json.loads(report.to_json(waiting))["n_experts"] is None
+    racing = run(n_experts="auto", warmup=200, overrides=["model.max_experts=2", "model.warmup_restarts=1"])
+    K = racing.model.chosen_n_experts
+    assert re.search(rf"^streammoe, {K} experts? ", report.table(racing), re.MULTILINE)
+    assert json.loads(report.to_json(racing))["n_experts"] == K
+    assert "2 candidates still race; the number of experts is that of the one in front" in report.table(racing)
 
 
 def test_a_run_that_is_stopped_has_results_so_far(rows):

@@ -21,6 +21,7 @@ from streammoe.settings import (
     Settings,
     learning_defaults,
     load,
+    without_effect,
 )
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -715,3 +716,33 @@ class TestKindsOfConnectors:
     def test_turned_off_they_need_not_be_taken_out(self, config: Path) -> None:
         found = self.load(config, "predictions.topic=out", "predictions.kind=none", "predictions.interval=0.5")
         assert found.predictions == NoPredictions(interval=0.5)
+
+
+# --- settings without effect ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("idle", "at_work"),
+    [
+        ({"max_experts": 8}, {"n_experts": "auto"}),
+        ({"reseed": "auto", "n_experts": 1}, {"n_experts": 2}),
+        ({"degrees_of_freedom": 3.0}, {"expert": "student_t"}),
+        ({"averaging_rate": 0.1}, {"averaging": "exponential"}),
+        ({"drift_restart": 50}, {"drift": "page_hinkley"}),
+        ({"warmup_restarts": 2, "warmup": 0, "standardize": False}, {"warmup": 100}),
+        ({"max_classes": 5}, {"kind": "classifier"}),
+    ],
+)
+def test_a_setting_that_another_leaves_nothing_to_do_is_told(idle: dict[str, Any], at_work: dict[str, Any]) -> None:
+    name = next(iter(idle))
+    (sentence,) = without_effect(Model(**idle))
+    assert sentence.startswith(f"model.{name} = ")
+    assert f"or leave {name} out" in sentence
+    assert without_effect(Model(**{**idle, **at_work})) == []
+
+
+@pytest.mark.parametrize(
+    "file", [CONFIG / "default.toml", *sorted((CONFIG / "examples").glob("*.toml"))], ids=lambda p: p.name
+)
+def test_our_own_files_set_nothing_without_effect(file: Path) -> None:
+    assert without_effect(Model(**tomllib.loads(file.read_text()).get("model", {}) | {"schedule": Power()})) == []

@@ -181,6 +181,14 @@ class TestFixedClasses:
         model.learn_one({"x": 1.0}, "b")
         assert list(model.predict_proba_one({"x": 1.0})) == ["a", "b", "c"]
 
+    def test_a_list_of_them_is_as_good_as_a_tuple(self):
+        model = MoEClassifier(**QUICK, classes=["b", "a"])
+        assert model.class_labels == ["b", "a"]
+        clone = model.clone()
+        assert (clone.classes, clone.class_labels) == (("b", "a"), ["b", "a"])
+        assert model.clone({"classes": [3, 1, 2]}).class_labels == [3, 1, 2]
+        assert model.state_digest() == MoEClassifier(**QUICK, classes=("b", "a")).state_digest()
+
     @pytest.mark.parametrize("n", [0, 20, 150])
     def test_another_one_is_refused(self, n):
         model = trained(n, classes=tuple("abcd"))
@@ -538,7 +546,6 @@ class TestArguments:
         [
             ("classes", ("a",)),
             ("classes", ("a", "a")),
-            ("classes", ["a", "b"]),
             ("classes", "ab"),
             ("classes", (None, "a")),
             ("classes", (True, 1)),

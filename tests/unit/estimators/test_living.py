@@ -377,8 +377,18 @@ def test_what_is_no_expert_is_refused_in_words(expert):
 
 
 def test_settings_that_may_change_are_held_to_their_rules():
-    model = MoERegressor(2)
-    for change, value in ((model.set_reseed, "x"), (model.set_range_factor, -1.0), (model.set_range_factor, np.nan)):
-        with pytest.raises(ConfigError, match=r"got|not known"):
+    model = MoERegressor(2, categorical=("c",))
+    for change, value, said in (
+        (model.set_reseed, "x", "reseed: 'x' is not known"),
+        (model.set_range_factor, -1.0, "range_factor: got -1.0"),
+        (model.set_range_factor, np.nan, "range_factor: got nan"),
+        (model.set_max_levels, 0, "max_levels: got 0; it must be a whole number ≥ 1"),
+    ):
+        with pytest.raises(ConfigError, match=said) as refused:
             change(value)
-    assert (model.reseed, model.range_factor) == ("off", 1e6)
+        assert len(refused.value.problems) == 1
+    assert (model.reseed, model.range_factor, model.max_levels) == ("off", 1e6, 64)
+    model.set_max_levels(2)
+    for level in "abc":
+        model.learn_one({"c": level}, 1.0)
+    assert (model.max_levels, model.n_expert_features) == (2, 1 + 2)

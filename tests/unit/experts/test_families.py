@@ -3,7 +3,7 @@ import pytest
 
 from streammoe import schedules
 from streammoe.engine import mm
-from streammoe.experts import families
+from streammoe.experts import Parameters, families
 from tests.unit.cases import CASES, HEAVY, draw, options
 
 
@@ -15,6 +15,14 @@ def test_every_module_with_a_family_is_found_under_its_own_name():
         "laplace": "laplace",
         "student_t": "student_t",
     }
+
+
+def test_copied_parameters_share_nothing():
+    theta = Parameters(np.zeros((1, 2)), np.ones((2, 1, 3)), np.full((2, 1), 4.0))
+    copied = theta.copied()
+    for mine, its in zip(theta, copied, strict=True):
+        assert mine.tolist() == its.tolist()
+        assert not np.shares_memory(mine, its)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -66,13 +66,16 @@ def fitted(kind=MoERegressor, n=FIRST, targets=None, names=("a", "b"), **argumen
 
 
 @pytest.mark.parametrize("n", [50, FIRST], ids=["warming up", "learned"])
-def test_it_goes_on_as_if_it_had_learned_all_of_it_itself(n):
+def test_it_goes_on_as_if_it_had_learned_all_of_it_itself(n, caplog):
     fitted(n=n)
     write("data.csv", range(n, EVENTS))
-    found = run(from_model=MODEL)
+    with caplog.at_level(logging.INFO, "streammoe.assembly"):
+        found = run(from_model=MODEL)
+    assert f"the model of {MODEL}, which has learned {n} events; counts begin at 0" in caplog.text
     whole = run("source.path=all.csv", "checkpoint.dir=whole")
     assert found.state_digest == whole.state_digest
-    assert (found.learned, describe_checkpoint(STATE)["n"]) == (EVENTS - n, EVENTS)
+    assert (found.learned, found.model_events) == (EVENTS - n, EVENTS)
+    assert describe_checkpoint(STATE)["n"] == whole.model_events == whole.learned == EVENTS
 
 
 def test_the_model_is_kept_before_anything_is_read(monkeypatch):
