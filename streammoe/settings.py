@@ -438,6 +438,7 @@ def without_effect(model: Model) -> list[str]:
     rules = [
         ("max_experts", fixed, "n_experts", "'auto'"),
         ("reseed", model.n_experts == 1, "n_experts", "2 or more"),
+        ("top_k", fixed and int(model.n_experts) <= (model.top_k or 0), "n_experts", "more"),
         ("degrees_of_freedom", model.expert != "student_t", "expert", "'student_t'"),
         ("averaging_rate", model.averaging != "exponential", "averaging", "'exponential'"),
         ("drift_restart", model.drift == "off", "drift", "'page_hinkley'"),
