@@ -27,8 +27,8 @@ COLDEST = 0.3
 """Power of the responsibilities that an annealed start begins with; it rises to 1 over 60 % of its rounds."""
 
 ITERATES_A_ROW = 0.5
-"""How many iterates of the served average each row of a buffer counts for: its fit knows more than the raw iterates
-that come next, which swing with single events. 1 would be as good where its optimum is the best one."""
+"""How many iterates of the served average a fit counts for, by rows beyond its parameters: it knows more than the raw
+iterates that come next, which swing with single events, unless it had hardly more rows than parameters."""
 
 
 class Buffer(NamedTuple):
@@ -197,4 +197,13 @@ def settled(em: Em, theta: Parameters) -> MMState:
         prior=prior,
         n=n,
         prior_weight=prior.strength / total,
-    )._replace(n_average=np.array([max(int(ITERATES_A_ROW * n), 1)]))
+    )._replace(n_average=np.array([_iterates(em, theta)]))
+
+
+def _iterates(em: Em, theta: Parameters) -> int:
+    """How many iterates of the served average a fit counts for; features that are always 0 have no parameters."""
+    W, R, _, _ = em.buffer
+    K, N, _ = theta.experts.shape
+    p_w, p_v = (int(np.any(X != 0.0, axis=0).sum()) for X in (W, R))
+    free = (K - 1) * p_w + K * N * p_v + theta.variances.size
+    return max(int(ITERATES_A_ROW * (len(W) - free)), 1)

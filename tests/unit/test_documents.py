@@ -1,5 +1,6 @@
 """What the documents say of tests and files must be true."""
 
+import doctest
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROMISES = {"kafka.md": "What happens when", "delivery.md": "What happens when", "reliability.md": "What is promised"}
 """Documents with a table of what is promised, and its title; the last column names tests."""
+DOCUMENTS = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
 
 
 def rows(document):
@@ -32,7 +34,23 @@ def test_each_failure_names_the_test_that_shows_it(document):
             assert re.search(rf"^( *def {name}\(|{name} = )", source, re.MULTILINE), (path, name)
 
 
-@pytest.mark.parametrize("document", sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"]), ids=lambda path: path.name)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if ">>> " in path.read_text(encoding="utf-8")], ids=lambda path: path.name
+)
+def test_examples_print_what_they_show(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = doctest.testfile(
+        str(document),
+        module_relative=False,
+        optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
+        encoding="utf-8",
+    )
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document):
     text = document.read_text(encoding="utf-8")
     for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
