@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streammoe.engine.state import MMState
+from streammoe.kernels.linalg import VANISHED
 from streammoe.types import FloatArray
 
 LEAST_EIGENVALUE = 1e-14
@@ -26,17 +27,17 @@ def prior_gain(state: MMState) -> float:
         state: one mixture; it is not changed. That of events with weights is per event of weight 1 on average.
 
     Returns:
-        0 for one expert, and for experts without variances; below 0 at most by as little as the formula is inexact.
+        Never below 0: where the division has cost something, that is not refunded. 0 for one expert, without
+        a prior, and for experts without variances.
     """
     K = len(state.masses)
-    if K == 1 or not state.variances.size:
+    if K == 1 or not state.variances.size or not state.prior_weight[0]:
         return 0.0
     parts = _prior_parts(state)
     factors = 1.0 + (K * state.masses / state.masses.sum() - 1.0)[:, None] * parts
-    # An expert that never works may have a factor of 0 to rounding; its mass is as small.
-    factors = np.maximum(factors, np.finfo(float).tiny)
+    factors = np.maximum(factors, VANISHED)  # it may be 0 to rounding where there is hardly any mass
     gains = 0.5 * (np.log(factors) + (1.0 - parts) * (1.0 / factors - 1.0))
-    return float(state.masses @ gains.sum(axis=1))
+    return max(float(state.masses @ gains.sum(axis=1)), 0.0)
 
 
 def _prior_parts(state: MMState) -> FloatArray:
@@ -44,16 +45,17 @@ def _prior_parts(state: MMState) -> FloatArray:
 
     m_k σ²_k is what the events leave unexplained, and ρ/K (σ²_0 + (Υ_k − Υ_0) Λ (Υ_k − Υ_0)ᵀ).
     """
-    K = len(state.masses)
     apart = state.experts - state.prior_experts
-    spreads = np.einsum("kqj,j,kcj->kqc", apart, state.prior_expert_gram, apart) + np.diag(state.prior_variances)
-    spreads *= (state.prior_weight[0] / (K * state.masses))[:, None, None]
+    amounts = state.prior_weight[0] / (len(state.masses) * state.masses)
     if state.variances.ndim == 2:
-        return np.clip(np.einsum("kqq->kq", spreads) / state.variances, 0.0, 1.0)
+        spreads = state.prior_variances + (apart * apart) @ state.prior_expert_gram
+        plain: FloatArray = np.clip(amounts[:, None] * spreads / state.variances, 0.0, 1.0)
+        return plain
+    scatters = np.diag(state.prior_variances) + (apart * state.prior_expert_gram) @ apart.transpose(0, 2, 1)
     deviations = np.sqrt(np.einsum("kqq->kq", state.variances))
     units = deviations[:, :, None] * deviations[:, None, :]
+    # No entry of the prior's part is larger than the whole, but for rounding.
+    parts = np.clip(amounts[:, None, None] * scatters / units, -1.0, 1.0)
     values, vectors = np.linalg.eigh(state.variances / units)
     whitening = vectors / np.sqrt(np.maximum(values, LEAST_EIGENVALUE))[:, None, :]
-    # The prior's part is no larger than the whole, but for rounding.
-    parts = np.clip(spreads / units, -1.0, 1.0)
     return np.clip(np.linalg.eigvalsh(whitening.transpose(0, 2, 1) @ parts @ whitening), 0.0, 1.0)
