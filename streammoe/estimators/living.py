@@ -85,6 +85,7 @@ class Living(Starting):
     def _go_on(self, race: Race) -> None:
         """Charge the candidates for the events since the last time, and decide when all have been learned."""
         if race.expert < 0:
+            # A file may speak of a race that is to begin yet: nothing is owed for that, nor refunded.
             race.charge(min(CHARGE_EVERY, max(self.n - race_start(race.until), 0)))
             self._start_race(race)
         if self.n == race.until:
