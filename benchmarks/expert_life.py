@@ -164,6 +164,45 @@ def choice(seeds: int, events: int) -> list[list[object]]:
     return rows
 
 
+QUIET = 4_000
+"""Events of the streams without noise: some more than the longest race."""
+FAR = np.array([10.0, -20.0, 30.0])
+"""Where three inputs of deviation 1 have their means."""
+NOISELESS: dict[str, tuple[int, Any]] = {
+    "always 3": (1, lambda X: np.full(len(X), 3.0)),
+    "2x − y": (1, lambda X: 2.0 * X[:, 0] - X[:, 1]),
+    "|x|": (2, lambda X: np.abs(X[:, 0])),
+    "y sign x": (2, lambda X: X[:, 1] * np.sign(X[:, 0])),
+    "max(x, y, z)": (3, lambda X: X.max(axis=1)),
+    "|x| + 2|y|": (4, lambda X: np.abs(X[:, 0]) + 2.0 * np.abs(X[:, 1])),
+}
+"""How many experts say it exactly, but for the gate's width, and the function of three inputs."""
+
+
+def choice_without_noise(seeds: int) -> list[list[object]]:
+    """One row for each function and each place of the inputs, with how many are found for each deviation of noise."""
+    rows = []
+    for title, (K, function) in NOISELESS.items():
+        for place, center, scaled in (
+            ("around 0", 0.0, False),
+            ("far off", FAR, False),
+            ("far off, scaled", FAR, True),
+        ):
+            tallies = []
+            for noise in (0.0, 0.001, 0.01, 0.03):
+                found = Counter[int]()
+                for seed in range(seeds):
+                    rng = np.random.default_rng(seed)
+                    X = rng.normal(size=(QUIET, 3))
+                    model = MoERegressor("auto", standardize=scaled)
+                    model.learn_array(X + center, function(X) + noise * rng.normal(size=QUIET))
+                    found[int(model.chosen_n_experts or 0)] += 1
+                tallies.append(", ".join(f"{n}: {times}" for n, times in sorted(found.items())))
+            print(f"{title}, {place}: {tallies}", file=sys.stderr, flush=True)
+            rows.append([title, K, place, *tallies])
+    return rows
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -181,7 +220,10 @@ def main(argv: list[str] | None = None) -> None:
     print(table(headers, harm(seeds, events)), "\n")
     print('n_experts = "auto" beside the right number: RMSE over the oracle\'s, and seconds for all events')
     headers = ["stream", "true K", "found", "right K", "auto", "s, right K", "s, auto", "target", "verdict"]
-    print(table(headers, choice(seeds, events)))
+    print(table(headers, choice(seeds, events)), "\n")
+    print(f'n_experts = "auto" with little noise or none, {QUIET:,} events: how many were found in how many streams')
+    headers = ["function", "true K", "inputs", "no noise", "0.001", "0.01", "0.03"]
+    print(table(headers, choice_without_noise(seeds)))
 
 
 if __name__ == "__main__":

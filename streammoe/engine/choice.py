@@ -10,6 +10,7 @@ import numpy as np
 
 from streammoe.engine import mm
 from streammoe.engine.em import Buffer
+from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.experts import Family
 
@@ -27,12 +28,22 @@ class Entrant(NamedTuple):
 
     state: MMState
     total: float
-    """−log-likelihood of the buffer, and ½ log n for each parameter, n being the events at the end of the race."""
+    """−log-likelihood of the buffer, what the division of the prior has gained of it, and ½ log n for each parameter,
+    n being the events at the end of the race."""
 
 
 def race_length(n: int) -> int:
     """Events after a warm-up of n until a race is decided."""
     return max(RACE_PER_BUFFER * n, SHORTEST_RACE)
+
+
+def race_start(until: int) -> int:
+    """The events of the warm-up whose race is decided at a count.
+
+    >>> [race_start(n + race_length(n)) for n in (0, 400, 1000, 5000)]
+    [0, 400, 1000, 5000]
+    """
+    return min(until // (RACE_PER_BUFFER + 1), until - SHORTEST_RACE)
 
 
 def n_parameters(family: Family, n_experts: int, n_outputs: int, p_w: int, p_v: int) -> int:
@@ -79,8 +90,9 @@ def entrants(
             problem = error
             continue
         scores, _ = mm.score(family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
+        loss = float(np.sum(buffer.weights * scores.losses)) + len(buffer.W) * prior_gain(state)
         penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
-        found.append(Entrant(state, float(np.sum(buffer.weights * scores.losses)) + penalty))
+        found.append(Entrant(state, loss + penalty))
         best = min(range(len(found)), key=lambda at: found[at].total)
         if len(found) - best > PATIENCE:
             break

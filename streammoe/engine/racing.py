@@ -8,11 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.state import MMState, copy_array, copy_state
 from streammoe.experts import Family
 from streammoe.kernels.state import LearningOptions, Trace
 from streammoe.schedules import Steps
 from streammoe.types import FloatArray, IntArray
+
+CHARGE_EVERY = 100
+"""Events after which candidates pay for what the division of the prior has gained them."""
 
 
 class Runner(NamedTuple):
@@ -29,7 +33,7 @@ class Race:
     Attributes:
         runners: the candidates; earlier ones win ties.
         totals: (len(runners),) −log-likelihood of the events since the start, each predicted before it was learned, on
-            top of what each candidate began with.
+            top of what each candidate began with, and of what it was charged.
         until: events learned at which it is decided.
         expert: where the last candidate is the first with an expert begun anew, which one; else −1.
     """
@@ -43,6 +47,16 @@ class Race:
     def leader(self) -> Runner:
         """The candidate that has cost least so far."""
         return self.runners[int(self.totals.argmin())]
+
+    def due(self, n: int) -> int:
+        """The next count after n at which candidates are charged, or the race decided."""
+        if self.expert >= 0:
+            return self.until
+        return self.until - (self.until - n - 1) // CHARGE_EVERY * CHARGE_EVERY
+
+    def charge(self, n_events: int) -> None:
+        """Let candidates of different numbers of experts pay for what the prior has gained them in the last events."""
+        self.totals = self.totals + [n_events * prior_gain(runner.state) for runner in self.runners]
 
     def learn(
         self,

@@ -6,9 +6,9 @@ import logging
 
 import numpy as np
 
-from streammoe.engine.choice import n_parameters
+from streammoe.engine.choice import n_parameters, race_start
 from streammoe.engine.life import Life, costliest, idle, life
-from streammoe.engine.racing import Race, Runner
+from streammoe.engine.racing import CHARGE_EVERY, Race, Runner
 from streammoe.engine.reseeding import reseeded
 from streammoe.engine.state import copy_state
 from streammoe.errors import ConfigError
@@ -73,15 +73,23 @@ class Living(Starting):
 
     def _next_event(self) -> int:
         """The count of learned events at which something is due."""
-        look = next_look(self.n)
-        return look if self._race is None else self._race.until
+        return next_look(self.n) if self._race is None else self._race.due(self.n)
 
     def _happen(self) -> None:
         """What is due at this count."""
         if self._race is not None:
-            self._decide(self._race)
+            self._go_on(self._race)
         elif self._state is not None and len(self._state.masses) > 1:
             self._look(self._state)
+
+    def _go_on(self, race: Race) -> None:
+        """Charge the candidates for the events since the last time, and decide when all have been learned."""
+        if race.expert < 0:
+            # A file may speak of a race that is to begin yet: nothing is owed for that, nor refunded.
+            race.charge(min(CHARGE_EVERY, max(self.n - race_start(race.until), 0)))
+            self._start_race(race)
+        if self.n == race.until:
+            self._decide(race)
 
     def _look(self, state: MMState) -> None:
         found = life(self._family, state, self._options)

@@ -41,6 +41,8 @@ def small_counts():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("streammoe.engine.choice.SHORTEST_RACE", 40)
         patch.setattr("streammoe.engine.choice.RACE_PER_BUFFER", 1)
+        patch.setattr("streammoe.engine.racing.CHARGE_EVERY", 15)
+        patch.setattr("streammoe.estimators.living.CHARGE_EVERY", 15)
         patch.setattr("streammoe.estimators.living.FIRST_LOOK", 32)
         patch.setattr("streammoe.estimators.living.SHORTEST_TRIAL", 20)
         # So that experts are always idle, and trials won now and then.

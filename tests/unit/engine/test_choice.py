@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe.engine import mm
-from streammoe.engine.choice import ENTRANTS, SHORTEST_RACE, entrants, n_parameters, race_length
+from streammoe.engine.choice import ENTRANTS, SHORTEST_RACE, entrants, n_parameters, race_length, race_start
 from streammoe.engine.em import Buffer
 from streammoe.engine.state import UnsoundError
 from streammoe.experts import families
@@ -70,5 +70,13 @@ def test_fits_of_which_nothing_finite_comes_are_left_out():
         chosen(fit, most=1)
 
 
+def test_what_the_prior_has_gained_an_entrant_is_added_to_its_cost(monkeypatch):
+    plain = chosen(lambda K: start(K, 1.0), most=2)
+    monkeypatch.setattr("streammoe.engine.choice.prior_gain", lambda state: 0.25 * len(state.masses))
+    for before, after in zip(plain, chosen(lambda K: start(K, 1.0), most=2), strict=True):
+        assert after.total - before.total == pytest.approx(80 * 0.25 * len(after.state.masses))
+
+
 def test_a_race_is_longer_after_a_longer_warm_up():
     assert (race_length(10), race_length(SHORTEST_RACE)) == (SHORTEST_RACE, 2 * SHORTEST_RACE)
+    assert all(race_start(n + race_length(n)) == n for n in range(0, 3 * SHORTEST_RACE, 7))

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from streammoe.engine import mm
-from streammoe.engine.racing import Race, Runner
+from streammoe.engine.prior_gain import prior_gain
+from streammoe.engine.racing import CHARGE_EVERY, Race, Runner
 from streammoe.experts import families
 from streammoe.schedules import Power
 
@@ -83,6 +84,30 @@ def test_no_rows_are_nothing():
 def test_earlier_candidates_win_ties():
     raced = race((1.0, 1.0, 1.0))
     assert raced.leader() is raced.runners[0]
+
+
+def test_candidates_are_charged_at_counts_that_end_with_the_last():
+    raced = Race([runner(1), runner(2)], np.zeros(2), 1_030)
+    counts = [raced.due(0)]
+    while counts[-1] < raced.until:
+        counts.append(raced.due(counts[-1]))
+    assert counts == [30, *range(30 + CHARGE_EVERY, 1_031, CHARGE_EVERY)]
+    assert {raced.due(n) for n in range(130, 230)} == {230}
+    about_one = Race([runner(2), runner(2)], np.zeros(2), 1_030, 0)
+    assert about_one.due(0) == 1_030
+
+
+def test_each_pays_for_what_its_own_prior_has_gained():
+    raced = race()
+    raced.runners[1].state.masses[:] = [0.9, 0.05, 0.05]
+    expected = [40 * prior_gain(each.state) for each in raced.runners]
+    assert expected[1] > expected[0] == 0.0
+    before = raced.copy()
+    raced.charge(40)
+    assert raced.totals.tolist() == (np.array([0.0, 0.0, 5.0]) + expected).tolist()
+    assert before.totals.tolist() == [0.0, 0.0, 5.0]
+    raced.charge(0)
+    assert raced.totals.tolist() == (np.array([0.0, 0.0, 5.0]) + expected).tolist()
 
 
 def test_a_copy_shares_nothing():

@@ -225,6 +225,61 @@ def test_one_expert_is_enough_where_there_is_one():
     assert (model.chosen_n_experts, model.n_candidates) == (1, 1)
 
 
+NOISELESS = {
+    "a line": (2.0 * X[:, 0] - X[:, 1], 1),
+    "always the same": (np.full(len(X), 3.0), 1),
+    "always 0": (np.zeros(len(X)), 1),
+    "two lines": (np.abs(X[:, 0]), 2),
+    "two lines, noise far below what the prior leaves": (np.abs(X[:, 0]) + 1e-3 * RNG.normal(size=len(X)), 2),
+    "two lines, noise as large as what the prior leaves": (np.abs(X[:, 0]) + 0.02 * RNG.normal(size=len(X)), 2),
+}
+
+
+@pytest.mark.parametrize("target", NOISELESS)
+@pytest.mark.parametrize("more", [{}, {"batch_size": 8}], ids=["one by one", "in groups"])
+def test_without_noise_there_are_no_more_experts_than_it_takes(target, more):
+    y, n_experts = NOISELESS[target]
+    model = MoERegressor("auto", **{**AUTO, "max_experts": 4}, **more)
+    model.learn_array(X[:2_500], y[:2_500])
+    assert (model.chosen_n_experts, model.n_candidates) == (n_experts, 1)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_nor_with_several_targets(covariance):
+    model = MoEMultiTargetRegressor("auto", covariance=covariance, **AUTO)
+    model.learn_array(X[:2_500], np.column_stack([2.0 * X[:2_500, 0] - X[:2_500, 1], X[:2_500, 2]]))
+    assert (model.chosen_n_experts, model.n_candidates) == (1, 1)
+
+
+def test_with_noise_the_division_of_the_prior_changes_nothing_but_totals(chosen, monkeypatch):
+    monkeypatch.setattr("streammoe.engine.choice.prior_gain", lambda state: 0.0)
+    monkeypatch.setattr("streammoe.engine.racing.prior_gain", lambda state: 0.0)
+    model = MoERegressor("auto", **AUTO)
+    model.learn_array(X[:1_000], Y[:1_000])
+    totals = model._race.totals
+    np.testing.assert_allclose(racing(chosen)._race.totals, totals, atol=2.0)
+    model.learn_array(X[1_000:4_000], Y[1_000:4_000])
+    assert model.state_digest() == chosen[0].state_digest()
+
+
+@pytest.mark.parametrize("cuts", [[1_029], [1_030, 1_031, 1_129, 1_131], [500, 3_000]])
+def test_a_race_that_is_charged_is_saved_and_goes_on_bit_for_bit(cuts, tmp_path):
+    """The race takes 2,020 events, so the first charge is for 20; totals are in the digest while it lasts."""
+    whole, parts = (MoERegressor("auto", **{**AUTO, "warmup": 1_010}) for _ in range(2))
+    y = np.abs(X[:, 0])
+    whole.learn_array(X[:3_029], y[:3_029])
+    assert whole.n_candidates == 3
+    for part in np.split(np.arange(3_029), cuts):
+        parts.learn_array(X[part], y[part])
+        parts.save(tmp_path / "model")
+        parts = load(tmp_path / "model")
+    assert parts.state_digest() == whole.state_digest()
+    for model in (whole, parts):
+        model.learn_array(X[3_029:3_100], y[3_029:3_100])
+    assert parts.state_digest() == whole.state_digest()
+    assert (parts.chosen_n_experts, parts.n_candidates) == (2, 1)
+
+
 def test_amid_a_race_the_best_so_far_speaks(chosen):
     model = racing(chosen)
     assert model.n_candidates == 3
