@@ -75,15 +75,16 @@ def startup(seeds: int, events: int) -> Picture:
     runs = {
         "warm-up (default, 420 events)": [_predicted(stream, 2) for stream in streams],
         "warmup=0": [_predicted(stream, 2, warmup=0) for stream in streams],
-        "oracle": [stream.truth for stream in streams],
     }
-    y = np.array([stream.y for stream in streams])
+    truth = np.array([stream.truth for stream in streams])
     for (name, predictions), style in zip(runs.items(), LINES, strict=False):
-        sums = np.cumsum(((np.array(predictions) - y) ** 2).mean(axis=0))
+        sums = np.cumsum(((np.array(predictions) - truth) ** 2).mean(axis=0))
         moving = np.sqrt((sums[window:] - sums[:-window]) / window)
         left.plot(np.arange(window, events)[::20], moving[::20], label=name, linewidth=1.5, **_line(style))
-    left.set(title="two experts", xlabel="events", ylabel=f"RMSE of the last {window} predictions", yscale="log")
-    _plain(left, "y", (0.3, 0.5, 1.0, 2.0))
+    left.set(title="two experts", xlabel="events", xscale="log", yscale="log")
+    left.set_ylabel(f"RMSE to the truth, last {window} predictions")
+    _plain(left, "y", (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0))
+    _plain(left, "x", (500, 1000, 2000, 5000, 10_000, 20_000))
     left.legend(fontsize=8)
     rows = []
     for (title, (make, n_experts)), style in zip(MIXTURES.items(), LINES, strict=False):
