@@ -52,6 +52,11 @@ class Core(Outputs):
         return 0 if self._warm_up is None else self._warm_up.count
 
     @property
+    def _is_buffering(self) -> bool:
+        """Whether learned rows go into a buffer."""
+        return self._gathers or self._state is None
+
+    @property
     def fields(self) -> list[Any]:
         """Names of what events hold, in the order of raw rows; without categories and times, `feature_names`."""
         return list(self._encoder.fields)
@@ -183,6 +188,8 @@ class Core(Outputs):
             self._start(change(self._state))
         else:
             self._options = self._new_options()
+            if self._warm_up is not None and self._warm_up.interim is not None:
+                self._warm_up.interim.change(lambda state: self._runner(change(state)))
 
     def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""

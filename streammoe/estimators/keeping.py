@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from streammoe.engine.drift import DriftWatch
+from streammoe.engine.interim import Interim
 from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, restored_state, state_arrays
 from streammoe.engine.warming import WarmUp
@@ -138,9 +139,18 @@ class Keeping(Core):
             n_fields = len(self._encoder.fields)
             self._warm_up = WarmUp.from_arrays(self._family, arrays, n_outputs=Q, n_fields=n_fields, p_v=p_v)
             self._encoder.check_rows(self._warm_up.X)
+            if "warmup.totals" in arrays:
+                self._warm_up.interim = self._restored_interim(arrays, self._warm_up.count)
         # Checkpoints of version 0.1 know no experts that begin anew.
         given = {"diagnostics.reseeds": self._reseeds, **arrays}
         self._reseeds = array_of(given, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
+
+    def _restored_interim(self, arrays: Mapping[str, AnyArray], count: int) -> Interim:
+        """The mixture of a warm-up that has buffered so many events."""
+        runner = self._runner(self._restored_state(arrays, "warmup.interim"))
+        n = int(runner.state.n[0])
+        must_be(n == count, f"array warmup.interim.n speaks of {n} events, and {count} are in the buffer")
+        return Interim(runner, array_of(arrays, "warmup.totals", "float64", (2,)).copy())
 
     def _restored_state(self, arrays: Mapping[str, AnyArray], place: str) -> MMState:
         K = self.most_experts

@@ -9,6 +9,7 @@ import numpy as np
 
 from streammoe.engine import choice, em, mm, warmup
 from streammoe.engine.choice import Entrant
+from streammoe.engine.interim import MOST_ROUNDS, RESTARTS, Interim, next_fit
 from streammoe.engine.racing import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
@@ -31,6 +32,45 @@ class Starting(Core):
         n_rows = self._family.n_rows(self._n_outputs)
         shape = warmup.Shape(self.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
         return warmup.default_size(self._family, shape)
+
+    def _next_fit(self, warm_up: WarmUp) -> int:
+        """The count of buffered events at which they are fitted next."""
+        size = self._warm_up_size()
+        # Of one expert there is nothing to fit, and how many there are is only chosen in the end.
+        if self._gathers or self.most_experts == 1 or self.is_choosing:
+            return size
+        return next_fit(warm_up.count, size)
+
+    def _fit_buffered(self, warm_up: WarmUp) -> None:
+        """The fit that is due at this count."""
+        if warm_up.count >= self._warm_up_size():
+            self._end_warm_up(warm_up)
+        else:
+            self._fit_meanwhile(warm_up)
+
+    def _fit_meanwhile(self, warm_up: WarmUp) -> None:
+        """Fit a mixture to what is buffered so far, at little cost, for the time until the buffer is full."""
+        buffer = self._buffer(*warm_up.rows())
+        try:
+            state = self._fit(buffer, self.most_experts, restarts=RESTARTS, most_rounds=MOST_ROUNDS)
+        except UnsoundError as error:
+            warm_up.interim = None
+            LOGGER.info("warm-up: nothing finite comes of a fit to %d events (%s)", warm_up.count, error)
+            return
+        warm_up.interim = Interim(self._runner(state))
+        LOGGER.info("warm-up: a mixture fitted to %d events predicts where it does better", warm_up.count)
+
+    def _fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, most_rounds: float = np.inf) -> MMState:
+        return warmup.fit(
+            self._family,
+            buffer,
+            n_experts=n_experts,
+            n_outputs=self._n_outputs,
+            restarts=restarts,
+            seed=self.seed,
+            options=self._new_options(n_experts),
+            most_rounds=most_rounds,
+        )
 
     def _end_warm_up(self, warm_up: WarmUp) -> None:
         X, Y, weights = warm_up.rows()
@@ -89,15 +129,7 @@ class Starting(Core):
         buffer = self._buffer(X, Y, weights)
 
         def fit(n_experts: int) -> MMState:
-            return warmup.fit(
-                self._family,
-                buffer,
-                n_experts=n_experts,
-                n_outputs=self._n_outputs,
-                restarts=self.warmup_restarts,
-                seed=self.seed,
-                options=self._new_options(n_experts),
-            )
+            return self._fit(buffer, n_experts, restarts=self.warmup_restarts)
 
         if not self.is_choosing:
             return [Entrant(fit(self.most_experts), 0.0)]
