@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from streammoe.engine.interim import Interim
 from streammoe.engine.mm import Scores, joined, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
@@ -20,11 +19,7 @@ SCALE_EVENTS = 20
 
 
 class WarmUp:
-    """Rows kept for the batch fit, in raw numbers (NaN = missing), and a recursive fit of one expert to them.
-
-    Attributes:
-        interim: a mixture fitted to some of the rows, in a long warm-up; its owner lets it learn.
-    """
+    """Rows kept for the batch fit, in raw numbers (NaN = missing), and a recursive fit of one expert to them."""
 
     def __init__(self, family: Family, n_outputs: int, p_v: int, recursive: MMState | None = None) -> None:
         self.family = family
@@ -33,20 +28,9 @@ class WarmUp:
         self.Y = np.empty((0, family.n_targets(n_outputs)))
         self.weights = np.empty(0)
         self.count = 0
-        self.interim: Interim | None = None
         self.recursive: MMState = recursive or random_start(
             family, n_experts=1, p_w=p_v, p_v=p_v, n_outputs=n_outputs, prior_strength=PRIOR_STRENGTH, seed=0
         )
-
-    @property
-    def serves_mixture(self) -> bool:
-        """Whether the mixture predicts now, rather than the one expert."""
-        return self.interim is not None and self.interim.leads
-
-    @property
-    def served(self) -> MMState:
-        """The state that predicts now."""
-        return self.interim.runner.state if self.interim is not None and self.interim.leads else self.recursive
 
     def learn(self, X: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> Scores:
         """Keep rows that have a target, and predict, score and learn all of them with one expert.
@@ -115,7 +99,6 @@ class WarmUp:
         """One to go back to; it shares the buffer, whose first `count` rows never change."""
         other = copy.copy(self)
         other.recursive = copy_state(self.recursive, spare)
-        other.interim = self.interim and self.interim.copy()
         return other
 
     def rows(self) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -141,11 +124,7 @@ class WarmUp:
         kept = dict(zip(("warmup.X", "warmup.Y", "warmup.weights"), self.rows(), strict=True))
         for rows in kept.values():
             rows.flags.writeable = False  # they are never written again, so nobody needs a copy of them
-        arrays = {**kept, **state_arrays(self.recursive, "warmup.recursive")}
-        if self.interim is not None:
-            arrays["warmup.totals"] = self.interim.totals
-            arrays |= state_arrays(self.interim.runner.state, "warmup.interim")
-        return arrays
+        return {**kept, **state_arrays(self.recursive, "warmup.recursive")}
 
     @classmethod
     def from_arrays(

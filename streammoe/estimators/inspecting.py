@@ -101,4 +101,4 @@ class Inspecting(Stepping):
         """Whether every number in the state is finite; anything else is a bug."""
         if self._state is not None:
             return is_finite(self._state)
-        return self._warm_up is None or is_finite(self._warm_up.served)
+        return self._warm_up is None or is_finite(self._warm_up.recursive)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
 
 import numpy as np
 
 from streammoe.engine import mm
-from streammoe.engine.state import UnsoundError
+from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
+from streammoe.estimators.interim import in_units
 from streammoe.estimators.watching import Watching
+from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
 from streammoe.types import FloatArray
 
@@ -55,30 +56,22 @@ class Stepping(Watching):
         """The same in the warm-up where nothing is due, but maybe at the end: by one expert, and a mixture if any."""
         warm_up = self._warm_up
         assert warm_up is not None  # noqa: S101 - for the type checker; `_learn` has made one
-        W, R = self._encoder.design(X)
+        _, R = self._encoder.design(X)
         one = warm_up.learn(X, R, Y, weights, traced=traced)
-        return self._meanwhile(warm_up, one, W, R, Y, weights, traced=traced)
+        return self._meanwhile(X, Y, weights, one, traced=traced)
 
     def _meanwhile(
-        self,
-        warm_up: WarmUp,
-        one: mm.Scores,
-        W: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-        weights: FloatArray,
-        *,
-        traced: bool,
+        self, X: FloatArray, Y: FloatArray, weights: FloatArray, one: mm.Scores, *, traced: bool
     ) -> mm.Scores:
-        """Let the mixture, where there is one, learn what one expert has learned, up to an event that it cannot."""
-        if warm_up.interim is None:
+        """Let a mixture, if any, learn what the one expert has learned, up to an event that leaves it unsound."""
+        if self._interim is None:
             return one
         try:
-            return warm_up.interim.learn(
+            return self._interim.learn(
                 self._family,
                 self._schedule,
-                W,
-                R,
+                self._encoder,
+                X,
                 Y,
                 one,
                 weights=weights,
@@ -86,15 +79,15 @@ class Stepping(Watching):
                 traced=traced,
             )
         except UnsoundError as error:
-            if len(Y) < 2:
-                LOGGER.info("warm-up: one expert predicts again; an event leaves no finite mixture (%s)", error)
-                warm_up.interim = None
+            if len(X) < 2:
+                LOGGER.info("warm-up: an event leaves no finite mixture (%s); one expert predicts again", error)
+                self._interim = None
                 return one
-        middle = len(Y) // 2
+        middle = len(X) // 2
         runs = []
         for half in (slice(0, middle), slice(middle, None)):
             said = mm.Scores(one.losses[half], one.predictions[half], Trace(*(array[half] for array in one.trace)))
-            runs.append(self._meanwhile(warm_up, said, W[half], R[half], Y[half], weights[half], traced=traced))
+            runs.append(self._meanwhile(X[half], Y[half], weights[half], said, traced=traced))
         return mm.joined(runs)
 
     def _step_on(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
@@ -103,32 +96,29 @@ class Stepping(Watching):
         W, R = self._encoder.design(X)
         targets = (Y - scaler.target_center) / scaler.target_scale
         scores = self._learn_features(W, R, targets, weights, traced=traced)
-        return self._in_own_units(scores)
+        return in_units(scores, scaler)
+
+    def _served(self) -> tuple[MMState | None, Encoder]:
+        """The state that predicts now, if any, and what brings rows into its coordinates."""
+        if self._state is None and self._warm_up is not None:
+            if self._interim is not None and self._interim.leads:
+                return self._interim.runner.state, self._encoder.scaled(self._interim.scaler)
+            return self._warm_up.recursive, self._encoder
+        return self._state, self._encoder
 
     def _score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mm.Scores, FloatArray]:
-        state = self._state
-        mixes = state is not None
+        state, encoder = self._served()
         if state is None:
-            if self._warm_up is None:
-                losses = np.full(len(X), np.nan)
-                empty = np.zeros((len(X), self._n_outputs))
-                return mm.Scores(losses, empty, mm.no_trace()), np.empty((len(X), 0))
-            state, mixes = self._warm_up.served, self._warm_up.serves_mixture
+            losses = np.full(len(X), np.nan)
+            empty = np.zeros((len(X), self._n_outputs))
+            return mm.Scores(losses, empty, mm.no_trace()), np.empty((len(X), 0))
         # Predicting never raises on range: what is too large for the powers to hold counts as the largest that is not.
-        W, R = self._encoder.design(self._encoder.bounded(X))
-        if not mixes:
+        W, R = encoder.design(encoder.bounded(X))
+        if len(state.masses) == 1:  # there is no gate; that of the one expert in a warm-up has the experts' features
             W = R
-        scaler = self._encoder.scaler
+        scaler = encoder.scaler
         targets = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
         scores, responsibilities = mm.score(
             self._family, state, W, R, targets, n_outputs=self._n_outputs, traced=traced
         )
-        return self._in_own_units(scores), responsibilities
-
-    def _in_own_units(self, scores: mm.Scores) -> mm.Scores:
-        scaler = self._encoder.scaler
-        center, scale = scaler.target_center, scaler.target_scale
-        trace = scores.trace
-        if len(trace.shares):
-            trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
-        return mm.Scores(scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace)
+        return in_units(scores, scaler), responsibilities
