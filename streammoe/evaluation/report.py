@@ -205,7 +205,9 @@ def _notes(found: Evaluation) -> list[str]:
     speed = "events/s: ours from the bytes of the records on, the others from ready dicts"
     lines = [speed]
     if found.model.is_warming_up:
-        lines += ["the warm-up has not ended, so one expert did all the predicting; see --warmup"]
+        lines += [
+            "the warm-up has not ended: the predictions are those of one expert, or of quickly fitted mixtures; see --warmup"
+        ]
     if found.model.is_choosing and found.model.n_candidates > 1:
         lines += [
             f"{found.model.n_candidates} candidates still race; the number of experts is that of the one in front"
