@@ -113,12 +113,16 @@ class Interim:
                 n_outputs=n_outputs,
                 traced=traced,
             )
+            with np.errstate(over="ignore"):  # the sums are judged instead
+                scores, totals = led([in_units(own, self.scaler), one], self.totals, weights)
+            if not np.isfinite(totals).all():
+                raise UnsoundError(["totals"])
         except UnsoundError:
             self.runner = Runner(before, mm.new_residual(family, before, n_outputs), options)
             self._spare = None
             raise
         self._spare = before
-        scores, self.totals = led([in_units(own, self.scaler), one], self.totals, weights)
+        self.totals = totals
         return scores
 
     def change(self, change: Callable[[MMState], Runner], n_columns: int) -> None:

@@ -253,6 +253,27 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(cuts
     assert losses.tobytes() == learn([])[1].tobytes()
 
 
+@pytest.mark.parametrize("cuts", [[], [60], list(range(1, 75))], ids=str)
+def test_costs_beyond_all_numbers_end_it_and_the_model_can_be_saved(cuts, early, never, monkeypatch):
+    true_led = interim.led
+
+    def led(runs, totals, weights):
+        return true_led(runs, totals, np.where(weights == 2.0, np.inf, weights))
+
+    monkeypatch.setattr(interim, "led", led)
+
+    def learn(stop=75):
+        model = MoERegressor(**BRIEF)
+        weights = np.where(np.arange(N) == 60, 2.0, 1.0)
+        for part in np.split(np.arange(stop), cuts):
+            model.learn_array(X[part], KINKED[part], weights=weights[part])
+        return model
+
+    model = learn()
+    assert "warmup.totals" not in model.arrays()
+    assert model.state_digest() == never(learn).state_digest()
+
+
 def test_nothing_finite_comes_of_a_fit_and_one_expert_goes_on(early, never, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     true_fit = warmup.fit
