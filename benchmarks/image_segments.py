@@ -2,7 +2,8 @@
 
 River's ImageSegments, 2,310 events of 18 inputs and 7 classes, in the order in which River gives them. All learners
 stand behind a StandardScaler, and take one event at a time. Speeds are the best of a few runs in turn. A mixture
-begins after its warm-up, whose fit is one long event; before, a single expert predicts.
+begins after its warm-up, whose fit is one long event; before, a single expert predicts, or
+a mixture fitted to the first few hundred events.
 """
 
 from __future__ import annotations

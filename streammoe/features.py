@@ -73,6 +73,30 @@ def identity_scaler(n_columns: int, n_outputs: int) -> Scaler:
     return Scaler(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns), np.zeros(n_outputs), np.ones(n_outputs))
 
 
+def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
+    """The same with so many columns, the new ones neither moved nor scaled."""
+    more = n_columns - len(scaler.fill)
+    return scaler._replace(
+        fill=np.concatenate([scaler.fill, np.zeros(more)]),
+        center=np.concatenate([scaler.center, np.zeros(more)]),
+        scale=np.concatenate([scaler.scale, np.ones(more)]),
+    )
+
+
+def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int, n_outputs: int) -> Scaler:
+    """The scaler whose arrays are called ``prefix.fill`` and so on.
+
+    Raises:
+        CheckpointError: one is missing, has another shape, or holds what no scaler can.
+    """
+    C, Q = n_columns, n_outputs
+    shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
+    scaler = Scaler(*(array_of(arrays, f"{prefix}.{name}", "float64", (shapes[name],)) for name in Scaler._fields))
+    for name in ("scale", "target_scale"):
+        must_be((getattr(scaler, name) > 0.0).all(), f"array {prefix}.{name} holds scales that are not above 0")
+    return scaler
+
+
 class News(NamedTuple):
     """What an event brings that an encoder does not hold yet; false when that is nothing."""
 
@@ -218,6 +242,12 @@ class Encoder:
             setattr(other, name, getattr(self, name).copy())
         other.levels = {name: codes.copy() for name, codes in self.levels.items()}
         return other  # scaler and plan are never changed, only replaced
+
+    def scaled(self, scaler: Scaler) -> Encoder:
+        """The same by another scaler, for designs only: it shares all that grows."""
+        other = copy.copy(self)
+        other.scaler = scaler
+        return other
 
     @property
     def layout(self) -> Layout:
@@ -509,13 +539,8 @@ class Encoder:
                 raise CheckpointError(msg)
         plan = _list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
         self._append(self._restored_plan(names, plan))
-        F, C, Q = len(self.fields), len(self.feature_names), self.n_outputs
-        shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
-        self.scaler = Scaler(
-            *(array_of(arrays, f"encoder.{name}", "float64", (shapes[name],)) for name in Scaler._fields)
-        )
-        for name in ("scale", "target_scale"):
-            must_be((getattr(self.scaler, name) > 0.0).all(), f"array encoder.{name} holds scales that are not above 0")
+        F, Q = len(self.fields), self.n_outputs
+        self.scaler = restored_scaler(arrays, "encoder", len(self.feature_names), Q)
         self.largest = array_of(arrays, "encoder.largest", "float64", (F,), least=0.0)
         self.target_largest = array_of(arrays, "encoder.target_largest", "float64", (Q,), least=0.0)
 
@@ -625,12 +650,7 @@ class Encoder:
                 self.feature_names.append(f"{name!s}={text}")
         self._plan = _plan(self.kinds, self._entries, self.limit)
         self.largest = np.concatenate([self.largest, np.zeros(len(self.fields) - len(self.largest))])
-        more = len(self.feature_names) - len(self.scaler.fill)
-        self.scaler = self.scaler._replace(
-            fill=np.concatenate([self.scaler.fill, np.zeros(more)]),
-            center=np.concatenate([self.scaler.center, np.zeros(more)]),
-            scale=np.concatenate([self.scaler.scale, np.ones(more)]),
-        )
+        self.scaler = wider_scaler(self.scaler, len(self.feature_names))
 
 
 KIND_NAMES = {NUMERIC: "numeric", CATEGORICAL: "categorical", TIMESTAMP: "timestamp"}

@@ -78,7 +78,7 @@ def sheets(options: Options) -> list[Sheet]:
     for name, mean in means.items():
         each = [one[name][0] for one in found]
         mixes = all(one[name][1] for one in found)
-        note = "" if mixes else "the stream ends before the warm-up: one expert"
+        note = "" if mixes else "the stream ends before the warm-up"
         rows.append([name, f"{mean:.2f}", f"{min(each):.2f}", f"{max(each):.2f}", f"{best - mean:.2f}", note])
     rows.append(["the paper (Fashion-MNIST), one expert, unaltered", "79.2", "", "", "", ""])
     rows.append(["the paper (Fashion-MNIST), EM, 2 experts", "78.5", "", "", "0.7", ""])

@@ -90,11 +90,8 @@ class Race:
             )
             for runner in self.runners
         ]
-        costs = np.stack([weights * np.where(np.isnan(run.losses), 0.0, run.losses) for run in runs])
-        # Added up one by one from the total so far, so that cuts between batches leave no trace.
-        totals = np.cumsum(np.column_stack([self.totals, costs]), axis=1)
-        self.totals = totals[:, -1].copy()
-        return _chosen(runs, totals[:, :-1].argmin(axis=0))
+        scores, self.totals = led(runs, self.totals, weights)
+        return scores
 
     def each(self, change: Callable[[MMState], Runner]) -> None:
         """Let every candidate go on as another state."""
@@ -106,6 +103,23 @@ class Race:
             Runner(copy_state(state), copy_array(residual, None), options) for state, residual, options in self.runners
         ]
         return Race(runners, self.totals.copy(), self.until, self.expert)
+
+
+def led(runs: Sequence[mm.Scores], totals: FloatArray, weights: FloatArray) -> tuple[mm.Scores, FloatArray]:
+    """The scores of each row by the run that had cost least before it, earlier ones winning ties.
+
+    Args:
+        runs: what each candidate said of the same n rows.
+        totals: (len(runs),) what the events before have cost each of them.
+        weights: (n,).
+
+    Returns:
+        The scores, and the totals with what these rows have cost.
+    """
+    costs = np.stack([weights * np.where(np.isnan(run.losses), 0.0, run.losses) for run in runs])
+    # Added up one by one from the total so far, so that cuts between batches leave no trace.
+    sums = np.cumsum(np.column_stack([totals, costs]), axis=1)
+    return _chosen(runs, sums[:, :-1].argmin(axis=0)), sums[:, -1].copy()
 
 
 def _chosen(runs: Sequence[mm.Scores], leads: IntArray) -> mm.Scores:

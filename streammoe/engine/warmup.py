@@ -38,6 +38,9 @@ WORK_LIMIT = 2e10
 """Multiply-adds that a warm-up may cost; wide models get fewer starts and rounds rather than a stall of minutes."""
 LEAST_STRENGTH = 1e-3
 """Pseudo-events of the prior that every search has."""
+BRIEF_ROUNDS = 200.0
+BRIEF_PART = 8.0
+"""A brief fit may cost a work of so many rounds, and one part in so many of `WORK_LIMIT`."""
 ROUND_LIMIT = 1e9
 """Multiply-adds of one round over a buffer of default size."""
 
@@ -97,6 +100,7 @@ def fit(
     restarts: int,
     seed: int,
     options: LearningOptions,
+    brief: bool = False,
 ) -> MMState:
     """The state after a warm-up on these rows: the likeliest of several batch fits, and its statistics.
 
@@ -108,13 +112,14 @@ def fit(
         restarts: starts of each family (gate first: four times as many, since each is cheap and chancy).
         seed: of the random starts.
         options: bound and prior of the model.
+        brief: whether to be content with fewer starts and rounds, at a small part of the time.
 
     Raises:
         UnsoundError: the rows are such that nothing finite comes of them.
     """
     with np.errstate(all="ignore"):  # the result is judged instead
         em = with_own_prior(family, buffer, n_outputs, options)
-        theta = _search(em, n_experts, restarts, np.random.default_rng(seed))
+        theta = _search(em, n_experts, restarts, np.random.default_rng(seed), brief=brief)
         state = settled(as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
@@ -146,15 +151,15 @@ class Starts(NamedTuple):
     """(n,) parts of the rows to hold out for the choice among the ends; None where none can be spared."""
 
 
-def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Parameters:
+def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Parameters:
     """A few rounds from every start, many from the likeliest few, and the one of these that predicts best."""
-    starts = best_starts(em, n_experts, restarts, rng)
+    starts = best_starts(em, n_experts, restarts, rng, brief=brief)
     ended = [Candidate(em.run(theta, starts.rounds), theta) for theta in starts.thetas]
     return chosen(ended, em, starts.folds)
 
 
-def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Starts:
-    """The likeliest few after a few rounds from every start.
+def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Starts:
+    """The likeliest few after a few rounds from every start; `brief` as in `fit`.
 
     Raises:
         UnsoundError: no start has a finite likelihood.
@@ -164,6 +169,8 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator)
         return Starts([em.under(np.ones((n, 1)))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
     affordable_rounds = WORK_LIMIT / (n * _row_cost(em.family, shape))
+    if brief:
+        affordable_rounds = min(affordable_rounds / BRIEF_PART, BRIEF_ROUNDS)
     starts = _starts(em, n_experts, restarts, affordable_rounds, rng)
     stages = STAGES if _can_afford_more(affordable_rounds) else FEW_STAGES
     for rounds, kept in stages:

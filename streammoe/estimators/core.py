@@ -15,6 +15,7 @@ from streammoe.engine.state import MMState, copy_array, copy_state, grouping, wi
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError
 from streammoe.estimators.guard import Copied, PoisonGuard
+from streammoe.estimators.interim import Interim
 from streammoe.estimators.outputs import Outputs
 from streammoe.features import NO_NEWS, Encoder, Layout, News
 from streammoe.kernels.state import LearningOptions
@@ -35,6 +36,8 @@ class Core(Outputs):
         self._reseeds = np.zeros(2, dtype=np.int64)
         """How many experts were tried as half of another, and how many of those were kept."""
         self._warm_up: WarmUp | None = None
+        self._interim: Interim | None = None
+        """What may predict while the warm-up lasts."""
         self._residual = np.zeros(0)
         self._options = self._new_options()
         self._watch = None if self.drift == "off" else DriftWatch()
@@ -50,6 +53,11 @@ class Core(Outputs):
         if self._state is not None:
             return int(self._state.n[0])
         return 0 if self._warm_up is None else self._warm_up.count
+
+    @property
+    def _is_buffering(self) -> bool:
+        """Whether learned rows go into a buffer."""
+        return self._gathers or self._state is None
 
     @property
     def fields(self) -> list[Any]:
@@ -183,6 +191,8 @@ class Core(Outputs):
             self._start(change(self._state))
         else:
             self._options = self._new_options()
+            if self._interim is not None:
+                self._interim.change(lambda state: self._runner(change(state)), len(self._encoder.feature_names))
 
     def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state."""
@@ -218,6 +228,7 @@ class Core(Outputs):
             self._encoder.copy(),
             {name: getattr(self, name).copy() for name in self.growing},
             None if self._warm_up is None else self._warm_up.copy(),
+            self._interim and self._interim.copy(),
             None if self._state is None or self._race else copy_state(self._state, spare and spare.state),
             copy_array(self._residual, spare and spare.residual),
             self._options,
@@ -228,7 +239,8 @@ class Core(Outputs):
 
     def go_back(self, copied: Copied) -> None:
         """The inverse of `copied`, which is used up by it."""
-        self._encoder, outputs, self._warm_up, self._state, self._residual, self._options = copied[:6]
+        self._encoder, outputs, self._warm_up, self._interim = copied[:4]
+        self._state, self._residual, self._options = copied[4:7]
         self._race, self._reseeds = copied.race, copied.reseeds
         self._watch = copied.watch
         if copied.race is not None:

@@ -77,8 +77,8 @@ class Fitting(Stepping):
             raise ConfigError("fit: got no row with a target and a weight above 0; give some to fit")
         X, Y, weights = self._warm_up.rows()
         if not from_model:
-            self._fit_scaler(X, Y)
-        buffer = self._buffer(X, Y, weights)
+            self._fit_scaler(self._encoder, X, Y)
+        buffer = self._buffer(self._encoder, X, Y, weights)
         run = partial(batch.fit, method=method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
         if from_model:
             descent, state = run(*self._at_the_model(buffer))
@@ -86,7 +86,7 @@ class Fitting(Stepping):
             descent, state = self._choose(buffer, run)
         else:
             descent, state = self._fit_anew(buffer, self.most_experts, run)
-        self._warm_up = None
+        self._warm_up = self._interim = None
         self._told = set()
         self._start(state)
         self._warn_of_want(X, len(state.masses))

@@ -12,6 +12,7 @@ from streammoe.engine.racing import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import InvalidEvent
+from streammoe.estimators.interim import Interim
 from streammoe.estimators.tables import Events
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
@@ -31,6 +32,7 @@ class Copied(NamedTuple):
     outputs: dict[str, Any]
     """The attributes that `Outputs.growing` names."""
     warm_up: WarmUp | None
+    interim: Interim | None
     state: MMState | None
     residual: FloatArray
     options: LearningOptions

@@ -16,6 +16,7 @@ from streammoe.engine.warming import WarmUp
 from streammoe.errors import PoisonedModel
 from streammoe.estimators.arguments import restored_arguments
 from streammoe.estimators.core import Core
+from streammoe.estimators.interim import Interim
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.restoring import LARGEST_COUNT, array_of, must_be, shown
 from streammoe.types import AnyArray
@@ -62,6 +63,8 @@ class Keeping(Core):
         arrays = {**self._encoder.arrays(), **self._output_arrays()}
         if self._warm_up is not None:
             arrays |= self._warm_up.arrays()
+        if self._interim is not None:
+            arrays |= self._interim.arrays()
         if self._race is not None:
             arrays["race.totals"] = self._race.totals
             arrays["race.counts"] = np.array([self._race.until, self._race.expert], dtype=np.int64)
@@ -138,9 +141,18 @@ class Keeping(Core):
             n_fields = len(self._encoder.fields)
             self._warm_up = WarmUp.from_arrays(self._family, arrays, n_outputs=Q, n_fields=n_fields, p_v=p_v)
             self._encoder.check_rows(self._warm_up.X)
+            if "warmup.totals" in arrays:
+                self._interim = self._restored_interim(arrays, self._warm_up.count)
         # Checkpoints of version 0.1 know no experts that begin anew.
         given = {"diagnostics.reseeds": self._reseeds, **arrays}
         self._reseeds = array_of(given, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
+
+    def _restored_interim(self, arrays: Mapping[str, AnyArray], count: int) -> Interim:
+        """The mixture of a warm-up that has buffered so many events."""
+        runner = self._runner(self._restored_state(arrays, "warmup.interim"))
+        n = int(runner.state.n[0])
+        must_be(n == count, f"array warmup.interim.n speaks of {n} events, and {count} are in the buffer")
+        return Interim.from_arrays(arrays, runner, self._encoder)
 
     def _restored_state(self, arrays: Mapping[str, AnyArray], place: str) -> MMState:
         K = self.most_experts

@@ -73,11 +73,15 @@ class Living(Starting):
 
     def _next_event(self) -> int:
         """The count of learned events at which something is due."""
+        if self._is_buffering and self._warm_up is not None:
+            return self._next_fit(self._warm_up)
         return next_look(self.n) if self._race is None else self._race.due(self.n)
 
     def _happen(self) -> None:
         """What is due at this count."""
-        if self._race is not None:
+        if self._is_buffering and self._warm_up is not None:
+            self._fit_buffered(self._warm_up)
+        elif self._race is not None:
             self._go_on(self._race)
         elif self._state is not None and len(self._state.masses) > 1:
             self._look(self._state)

@@ -274,9 +274,9 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
 
     def _served_covariances(self) -> FloatArray:
         """(K, Q, Q) of the served model, in the targets' own units."""
-        served = self._state if self._warm_up is None else self._warm_up.recursive
+        served, encoder = self._served()
         assert served is not None  # noqa: S101 - for the type checker; callers have looked
-        scale = self._encoder.scaler.target_scale
+        scale = encoder.scaler.target_scale
         covariances: FloatArray = served.average_variances * np.outer(scale, scale)
         return covariances
 

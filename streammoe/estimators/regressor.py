@@ -28,7 +28,8 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
 
     Learns y | x as Σ_k g_k(x) N(y; Υ_k φ(x), σ²_k) by incremental stochastic majorization-minimization: running
     sufficient statistics move a step γ_n for each event and the parameters follow in closed form. A bounded warm-up
-    buffer is fitted in batch from several starts first; a one-expert recursive fit predicts meanwhile.
+    buffer is fitted in batch from several starts first; a one-expert recursive fit predicts meanwhile, or in a long
+    warm-up a mixture fitted quickly to its first part.
 
     Bad values (NaN, infinities, wrong types, values far out of range) raise `InvalidEvent` and change nothing; a
     key that is absent is a missing value and takes the column's mean.

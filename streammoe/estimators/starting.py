@@ -13,6 +13,8 @@ from streammoe.engine.racing import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.estimators.core import Core
+from streammoe.estimators.interim import RESTARTS, Interim, next_fit
+from streammoe.features import Encoder
 from streammoe.kernels.robust import winsorised
 from streammoe.types import FloatArray
 
@@ -32,6 +34,47 @@ class Starting(Core):
         shape = warmup.Shape(self.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
         return warmup.default_size(self._family, shape)
 
+    def _next_fit(self, warm_up: WarmUp) -> int:
+        """The count of buffered events at which they are fitted next."""
+        size = self._warm_up_size()
+        # Of one expert there is nothing to fit, and how many there are is only chosen in the end.
+        if self._gathers or self.most_experts == 1 or self.is_choosing:
+            return size
+        return next_fit(warm_up.count, size)
+
+    def _fit_buffered(self, warm_up: WarmUp) -> None:
+        """The fit that is due at this count."""
+        if warm_up.count >= self._warm_up_size():
+            self._end_warm_up(warm_up)
+        else:
+            self._fit_meanwhile(warm_up)
+
+    def _fit_meanwhile(self, warm_up: WarmUp) -> None:
+        """Fit a mixture to what is buffered so far, at little cost, for the time until the buffer is full."""
+        X, Y, weights = warm_up.rows()
+        encoder = self._encoder.copy()
+        self._fit_scaler(encoder, X, Y)
+        try:
+            state = self._fit(self._buffer(encoder, X, Y, weights), self.most_experts, restarts=RESTARTS, brief=True)
+        except UnsoundError as error:
+            self._interim = None
+            LOGGER.info("warm-up: nothing finite comes of a fit to %d events (%s)", warm_up.count, error)
+            return
+        self._interim = Interim.after(self._interim, self._runner(state), encoder.scaler)
+        LOGGER.info("warm-up: a mixture fitted to %d events predicts where it does better", warm_up.count)
+
+    def _fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> MMState:
+        return warmup.fit(
+            self._family,
+            buffer,
+            n_experts=n_experts,
+            n_outputs=self._n_outputs,
+            restarts=restarts,
+            seed=self.seed,
+            options=self._new_options(n_experts),
+            brief=brief,
+        )
+
     def _end_warm_up(self, warm_up: WarmUp) -> None:
         X, Y, weights = warm_up.rows()
         LOGGER.info(
@@ -49,7 +92,7 @@ class Starting(Core):
                 error,
             )
             entrants = self._fitted_to_what_is_near(X, Y)
-        self._warm_up = None
+        self._warm_up = self._interim = None
         if len(entrants) == 1:
             self._start(entrants[0].state)
             if self.is_choosing:
@@ -85,19 +128,11 @@ class Starting(Core):
         Raises:
             UnsoundError: nothing finite comes of them.
         """
-        self._fit_scaler(X, Y)
-        buffer = self._buffer(X, Y, weights)
+        self._fit_scaler(self._encoder, X, Y)
+        buffer = self._buffer(self._encoder, X, Y, weights)
 
         def fit(n_experts: int) -> MMState:
-            return warmup.fit(
-                self._family,
-                buffer,
-                n_experts=n_experts,
-                n_outputs=self._n_outputs,
-                restarts=self.warmup_restarts,
-                seed=self.seed,
-                options=self._new_options(n_experts),
-            )
+            return self._fit(buffer, n_experts, restarts=self.warmup_restarts)
 
         if not self.is_choosing:
             return [Entrant(fit(self.most_experts), 0.0)]
@@ -112,14 +147,14 @@ class Starting(Core):
             p_v=encoder.n_expert_features,
         )
 
-    def _fit_scaler(self, X: FloatArray, Y: FloatArray) -> None:
+    def _fit_scaler(self, encoder: Encoder, X: FloatArray, Y: FloatArray) -> None:
         # Class indexes are not for scaling.
-        self._encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
+        encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
 
-    def _buffer(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
-        """Raw rows as batch fits take them, in the model's own coordinates."""
-        scaler = self._encoder.scaler
-        W, R = self._encoder.design(X)
+    def _buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
+        """Raw rows as batch fits take them, in coordinates of the encoder's."""
+        scaler = encoder.scaler
+        W, R = encoder.design(X)
         targets = (Y - scaler.target_center) / scaler.target_scale
         return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
 

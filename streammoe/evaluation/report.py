@@ -148,7 +148,7 @@ def _draw_shares(axes: Any, found: Evaluation) -> None:
         labels.append(f"{K - MOST_SHARES} others")
     axes.stackplot(ends, 100.0 * np.array(rows), labels=labels, alpha=0.85)
     if found.warm_up:
-        axes.axvspan(0, found.warm_up, color="0.9", label="warm-up")
+        axes.axvspan(0, found.warm_up, color="0.9", label="one expert predicts")
     axes.set_ylim(0, 100)
     axes.set_xlim(0, float(ends[-1]))
     axes.set_ylabel("share of each expert (%)")
@@ -205,7 +205,7 @@ def _notes(found: Evaluation) -> list[str]:
     speed = "events/s: ours from the bytes of the records on, the others from ready dicts"
     lines = [speed]
     if found.model.is_warming_up:
-        lines += ["the warm-up has not ended, so one expert did all the predicting; see --warmup"]
+        lines += ["the warm-up has not ended: one expert predicted, or mixtures that were fitted quickly; see --warmup"]
     if found.model.is_choosing and found.model.n_candidates > 1:
         lines += [
             f"{found.model.n_candidates} candidates still race; the number of experts is that of the one in front"

@@ -244,7 +244,7 @@ class _ShareSink(PredictionSink):
         shares = np.zeros((len(gate), self.curve.width))
         shares[:, : gate.shape[1]] = gate
         if self.warm_up == self.curve.count:
-            # One recursive expert answers until the gate has been fitted.
+            # One recursive expert answers until a gate has been fitted.
             mixed = np.flatnonzero((shares[:, 1:] > 0.0).any(axis=1))
             self.warm_up += int(mixed[0]) if mixed.size else len(gate)
         self.curve.add(shares)

@@ -53,6 +53,9 @@ def models():
         grouping = kind(n_experts=2, warmup=40, warmup_restarts=1, batch_size=16, **more)
         grouping.learn_array(X, target)
         yield grouping
+        early = kind(n_experts=2, warmup=600, **more)
+        early.learn_array(np.tile(X, (6, 1))[:410], np.concatenate([target] * 6)[:410])
+        yield early
     yield MoERegressor(2, drift="page_hinkley")
 
 
@@ -115,7 +118,7 @@ def test_every_array_is_there_with_its_type():
             pattern, said = fits[0]
             used.add(pattern.pattern)
             kind = DTYPES[array.dtype.name]
-            if name.startswith(("warmup.recursive.", "race.0.", "race.1.")):
+            if name.startswith(("warmup.recursive.", "warmup.interim.", "race.0.", "race.1.")):
                 assert name.rpartition(".")[2] in MMState._fields
             elif kind == "F64":
                 assert "`" not in said, name
