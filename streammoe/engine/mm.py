@@ -10,6 +10,7 @@ import numpy as np
 from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family
+from streammoe.kernels.groups import n_waiting
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.schedules import Schedule, Steps
 from streammoe.types import FloatArray
@@ -184,14 +185,14 @@ def learn(
             thrown away.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
-    waiting = int(state.n_group[0])
+    waiting = n_waiting(state)
     gammas = steps.steps(int(state.n[0]) - waiting + 1, waiting + n_learned)
     counts = np.ones(len(W)) if weights is None else weights
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))
     trace = _trace(state, len(W), n_outputs) if traced else no_trace()
     if not family.learn_rows(state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace):
-        raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group_weights) else "prediction"])
+        raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group) else "prediction"])
     return Scores(losses, predictions, trace)
 
 

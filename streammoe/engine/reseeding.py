@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from streammoe.engine.state import GROUP, MMState
+from streammoe.engine.state import MMState
 from streammoe.experts import Parameters
 from streammoe.kernels.linalg import invert_spd
 from streammoe.types import FloatArray
@@ -74,7 +74,7 @@ def reseeded(
         average_gate=served.gate,
         average_experts=served.experts,
         average_variances=served.variances,
-        **{name: getattr(state, name).copy() for name in GROUP},
+        group=state.group.copy(),
     )
 
 

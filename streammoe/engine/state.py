@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from streammoe.experts import Family
-from streammoe.kernels.groups import LARGEST_IN_GROUP
+from streammoe.kernels.groups import LARGEST_IN_GROUP, n_waiting
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
@@ -15,7 +15,6 @@ from streammoe.restoring import LARGEST_COUNT, array_of, must_be
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 __all__ = [
-    "GROUP",
     "MMState",
     "UnsoundError",
     "copy_array",
@@ -31,9 +30,6 @@ __all__ = [
     "widen",
     "with_class",
 ]
-
-GROUP = ("n_group", "group_gate_features", "group_features", "group_targets", "group_weights")
-"""What a state holds of a group of events that is not full yet; empty, and in no checkpoint, without mini-batches."""
 
 
 def state_at(
@@ -79,21 +75,16 @@ def state_at(
         prior_expert_gram=prior.expert_gram.copy(),
         prior_experts=prior.experts.copy(),
         prior_variances=prior.variances.copy(),
-        **_group(0, gate.shape[1], p_v, 0),
+        group=np.zeros((0, 0)),
     )
-
-
-def _group(batch_size: int, p_w: int, p_v: int, n_targets: int) -> dict[str, AnyArray]:
-    """Room for a group of events, by the names of `GROUP`."""
-    shapes = ((batch_size, p_w), (batch_size, p_v), (batch_size, n_targets), (batch_size,))
-    return dict(zip(GROUP, (np.zeros(1, dtype=np.int64), *map(np.zeros, shapes)), strict=True))
 
 
 def grouping(state: MMState, batch_size: int, n_targets: int) -> MMState:
     """The state that learns by groups of so many events; one that does so already stays as it is."""
-    if batch_size == 1 or len(state.group_weights):
+    if batch_size == 1 or len(state.group):
         return state
-    return state._replace(**_group(batch_size, state.gate.shape[1], state.experts.shape[2], n_targets))
+    width = state.gate.shape[1] + state.experts.shape[2] + n_targets + 1
+    return state._replace(group=np.zeros((batch_size, width)))
 
 
 class UnsoundError(ArithmeticError):
@@ -132,8 +123,10 @@ def copy_state(state: MMState, spare: MMState | None = None) -> MMState:
 
 def state_arrays(state: MMState, prefix: str) -> dict[str, AnyArray]:
     """The arrays of a state under ``prefix.field``, for checkpoints and digests."""
-    left_out = () if len(state.group_weights) else GROUP
-    return {f"{prefix}.{name}": array for name, array in state._asdict().items() if name not in left_out}
+    arrays: dict[str, AnyArray] = {f"{prefix}.{name}": array for name, array in state._asdict().items()}
+    if not len(state.group):
+        del arrays[f"{prefix}.group"]  # nothing ever waits
+    return arrays
 
 
 def restored_state(
@@ -176,11 +169,10 @@ def restored_state(
         "prior_experts": (N, p_v),
         "prior_variances": (V,),
     }
-    group = _group(batch_size if batch_size > 1 else 0, p_w, p_v, family.n_targets(n_outputs))
     if batch_size > 1:
-        shapes |= {name: array.shape for name, array in group.items()}
-    counts = {"n", "n_average", "n_group"}
-    least = {"decay", "prior_weight", "masses", "prior_variances", "group_weights", *counts}
+        shapes["group"] = (batch_size, p_w + p_v + family.n_targets(n_outputs) + 1)
+    counts = {"n", "n_average"}
+    least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
     found = {
         name: np.ascontiguousarray(
             array_of(
@@ -194,9 +186,9 @@ def restored_state(
         )
         for name, shape in shapes.items()
     }
-    state = MMState(**{**group, **found})
+    state = MMState(**{"group": np.zeros((0, 0)), **found})
     if batch_size > 1:
-        _check_group(state, prefix, None if family.is_metric else n_outputs)
+        _check_group(state, f"array {prefix}.group", None if family.is_metric else n_outputs)
     must_be(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
     must_be(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
     for name in ("variances", "average_variances"):
@@ -206,20 +198,18 @@ def restored_state(
     return state
 
 
-def _check_group(state: MMState, prefix: str, n_classes: int | None) -> None:
+def _check_group(state: MMState, where: str, n_classes: int | None) -> None:
     """Refuse events that wait for their group, unless they are such as `gather` lets in."""
-    size, waiting = len(state.group_weights), int(state.n_group[0])
-    must_be(waiting < size, f"array {prefix}.n_group says that {waiting} events wait, in a group of {size}")
-    must_be(waiting <= state.n[0], f"array {prefix}.n_group says that {waiting} events wait, of {state.n[0]} in all")
-    must_be(
-        (state.group_weights[:waiting] > 0.0).all(), f"array {prefix}.group_weights holds some that are not above 0"
-    )
-    for name in ("group_gate_features", "group_features", "group_targets"):
-        far = np.abs(getattr(state, name)) > LARGEST_IN_GROUP
-        must_be(not far.any(), f"array {prefix}.{name} holds values beyond {LARGEST_IN_GROUP:g}")
+    waiting = n_waiting(state)
+    weights, values = state.group[:, -1], state.group[:, :-1]
+    must_be((weights >= 0.0).all(), f"{where} holds weights below 0")
+    must_be(not weights[waiting:].any(), f"{where} holds events behind an empty row")
+    must_be(waiting < len(weights), f"{where} is full; such a group would have been learned")
+    must_be(waiting <= state.n[0], f"{where} holds {waiting} events that wait, of {state.n[0]} in all")
+    must_be((np.abs(values) <= LARGEST_IN_GROUP).all(), f"{where} holds values beyond {LARGEST_IN_GROUP:g}")
     if n_classes is not None:
-        known = np.isin(state.group_targets, np.arange(n_classes))
-        must_be(known.all(), f"array {prefix}.group_targets holds what is no index of the {n_classes} classes")
+        known = np.isin(values[:, -1], np.arange(n_classes))
+        must_be(known.all(), f"{where} holds what is no index of the {n_classes} classes")
 
 
 def is_finite(state: MMState) -> bool:
@@ -256,6 +246,12 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         wide[at] = old[: len(at)]
         return wide
 
+    def group(old: AnyArray) -> AnyArray:
+        if not len(old):
+            return old
+        w, r, rest = np.split(old, [state.gate.shape[1], state.gate.shape[1] + state.experts.shape[2]], axis=1)
+        return np.column_stack([vectors(w, gate_at, p_w), vectors(r, expert_at, p_v), rest])
+
     gram = weight / decay
     share = gram / K
     widened = state._replace(
@@ -270,8 +266,7 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
         prior_gate_gram=ones_at(state.prior_gate_gram, gate_at, p_w),
         prior_expert_gram=ones_at(state.prior_expert_gram, expert_at, p_v),
         prior_experts=vectors(state.prior_experts, expert_at, p_v),
-        group_gate_features=vectors(state.group_gate_features, gate_at, p_w),
-        group_features=vectors(state.group_features, expert_at, p_v),
+        group=group(state.group),
     )
     return restart_average(widened)
 

@@ -11,6 +11,7 @@ from streammoe.engine.state import state_at
 from streammoe.errors import ConfigError
 from streammoe.estimators.core import Core
 from streammoe.features import Scaler
+from streammoe.kernels.groups import n_waiting
 from streammoe.types import AnyArray, FloatArray
 
 
@@ -46,7 +47,7 @@ class Parameters(Core):
             "masses": state.masses.copy(),
             "gate_gram": decay * state.gate_gram[:p_w, :p_w],
             "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
-            "n": int(state.n[0] - state.n_group[0]),
+            "n": int(state.n[0]) - n_waiting(state),
             "decay": decay,
             "prior_weight": float(state.prior_weight[0]),
             "prior": {

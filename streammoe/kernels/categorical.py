@@ -19,8 +19,10 @@ from streammoe.kernels.groups import (
     average_weight_of,
     finish_group,
     gather,
+    group_of,
     kept_by,
     mass_after,
+    n_waiting,
     settle_gate,
     settle_softmax,
 )
@@ -192,8 +194,9 @@ def learn_rows(
     probabilities = np.empty((K, free + 1))
     gate_gain = np.empty(W.shape[1])
     gain = np.empty(R.shape[1])
-    size = state.group_weights.shape[0]
-    learned = state.n_group[0]
+    size = state.group.shape[0]
+    waiting = n_waiting(state)
+    learned = waiting
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(state.average_gate, state.average_experts, w, r, y, shares, probabilities, tau)
@@ -204,10 +207,12 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            if not gather(state, w, r, y, weights[i]):
+            if not gather(state, waiting, w, r, y, weights[i]):
                 return False
-            if state.n_group[0] == size:
+            waiting += 1
+            if waiting == size:
                 learn_group(state, residual, options, gammas[learned - size : learned])
+                waiting = 0
             continue
         evaluate(state.gate, state.experts, w, r, y, shares, probabilities, tau)
         route(tau, options.top_k)
@@ -317,18 +322,17 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
     """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
     B = gammas.shape[0]
     K, free = state.experts.shape[0], state.experts.shape[1]
+    group = group_of(state)
     shares, tau, probabilities = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, free + 1))
     for i in range(B):
-        w, r, y = state.group_gate_features[i], state.group_features[i], state.group_targets[i]
+        w, r, y = group.W[i], group.R[i], group.Y[i]
         evaluate(state.gate, state.experts, w, r, y, shares[i], probabilities[i], tau[i])
         route(tau[i], options.top_k)
         if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
-            track_residual(
-                state, residual, options, state.group_weights[i], shares[i], tau[i], probabilities[i], w, r, y
-            )
+            track_residual(state, residual, options, group.weights[i], shares[i], tau[i], probabilities[i], w, r, y)
     keep = kept_by(gammas)
-    amounts = amounts_of(state, keep)
-    settle_gate(state, options, amounts, shares, tau)
+    amounts = amounts_of(state, group, keep)
+    settle_gate(state, options, group, amounts, shares, tau)
     sizes, weights, pushes = np.empty(B), np.empty(B), np.empty((B, free))
     for k in range(K):
         total = 0.0
@@ -337,20 +341,20 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
             total += sizes[i]
             if options.adaptive:
                 weights[i] *= adaptive_weight(probabilities[i, k])
-            label = int(state.group_targets[i, 0])
+            label = int(group.Y[i, 0])
             for m in range(free):
                 pushes[i, m] = probabilities[i, k, m + 1] - (1.0 if m + 1 == label else 0.0)
         if total > 0.0:
             settle_softmax(
                 state.experts[k],
                 state.expert_grams[k],
-                state.group_features,
+                group.R,
                 pushes,
                 weights,
                 sizes,
                 options.expert_curvature,
             )
-        state.masses[k] = mass_after(state, k, keep, tau)
+        state.masses[k] = mass_after(state, k, keep, group, tau)
     finish_group(state, keep)
     if state.decay[0] < REFRESH_BELOW:
         refresh(state, topped_up(state, options, gammas[B - 1]))

@@ -15,7 +15,7 @@ import numpy as np
 from streammoe.kernels import laplace, student_t
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gaussian import WIDE, record, step, step_group, track_residual
-from streammoe.kernels.groups import gather
+from streammoe.kernels.groups import gather, group_of, n_waiting
 from streammoe.kernels.linear import shares_and_means
 from streammoe.kernels.shared import RESIDUAL_EVERY, average_weight, blend, blend_all, mix, route
 from streammoe.kernels.soundness import is_sound_after
@@ -164,8 +164,9 @@ def learn_rows(
     shares, tau, trusted, scratch = np.empty(K), np.empty(K), np.empty(K), np.empty(K)
     means = np.empty((K, Q))
     gate_gain, gain = np.empty(W.shape[1]), np.empty(R.shape[1])
-    size = state.group_weights.shape[0]
-    learned = state.n_group[0]
+    size = state.group.shape[0]
+    waiting = n_waiting(state)
+    learned = waiting
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -190,10 +191,12 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            if not gather(state, w, r, y, weights[i]):
+            if not gather(state, waiting, w, r, y, weights[i]):
                 return False
-            if state.n_group[0] == size:
+            waiting += 1
+            if waiting == size:
                 learn_group(tails, constant, state, residual, options, gammas[learned - size : learned])
+                waiting = 0
             continue
         evaluate(
             tails,
@@ -235,6 +238,7 @@ def learn_group(
     """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
     B = gammas.shape[0]
     K, Q = state.variances.shape
+    group = group_of(state)
     shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
     scratch = np.empty(K)
     for i in range(B):
@@ -244,9 +248,9 @@ def learn_group(
             state.gate,
             state.experts,
             state.variances,
-            state.group_gate_features[i],
-            state.group_features[i],
-            state.group_targets[i],
+            group.W[i],
+            group.R[i],
+            group.Y[i],
             shares[i],
             means[i],
             tau[i],
@@ -256,7 +260,7 @@ def learn_group(
         route(tau[i], options.top_k)
         for k in range(K):
             trusted[i, k] = tau[i, k] * trust(tails, trusted[i, k], Q)
-    step_group(state, residual, options, gammas, shares, tau, trusted, means)
+    step_group(state, residual, options, group, gammas, shares, tau, trusted, means)
 
 
 @jit

@@ -16,12 +16,15 @@ import numpy as np
 
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.groups import (
+    Group,
     amounts_of,
     average_weight_of,
     finish_group,
     gather,
+    group_of,
     kept_by,
     mass_after,
+    n_waiting,
     settle_gate,
     settle_linear,
 )
@@ -176,8 +179,9 @@ def learn_rows(
     means = np.empty((K, Q))
     gate_gain = np.empty(W.shape[1])
     gain = np.empty(R.shape[1])
-    size = state.group_weights.shape[0]
-    learned = state.n_group[0]
+    size = state.group.shape[0]
+    waiting = n_waiting(state)
+    learned = waiting
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -190,10 +194,12 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            if not gather(state, w, r, y, weights[i]):
+            if not gather(state, waiting, w, r, y, weights[i]):
                 return False
-            if state.n_group[0] == size:
+            waiting += 1
+            if waiting == size:
                 learn_group(state, residual, options, gammas[learned - size : learned])
+                waiting = 0
             continue
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, scratch)
         route(tau, options.top_k)
@@ -268,6 +274,7 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
     """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
     B = gammas.shape[0]
     K, Q = state.variances.shape
+    group = group_of(state)
     shares, tau, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
     scratch = np.empty(K)
     for i in range(B):
@@ -275,16 +282,16 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
             state.gate,
             state.experts,
             state.variances,
-            state.group_gate_features[i],
-            state.group_features[i],
-            state.group_targets[i],
+            group.W[i],
+            group.R[i],
+            group.Y[i],
             shares[i],
             means[i],
             tau[i],
             scratch,
         )
         route(tau[i], options.top_k)
-    step_group(state, residual, options, gammas, shares, tau, tau, means)
+    step_group(state, residual, options, group, gammas, shares, tau, tau, means)
 
 
 @jit
@@ -292,6 +299,7 @@ def step_group(
     state: MMState,
     residual: FloatArray,
     options: LearningOptions,
+    group: Group,
     gammas: FloatArray,
     shares: FloatArray,
     tau: FloatArray,
@@ -300,14 +308,13 @@ def step_group(
 ) -> None:
     """The same, given what the parameters say of each event: (B, K), and means (B, K, Q); `trusted` as in `step`."""
     B, K, Q = means.shape
-    targets = state.group_targets
     for i in range(B):
         if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
-            w, r, y = state.group_gate_features[i], state.group_features[i], targets[i]
-            track_residual(state, residual, options, state.group_weights[i], shares[i], tau[i], trusted[i], w, r, y)
+            w, r, y = group.W[i], group.R[i], group.Y[i]
+            track_residual(state, residual, options, group.weights[i], shares[i], tau[i], trusted[i], w, r, y)
     keep = kept_by(gammas)
-    amounts = amounts_of(state, keep)
-    settle_gate(state, options, amounts, shares, tau)
+    amounts = amounts_of(state, group, keep)
+    settle_gate(state, options, group, amounts, shares, tau)
     weights, errors = np.empty(B), np.empty((B, Q))
     for k in range(K):
         total = 0.0
@@ -315,10 +322,10 @@ def step_group(
             weights[i] = amounts[i] * trusted[i, k]
             total += weights[i]
             for q in range(Q):
-                errors[i, q] = targets[i, q] - means[i, k, q]
-        mass = mass_after(state, k, keep, tau)
+                errors[i, q] = group.Y[i, q] - means[i, k, q]
+        mass = mass_after(state, k, keep, group, tau)
         if total > 0.0:
-            explained = settle_linear(state, k, weights, errors)
+            explained = settle_linear(state, k, group.R, weights, errors)
             for q in range(Q):
                 fresh = 0.0
                 for i in range(B):

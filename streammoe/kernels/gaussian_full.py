@@ -17,8 +17,10 @@ from streammoe.kernels.groups import (
     average_weight_of,
     finish_group,
     gather,
+    group_of,
     kept_by,
     mass_after,
+    n_waiting,
     settle_gate,
     settle_linear,
 )
@@ -179,8 +181,9 @@ def learn_rows(
     factor = np.empty((Q, Q))
     gate_gain = np.empty(W.shape[1])
     gain = np.empty(R.shape[1])
-    size = state.group_weights.shape[0]
-    learned = state.n_group[0]
+    size = state.group.shape[0]
+    waiting = n_waiting(state)
+    learned = waiting
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -203,10 +206,12 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            if not gather(state, w, r, y, weights[i]):
+            if not gather(state, waiting, w, r, y, weights[i]):
                 return False
-            if state.n_group[0] == size:
+            waiting += 1
+            if waiting == size:
                 learn_group(state, residual, options, gammas[learned - size : learned])
+                waiting = 0
             continue
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, error, factor)
         route(tau, options.top_k)
@@ -277,18 +282,18 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
     """As in `streammoe.kernels.gaussian`, with ρ ρᵀ in place of ρ²."""
     B = gammas.shape[0]
     K, Q = state.experts.shape[0], state.experts.shape[1]
-    targets = state.group_targets
+    group = group_of(state)
     shares, tau, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
     error, factor = np.empty(Q), np.empty((Q, Q))
     for i in range(B):
-        w, r, y = state.group_gate_features[i], state.group_features[i], targets[i]
+        w, r, y = group.W[i], group.R[i], group.Y[i]
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares[i], means[i], tau[i], error, factor)
         route(tau[i], options.top_k)
         if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
-            track_residual(state, residual, options, state.group_weights[i], shares[i], tau[i], w, r, y)
+            track_residual(state, residual, options, group.weights[i], shares[i], tau[i], w, r, y)
     keep = kept_by(gammas)
-    amounts = amounts_of(state, keep)
-    settle_gate(state, options, amounts, shares, tau)
+    amounts = amounts_of(state, group, keep)
+    settle_gate(state, options, group, amounts, shares, tau)
     weights, errors = np.empty(B), np.empty((B, Q))
     for k in range(K):
         total = 0.0
@@ -296,10 +301,10 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
             weights[i] = amounts[i] * tau[i, k]
             total += weights[i]
             for q in range(Q):
-                errors[i, q] = targets[i, q] - means[i, k, q]
-        mass = mass_after(state, k, keep, tau)
+                errors[i, q] = group.Y[i, q] - means[i, k, q]
+        mass = mass_after(state, k, keep, group, tau)
         if total > 0.0:
-            explained = settle_linear(state, k, weights, errors)
+            explained = settle_linear(state, k, group.R, weights, errors)
             for q in range(Q):
                 for c in range(q + 1):
                     fresh = -explained[q, c]

@@ -10,9 +10,11 @@ Shapes: B events, K experts, N rows of coefficients, p features.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.compile import jit
 from streammoe.kernels.linalg import VANISHED, solve_spd
 from streammoe.kernels.shared import average_weight
 from streammoe.kernels.softmax import adaptive_weight
@@ -25,24 +27,56 @@ LARGEST_IN_GROUP = 1e30
 """Beyond this a feature or a target might spoil a step that other events share; so it is refused when it comes."""
 
 
-@inline
-def gather(state: MMState, w: FloatArray, r: FloatArray, y: FloatArray, weight: float) -> bool:
-    """Let an event wait for its group; False if it must not be in one, and the state is to be thrown away."""
-    at = state.n_group[0]
-    state.group_weights[at] = weight
+@jit
+def n_waiting(state: MMState) -> int:
+    """How many events wait for their group."""
+    waiting = 0
+    last = state.group.shape[1] - 1
+    while waiting < state.group.shape[0] and state.group[waiting, last] > 0.0:
+        waiting += 1
+    return waiting
+
+
+@jit
+def gather(state: MMState, at: int, w: FloatArray, r: FloatArray, y: FloatArray, weight: float) -> bool:
+    """Let an event wait in row `at` of its group; False if it must not, and the state is to be thrown away."""
+    row = state.group[at]
     sound = True
-    for j in range(w.shape[0]):
-        state.group_gate_features[at, j] = w[j]
-        sound = sound and abs(w[j]) <= LARGEST_IN_GROUP
-    for j in range(r.shape[0]):
-        state.group_features[at, j] = r[j]
-        sound = sound and abs(r[j]) <= LARGEST_IN_GROUP
-    for q in range(y.shape[0]):
-        state.group_targets[at, q] = y[q]
-        sound = sound and abs(y[q]) <= LARGEST_IN_GROUP
-    state.n_group[0] = at + 1
+    column = 0
+    for values in (w, r, y):
+        for value in values:
+            row[column] = value
+            sound = sound and abs(value) <= LARGEST_IN_GROUP
+            column += 1
+    row[column] = weight
     state.n[0] += 1
     return sound
+
+
+class Group(NamedTuple):
+    """The events of a full group."""
+
+    W: FloatArray
+    """(B, p_w)"""
+    R: FloatArray
+    """(B, p_v)"""
+    Y: FloatArray
+    """(B, Q), or (B, 1) class indexes."""
+    weights: FloatArray
+    """(B,)"""
+
+
+@jit
+def group_of(state: MMState) -> Group:
+    """The events that wait, as kernels like them: each part by itself."""
+    p_w, p_v = state.gate_gram.shape[0], state.experts.shape[2]
+    last = state.group.shape[1] - 1
+    return Group(
+        state.group[:, :p_w].copy(),
+        state.group[:, p_w : p_w + p_v].copy(),
+        state.group[:, p_w + p_v : last].copy(),
+        state.group[:, last].copy(),
+    )
 
 
 @jit
@@ -55,12 +89,12 @@ def kept_by(gammas: FloatArray) -> float:
 
 
 @jit
-def amounts_of(state: MMState, keep: float) -> FloatArray:
+def amounts_of(state: MMState, group: Group, keep: float) -> FloatArray:
     """(B,) γ times the weight of each event, over the new decay; γ is its part of the group's step."""
-    B = state.group_weights.shape[0]
+    B = group.weights.shape[0]
     amounts = np.empty(B)
     for i in range(B):
-        amounts[i] = (1.0 - keep) / B * state.group_weights[i] / (state.decay[0] * keep)
+        amounts[i] = (1.0 - keep) / B * group.weights[i] / (state.decay[0] * keep)
     return amounts
 
 
@@ -132,7 +166,12 @@ def settle_softmax(
 
 @jit
 def settle_gate(
-    state: MMState, options: LearningOptions, amounts: FloatArray, shares: FloatArray, tau: FloatArray
+    state: MMState,
+    options: LearningOptions,
+    group: Group,
+    amounts: FloatArray,
+    shares: FloatArray,
+    tau: FloatArray,
 ) -> None:
     """The gate's part of a group; `shares` and `tau` (B, K)."""
     weights = amounts.copy()
@@ -142,7 +181,7 @@ def settle_gate(
     settle_softmax(
         state.gate,
         state.gate_gram,
-        state.group_gate_features,
+        group.W,
         shares - tau,
         weights,
         amounts,
@@ -151,19 +190,20 @@ def settle_gate(
 
 
 @jit
-def settle_linear(state: MMState, k: int, weights: FloatArray, errors: FloatArray) -> FloatArray:
+def settle_linear(state: MMState, k: int, rows: FloatArray, weights: FloatArray, errors: FloatArray) -> FloatArray:
     """Υ_k ← Υ_k + Σ weight · ρ (R⁺⁻¹ r)ᵀ, where R⁺ = R + Σ weight · r rᵀ is updated first; all in stored units.
 
     Args:
         state: changed in place.
         k: which expert.
+        rows: (B, p).
         weights: (B,) of each event.
         errors: (B, Q) ρ, under the parameters before.
 
     Returns:
         (Q, Q) what the step explains of Σ weight · ρ ρᵀ.
     """
-    rows, experts = state.group_features, state.experts
+    experts = state.experts
     Q, p = experts.shape[1:]
     add_outers(state.expert_grams[k], rows, weights)
     pulls = np.zeros((Q, p))
@@ -186,12 +226,12 @@ def settle_linear(state: MMState, k: int, weights: FloatArray, errors: FloatArra
 
 
 @jit
-def mass_after(state: MMState, k: int, keep: float, tau: FloatArray) -> float:
+def mass_after(state: MMState, k: int, keep: float, group: Group, tau: FloatArray) -> float:
     """m_k after a group whose responsibilities are `tau`, (B, K)."""
     B = tau.shape[0]
     mass: float = keep * state.masses[k]
     for i in range(B):
-        mass += (1.0 - keep) / B * state.group_weights[i] * tau[i, k]
+        mass += (1.0 - keep) / B * group.weights[i] * tau[i, k]
     return max(mass, VANISHED)
 
 
@@ -200,7 +240,8 @@ def finish_group(state: MMState, keep: float) -> None:
     """The weight of all before the group has shrunk; the next one begins empty."""
     state.decay[0] *= keep
     state.prior_weight[0] *= keep
-    state.n_group[0] = 0
+    for i in range(state.group.shape[0]):
+        state.group[i, state.group.shape[1] - 1] = 0.0
 
 
 @jit

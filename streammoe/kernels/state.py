@@ -51,16 +51,10 @@ class MMState(NamedTuple):
     """(N, p_v) its target."""
     prior_variances: FloatArray
     """(Q,) its variance σ²_0, or (0,)."""
-    n_group: IntArray
-    """(1,) events that wait for their group to be full; `n` counts them."""
-    group_gate_features: FloatArray
-    """(B, p_w) those events, in the first rows; B = 0 where each event is a step of its own."""
-    group_features: FloatArray
-    """(B, p_v)"""
-    group_targets: FloatArray
-    """(B, Q), or (B, 1) class indexes."""
-    group_weights: FloatArray
-    """(B,)"""
+    group: FloatArray
+    """(B, p_w + p_v + Q + 1) events that wait for their group, in its first rows, which `n` counts: w, r, y (one index
+    of a class for categorical experts), weight. A weight of 0 is an empty row; B is 0 where each event is a step of its
+    own. It is one array, since each further one of the state slows all steps down."""
 
 
 class Prior(NamedTuple):

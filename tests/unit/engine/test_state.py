@@ -4,7 +4,6 @@ import pytest
 from streammoe import schedules
 from streammoe.engine import mm
 from streammoe.engine.state import (
-    GROUP,
     copy_state,
     grouping,
     is_finite,
@@ -14,6 +13,7 @@ from streammoe.engine.state import (
     widen,
     with_class,
 )
+from streammoe.kernels.groups import n_waiting
 from tests.unit.cases import CASES, CLASSES, Case, draw, options, same_bits
 
 STEADY = schedules.power(0.6, gamma0=0.5, offset=20)
@@ -54,14 +54,14 @@ class TestArrays:
     def test_by_name_and_back(self, case):
         state = learned(case)
         arrays = state_arrays(state, "here")
-        assert set(arrays) == {f"here.{name}" for name in state._fields if name not in GROUP}
+        assert set(arrays) == {f"here.{name}" for name in state._fields if name != "group"}
         sizes = {"n_experts": K, "n_outputs": case.n_outputs, "p_w": P, "p_v": P}
         assert same_bits(state, restored_state(arrays, "here", case.family, **sizes))
 
     def test_by_name_and_back_with_events_that_wait(self, case):
         state = grouping(learned(case), 6, case.family.n_targets(case.n_outputs))
         learn(case, state, *draw(case, 10, P, 2, 3))
-        assert state.n_group[0] == 4
+        assert n_waiting(state) == 4
         arrays = state_arrays(state, "here")
         assert set(arrays) == {f"here.{name}" for name in state._fields}
         sizes = {"n_experts": K, "n_outputs": case.n_outputs, "p_w": P, "p_v": P, "batch_size": 6}

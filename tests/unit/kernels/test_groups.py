@@ -72,18 +72,18 @@ class TestWaiting:
         assert not [name for name in model.arrays() if "group" in name]
 
     @pytest.mark.parametrize(
-        ("name", "change", "problem"),
+        ("place", "change", "problem"),
         [
-            ("n_group", 8, "says that 8 events wait, in a group of 8"),
-            ("n_group", -1, "outside of 0"),
-            ("group_weights", 0.0, "not above 0"),
-            ("group_features", 1e31, r"beyond 1e\+30"),
+            (np.s_[:, -1], 1.0, "is full"),
+            (np.s_[2, -1], -1.0, "weights below 0"),
+            (np.s_[2, -1], 0.0, "behind an empty row"),
+            (np.s_[2, 1], 1e31, r"beyond 1e\+30"),
         ],
     )
-    def test_what_cannot_wait_is_refused(self, tmp_path, name, change, problem):
+    def test_what_cannot_wait_is_refused(self, tmp_path, place, change, problem):
         model = regressor()
         model.learn_array(X[100:105], Y[100:105])
-        getattr(model._state, name)[0] = change
+        model._state.group[place] = change
         model.save(tmp_path / "m")
         with pytest.raises(CheckpointError, match=problem):
             load(tmp_path / "m")
@@ -91,7 +91,7 @@ class TestWaiting:
     def test_labels_that_wait_are_known_ones(self, tmp_path):
         model = MoEClassifier(**QUICK, batch_size=8)
         model.learn_array(X[:105], Y[:105] > 1.0)
-        model._state.group_targets[2] = 2.0
+        model._state.group[2, -2] = 2.0
         model.save(tmp_path / "m")
         with pytest.raises(CheckpointError, match="no index of the 2 classes"):
             load(tmp_path / "m")
@@ -128,7 +128,7 @@ class TestWaiting:
         model.learn_array(X[:105], Y[:105])
         assert model.n_candidates > 1
         states = [runner.state for runner in model._race.runners]
-        assert not np.shares_memory(states[0].group_features, states[1].group_features)
+        assert not np.shares_memory(states[0].group, states[1].group)
         model.learn_array(X[105:], Y[105:])
         assert model.n == 400
 
