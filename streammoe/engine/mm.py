@@ -10,7 +10,6 @@ import numpy as np
 from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family
-from streammoe.kernels.groups import n_waiting
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.schedules import Schedule, Steps
 from streammoe.types import FloatArray
@@ -185,8 +184,7 @@ def learn(
             thrown away.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
-    waiting = n_waiting(state)
-    gammas = steps.steps(int(state.n[0]) - waiting + 1, waiting + n_learned)
+    gammas = steps.steps(int(state.n[0]) + 1, n_learned)
     counts = np.ones(len(W)) if weights is None else weights
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))

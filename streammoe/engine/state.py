@@ -83,7 +83,7 @@ def grouping(state: MMState, batch_size: int, n_targets: int) -> MMState:
     """The state that learns by groups of so many events; one that does so already stays as it is."""
     if batch_size == 1 or len(state.group):
         return state
-    width = state.gate.shape[1] + state.experts.shape[2] + n_targets + 1
+    width = state.gate.shape[1] + state.experts.shape[2] + n_targets + 2
     return state._replace(group=np.zeros((batch_size, width)))
 
 
@@ -170,7 +170,7 @@ def restored_state(
         "prior_variances": (V,),
     }
     if batch_size > 1:
-        shapes["group"] = (batch_size, p_w + p_v + family.n_targets(n_outputs) + 1)
+        shapes["group"] = (batch_size, p_w + p_v + family.n_targets(n_outputs) + 2)
     counts = {"n", "n_average"}
     least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
     found = {
@@ -201,10 +201,12 @@ def restored_state(
 def _check_group(state: MMState, where: str, n_classes: int | None) -> None:
     """Refuse events that wait for their group, unless they are such as `gather` lets in."""
     waiting = n_waiting(state)
-    weights, values = state.group[:, -1], state.group[:, :-1]
+    values, weights, gammas = state.group[:, :-2], state.group[:, -2], state.group[:waiting, -1]
     must_be((weights >= 0.0).all(), f"{where} holds weights below 0")
-    must_be(not weights[waiting:].any(), f"{where} holds events behind an empty row")
+    gapless = (weights[:waiting] > 0.0).all() and not weights[waiting:].any()
+    must_be(gapless, f"{where} holds events behind an empty row")
     must_be(waiting < len(weights), f"{where} is full; such a group would have been learned")
+    must_be(((gammas > 0.0) & (gammas <= 1.0)).all(), f"{where} holds steps outside of 0 to 1")
     must_be(waiting <= state.n[0], f"{where} holds {waiting} events that wait, of {state.n[0]} in all")
     must_be((np.abs(values) <= LARGEST_IN_GROUP).all(), f"{where} holds values beyond {LARGEST_IN_GROUP:g}")
     if n_classes is not None:

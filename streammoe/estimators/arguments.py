@@ -17,6 +17,7 @@ from streammoe.schedules import Schedule
 
 AUTO = "auto"
 RESEED = ("off", AUTO)
+LARGEST_BATCH = 100_000
 MAY_BE_NONE = {"warmup", "top_k"}
 
 
@@ -103,6 +104,10 @@ class Arguments(base.Estimator):
             (
                 not (self.warmup == 0 and self.is_choosing),
                 "n_experts: 'auto' needs a warm-up to judge candidates by; set warmup above 0, or a number",
+            ),
+            (
+                not is_whole(self.batch_size, 1) or self.batch_size <= LARGEST_BATCH,
+                f"batch_size: got {self.batch_size!r}; it may be {LARGEST_BATCH} at most, since all that wait are kept",
             ),
             (self.reseed in RESEED, f"reseed: {self.reseed!r} is not known; choose one of 'off', 'auto'"),
             *(

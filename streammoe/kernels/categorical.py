@@ -20,11 +20,13 @@ from streammoe.kernels.groups import (
     finish_group,
     gather,
     group_of,
+    is_far,
     kept_by,
     mass_after,
     n_waiting,
     settle_gate,
     settle_softmax,
+    stand_alone,
 )
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.shared import (
@@ -178,7 +180,7 @@ def learn_rows(
         state: changed in place.
         residual: (size + 2,) running means of the convergence residual, changed in place.
         options: the hyper-parameters that steps need.
-        gammas: step sizes of the events that wait for their group, then of the rows that have a target, in order.
+        gammas: step sizes of the rows that have a target, in order.
         weights: (n,) how much each row counts, 1 for a plain one.
         W, R, Y: (n, p_w), (n, p_v), (n, 1) gate features, expert features, class indexes.
         losses, predictions: (n,) and (n, M), written: −log s(y|x) and the probabilities, before the row is learned.
@@ -196,7 +198,7 @@ def learn_rows(
     gain = np.empty(R.shape[1])
     size = state.group.shape[0]
     waiting = n_waiting(state)
-    learned = waiting
+    learned = 0
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(state.average_gate, state.average_experts, w, r, y, shares, probabilities, tau)
@@ -207,13 +209,17 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            if not gather(state, waiting, w, r, y, weights[i]):
-                return False
-            waiting += 1
-            if waiting == size:
-                learn_group(state, residual, options, gammas[learned - size : learned])
+            far = is_far(state, w, r, weights[i])
+            if not far:
+                if not gather(state, waiting, w, r, y, weights[i], gamma):
+                    return False
+                waiting += 1
+            if waiting == size or (far and waiting > 0):
+                learn_group(state, residual, options, waiting)
                 waiting = 0
-            continue
+            if not far:
+                continue
+            stand_alone(state)
         evaluate(state.gate, state.experts, w, r, y, shares, probabilities, tau)
         route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
@@ -318,11 +324,10 @@ def step(
 
 
 @jit
-def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, gammas: FloatArray) -> None:
-    """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
-    B = gammas.shape[0]
+def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, B: int) -> None:
+    """Learn the B events that wait by one step."""
     K, free = state.experts.shape[0], state.experts.shape[1]
-    group = group_of(state)
+    group = group_of(state, B)
     shares, tau, probabilities = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, free + 1))
     for i in range(B):
         w, r, y = group.W[i], group.R[i], group.Y[i]
@@ -330,7 +335,7 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
         route(tau[i], options.top_k)
         if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
             track_residual(state, residual, options, group.weights[i], shares[i], tau[i], probabilities[i], w, r, y)
-    keep = kept_by(gammas)
+    keep = kept_by(group.gammas)
     amounts = amounts_of(state, group, keep)
     settle_gate(state, options, group, amounts, shares, tau)
     sizes, weights, pushes = np.empty(B), np.empty(B), np.empty((B, free))
@@ -357,8 +362,8 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
         state.masses[k] = mass_after(state, k, keep, group, tau)
     finish_group(state, keep)
     if state.decay[0] < REFRESH_BELOW:
-        refresh(state, topped_up(state, options, gammas[B - 1]))
-    weight = average_weight_of(state, options, gammas)
+        refresh(state, topped_up(state, options, group.gammas[B - 1]))
+    weight = average_weight_of(state, options, group.gammas)
     blend(state.average_gate, state.gate, weight)
     blend_all(state.average_experts, state.experts, weight)
 

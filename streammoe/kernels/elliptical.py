@@ -15,7 +15,7 @@ import numpy as np
 from streammoe.kernels import laplace, student_t
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gaussian import WIDE, record, step, step_group, track_residual
-from streammoe.kernels.groups import gather, group_of, n_waiting
+from streammoe.kernels.groups import gather, group_of, is_far, n_waiting, stand_alone
 from streammoe.kernels.linear import shares_and_means
 from streammoe.kernels.shared import RESIDUAL_EVERY, average_weight, blend, blend_all, mix, route
 from streammoe.kernels.soundness import is_sound_after
@@ -166,7 +166,7 @@ def learn_rows(
     gate_gain, gain = np.empty(W.shape[1]), np.empty(R.shape[1])
     size = state.group.shape[0]
     waiting = n_waiting(state)
-    learned = waiting
+    learned = 0
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -191,13 +191,17 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            if not gather(state, waiting, w, r, y, weights[i]):
-                return False
-            waiting += 1
-            if waiting == size:
-                learn_group(tails, constant, state, residual, options, gammas[learned - size : learned])
+            far = is_far(state, w, r, weights[i])
+            if not far:
+                if not gather(state, waiting, w, r, y, weights[i], gamma):
+                    return False
+                waiting += 1
+            if waiting == size or (far and waiting > 0):
+                learn_group(tails, constant, state, residual, options, waiting)
                 waiting = 0
-            continue
+            if not far:
+                continue
+            stand_alone(state)
         evaluate(
             tails,
             constant,
@@ -233,12 +237,11 @@ def learn_group(
     state: MMState,
     residual: FloatArray,
     options: LearningOptions,
-    gammas: FloatArray,
+    B: int,
 ) -> None:
-    """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
-    B = gammas.shape[0]
+    """Learn the B events that wait by one step."""
     K, Q = state.variances.shape
-    group = group_of(state)
+    group = group_of(state, B)
     shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
     scratch = np.empty(K)
     for i in range(B):
@@ -260,7 +263,7 @@ def learn_group(
         route(tau[i], options.top_k)
         for k in range(K):
             trusted[i, k] = tau[i, k] * trust(tails, trusted[i, k], Q)
-    step_group(state, residual, options, group, gammas, shares, tau, trusted, means)
+    step_group(state, residual, options, group, shares, tau, trusted, means)
 
 
 @jit

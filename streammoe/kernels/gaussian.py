@@ -22,11 +22,13 @@ from streammoe.kernels.groups import (
     finish_group,
     gather,
     group_of,
+    is_far,
     kept_by,
     mass_after,
     n_waiting,
     settle_gate,
     settle_linear,
+    stand_alone,
 )
 from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import residual_of_linear, shares_and_means
@@ -163,7 +165,7 @@ def learn_rows(
         state: changed in place.
         residual: (size + 2,) running means of the convergence residual, changed in place.
         options: the hyper-parameters that steps need.
-        gammas: step sizes of the events that wait for their group, then of the rows that have a target, in order.
+        gammas: step sizes of the rows that have a target, in order.
         weights: (n,) how much each row counts, 1 for a plain one.
         W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets.
         losses, predictions: (n,) and (n, Q), written: −log s(y|x) and the prediction, before the row is learned.
@@ -181,7 +183,7 @@ def learn_rows(
     gain = np.empty(R.shape[1])
     size = state.group.shape[0]
     waiting = n_waiting(state)
-    learned = waiting
+    learned = 0
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -194,13 +196,17 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            if not gather(state, waiting, w, r, y, weights[i]):
-                return False
-            waiting += 1
-            if waiting == size:
-                learn_group(state, residual, options, gammas[learned - size : learned])
+            far = is_far(state, w, r, weights[i])
+            if not far:
+                if not gather(state, waiting, w, r, y, weights[i], gamma):
+                    return False
+                waiting += 1
+            if waiting == size or (far and waiting > 0):
+                learn_group(state, residual, options, waiting)
                 waiting = 0
-            continue
+            if not far:
+                continue
+            stand_alone(state)
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, scratch)
         route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
@@ -270,11 +276,10 @@ def step(
 
 
 @jit
-def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, gammas: FloatArray) -> None:
-    """Learn the events that wait, as many as a group holds, by one step; `gammas` (B,) are theirs."""
-    B = gammas.shape[0]
+def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, B: int) -> None:
+    """Learn the B events that wait by one step."""
     K, Q = state.variances.shape
-    group = group_of(state)
+    group = group_of(state, B)
     shares, tau, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
     scratch = np.empty(K)
     for i in range(B):
@@ -291,7 +296,7 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
             scratch,
         )
         route(tau[i], options.top_k)
-    step_group(state, residual, options, group, gammas, shares, tau, tau, means)
+    step_group(state, residual, options, group, shares, tau, tau, means)
 
 
 @jit
@@ -300,7 +305,6 @@ def step_group(
     residual: FloatArray,
     options: LearningOptions,
     group: Group,
-    gammas: FloatArray,
     shares: FloatArray,
     tau: FloatArray,
     trusted: FloatArray,
@@ -312,7 +316,7 @@ def step_group(
         if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
             w, r, y = group.W[i], group.R[i], group.Y[i]
             track_residual(state, residual, options, group.weights[i], shares[i], tau[i], trusted[i], w, r, y)
-    keep = kept_by(gammas)
+    keep = kept_by(group.gammas)
     amounts = amounts_of(state, group, keep)
     settle_gate(state, options, group, amounts, shares, tau)
     weights, errors = np.empty(B), np.empty((B, Q))
@@ -325,18 +329,15 @@ def step_group(
                 errors[i, q] = group.Y[i, q] - means[i, k, q]
         mass = mass_after(state, k, keep, group, tau)
         if total > 0.0:
-            explained = settle_linear(state, k, group.R, weights, errors)
+            left = settle_linear(state, k, group.R, weights, errors)
             for q in range(Q):
-                fresh = 0.0
-                for i in range(B):
-                    fresh += weights[i] * errors[i, q] * errors[i, q]
-                left = state.decay[0] * max(fresh - explained[q, q], 0.0) + state.masses[k] * state.variances[k, q]
-                state.variances[k, q] = max(keep * left / mass, options.variance_floor * state.prior_variances[q])
+                value = keep * (state.decay[0] * left[q, q] + state.masses[k] * state.variances[k, q]) / mass
+                state.variances[k, q] = max(value, options.variance_floor * state.prior_variances[q])
         state.masses[k] = mass
     finish_group(state, keep)
     if state.decay[0] < REFRESH_BELOW:
-        refresh(state, topped_up(state, options, gammas[B - 1]))
-    weight = average_weight_of(state, options, gammas)
+        refresh(state, topped_up(state, options, group.gammas[B - 1]))
+    weight = average_weight_of(state, options, group.gammas)
     blend(state.average_gate, state.gate, weight)
     blend_all(state.average_experts, state.experts, weight)
     blend(state.average_variances, state.variances, weight)

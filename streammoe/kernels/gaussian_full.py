@@ -18,11 +18,13 @@ from streammoe.kernels.groups import (
     finish_group,
     gather,
     group_of,
+    is_far,
     kept_by,
     mass_after,
     n_waiting,
     settle_gate,
     settle_linear,
+    stand_alone,
 )
 from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import residual_of_linear, shares_and_means
@@ -183,7 +185,7 @@ def learn_rows(
     gain = np.empty(R.shape[1])
     size = state.group.shape[0]
     waiting = n_waiting(state)
-    learned = waiting
+    learned = 0
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
         losses[i] = evaluate(
@@ -206,13 +208,17 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            if not gather(state, waiting, w, r, y, weights[i]):
-                return False
-            waiting += 1
-            if waiting == size:
-                learn_group(state, residual, options, gammas[learned - size : learned])
+            far = is_far(state, w, r, weights[i])
+            if not far:
+                if not gather(state, waiting, w, r, y, weights[i], gamma):
+                    return False
+                waiting += 1
+            if waiting == size or (far and waiting > 0):
+                learn_group(state, residual, options, waiting)
                 waiting = 0
-            continue
+            if not far:
+                continue
+            stand_alone(state)
         evaluate(state.gate, state.experts, state.variances, w, r, y, shares, means, tau, error, factor)
         route(tau, options.top_k)
         if state.n[0] % RESIDUAL_EVERY == 0:
@@ -278,11 +284,10 @@ def step(
 
 
 @jit
-def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, gammas: FloatArray) -> None:
+def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, B: int) -> None:
     """As in `streammoe.kernels.gaussian`, with ρ ρᵀ in place of ρ²."""
-    B = gammas.shape[0]
     K, Q = state.experts.shape[0], state.experts.shape[1]
-    group = group_of(state)
+    group = group_of(state, B)
     shares, tau, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
     error, factor = np.empty(Q), np.empty((Q, Q))
     for i in range(B):
@@ -291,7 +296,7 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
         route(tau[i], options.top_k)
         if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
             track_residual(state, residual, options, group.weights[i], shares[i], tau[i], w, r, y)
-    keep = kept_by(gammas)
+    keep = kept_by(group.gammas)
     amounts = amounts_of(state, group, keep)
     settle_gate(state, options, group, amounts, shares, tau)
     weights, errors = np.empty(B), np.empty((B, Q))
@@ -304,15 +309,10 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
                 errors[i, q] = group.Y[i, q] - means[i, k, q]
         mass = mass_after(state, k, keep, group, tau)
         if total > 0.0:
-            explained = settle_linear(state, k, group.R, weights, errors)
+            left = settle_linear(state, k, group.R, weights, errors)
             for q in range(Q):
                 for c in range(q + 1):
-                    fresh = -explained[q, c]
-                    for i in range(B):
-                        fresh += weights[i] * errors[i, q] * errors[i, c]
-                    if c == q:
-                        fresh = max(fresh, 0.0)
-                    value = keep * (state.decay[0] * fresh + state.masses[k] * state.variances[k, q, c]) / mass
+                    value = keep * (state.decay[0] * left[q, c] + state.masses[k] * state.variances[k, q, c]) / mass
                     if c == q:
                         value = max(value, options.variance_floor * state.prior_variances[q])
                     state.variances[k, q, c] = value
@@ -320,8 +320,8 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
         state.masses[k] = mass
     finish_group(state, keep)
     if state.decay[0] < REFRESH_BELOW:
-        refresh(state, topped_up(state, options, gammas[B - 1]))
-    weight = average_weight_of(state, options, gammas)
+        refresh(state, topped_up(state, options, group.gammas[B - 1]))
+    weight = average_weight_of(state, options, group.gammas)
     blend(state.average_gate, state.gate, weight)
     blend_all(state.average_experts, state.experts, weight)
     blend_all(state.average_variances, state.variances, weight)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.kernels.compile import jit
-from streammoe.kernels.linalg import VANISHED, solve_spd
+from streammoe.kernels.linalg import VANISHED, dot, invert_spd, solve_spd, symmetric_product
 from streammoe.kernels.shared import average_weight
 from streammoe.kernels.softmax import adaptive_weight
 from streammoe.kernels.state import LearningOptions, MMState
@@ -27,18 +27,26 @@ LARGEST_IN_GROUP = 1e30
 """Beyond this a feature or a target might spoil a step that other events share; so it is refused when it comes."""
 
 
+FAR = 1e8
+"""An event is far if it weighs so many times as much, in the Gram matrix's entry of any feature, as a mean one so far:
+beside it the other directions of a group's Gram matrix would be lost to rounding."""
+
+
 @jit
 def n_waiting(state: MMState) -> int:
-    """How many events wait for their group."""
-    waiting = 0
-    last = state.group.shape[1] - 1
-    while waiting < state.group.shape[0] and state.group[waiting, last] > 0.0:
-        waiting += 1
-    return waiting
+    """How many events wait for their group: the rows up to the first empty one."""
+    start, stop = 0, state.group.shape[0]
+    while start < stop:
+        middle = (start + stop) // 2
+        if state.group[middle, -2] > 0.0:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
 
 
 @jit
-def gather(state: MMState, at: int, w: FloatArray, r: FloatArray, y: FloatArray, weight: float) -> bool:
+def gather(state: MMState, at: int, w: FloatArray, r: FloatArray, y: FloatArray, weight: float, gamma: float) -> bool:
     """Let an event wait in row `at` of its group; False if it must not, and the state is to be thrown away."""
     row = state.group[at]
     sound = True
@@ -49,12 +57,39 @@ def gather(state: MMState, at: int, w: FloatArray, r: FloatArray, y: FloatArray,
             sound = sound and abs(value) <= LARGEST_IN_GROUP
             column += 1
     row[column] = weight
+    row[column + 1] = gamma
     state.n[0] += 1
     return sound
 
 
+@jit
+def is_far(state: MMState, w: FloatArray, r: FloatArray, weight: float) -> bool:
+    """Whether an event has to make a step of its own, which no rounding harms; see `FAR`."""
+    decay = state.decay[0]
+    for j in range(w.shape[0]):
+        if weight * w[j] * w[j] > FAR * decay * state.gate_gram[j, j]:
+            return True
+    for j in range(r.shape[0]):
+        usual = 0.0
+        for k in range(state.expert_grams.shape[0]):
+            usual += state.expert_grams[k, j, j]
+        if weight * r[j] * r[j] > FAR * decay * usual:
+            return True
+    return False
+
+
+@jit
+def stand_alone(state: MMState) -> None:
+    """Bring the inverses up to date, which groups leave alone, for an event that makes a step of its own."""
+    scratch = np.empty_like(state.gate_gram)
+    if state.gate.shape[0] > 0:
+        invert_spd(state.gate_gram, state.gate_inverse, scratch)
+    for k in range(state.expert_grams.shape[0]):
+        invert_spd(state.expert_grams[k], state.expert_inverses[k], np.empty_like(state.expert_grams[k]))
+
+
 class Group(NamedTuple):
-    """The events of a full group."""
+    """Events that make one step together."""
 
     W: FloatArray
     """(B, p_w)"""
@@ -64,18 +99,21 @@ class Group(NamedTuple):
     """(B, Q), or (B, 1) class indexes."""
     weights: FloatArray
     """(B,)"""
+    gammas: FloatArray
+    """(B,) their steps."""
 
 
 @jit
-def group_of(state: MMState) -> Group:
+def group_of(state: MMState, waiting: int) -> Group:
     """The events that wait, as kernels like them: each part by itself."""
     p_w, p_v = state.gate_gram.shape[0], state.experts.shape[2]
-    last = state.group.shape[1] - 1
+    rows = state.group[:waiting]
     return Group(
-        state.group[:, :p_w].copy(),
-        state.group[:, p_w : p_w + p_v].copy(),
-        state.group[:, p_w + p_v : last].copy(),
-        state.group[:, last].copy(),
+        rows[:, :p_w].copy(),
+        rows[:, p_w : p_w + p_v].copy(),
+        rows[:, p_w + p_v : -2].copy(),
+        rows[:, -2].copy(),
+        rows[:, -1].copy(),
     )
 
 
@@ -201,9 +239,11 @@ def settle_linear(state: MMState, k: int, rows: FloatArray, weights: FloatArray,
         errors: (B, Q) ρ, under the parameters before.
 
     Returns:
-        (Q, Q) what the step explains of Σ weight · ρ ρᵀ.
+        (Q, Q) what the step leaves unexplained: Σ weight · ρ⁺ ρ⁺ᵀ + (Υ_k⁺ − Υ_k) R (Υ_k⁺ − Υ_k)ᵀ with the errors ρ⁺
+        after it and the R before it. Both are sums of squares, so that no rounding can make them negative.
     """
     experts = state.experts
+    before = state.expert_grams[k].copy()
     Q, p = experts.shape[1:]
     add_outers(state.expert_grams[k], rows, weights)
     pulls = np.zeros((Q, p))
@@ -214,15 +254,24 @@ def settle_linear(state: MMState, k: int, rows: FloatArray, weights: FloatArray,
                 pulls[q, j] += size * rows[i, j]
     moves = pulls.copy()
     solve_spd(state.expert_grams[k], moves, np.empty((p, p)))
-    explained = np.zeros((Q, Q))
+    left = np.zeros((Q, Q))
     for q in range(Q):
         for j in range(p):
             experts[k, q, j] += moves[q, j]
-        for c in range(q + 1):
-            for j in range(p):
-                explained[q, c] += 0.5 * (pulls[q, j] * moves[c, j] + pulls[c, j] * moves[q, j])
-            explained[c, q] = explained[q, c]
-    return explained
+    half, after = np.empty(p), np.empty(Q)
+    for q in range(Q):
+        symmetric_product(before, moves[q], half)
+        for c in range(Q):
+            left[q, c] += dot(half, moves[c])
+    for i in range(rows.shape[0]):
+        if weights[i] == 0.0:
+            continue
+        for q in range(Q):
+            after[q] = errors[i, q] - dot(moves[q], rows[i])
+        for q in range(Q):
+            for c in range(Q):
+                left[q, c] += weights[i] * after[q] * after[c]
+    return left
 
 
 @jit
@@ -240,8 +289,8 @@ def finish_group(state: MMState, keep: float) -> None:
     """The weight of all before the group has shrunk; the next one begins empty."""
     state.decay[0] *= keep
     state.prior_weight[0] *= keep
-    for i in range(state.group.shape[0]):
-        state.group[i, state.group.shape[1] - 1] = 0.0
+    for row in state.group:
+        row[-2] = 0.0
 
 
 @jit

@@ -52,9 +52,9 @@ class MMState(NamedTuple):
     prior_variances: FloatArray
     """(Q,) its variance σ²_0, or (0,)."""
     group: FloatArray
-    """(B, p_w + p_v + Q + 1) events that wait for their group, in its first rows, which `n` counts: w, r, y (one index
-    of a class for categorical experts), weight. A weight of 0 is an empty row; B is 0 where each event is a step of its
-    own. It is one array, since each further one of the state slows all steps down."""
+    """(B, p_w + p_v + Q + 2) events that wait for their group, in its first rows, which `n` counts: w, r, y (one index
+    of a class for categorical experts), weight, γ. A weight of 0 is an empty row; B is 0 where each event is a step of
+    its own. It is one array, since each further one of the state slows all steps down."""
 
 
 class Prior(NamedTuple):

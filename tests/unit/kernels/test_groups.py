@@ -74,9 +74,10 @@ class TestWaiting:
     @pytest.mark.parametrize(
         ("place", "change", "problem"),
         [
-            (np.s_[:, -1], 1.0, "is full"),
-            (np.s_[2, -1], -1.0, "weights below 0"),
-            (np.s_[2, -1], 0.0, "behind an empty row"),
+            (np.s_[:, -2], 1.0, "is full"),
+            (np.s_[2, -2], -1.0, "weights below 0"),
+            (np.s_[2, -2], 0.0, "behind an empty row"),
+            (np.s_[2, -1], 2.0, "steps outside of 0 to 1"),
             (np.s_[2, 1], 1e31, r"beyond 1e\+30"),
         ],
     )
@@ -91,7 +92,7 @@ class TestWaiting:
     def test_labels_that_wait_are_known_ones(self, tmp_path):
         model = MoEClassifier(**QUICK, batch_size=8)
         model.learn_array(X[:105], Y[:105] > 1.0)
-        model._state.group[2, -2] = 2.0
+        model._state.group[2, -3] = 2.0
         model.save(tmp_path / "m")
         with pytest.raises(CheckpointError, match="no index of the 2 classes"):
             load(tmp_path / "m")
@@ -133,24 +134,85 @@ class TestWaiting:
         assert model.n == 400
 
 
+class TestDrift:
+    @pytest.mark.parametrize(("batch_size", "drift_restart"), [(1000, 200), (64, 20)])
+    def test_events_that_wait_keep_their_steps_where_a_drift_is_found(self, batch_size, drift_restart):
+        rng = np.random.default_rng(0)
+        inputs = rng.normal(size=(9_000, 2))
+        y = np.where(np.arange(9_000) < 6_000, 1, -1) * 3 * inputs[:, 0] + 0.1 * rng.normal(size=9_000)
+        given = {"drift": "page_hinkley", "batch_size": batch_size, "drift_restart": drift_restart}
+        model = MoERegressor(2, **given)
+        begin = 5_500
+        model.learn_array(inputs[:begin], y[:begin])
+        for i in range(begin, 7_500):
+            model.learn_array(inputs[i : i + 1], y[i : i + 1])
+            group = model._state.group
+            waiting = group[: model.n - model.parameters()["n"]]
+            numbers = np.arange(model.n - len(waiting) + 1, model.n + 1)
+            old = numbers <= (model.last_drift.n if model.last_drift else np.inf)
+            np.testing.assert_allclose(waiting[old, -1], numbers[old] ** -0.6, rtol=1e-12)
+        assert model.drifts == 1
+        whole = MoERegressor(2, **given)
+        whole.learn_array(inputs[:7_500], y[:7_500])
+        assert whole.state_digest() == model.state_digest()
+
+
 class TestPoison:
-    @pytest.mark.parametrize("far", ["feature", "target"])
-    def test_what_might_spoil_a_group_is_refused_when_it_comes(self, far):
+    def test_what_might_spoil_a_group_is_refused_when_it_comes(self):
         model = regressor(range_factor=0.0)
         model.learn_array(X[100:103], Y[100:103])
         before = model.state_digest()
-        x, y = dict(zip(model.feature_names, X[0].tolist(), strict=True)), 1.0
-        if far == "feature":
-            x[model.feature_names[1]] = 1e31
-        else:
-            y = 1e31
         with pytest.raises(InvalidEvent, match="sums of its group") as found:
-            model.learn_one(x, y)
+            model.learn_one(dict(zip(model.feature_names, X[0].tolist(), strict=True)), 1e31)
         assert found.value.reason == "poison"
         assert model.state_digest() == before
         model.learn_array(X[103:300], Y[103:300])
         assert model.n == 300
         assert model.is_finite()
+
+    @pytest.mark.parametrize(
+        ("far", "degree", "weight"), [(1e20, 1, 1.0), (1e5, 3, 1.0), (9e5, 5, 1.0), (2e4, 2, 1.0), (9e3, 2, 1e6)]
+    )
+    @pytest.mark.parametrize("kind", ["gaussian", "student_t", "full", "classes"])
+    def test_an_event_far_out_does_no_more_harm_than_without_groups(self, kind, far, degree, weight):
+        rng = np.random.default_rng(1)
+        inputs = rng.normal(size=(3_000, 3))
+        slopes = np.array([1.0, 2.0, 3.0])
+        y = inputs @ slopes + 0.1 * rng.normal(size=3_000)
+        inputs[1_000, 0] = far
+        y[1_000] = 1.0
+        weights = np.where(np.arange(3_000) == 1_000, weight, 1.0)
+        fresh = rng.normal(size=(500, 3))
+        given = {"n_experts": 2, "warmup": 200, "warmup_restarts": 1, "degree": degree, "range_factor": 0.0}
+        errors = []
+        for batch_size in (1, 8):
+            if kind == "classes":
+                model = MoEClassifier(**given, batch_size=batch_size)
+                model.learn_array(inputs, y > 0.0, weights=weights)
+                errors.append(float(np.mean(np.array(model.predict_array(fresh)) != (fresh @ slopes > 0.0))))
+            elif kind == "full":
+                model = MoEMultiTargetRegressor(**given, covariance="full", batch_size=batch_size)
+                model.learn_array(inputs, np.column_stack([y, -y + 0.1 * rng.normal(size=3_000)]), weights=weights)
+                errors.append(float(np.sqrt(np.mean((model.predict_array(fresh)[:, 0] - fresh @ slopes) ** 2))))
+            else:
+                model = MoERegressor(**given, expert=kind, batch_size=batch_size)
+                model.learn_array(inputs, y, weights=weights)
+                errors.append(float(np.sqrt(np.mean((model.predict_array(fresh) - fresh @ slopes) ** 2))))
+        assert errors[1] < 1.5 * errors[0] + 0.02, errors
+
+    def test_an_event_far_out_ends_the_group_before_it(self):
+        model = regressor(range_factor=0.0)
+        model.learn_array(X[100:103], Y[100:103])
+        assert model.parameters()["n"] == 100
+        far = X[103:104] * 1e6
+        model.learn_array(far, Y[103:104])
+        assert model.parameters()["n"] == model.n == 104
+        cut, whole = regressor(range_factor=0.0), regressor(range_factor=0.0)
+        rows, targets = np.concatenate([X[100:103], far, X[104:200]]), Y[100:200]
+        whole.learn_array(rows, targets)
+        for i in range(100):
+            cut.learn_array(rows[i : i + 1], targets[i : i + 1])
+        assert cut.state_digest() == whole.state_digest()
 
     @pytest.mark.parametrize(
         "model",
@@ -188,6 +250,8 @@ class TestPoison:
 def test_it_is_a_number_of_events(batch_size):
     with pytest.raises(ConfigError, match=r"batch_size: got .*; it must be a whole number ≥ 1"):
         MoERegressor(2, batch_size=batch_size)
+    with pytest.raises(ConfigError, match="it may be 100000 at most"):
+        MoERegressor(2, batch_size=100_001)
 
 
 def test_groups_do_not_cost_much_of_the_accuracy():
