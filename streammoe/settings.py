@@ -435,15 +435,18 @@ def without_effect(model: Model) -> list[str]:
     model.max_experts = 8 has no effect where model.n_experts = 4; set n_experts to 'auto', or leave max_experts out
     """
     fixed = not isinstance(model.n_experts, str)
+    most = model.max_experts if isinstance(model.n_experts, str) else model.n_experts
+    is_regressor = model.kind == "regressor"
     rules = [
         ("max_experts", fixed, "n_experts", "'auto'"),
         ("reseed", model.n_experts == 1, "n_experts", "2 or more"),
-        ("top_k", fixed and int(model.n_experts) <= (model.top_k or 0), "n_experts", "more"),
-        ("degrees_of_freedom", model.expert != "student_t", "expert", "'student_t'"),
+        ("top_k", (model.top_k or 0) >= most, "n_experts" if fixed else "max_experts", "more"),
+        ("degrees_of_freedom", model.kind == "classifier", "kind", "'regressor'"),
+        ("degrees_of_freedom", is_regressor and model.expert != "student_t", "expert", "'student_t'"),
         ("averaging_rate", model.averaging != "exponential", "averaging", "'exponential'"),
         ("drift_restart", model.drift == "off", "drift", "'page_hinkley'"),
         ("warmup_restarts", model.warmup == 0, "warmup", "more"),
-        ("max_classes", model.kind == "regressor", "kind", "'classifier'"),
+        ("max_classes", is_regressor, "kind", "'classifier'"),
     ]
     return [
         f"model.{name} = {_shown(getattr(model, name))} has no effect where model.{other} = "
@@ -648,6 +651,13 @@ class _Reader:
             if isinstance(target, list) and len(target) > 1:
                 rule = "must be one column where model.expert = 'laplace'; 'student_t' takes several"
                 self.problems.append(self._broken(("schema", "target"), rule, target))
+        if isinstance(model, dict) and isinstance(schema, dict) and model.get("covariance") == "full":
+            target = schema.get("target")
+            if isinstance(target, str) or (isinstance(target, list) and len(target) == 1):
+                rule = (
+                    "must be 'diagonal' where schema.target is one column; one output has nothing to be correlated with"
+                )
+                self.problems.append(self._broken(("model", "covariance"), rule, "full"))
         self._check_labels(**read)
         if self.problems:
             raise ConfigError(*self.problems)

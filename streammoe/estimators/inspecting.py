@@ -19,7 +19,7 @@ class Inspecting(Stepping):
     """Looks inside and changes nothing."""
 
     def gate_one(self, x: Mapping[Any, Any]) -> FloatArray:
-        """(K,) the gate's shares g_k(x); NaN during warm-up, when there is no mixture yet."""
+        """(K,) the gate's shares g_k(x); NaN in the warm-up, whose quick fits come and go with experts of their own."""
         _, shares = self._score(self._encoder.row(x), None)
         return self._of_mixture(shares)
 

@@ -205,7 +205,8 @@ def _notes(found: Evaluation) -> list[str]:
     speed = "events/s: ours from the bytes of the records on, the others from ready dicts"
     lines = [speed]
     if found.model.is_warming_up:
-        lines += ["the warm-up has not ended: one expert predicted, or mixtures that were fitted quickly; see --warmup"]
+        quick = "" if found.model.is_choosing else ", or mixtures that were fitted quickly"
+        lines += [f"the warm-up has not ended: one expert predicted{quick}; see --warmup"]
     if found.model.is_choosing and found.model.n_candidates > 1:
         lines += [
             f"{found.model.n_candidates} candidates still race; the number of experts is that of the one in front"
