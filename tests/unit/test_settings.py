@@ -350,6 +350,12 @@ class TestProblems:
                 "got a list (from flag schema.target)"
             ),
         )
+        assert problems(config, "model.covariance=full") == (
+            (
+                "model.covariance: must be 'diagonal' where schema.target is one column; one output has nothing to be "
+                "correlated with, got 'full' (from flag model.covariance)"
+            ),
+        )
         assert problems(config, several, "model.expert=student_t", "model.covariance=full") == (
             (
                 "model.covariance: must be 'diagonal' where model.expert = 'student_t'; only 'gaussian' has it in "
@@ -731,6 +737,9 @@ class TestKindsOfConnectors:
         ({"drift_restart": 50}, {"drift": "page_hinkley"}),
         ({"warmup_restarts": 2, "warmup": 0, "standardize": False}, {"warmup": 100}),
         ({"max_classes": 5}, {"kind": "classifier"}),
+        ({"top_k": 4}, {"n_experts": 5}),
+        ({"top_k": 6, "n_experts": "auto"}, {"max_experts": 7}),
+        ({"degrees_of_freedom": 3.0, "kind": "classifier"}, {"kind": "regressor", "expert": "student_t"}),
     ],
 )
 def test_a_setting_that_another_leaves_nothing_to_do_is_told(idle: dict[str, Any], at_work: dict[str, Any]) -> None:

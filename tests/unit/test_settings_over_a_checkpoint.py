@@ -49,7 +49,7 @@ CHANGED = {
     "model.gate_degree": 2,
     "model.expert": "student_t",
     "model.degrees_of_freedom": 5.0,
-    "model.covariance": "full",
+    "model.covariance": ["model.covariance=full", "schema.target=['a', 'y']"],
     "model.bound": "paper",
     "model.prior_strength": 0.2,
     "model.seed": 1,
