@@ -15,7 +15,7 @@ import numpy as np
 from streammoe.kernels import laplace, student_t
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.gaussian import WIDE, record, step, step_group, track_residual
-from streammoe.kernels.groups import gather, group_of, is_far, n_waiting, stand_alone
+from streammoe.kernels.groups import far_limits, gather, group_of, is_far, n_waiting, stand_alone
 from streammoe.kernels.linear import shares_and_means
 from streammoe.kernels.shared import RESIDUAL_EVERY, average_weight, blend, blend_all, mix, route
 from streammoe.kernels.soundness import is_sound_after
@@ -166,6 +166,7 @@ def learn_rows(
     gate_gain, gain = np.empty(W.shape[1]), np.empty(R.shape[1])
     size = state.group.shape[0]
     waiting = n_waiting(state)
+    limits = far_limits(state)
     learned = 0
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
@@ -191,7 +192,7 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            far = is_far(state, w, r, weights[i])
+            far = is_far(limits, w, r, weights[i])
             if not far:
                 if not gather(state, waiting, w, r, y, weights[i], gamma):
                     return False
@@ -199,6 +200,7 @@ def learn_rows(
             if waiting == size or (far and waiting > 0):
                 learn_group(tails, constant, state, residual, options, waiting)
                 waiting = 0
+                limits = far_limits(state)
             if not far:
                 continue
             stand_alone(state)
@@ -227,6 +229,8 @@ def learn_rows(
         blend(state.average_gate, state.gate, weight)
         blend_all(state.average_experts, state.experts, weight)
         blend(state.average_variances, state.variances, weight)
+        if size > 0:
+            limits = far_limits(state)
     return is_sound_after(state, Y, losses, predictions)
 
 

@@ -19,6 +19,7 @@ from streammoe.kernels.groups import (
     Group,
     amounts_of,
     average_weight_of,
+    far_limits,
     finish_group,
     gather,
     group_of,
@@ -183,6 +184,7 @@ def learn_rows(
     gain = np.empty(R.shape[1])
     size = state.group.shape[0]
     waiting = n_waiting(state)
+    limits = far_limits(state)
     learned = 0
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
@@ -196,7 +198,7 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            far = is_far(state, w, r, weights[i])
+            far = is_far(limits, w, r, weights[i])
             if not far:
                 if not gather(state, waiting, w, r, y, weights[i], gamma):
                     return False
@@ -204,6 +206,7 @@ def learn_rows(
             if waiting == size or (far and waiting > 0):
                 learn_group(state, residual, options, waiting)
                 waiting = 0
+                limits = far_limits(state)
             if not far:
                 continue
             stand_alone(state)
@@ -216,6 +219,8 @@ def learn_rows(
         blend(state.average_gate, state.gate, weight)
         blend_all(state.average_experts, state.experts, weight)
         blend(state.average_variances, state.variances, weight)
+        if size > 0:
+            limits = far_limits(state)
     return is_sound_after(state, Y, losses, predictions)
 
 

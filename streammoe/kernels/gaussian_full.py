@@ -15,6 +15,7 @@ from streammoe.kernels.gaussian import LOG_2PI
 from streammoe.kernels.groups import (
     amounts_of,
     average_weight_of,
+    far_limits,
     finish_group,
     gather,
     group_of,
@@ -185,6 +186,7 @@ def learn_rows(
     gain = np.empty(R.shape[1])
     size = state.group.shape[0]
     waiting = n_waiting(state)
+    limits = far_limits(state)
     learned = 0
     for i in range(W.shape[0]):
         w, r, y = W[i], R[i], Y[i]
@@ -208,7 +210,7 @@ def learn_rows(
         gamma = gammas[learned]
         learned += 1
         if size > 0:
-            far = is_far(state, w, r, weights[i])
+            far = is_far(limits, w, r, weights[i])
             if not far:
                 if not gather(state, waiting, w, r, y, weights[i], gamma):
                     return False
@@ -216,6 +218,7 @@ def learn_rows(
             if waiting == size or (far and waiting > 0):
                 learn_group(state, residual, options, waiting)
                 waiting = 0
+                limits = far_limits(state)
             if not far:
                 continue
             stand_alone(state)
@@ -228,6 +231,8 @@ def learn_rows(
         blend(state.average_gate, state.gate, weight)
         blend_all(state.average_experts, state.experts, weight)
         blend_all(state.average_variances, state.variances, weight)
+        if size > 0:
+            limits = far_limits(state)
     return is_sound_after(state, Y, losses, predictions)
 
 

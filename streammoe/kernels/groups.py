@@ -63,18 +63,34 @@ def gather(state: MMState, at: int, w: FloatArray, r: FloatArray, y: FloatArray,
 
 
 @jit
-def is_far(state: MMState, w: FloatArray, r: FloatArray, weight: float) -> bool:
-    """Whether an event has to make a step of its own, which no rounding harms; see `FAR`."""
-    decay = state.decay[0]
-    for j in range(w.shape[0]):
-        if weight * w[j] * w[j] > FAR * decay * state.gate_gram[j, j]:
-            return True
-    for j in range(r.shape[0]):
-        usual = 0.0
-        for k in range(state.expert_grams.shape[0]):
-            usual += state.expert_grams[k, j, j]
-        if weight * r[j] * r[j] > FAR * decay * usual:
-            return True
+def far_limits(state: MMState) -> FloatArray:
+    """(p_w + p_v,) how large the square of a feature, times the weight, may be in a group; see `FAR`.
+
+    They stay as they are until the next step, so that they are not looked for at each event.
+    """
+    if state.group.shape[0] == 0:
+        return np.empty(0)
+    p_w, p_v = state.gate_gram.shape[0], state.experts.shape[2]
+    limits = np.zeros(p_w + p_v)
+    for j in range(p_w):
+        limits[j] = state.gate_gram[j, j]
+    for k in range(state.expert_grams.shape[0]):
+        for j in range(p_v):
+            limits[p_w + j] += state.expert_grams[k, j, j]
+    for j in range(p_w + p_v):
+        limits[j] *= FAR * state.decay[0]
+    return limits
+
+
+@jit
+def is_far(limits: FloatArray, w: FloatArray, r: FloatArray, weight: float) -> bool:
+    """Whether an event has to make a step of its own, which no rounding harms."""
+    column = 0
+    for values in (w, r):
+        for value in values:
+            if weight * value * value > limits[column]:
+                return True
+            column += 1
     return False
 
 
