@@ -95,14 +95,11 @@ def compared(task: Task, variants: list[dict[str, Any]], seed: int) -> tuple[np.
     for variant in variants:
         learner = going_on(model, **variant)
         said, losses = np.empty(task.n), np.empty(task.n)
-        # What is predicted changes at the end of a group only.
-        step = variant.get("batch_size", 1)
-        for start in range(task.warmup, task.n - task.n // 4, 4096):
-            learner.learn_array(
-                *(part[start : min(start + 4096, task.n - task.n // 4)] for part in (stream.X, stream.y))
-            )
         at = task.n - task.n // 4
+        learner.learn_array(stream.X[task.warmup : at], stream.y[task.warmup : at])
+        step = variant.get("batch_size", 1)
         while at < task.n:
+            # What is predicted changes at the end of a group only.
             until = min(at + max(step - (learner.n - learner.parameters()["n"]), 1), task.n)
             if not task.n_classes:
                 said[at:until] = learner.predict_array(stream.X[at:until])

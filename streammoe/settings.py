@@ -641,27 +641,26 @@ class _Reader:
                 model["schedule"] = from_settings(schedule.model_dump())
         read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
         schema = tables["schema"]
-        if isinstance(model, dict) and isinstance(schema, dict) and model.get("kind") == "classifier":
-            target = schema.get("target")
-            if isinstance(target, list) and len(target) > 1:
-                rule = "must be one column where model.kind = 'classifier'"
-                self.problems.append(self._broken(("schema", "target"), rule, target))
-        if isinstance(model, dict) and isinstance(schema, dict) and model.get("expert") == "laplace":
-            target = schema.get("target")
-            if isinstance(target, list) and len(target) > 1:
-                rule = "must be one column where model.expert = 'laplace'; 'student_t' takes several"
-                self.problems.append(self._broken(("schema", "target"), rule, target))
-        if isinstance(model, dict) and isinstance(schema, dict) and model.get("covariance") == "full":
-            target = schema.get("target")
-            if isinstance(target, str) or (isinstance(target, list) and len(target) == 1):
-                rule = (
-                    "must be 'diagonal' where schema.target is one column; one output has nothing to be correlated with"
-                )
-                self.problems.append(self._broken(("model", "covariance"), rule, "full"))
+        if isinstance(model, dict) and isinstance(schema, dict):
+            self._check_outputs(model, schema.get("target"))
         self._check_labels(**read)
         if self.problems:
             raise ConfigError(*self.problems)
         return Settings(**read)
+
+    def _check_outputs(self, model: dict[str, Any], target: object) -> None:
+        """Whether the model is one of as many outputs as there are targets."""
+        n = len(target) if isinstance(target, list) else int(isinstance(target, str))
+        one = []
+        if model.get("kind") == "classifier":
+            one += ["must be one column where model.kind = 'classifier'"]
+        if model.get("expert") == "laplace":
+            one += ["must be one column where model.expert = 'laplace'; 'student_t' takes several"]
+        if n > 1:
+            self.problems += [self._broken(("schema", "target"), rule, target) for rule in one]
+        if n == 1 and model.get("covariance") == "full":
+            rule = "must be 'diagonal' where schema.target is one column; one output has nothing to be correlated with"
+            self.problems.append(self._broken(("model", "covariance"), rule, "full"))
 
     def _check_labels(
         self, *, labels: Labels | None, schema: Schema | None, sources: Iterable[BaseModel | None], **_: object

@@ -79,12 +79,17 @@ def state_at(
     )
 
 
+def _group_shape(batch_size: int, p_w: int, p_v: int, n_targets: int) -> tuple[int, int]:
+    """Of `MMState.group`: features, targets, weight and step of each event."""
+    return batch_size, p_w + p_v + n_targets + 2
+
+
 def grouping(state: MMState, batch_size: int, n_targets: int) -> MMState:
     """The state that learns by groups of so many events; one that does so already stays as it is."""
     if batch_size == 1 or len(state.group):
         return state
-    width = state.gate.shape[1] + state.experts.shape[2] + n_targets + 2
-    return state._replace(group=np.zeros((batch_size, width)))
+    shape = _group_shape(batch_size, state.gate.shape[1], state.experts.shape[2], n_targets)
+    return state._replace(group=np.zeros(shape))
 
 
 class UnsoundError(ArithmeticError):
@@ -170,7 +175,7 @@ def restored_state(
         "prior_variances": (V,),
     }
     if batch_size > 1:
-        shapes["group"] = (batch_size, p_w + p_v + family.n_targets(n_outputs) + 2)
+        shapes["group"] = _group_shape(batch_size, p_w, p_v, family.n_targets(n_outputs))
     counts = {"n", "n_average"}
     least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
     found = {

@@ -92,13 +92,15 @@ class Interim:
             one: what the one expert said of them. The others are those of `mm.learn`.
 
         Raises:
-            UnsoundError: some of them leave no finite mixture; it is as it was before.
+            UnsoundError: some of them leave no finite mixture; it is as it was before, or to be thrown away if
+                it was a single one.
         """
         state, residual, options = self.runner
         W, R = encoder.scaled(self.scaler).design(X)
         targets = (Y - self.scaler.target_center) / self.scaler.target_scale
-        # One expert may go on where the mixture cannot, so that the events themselves are no reason to go back.
-        before = copy_state(state, self._spare)
+        # One expert may go on where the mixture cannot, so that the events themselves are no reason to go back. A
+        # single one is the end of the mixture, so there is nothing to go back to.
+        before = copy_state(state, self._spare) if len(X) > 1 else None
         try:
             own = mm.learn(
                 family,
@@ -118,10 +120,11 @@ class Interim:
             if not np.isfinite(totals).all():
                 raise UnsoundError(["totals"])
         except UnsoundError:
-            self.runner = Runner(before, mm.new_residual(family, before, n_outputs), options)
-            self._spare = None
+            if before is not None:
+                self.runner = Runner(before, mm.new_residual(family, before, n_outputs), options)
+                self._spare = None
             raise
-        self._spare = before
+        self._spare = before or self._spare
         self.totals = totals
         return scores
 

@@ -26,6 +26,7 @@ from streammoe.kernels.groups import (
     settle_gate,
     settle_linear,
     stand_alone,
+    weigh,
 )
 from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
 from streammoe.kernels.linear import residual_of_linear, shares_and_means
@@ -306,14 +307,8 @@ def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, 
     settle_gate(state, options, group, amounts, shares, tau)
     weights, errors = np.empty(B), np.empty((B, Q))
     for k in range(K):
-        total = 0.0
-        for i in range(B):
-            weights[i] = amounts[i] * tau[i, k]
-            total += weights[i]
-            for q in range(Q):
-                errors[i, q] = group.Y[i, q] - means[i, k, q]
         mass = mass_after(state, k, keep, group, tau)
-        if total > 0.0:
+        if weigh(group, k, amounts, tau, means, weights, errors):
             left = settle_linear(state, k, group.R, weights, errors)
             for q in range(Q):
                 for c in range(q + 1):

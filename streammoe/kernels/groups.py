@@ -25,8 +25,6 @@ LEAST_KEPT = 1e-12
 """Of what was learned before a group, as of what was before an event."""
 LARGEST_IN_GROUP = 1e30
 """Beyond this a feature or a target might spoil a step that other events share; so it is refused when it comes."""
-
-
 FAR = 1e8
 """An event is far if it weighs so many times as much, in the Gram matrix's entry of any feature, as a mean one so far:
 beside it the other directions of a group's Gram matrix would be lost to rounding."""
@@ -97,11 +95,11 @@ def is_far(limits: FloatArray, w: FloatArray, r: FloatArray, weight: float) -> b
 @jit
 def stand_alone(state: MMState) -> None:
     """Bring the inverses up to date, which groups leave alone, for an event that makes a step of its own."""
-    scratch = np.empty_like(state.gate_gram)
     if state.gate.shape[0] > 0:
-        invert_spd(state.gate_gram, state.gate_inverse, scratch)
+        invert_spd(state.gate_gram, state.gate_inverse, np.empty_like(state.gate_gram))
+    scratch = np.empty_like(state.expert_grams[0])
     for k in range(state.expert_grams.shape[0]):
-        invert_spd(state.expert_grams[k], state.expert_inverses[k], np.empty_like(state.expert_grams[k]))
+        invert_spd(state.expert_grams[k], state.expert_inverses[k], scratch)
 
 
 class Group(NamedTuple):
@@ -179,6 +177,19 @@ def add_outers(matrix: FloatArray, rows: FloatArray, weights: FloatArray) -> Non
 
 
 @jit
+def pulls_of(rows: FloatArray, pushes: FloatArray, sizes: FloatArray, N: int) -> FloatArray:
+    """(N, p) Σ size · push rᵀ over `rows` (B, p), of the first N columns of `pushes`; `sizes` (B,)."""
+    n, p = rows.shape
+    pulls = np.zeros((N, p))
+    for i in range(n):
+        for k in range(N):
+            size = sizes[i] * pushes[i, k]
+            for j in range(p):
+                pulls[k, j] += size * rows[i, j]
+    return pulls
+
+
+@jit
 def settle_softmax(
     coefficients: FloatArray,
     gram: FloatArray,
@@ -202,12 +213,7 @@ def settle_softmax(
     add_outers(gram, rows, weights)
     if free == 0:
         return
-    pulls = np.zeros((free, p))
-    for i in range(rows.shape[0]):
-        for k in range(free):
-            size = sizes[i] * pushes[i, k]
-            for j in range(p):
-                pulls[k, j] += size * rows[i, j]
+    pulls = pulls_of(rows, pushes, sizes, free)
     solve_spd(gram, pulls, np.empty((p, p)))
     total = np.zeros(p)
     for k in range(free):
@@ -244,6 +250,29 @@ def settle_gate(
 
 
 @jit
+def weigh(
+    group: Group,
+    k: int,
+    amounts: FloatArray,
+    trusted: FloatArray,
+    means: FloatArray,
+    weights: FloatArray,
+    errors: FloatArray,
+) -> bool:
+    """Write with what weight each event enters linear expert k, (B,), and its errors, (B, Q); whether any does.
+
+    `amounts` (B,), `trusted` (B, K) and `means` (B, K, Q) are as in `streammoe.kernels.gaussian.step_group`.
+    """
+    total = 0.0
+    for i in range(weights.shape[0]):
+        weights[i] = amounts[i] * trusted[i, k]
+        total += weights[i]
+        for q in range(errors.shape[1]):
+            errors[i, q] = group.Y[i, q] - means[i, k, q]
+    return total > 0.0
+
+
+@jit
 def settle_linear(state: MMState, k: int, rows: FloatArray, weights: FloatArray, errors: FloatArray) -> FloatArray:
     """Υ_k ← Υ_k + Σ weight · ρ (R⁺⁻¹ r)ᵀ, where R⁺ = R + Σ weight · r rᵀ is updated first; all in stored units.
 
@@ -262,13 +291,7 @@ def settle_linear(state: MMState, k: int, rows: FloatArray, weights: FloatArray,
     before = state.expert_grams[k].copy()
     Q, p = experts.shape[1:]
     add_outers(state.expert_grams[k], rows, weights)
-    pulls = np.zeros((Q, p))
-    for i in range(rows.shape[0]):
-        for q in range(Q):
-            size = weights[i] * errors[i, q]
-            for j in range(p):
-                pulls[q, j] += size * rows[i, j]
-    moves = pulls.copy()
+    moves = pulls_of(rows, errors, weights, Q)
     solve_spd(state.expert_grams[k], moves, np.empty((p, p)))
     left = np.zeros((Q, Q))
     for q in range(Q):
