@@ -15,7 +15,7 @@ DATA ?=
 PAPERS_ARGS ?=
 KAFKA_ARGS ?=
 
-.PHONY: help demo test bench bench-papers lint audit format image-check kafka-up kafka-down clean
+.PHONY: help demo test test-exhaustive messages bench bench-papers lint audit format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,12 +23,18 @@ help:  ## Show this list
 demo: $(VENV)/.stamp  ## Learn a real data set as a stream, with metrics on
 	$(BIN)/streammoe demo $(DEMO_ARGS)
 
-test: $(VENV)/.stamp-dev  ## Run all tests, the fast ones first
+test: $(VENV)/.stamp-dev  ## Run everything that protects a promise, fast tests first
 	@# Once, so that workers do not all compile the same.
 	@$(BIN)/streammoe compile
-	@# 5: PYTEST_ARGS picks no test of this half, which is no failure. The slow ones by file, which share what is costly.
-	$(BIN)/pytest -n $(WORKERS) -m "not slow" $(PYTEST_ARGS) || test $$? -eq 5
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "slow" $(PYTEST_ARGS) || test $$? -eq 5
+	@# 5: PYTEST_ARGS picks no test of this half, which is no failure. Slow tests by file, which share what is costly.
+	$(BIN)/pytest -n $(WORKERS) -m "not slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
+
+test-exhaustive: test  ## The same, and the full products, long fuzzing and soak
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m exhaustive $(PYTEST_ARGS) || test $$? -eq 5
+
+messages: $(VENV)/.stamp-dev  ## Write tests/messages/approved.md again, to be reviewed as prose
+	$(BIN)/python -m tests.messages
 
 bench: $(VENV)/.stamp-dev  ## Print the benchmark tables
 	$(BIN)/python -m benchmarks

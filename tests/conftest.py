@@ -1,4 +1,4 @@
-"""Suites with very many cases: a sample of them is fast, and all of them run with the slow tests."""
+"""Suites with very many cases: a sample of them is for every run, and all of them are exhaustive."""
 
 import logging
 from collections import Counter
@@ -11,7 +11,7 @@ hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 FEW = 4
-"""Cases of one test that are fast; of more, evenly spread ones."""
+"""Cases of one test for every run; of more, evenly spread ones."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items):
         marker = item.get_closest_marker("sampled")
         one_in = marker.kwargs["one_in"] if marker else -(-cases[test] // FEW)
         if seen[test] % one_in:
-            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.exhaustive)
         seen[test] += 1
 
 
