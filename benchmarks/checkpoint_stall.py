@@ -19,9 +19,9 @@ import numpy as np
 
 from benchmarks.report import machine, table
 from streammoe import MoERegressor
+from streammoe.daemon.checkpointer import CheckpointWriter, Content, Written
 from streammoe.persistence import CheckpointStore
-from streammoe.runtime.appending import AppendedLines
-from streammoe.runtime.checkpointing import CheckpointWriter, Content, Written
+from streammoe.persistence.append_log import AppendLog
 
 LIMIT = 0.050
 """Seconds that learning may stand still."""
@@ -118,7 +118,7 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
 
 def flushes(folder: Path, n_bytes: int, rounds: int) -> tuple[list[float], list[float]]:
     """Seconds of both parts of a flush of lines: what learning waits for, and what it does not."""
-    lines = AppendedLines(folder / f"lines-{n_bytes}", "here")
+    lines = AppendLog(folder / f"lines-{n_bytes}", "here")
     first, second = [], []
     for _ in range(rounds):
         lines.write(os.urandom(n_bytes // 2).hex().encode())

@@ -21,9 +21,9 @@ from typing import Any
 from benchmarks.report import machine, table
 from streammoe import MoEClassifier, MoERegressor
 from streammoe.errors import SourceError
-from streammoe.runtime.pipeline import Pipeline, Schema
-from streammoe.runtime.scores import ClassificationScores, PrequentialScores
-from streammoe_connectors.file import FileSource
+from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
+from streammoe_connectors.files.source import FileSource
 
 SECONDS, MEGABYTES = 1.0, 100.0
 """Targets."""

@@ -76,8 +76,8 @@ def throughput(room: lab.Lab, topics: Topics, partitions: int, events: int, repe
 def latencies(room: lab.Lab, topics: Topics, partitions: int, seconds: float, idle_ms: int) -> Any:
     """Milliseconds from the broker to the model of each event, at 1,000 events a second."""
     from streammoe.assembly import load_settings, open_daemon
+    from streammoe.daemon.signals import StopFlag
     from streammoe.ports import Batch, Source
-    from streammoe.runtime.signals import StopFlag
 
     topic = topics.create(partitions, {"message.timestamp.type": "LogAppendTime"})
     settings = load_settings(

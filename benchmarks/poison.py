@@ -29,9 +29,9 @@ from river import forest, linear_model, preprocessing, tree
 
 from benchmarks.report import machine, table
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.runtime.pipeline import Pipeline, Schema
-from streammoe.runtime.scores import ClassificationScores, PrequentialScores
-from tests.unit.runtime.streams import batch_of
+from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
+from tests.unit.pipeline.streams import batch_of
 
 BEFORE, AFTER, JUDGED = 500, 2_000, 1_000
 CASES: dict[str, tuple[str, Any]] = {

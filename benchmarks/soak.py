@@ -57,7 +57,7 @@ def spoil(path: Path) -> None:
 def learn(config: Path) -> None:
     """Run the daemon in this process; prints where its metrics are, and at the end what it did, as JSON."""
     from streammoe.assembly import load_settings, open_daemon
-    from streammoe.runtime.signals import StopFlag
+    from streammoe.daemon.signals import StopFlag
 
     gaps: list[tuple[float, float]] = []
     last: tuple[float, float] | None = None

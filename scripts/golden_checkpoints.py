@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from streammoe.assembly import describe_checkpoint, open_daemon, settings_from
+from streammoe.daemon.signals import StopFlag
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.persistence import FORMAT, CheckpointStore
-from streammoe.runtime.signals import StopFlag
 
 FOLDER = Path(__file__).parents[1] / "tests" / "golden" / f"format-{FORMAT}"
 EVENTS = 36

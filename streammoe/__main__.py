@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streammoe.runtime.signals import StopFlag
+from streammoe.daemon.signals import StopFlag
 
 
 def main() -> None:

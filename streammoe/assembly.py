@@ -16,29 +16,28 @@ import numpy as np
 
 from streammoe import batch
 from streammoe import settings as settings_module
+from streammoe.checked import array_of, is_count, require, restoring, shown
+from streammoe.daemon.bookkeeping import check_bookkeeping
+from streammoe.daemon.chained import ChainedSource
+from streammoe.daemon.given_model import OF_THE_WARM_UP, as_settings, given_model
+from streammoe.daemon.guards import BadRecordGuard, LossGuard, WayBack, last_good
+from streammoe.daemon.health import Health
+from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, OnJump, ProgressListener, Restored
+from streammoe.daemon.metrics import Metrics
+from streammoe.daemon.reload import Reload
+from streammoe.daemon.retries import RetryPolicy
+from streammoe.daemon.serving import MetricsServer
 from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, model_of
 from streammoe.persistence import CONFIRMED, LOCK_NAME, Checkpoint, CheckpointStore, FolderLock, read_checkpoint
+from streammoe.pipeline.dead_letters import DeadLetterFile
+from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
+from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
+from streammoe.pipeline.predictions import prediction_sink
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
-from streammoe.printing import printable
-from streammoe.restoring import array_of, is_count, must_be, restoring, shown
-from streammoe.runtime.bookkeeping import check_bookkeeping
-from streammoe.runtime.chained import ChainedSource
-from streammoe.runtime.daemon import POLL_SECONDS, CheckpointPolicy, Daemon, OnJump, ProgressListener, Restored
-from streammoe.runtime.dead_letter import BadRecordGuard, DeadLetterFile
-from streammoe.runtime.given_model import OF_THE_WARM_UP, as_settings, given_model
-from streammoe.runtime.health import Health
-from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
-from streammoe.runtime.jump import JumpGuard
-from streammoe.runtime.metrics import Metrics
-from streammoe.runtime.pipeline import Pipeline, PredictionWriter, Schema
-from streammoe.runtime.predictions import prediction_sink
-from streammoe.runtime.reload import Reload
-from streammoe.runtime.retries import SaveRetries
-from streammoe.runtime.rollback import WayBack, last_good
-from streammoe.runtime.scores import ClassificationScores, PrequentialScores, Scores
-from streammoe.runtime.serving import MetricsServer
 from streammoe.settings import Kinds, NoPredictions, PredictionFile, Settings
+from streammoe.text import printable
 
 LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
@@ -293,7 +292,6 @@ def open_daemon(
                 schema_of(settings),
                 _scores(settings, found, model),
                 writer,
-                _jumps(settings, model, found),
                 is_given=bool(model.fields) and not any(counters["outcomes"].values()),
             ),
             store=store,
@@ -314,10 +312,10 @@ def open_daemon(
             outcomes=counters["outcomes"],
             reasons=counters["reasons"],
             health=health,
-            retries=SaveRetries(settings.checkpoint.retry_seconds),
+            retries=RetryPolicy(settings.checkpoint.retry_seconds),
             reload=reload,
             labels=_labels(settings, found),
-            on_jump=_on_jump(settings, store, latest, writer),
+            on_jump=_on_jump(settings, store, latest, model, writer),
             # Last of all: a start that fails must leave everything as it was.
             on_begin=store.set_aside if fresh else None,
             save_first=found is None and from_model is not None,
@@ -418,15 +416,17 @@ def _seen(
     return seen, before
 
 
-def _jumps(settings: Settings, model: MixtureOfExperts, found: Checkpoint | None) -> JumpGuard | None:
-    if settings.guard.on_jump == "off":
-        return None
+def _loss_guard(model: MixtureOfExperts, found: Checkpoint | None) -> LossGuard:
     known = None if found is None else found.metadata.get("guard", {}).get("jumps")
-    return JumpGuard(model.step_size_at, model.n, known)
+    return LossGuard(model.step_size_at, model.n, known)
 
 
 def _on_jump(
-    settings: Settings, store: CheckpointStore, latest: tuple[int, Checkpoint] | None, writer: PredictionWriter | None
+    settings: Settings,
+    store: CheckpointStore,
+    latest: tuple[int, Checkpoint] | None,
+    model: MixtureOfExperts,
+    writer: PredictionWriter | None,
 ) -> OnJump | None:
     action = settings.guard.on_jump
     if action == "off":
@@ -440,11 +440,11 @@ def _on_jump(
 
     def restore(found: Checkpoint) -> Restored:
         model = _resumed(settings, found)
-        scores, jumps = _scores(settings, found, model), _jumps(settings, model, found)
-        pipeline = Pipeline(model, schema_of(settings), scores, writer, jumps)
-        return Restored(pipeline, _labels(settings, found), found.arrays["guard.latest"])
+        pipeline = Pipeline(model, schema_of(settings), _scores(settings, found, model), writer)
+        return Restored(pipeline, _loss_guard(model, found), _labels(settings, found), found.arrays["guard.latest"])
 
-    return OnJump(action, WayBack(store.keep, saved, keeps_batches=action == "rollback"), restore)
+    guard = _loss_guard(model, None if latest is None else latest[1])
+    return OnJump(action, guard, WayBack(store.keep, saved, keeps_batches=action == "rollback"), restore)
 
 
 def _undoubted(store: CheckpointStore, latest: tuple[int, Checkpoint]) -> tuple[int, Checkpoint]:
@@ -508,10 +508,10 @@ def _scores(settings: Settings, found: Checkpoint | None, model: MixtureOfExpert
         if settings.model.kind == "classifier":
             counted = ClassificationScores.restore(found.metadata["scores"], found.arrays)
             known = len(model.output_names)
-            must_be(counted.classes <= known, f"scores counts {counted.classes} classes, and the model knows {known}")
+            require(counted.classes <= known, f"scores counts {counted.classes} classes, and the model knows {known}")
             return counted
         scores = PrequentialScores.restore(found.metadata["scores"], found.arrays)
-        must_be(scores.outputs == outputs, f"scores has {scores.outputs} outputs, and schema.target names {outputs}")
+        require(scores.outputs == outputs, f"scores has {scores.outputs} outputs, and schema.target names {outputs}")
         return scores
 
 
@@ -618,24 +618,24 @@ def _must_describe(settings: Settings, model: MixtureOfExperts) -> None:
         CheckpointError: it is not.
     """
     wanted = _described(settings)
-    must_be(type(model) is type(wanted), f"its model is a {type(model).__name__}, and not as its settings say")
+    require(type(model) is type(wanted), f"its model is a {type(model).__name__}, and not as its settings say")
     has, wants = as_settings(model), as_settings(wanted)
     may = {name for section, name in MAY_CHANGE | MAY_RISE if section == "model"}
     if not model.is_warming_up:  # one that was fitted elsewhere may have begun otherwise
         may |= OF_THE_WARM_UP
     other = sorted(name for name in wants if has[name] != wants[name] and name not in may)
-    must_be(not other, f"its model has other arguments than its settings say: {', '.join(other)}")
+    require(not other, f"its model has other arguments than its settings say: {', '.join(other)}")
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
-    must_be(not taken, f"its model has features that are none, as its settings say: {shown(taken)}")
-    must_be(all(isinstance(name, str) for name in fields), "its model has features whose names are no texts")
+    require(not taken, f"its model has features that are none, as its settings say: {shown(taken)}")
+    require(all(isinstance(name, str) for name in fields), "its model has features whose names are no texts")
     listed = not fields or schema.features is None or sorted(fields) == sorted(schema.features)
-    must_be(listed, f"its model has other features than schema.features lists: {shown(fields)}")
+    require(listed, f"its model has other features than schema.features lists: {shown(fields)}")
     outputs = model.output_names
     if isinstance(model, MoEClassifier):
-        must_be(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are no texts")
+        require(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are no texts")
     elif outputs:
-        must_be(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
+        require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
 
 
 def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from streammoe.errors import ConfigError, StreammoeError
-from streammoe.printing import printable
+from streammoe.text import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LEVELS = ("debug", "info", "warning", "error")
@@ -233,14 +233,14 @@ def run(
     Example:
       streammoe run config.toml --set checkpoint.dir=state --summary json
     """
-    from streammoe.runtime.hangup import HangupFlag
+    from streammoe.daemon.hangup import HangupFlag
 
     set_up_logging(log_level, log_format)
-    from streammoe.runtime.signals import StopFlag
+    from streammoe.daemon.signals import StopFlag
 
     with HangupFlag() as hangup, exit_codes(), StopFlag(armed=False) as stop:
         from streammoe.assembly import load_settings, open_daemon
-        from streammoe.runtime.reload import Reload
+        from streammoe.daemon.reload import Reload
 
         load = partial(load_settings, config, overrides=overrides)
         settings = load()
@@ -376,10 +376,10 @@ def evaluate(
     set_up_logging(log_level, log_format)
     with exit_codes():
         from streammoe.assembly import settings_from
+        from streammoe.daemon.signals import StopFlag
         from streammoe.evaluation import report
         from streammoe.evaluation.options import check_overrides, tables_from
         from streammoe.evaluation.run import evaluate as run_evaluation
-        from streammoe.runtime.signals import StopFlag
 
         check_overrides(overrides)
         tables = tables_from(file, targets, classify=classify, format=form, schedule=schedule, given=given)
@@ -472,10 +472,10 @@ def fit(
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     with exit_codes():
         from streammoe.batch import Round
+        from streammoe.daemon.signals import StopFlag
         from streammoe.fitting import report
         from streammoe.fitting.options import settings_of
         from streammoe.fitting.run import fit_source
-        from streammoe.runtime.signals import StopFlag
 
         settings = settings_of(
             file,
@@ -618,8 +618,8 @@ def produce(file: str, log_level: str, log_format: str, **given: Any) -> None:
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
+        from streammoe.daemon.signals import StopFlag
         from streammoe.produce.run import produce as run_produce
-        from streammoe.runtime.signals import StopFlag
 
         with StopFlag() as stop, progress_bar("producing") as follow:
             done = run_produce(file, stop=stop, on_batch=follow, **given)

@@ -21,9 +21,9 @@ import numpy as np
 from river import datasets, dummy, linear_model, preprocessing, stats
 
 from streammoe.assembly import load_settings, open_daemon
+from streammoe.daemon.loop import ProgressListener
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
-from streammoe.runtime.daemon import ProgressListener
-from streammoe.runtime.signals import StopFlag
 from streammoe.types import FloatArray
 
 Events = list[tuple[dict[str, Any], Any]]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streammoe.errors import ConfigError
-from streammoe.laws import NORMAL, Law, RoundedLaplace, StudentT
+from streammoe.noise import NORMAL, Noise, RoundedLaplace, StudentT
 from streammoe.types import AnyArray, FloatArray
 
 SHARES_OFF = 1e-6
@@ -35,7 +35,7 @@ class Mixture(ABC):
 
     @property
     @abstractmethod
-    def law(self) -> Law:
+    def noise(self) -> Noise:
         """What each component is at mean 0 and scale 1."""
 
     @property
@@ -49,7 +49,7 @@ class Mixture(ABC):
 
     def variance(self) -> float:
         """Var[y] = Σ_k g_k (σ²_k + (μ_k − E[y])²), the law of total variance; σ²_k are the components' variances."""
-        within = self.law.variance * self._squares
+        within = self.noise.variance * self._squares
         return float(np.sum(self.shares * (within + (self.means - self.mean()) ** 2)))
 
     @overload
@@ -60,7 +60,7 @@ class Mixture(ABC):
         """The density at a number, or at each number of an array."""
         scales = np.sqrt(self._squares)
         scores = (_numbers("y", y)[..., None] - self.means) / scales
-        return _like(y, np.sum(self.shares * self.law.pdf(scores) / scales, axis=-1))
+        return _like(y, np.sum(self.shares * self.noise.pdf(scores) / scales, axis=-1))
 
     @overload
     def cdf(self, y: float) -> float: ...
@@ -69,7 +69,7 @@ class Mixture(ABC):
     def cdf(self, y: float | FloatArray) -> float | FloatArray:
         """P(Y ≤ y) at a number, or at each number of an array; small probabilities keep their digits."""
         scores = (_numbers("y", y)[..., None] - self.means) / np.sqrt(self._squares)
-        return _like(y, np.minimum(np.sum(self.shares * self.law.cdf(scores), axis=-1), 1.0))
+        return _like(y, np.minimum(np.sum(self.shares * self.noise.cdf(scores), axis=-1), 1.0))
 
     @overload
     def quantile(self, q: float) -> float: ...
@@ -96,8 +96,8 @@ class Mixture(ABC):
         def find(probability: float) -> float:
             # Upper quantiles as lower ones of −Y: 1 − q is exact there, and small probabilities keep their digits.
             if probability > 0.5:
-                return -_lower_quantile(1.0 - probability, shares, mirrored, scales, self.law)
-            return _lower_quantile(probability, shares, means, scales, self.law)
+                return -_lower_quantile(1.0 - probability, shares, mirrored, scales, self.noise)
+            return _lower_quantile(probability, shares, means, scales, self.noise)
 
         found = np.array([find(each) for each in probabilities.ravel().tolist()])
         return _like(q, found.reshape(probabilities.shape))
@@ -119,7 +119,7 @@ class Mixture(ABC):
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> float | FloatArray:
         """One random draw, or an array of them of shape `size`."""
         chosen = _choose(self.shares, rng, size)
-        drawn = self.means[chosen] + np.sqrt(self._squares[chosen]) * self.law.sample(rng, size)
+        drawn = self.means[chosen] + np.sqrt(self._squares[chosen]) * self.noise.sample(rng, size)
         return float(drawn) if size is None else np.asarray(drawn)
 
 
@@ -151,7 +151,7 @@ class GaussianMixture(Mixture):
         _keep_parts(self, "variances")
 
     @property
-    def law(self) -> Law:
+    def noise(self) -> Noise:
         """N(0, 1)."""
         return NORMAL
 
@@ -191,7 +191,7 @@ class StudentTMixture(Mixture):
         _check_degrees(self.degrees_of_freedom)
 
     @property
-    def law(self) -> Law:
+    def noise(self) -> Noise:
         """Student's t around 0 at scale 1."""
         return StudentT(self.degrees_of_freedom)
 
@@ -202,7 +202,7 @@ class StudentTMixture(Mixture):
 
 @dataclass(frozen=True, eq=False)
 class LaplaceMixture(Mixture):
-    """A mixture of K Laplace distributions of one number, whose tips are rounded: see `streammoe.laws.RoundedLaplace`.
+    """A mixture of K Laplace distributions of one number, whose tips are rounded: see `streammoe.noise.RoundedLaplace`.
 
     Args:
         shares: (K,) at least 0, adding up to 1.
@@ -229,7 +229,7 @@ class LaplaceMixture(Mixture):
             raise ConfigError(f"tip: got {self.tip!r}; it must be above 0")
 
     @property
-    def law(self) -> Law:
+    def noise(self) -> Noise:
         """The rounded Laplace distribution around 0 at scale 1."""
         return RoundedLaplace(self.tip)
 
@@ -238,9 +238,9 @@ class LaplaceMixture(Mixture):
         return np.asarray(self.scales**2)
 
 
-def mixture_of(law: Law, shares: FloatArray, means: FloatArray, squares: FloatArray) -> Mixture:
-    """The mixture of components of this law with squared scales (K,)."""
-    match law:
+def mixture_of(noise: Noise, shares: FloatArray, means: FloatArray, squares: FloatArray) -> Mixture:
+    """The mixture of components of this noise with squared scales (K,)."""
+    match noise:
         case StudentT(degrees):
             return StudentTMixture(shares, means, np.sqrt(squares), degrees)
         case RoundedLaplace(tip):
@@ -447,13 +447,13 @@ class MultivariateStudentTMixture(MultivariateMixture):
         return StudentTMixture(self.shares, self.means[:, q], self.scales[:, q], self.degrees_of_freedom)
 
 
-def _lower_quantile(q: float, shares: list[float], means: list[float], scales: list[float], law: Law) -> float:
+def _lower_quantile(q: float, shares: list[float], means: list[float], scales: list[float], noise: Noise) -> float:
     """The y with P(Y ≤ y) = q ≤ ½, by Newton's steps inside a bracket, halved where they do not do better.
 
     All shares are above 0. Below the lowest of the components' own quantiles each has less than q, above the highest
     more: a bracket that needs no search, but for the rounding of its ends.
     """
-    score = law.quantile_at(q)
+    score = noise.quantile_at(q)
     own = [mean + scale * score for mean, scale in zip(means, scales, strict=True)]
     low, high = min(own), max(own)
     low, high = low - 4.0 * math.ulp(low), high + 4.0 * math.ulp(high)
@@ -464,8 +464,8 @@ def _lower_quantile(q: float, shares: list[float], means: list[float], scales: l
         probability = density = 0.0
         for share, mean, scale in zip(shares, means, scales, strict=True):
             z = (y - mean) / scale
-            probability += share * law.cdf_at(z)
-            density += share * law.pdf_at(z) / scale
+            probability += share * noise.cdf_at(z)
+            density += share * noise.pdf_at(z) / scale
         if probability == q:
             break
         low, high = (y, high) if probability < q else (low, y)

@@ -64,7 +64,7 @@ class PoisonedModel(StreammoeError):  # noqa: N818 - says what the model is, as 
 
 
 class ModelJumped(StreammoeError):  # noqa: N818 - says what the model did, as the message does
-    """The loss has jumped, and `guard.on_jump` says that it must not be learned from; see `runtime.jump`."""
+    """The loss has jumped, and `guard.on_jump` says that it must not be learned from; see `streammoe.daemon.guards`."""
 
     exit_code = 8
 

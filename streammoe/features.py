@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from streammoe.checked import array_of, require, shown
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
@@ -25,7 +26,6 @@ from streammoe.kernels.features import (
 )
 from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.robust import winsorised
-from streammoe.restoring import array_of, must_be, shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.features")
@@ -93,7 +93,7 @@ def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int,
     shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
     scaler = Scaler(*(array_of(arrays, f"{prefix}.{name}", "float64", (shapes[name],)) for name in Scaler._fields))
     for name in ("scale", "target_scale"):
-        must_be((getattr(scaler, name) > 0.0).all(), f"array {prefix}.{name} holds scales that are not above 0")
+        require((getattr(scaler, name) > 0.0).all(), f"array {prefix}.{name} holds scales that are not above 0")
     return scaler
 
 
@@ -532,7 +532,7 @@ class Encoder:
         names = names_of(arrays, "encoder.columns", (str, int))
         kinds = _list_of(arrays, "encoder.kinds") if "encoder.kinds" in arrays else ["numeric"] * len(names)
         known = len(kinds) == len(names) and all(kind in KIND_NAMES.values() for kind in kinds)
-        must_be(known, f"encoder.kinds holds {shown(kinds)} for {len(names)} fields")
+        require(known, f"encoder.kinds holds {shown(kinds)} for {len(names)} fields")
         for name, kind in zip(names, kinds, strict=True):
             if KIND_NAMES[self._kind(name)] != kind:
                 msg = f"{name!s}: is {kind} in the checkpoint and {KIND_NAMES[self._kind(name)]} here; make them agree"
@@ -556,9 +556,9 @@ class Encoder:
             least, most = float(self._plan.lowest[j]), float(self._plan.highest[j])
             if self.kinds[j] == CATEGORICAL:
                 least, most = UNPLACED, len(self.levels[name]) - 1
-                must_be((present == np.floor(present)).all(), f"array warmup.X holds what is no code of {shown(name)}")
+                require((present == np.floor(present)).all(), f"array warmup.X holds what is no code of {shown(name)}")
             inside = (present >= least) & (present <= most)
-            must_be(inside.all(), f"array warmup.X holds values of {shown(name)} outside of {least:g} to {most:g}")
+            require(inside.all(), f"array warmup.X holds values of {shown(name)} outside of {least:g} to {most:g}")
 
     # -- Inside ----------------------------------------------------------------------------------------------------
 
@@ -572,7 +572,7 @@ class Encoder:
         for entry in plan:
             j, text = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
             if text is None:
-                must_be(
+                require(
                     j == met and not isinstance(j, bool), f"encoder.plan has {shown(entry)} where field {met} is due"
                 )
                 if self._kind(names[met]) == CATEGORICAL:
@@ -581,11 +581,11 @@ class Encoder:
                 continue
             known = levels.get(j) if isinstance(j, int) else None
             fits = known is not None and isinstance(text, str) and text not in known and len(known) < self.max_levels
-            must_be(fits, f"encoder.plan has {shown(entry)}, which is no new level of a categorical field")
+            require(fits, f"encoder.plan has {shown(entry)}, which is no new level of a categorical field")
             cast("set[str]", known).add(text)
-        must_be(met == len(names), f"encoder.plan has {met} of the {len(names)} fields")
+        require(met == len(names), f"encoder.plan has {met} of the {len(names)} fields")
         places = len(levels) * max(map(len, levels.values()), default=0)
-        must_be(places <= MOST_PLACES, f"encoder.plan has levels for a table of {places} places; at most {MOST_PLACES}")
+        require(places <= MOST_PLACES, f"encoder.plan has levels for a table of {places} places; at most {MOST_PLACES}")
         return [(names[j], text) for j, text in plan]
 
     def _kind(self, name: Any) -> int:
@@ -752,14 +752,14 @@ def names_of(arrays: Mapping[str, AnyArray], name: str, kinds: tuple[type, ...])
     """
     names = _list_of(arrays, name)
     for each in names:
-        must_be(type(each) in kinds, f"{name} holds {shown(each)}, which is no name")
-    must_be(len(set(names)) == len(names), f"{name} holds a name twice")
+        require(type(each) in kinds, f"{name} holds {shown(each)}, which is no name")
+    require(len(set(names)) == len(names), f"{name} holds a name twice")
     return names
 
 
 def _list_of(arrays: Mapping[str, AnyArray], name: str) -> list[Any]:
     found: Any = json.loads(array_of(arrays, name, "uint8", (None,)).tobytes(), parse_constant=_no_name)
-    must_be(isinstance(found, list), f"{name} is {shown(found)}, and must be a JSON list")
+    require(isinstance(found, list), f"{name} is {shown(found)}, and must be a JSON list")
     return list(found)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from streammoe.assembly import describe_checkpoint
 from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore, generation_of
-from streammoe.printing import printable
+from streammoe.text import printable
 
 
 def look_into(place: Path, now: datetime | None = None) -> dict[str, Any]:

@@ -133,8 +133,8 @@ class SourceStatus(NamedTuple):
     """Records that each of them has beyond that."""
     stalled: Sequence[Partition] = ()
     """Partitions that hold more, of which nothing has come for a while."""
-    happened: Mapping[str, int] = MappingProxyType({})
-    """What happened how often since the start, by short stable names such as ``reconnected``."""
+    counters: Mapping[str, int] = MappingProxyType({})
+    """How often each kind of event has happened since the start, by short stable names such as ``reconnected``."""
 
 
 class Source(Protocol):

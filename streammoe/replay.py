@@ -19,12 +19,12 @@ import numpy as np
 from streammoe.assembly import compile_kernels, resumed_pipeline
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
+from streammoe.pipeline.dead_letters import read_letter
+from streammoe.pipeline.label_join import digest_with, label_arrays
+from streammoe.pipeline.pipeline import Pipeline, Processed
 from streammoe.ports import Batch, DeadLetter
-from streammoe.printing import printable
-from streammoe.runtime.dead_letter import read_letter
-from streammoe.runtime.joining import digest_with, label_arrays
-from streammoe.runtime.pipeline import Pipeline, Processed
 from streammoe.settings import Settings
+from streammoe.text import printable
 
 LOGGER = logging.getLogger("streammoe.replay")
 AT_ONCE = 1_000

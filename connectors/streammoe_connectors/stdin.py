@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
-from streammoe_connectors.records import LARGEST_BYTES, RecordReader, no_records
+from streammoe_connectors.formats.records import LARGEST_BYTES, RecordReader, no_records
 
 _LOGGER = logging.getLogger("streammoe.source")
 _READ_BYTES = 1 << 20  # a pipe gives less

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.engine.em import Em, settled
+from streammoe.engine.em import Em, statistics_at
 from streammoe.engine.gradient import gradient, squared_norm
 from streammoe.engine.methods import METHODS, point_at
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
@@ -103,7 +103,7 @@ def fit(
             raise UnsoundError(["likelihood of every start"])
         theta = chosen([Candidate(way.objective, way.theta) for way in ways], em, folds)
         best = next(way for way in ways if way.theta is theta)
-        state = settled(as_streamed(em), best.theta.copied())
+        state = statistics_at(as_streamed(em), best.theta.copied())
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return best, state

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.kernels.drift import hold_against_usual
-from streammoe.restoring import LARGEST_COUNT, array_of, must_be
 from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ class DriftWatch:
             least, most = (0.0, LARGEST_COUNT) if counts else (-np.inf, np.inf)
             found[name] = array_of(arrays, name, str(own.dtype), own.shape, least=least, most=most)
         filled = int(found["drift.counts"][0])
-        must_be(filled < BLOCK, f"array drift.counts has {filled} losses in a block of {BLOCK}")
-        must_be((found["drift.usual"][1:3] >= 0.0).all(), "array drift.usual holds deviations below 0")
+        require(filled < BLOCK, f"array drift.counts has {filled} losses in a block of {BLOCK}")
+        require((found["drift.usual"][1:3] >= 0.0).all(), "array drift.usual holds deviations below 0")
         watch._set(found)
         return watch
 

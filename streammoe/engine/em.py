@@ -11,10 +11,10 @@ from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import (
     adaptive_weights,
-    bent_square,
     collect_gram,
     fit_softmax,
     majorize_softmax,
+    prior_quadratic,
     softmax_rows,
 )
 from streammoe.kernels.linalg import VANISHED
@@ -87,7 +87,7 @@ class Em(NamedTuple):
         """Penalised log-likelihood of an event, and responsibilities (n, K)."""
         losses, tau = self._score(theta)
         zeros = np.zeros_like(theta.gate)
-        bent = bent_square(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
+        bent = prior_quadratic(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
         total = self.family.log_prior(theta, self.prior, self.options) - 0.5 * self.prior.strength * bent
         return (total - float(np.sum(self.buffer.weights * losses))) / len(losses), tau
 
@@ -159,7 +159,7 @@ class Em(NamedTuple):
         return theta
 
 
-def settled(em: Em, theta: Parameters) -> MMState:
+def statistics_at(em: Em, theta: Parameters) -> MMState:
     """The state at s_0, the average of S̄ over the buffer at θ, with the prior as `prior.strength` more rows."""
     family, (W, R, Y, weights), prior, options = em
     n = len(W)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.em import Em, settled
+from streammoe.engine.em import Em, statistics_at
 from streammoe.engine.gradient import expert_objective, gate_objective, moved, squared_norm
 from streammoe.experts import Parameters
 from streammoe.types import FloatArray
@@ -67,7 +67,7 @@ class MajorizationMinimisation(Method):
 
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
         theta = point.theta.copied()
-        settled(em, theta)
+        statistics_at(em, theta)
         return point_at(em, theta)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.experts import Family
 from streammoe.kernels.groups import LARGEST_IN_GROUP, n_waiting
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
-from streammoe.restoring import LARGEST_COUNT, array_of, must_be
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 __all__ = [
@@ -194,12 +194,12 @@ def restored_state(
     state = MMState(**{"group": np.zeros((0, 0)), **found})
     if batch_size > 1:
         _check_group(state, f"array {prefix}.group", None if family.is_metric else n_outputs)
-    must_be(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
-    must_be(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
+    require(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
+    require(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
     for name in ("variances", "average_variances"):
         array = getattr(state, name)
         own = np.diagonal(array, axis1=-2, axis2=-1) if array.ndim == 3 else array
-        must_be((own > 0.0).all(), f"array {prefix}.{name} holds variances that are not above 0")
+        require((own > 0.0).all(), f"array {prefix}.{name} holds variances that are not above 0")
     return state
 
 
@@ -207,16 +207,16 @@ def _check_group(state: MMState, where: str, n_classes: int | None) -> None:
     """Refuse events that wait for their group, unless they are such as `gather` lets in."""
     waiting = n_waiting(state)
     values, weights, gammas = state.group[:, :-2], state.group[:, -2], state.group[:waiting, -1]
-    must_be((weights >= 0.0).all(), f"{where} holds weights below 0")
+    require((weights >= 0.0).all(), f"{where} holds weights below 0")
     gapless = (weights[:waiting] > 0.0).all() and not weights[waiting:].any()
-    must_be(gapless, f"{where} holds events behind an empty row")
-    must_be(waiting < len(weights), f"{where} is full; such a group would have been learned")
-    must_be(((gammas > 0.0) & (gammas <= 1.0)).all(), f"{where} holds steps outside of 0 to 1")
-    must_be(waiting <= state.n[0], f"{where} holds {waiting} events that wait, of {state.n[0]} in all")
-    must_be((np.abs(values) <= LARGEST_IN_GROUP).all(), f"{where} holds values beyond {LARGEST_IN_GROUP:g}")
+    require(gapless, f"{where} holds events behind an empty row")
+    require(waiting < len(weights), f"{where} is full; such a group would have been learned")
+    require(((gammas > 0.0) & (gammas <= 1.0)).all(), f"{where} holds steps outside of 0 to 1")
+    require(waiting <= state.n[0], f"{where} holds {waiting} events that wait, of {state.n[0]} in all")
+    require((np.abs(values) <= LARGEST_IN_GROUP).all(), f"{where} holds values beyond {LARGEST_IN_GROUP:g}")
     if n_classes is not None:
         known = np.isin(values[:, -1], np.arange(n_classes))
-        must_be(known.all(), f"{where} holds what is no index of the {n_classes} classes")
+        require(known.all(), f"{where} holds what is no index of the {n_classes} classes")
 
 
 def is_finite(state: MMState) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from streammoe.checked import array_of, require
 from streammoe.engine.mm import Scores, joined, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
-from streammoe.restoring import array_of, must_be
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 PRIOR_STRENGTH = 1.0
@@ -142,17 +142,17 @@ class WarmUp:
         Y = array_of(arrays, "warmup.Y", "float64", (None, family.n_targets(n_outputs)))
         if not family.is_metric:
             known = (Y >= 0.0) & (n_outputs > Y) & (np.floor(Y) == Y)
-            must_be(known.all(), f"array warmup.Y holds what is no index of the {n_outputs} classes")
+            require(known.all(), f"array warmup.Y holds what is no index of the {n_outputs} classes")
         warm_up = cls(family, n_outputs, p_v, recursive)
         X = array_of(arrays, "warmup.X", "float64", (len(Y), n_fields), finite=False)
-        must_be(not np.isinf(X).any(), "array warmup.X holds infinities")
+        require(not np.isinf(X).any(), "array warmup.X holds infinities")
         warm_up.X = np.require(X, requirements=["C", "W"])
         warm_up.Y = np.require(Y, requirements=["C", "W"])
         warm_up.count = len(Y)
         # Checkpoints of version 0.1 know no weights.
         given = {"warmup.weights": np.ones(len(Y)), **arrays}
         weights = array_of(given, "warmup.weights", "float64", (len(Y),), least=0.0)
-        must_be((weights > 0.0).all(), "array warmup.weights holds weights that are not above 0")
+        require((weights > 0.0).all(), "array warmup.weights holds weights that are not above 0")
         warm_up.weights = np.require(weights, requirements=["C", "W"])
         return warm_up
 

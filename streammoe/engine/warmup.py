@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.em import Buffer, Em, one_expert_prior, settled
+from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
@@ -120,7 +120,7 @@ def fit(
     with np.errstate(all="ignore"):  # the result is judged instead
         em = with_own_prior(family, buffer, n_outputs, options)
         theta = _search(em, n_experts, restarts, np.random.default_rng(seed), brief=brief)
-        state = settled(as_streamed(em), theta)
+        state = statistics_at(as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return state

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
+from streammoe.checked import restoring, shown
 from streammoe.errors import CheckpointError
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.classifier import MoEClassifier
-from streammoe.estimators.guard import POISON
 from streammoe.estimators.learning_rows import Outcome
 from streammoe.estimators.multitarget import MoEMultiTargetRegressor
 from streammoe.estimators.regressor import MoERegressor
+from streammoe.estimators.undo import POISON
 from streammoe.persistence import Checkpoint, read_checkpoint
-from streammoe.restoring import restoring, shown
 
 __all__ = [
     "POISON",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from streammoe.estimators.checkpoint import Keeping
 from streammoe.estimators.fitting import Fitting
 from streammoe.estimators.inspecting import Inspecting
-from streammoe.estimators.keeping import Keeping
 from streammoe.estimators.learning_array import LearningArray
 from streammoe.estimators.learning_one import LearningOne
 from streammoe.estimators.learning_rows import LearningRows

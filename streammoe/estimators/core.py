@@ -14,9 +14,9 @@ from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, copy_array, copy_state, grouping, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError
-from streammoe.estimators.guard import Copied, PoisonGuard
-from streammoe.estimators.interim import Interim
 from streammoe.estimators.outputs import Outputs
+from streammoe.estimators.provisional import ProvisionalMixture
+from streammoe.estimators.undo import Snapshot, Undo
 from streammoe.features import NO_NEWS, Encoder, Layout, News
 from streammoe.kernels.state import LearningOptions
 from streammoe.schedules import Restarted, Steps
@@ -36,12 +36,12 @@ class Core(Outputs):
         self._reseeds = np.zeros(2, dtype=np.int64)
         """How many experts were tried as half of another, and how many of those were kept."""
         self._warm_up: WarmUp | None = None
-        self._interim: Interim | None = None
+        self._interim: ProvisionalMixture | None = None
         """What may predict while the warm-up lasts."""
         self._residual = np.zeros(0)
         self._options = self._new_options()
         self._watch = None if self.drift == "off" else DriftWatch()
-        self._guard = PoisonGuard()
+        self._guard = Undo()
         self._told: set[tuple[int, str]] = set()
         """Which experts the log has told of, and what."""
         self._gathers = False
@@ -222,9 +222,9 @@ class Core(Outputs):
 
     # -- The way back --------------------------------------------------------------------------------------------------
 
-    def copied(self, spare: Copied | None = None) -> Copied:
+    def copied(self, spare: Snapshot | None = None) -> Snapshot:
         """All that learning changes, as it is now; arrays of `spare` are taken for it where they fit."""
-        return Copied(
+        return Snapshot(
             self._encoder.copy(),
             {name: getattr(self, name).copy() for name in self.growing},
             None if self._warm_up is None else self._warm_up.copy(),
@@ -237,7 +237,7 @@ class Core(Outputs):
             self._watch and self._watch.copy(),
         )
 
-    def go_back(self, copied: Copied) -> None:
+    def go_back(self, copied: Snapshot) -> None:
         """The inverse of `copied`, which is used up by it."""
         self._encoder, outputs, self._warm_up, self._interim = copied[:4]
         self._state, self._residual, self._options = copied[4:7]

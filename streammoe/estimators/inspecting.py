@@ -11,7 +11,7 @@ from streammoe.engine import mm
 from streammoe.engine.life import life
 from streammoe.engine.state import is_finite
 from streammoe.estimators.stepping import Stepping
-from streammoe.laws import Law
+from streammoe.noise import Noise
 from streammoe.types import FloatArray
 
 
@@ -42,9 +42,9 @@ class Inspecting(Stepping):
         return self._encoder.n_expert_features
 
     @property
-    def noise(self) -> Law:
+    def noise(self) -> Noise:
         """What the noise of an output is like at scale 1, given the expert; says nothing of a classifier."""
-        return self._family.law
+        return self._family.noise
 
     @property
     def is_warming_up(self) -> bool:

@@ -11,8 +11,8 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.checks import event_weights
 from streammoe.estimators.coding import Coding
-from streammoe.estimators.guard import poisonous
 from streammoe.estimators.tables import Events, Table, table_of_array
+from streammoe.estimators.undo import poisonous
 from streammoe.features import News
 from streammoe.types import AnyArray, BoolArray, FloatArray
 

@@ -10,8 +10,8 @@ import numpy as np
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.checks import event_weight
-from streammoe.estimators.guard import poisonous
 from streammoe.estimators.stepping import Stepping
+from streammoe.estimators.undo import poisonous
 from streammoe.features import News, not_a_mapping
 from streammoe.types import FloatArray
 

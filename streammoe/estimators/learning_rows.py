@@ -11,8 +11,8 @@ from streammoe.engine import mm
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.coding import Coding
-from streammoe.estimators.guard import poisonous
 from streammoe.estimators.tables import Events, Table
+from streammoe.estimators.undo import poisonous
 from streammoe.features import News
 from streammoe.kernels.state import Trace
 from streammoe.types import BoolArray, FloatArray

@@ -223,7 +223,7 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         shares, means, variances = scores.trace
         if not len(shares):  # before anything was learned
             return GaussianMixture(np.ones(1), np.zeros(1), np.ones(1))
-        return mixture_of(self._family.law, shares[0], means[0, :, 0], variances[0, :, 0])
+        return mixture_of(self._family.noise, shares[0], means[0, :, 0], variances[0, :, 0])
 
     def responsibilities_one(self, x: Mapping[Any, Any], y: float) -> FloatArray:
         """(K,) how much each expert answers for an event, τ_k ([MM] eq. 15); NaN during warm-up."""

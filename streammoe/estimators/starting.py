@@ -13,7 +13,7 @@ from streammoe.engine.racing import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.estimators.core import Core
-from streammoe.estimators.interim import RESTARTS, Interim, next_fit
+from streammoe.estimators.provisional import RESTARTS, ProvisionalMixture, next_fit
 from streammoe.features import Encoder
 from streammoe.kernels.robust import winsorised
 from streammoe.types import FloatArray
@@ -60,7 +60,7 @@ class Starting(Core):
             self._interim = None
             LOGGER.info("warm-up: nothing finite comes of a fit to %d events (%s)", warm_up.count, error)
             return
-        self._interim = Interim.after(self._interim, self._runner(state), encoder.scaler)
+        self._interim = ProvisionalMixture.after(self._interim, self._runner(state), encoder.scaler)
         LOGGER.info("warm-up: a mixture fitted to %d events predicts where it does better", warm_up.count)
 
     def _fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> MMState:

@@ -9,7 +9,7 @@ import numpy as np
 from streammoe.engine import mm
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
-from streammoe.estimators.interim import in_units
+from streammoe.estimators.provisional import in_units
 from streammoe.estimators.watching import Watching
 from streammoe.features import Encoder
 from streammoe.kernels.state import Trace

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import compile_kernels, model_from, open_source, schema_of
+from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.signals import StopFlag
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.curve import Curve
 from streammoe.evaluation.outputs import experts
 from streammoe.evaluation.peers import Event, Peer, baseline, peer
 from streammoe.evaluation.tally import Tally
+from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
+from streammoe.pipeline.scores import LEAST_PROBABILITY, ClassificationScores, PrequentialScores
 from streammoe.ports import Batch, Predictions, PredictionSink, Source
-from streammoe.runtime.daemon import POLL_SECONDS, ProgressListener
-from streammoe.runtime.decoders import Wanted, decoder
-from streammoe.runtime.pipeline import Pipeline, PredictionWriter
-from streammoe.runtime.scores import LEAST_PROBABILITY, ClassificationScores, PrequentialScores
-from streammoe.runtime.signals import StopFlag
 from streammoe.settings import Settings
 from streammoe.types import BoolArray, FloatArray
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from streammoe.errors import SourceError
+from streammoe.pipeline.decoders import Values, decoder
+from streammoe.pipeline.decoders.values import some_of
+from streammoe.pipeline.pipeline import Processed, Schema
 from streammoe.ports import Batch, DeadLetter
-from streammoe.printing import printable
-from streammoe.runtime.decoders import Values, decoder
-from streammoe.runtime.decoders.values import some_of
-from streammoe.runtime.pipeline import Processed, Schema
+from streammoe.text import printable
 
 
 @dataclass(kw_only=True)

@@ -9,9 +9,9 @@ from streammoe.experts.gaussian import expert_grams
 from streammoe.kernels import categorical
 from streammoe.kernels.batch import (
     adaptive_weights,
-    bent_square,
     fit_softmax,
     majorize_softmax,
+    prior_quadratic,
     softmax_gradient,
     softmax_rows,
 )
@@ -73,9 +73,8 @@ class Categorical(Family):
 
     def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
         share = prior.strength / len(theta.experts)
-        squares = [
-            bent_square(expert, prior.experts, prior.expert_gram, options.expert_curvature) for expert in theta.experts
-        ]
+        curvature = options.expert_curvature
+        squares = [prior_quadratic(expert, prior.experts, prior.expert_gram, curvature) for expert in theta.experts]
         return -0.5 * share * sum(squares)
 
     def settle(

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
-from streammoe.laws import NORMAL, Law
+from streammoe.noise import NORMAL, Noise
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -59,7 +59,7 @@ class Family(ABC):
     """Whether one round of `fit_experts` is all that it takes; elsewhere a fit depends on where it starts."""
     most_outputs: ClassVar[int | None] = None
     """Q beyond which there is no such expert; None sets no limit."""
-    law: Law = NORMAL
+    noise: Noise = NORMAL
     """The noise of one output at scale 1, of experts whose targets are numbers."""
 
     @abstractmethod

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from streammoe import laws
 from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.elliptical import Tails
 from streammoe.kernels.laplace import TIP
+from streammoe.noise import RoundedLaplace
 
 
 class Laplace(Elliptical):
@@ -16,10 +16,10 @@ class Laplace(Elliptical):
 
     def __init__(self) -> None:
         super().__init__(Tails(0.0))
-        self.law = laws.RoundedLaplace(TIP)
+        self.noise = RoundedLaplace(TIP)
 
     def entropy(self, n_outputs: int) -> float:
-        return laws.RoundedLaplace(TIP).entropy
+        return RoundedLaplace(TIP).entropy
 
 
 FAMILY = Laplace()

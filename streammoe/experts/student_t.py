@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scipy.special import digamma
 
-from streammoe import laws
+from streammoe import noise
 from streammoe.errors import ConfigError
 from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels import student_t
@@ -26,7 +26,7 @@ class StudentT(Elliptical):
             rule = f"it must be above {LEAST_DEGREES:g}, or there is no variance, and at most {MOST_DEGREES:g}"
             raise ConfigError(f"degrees_of_freedom: got {degrees_of_freedom!r}; {rule}")
         super().__init__(Tails(float(degrees_of_freedom)))
-        self.law = laws.StudentT(float(degrees_of_freedom))
+        self.noise = noise.StudentT(float(degrees_of_freedom))
 
     def entropy(self, n_outputs: int) -> float:
         nu, Q = self.tails.degrees, n_outputs

@@ -10,15 +10,15 @@ from typing import Any
 from streammoe import batch
 from streammoe.assembly import model_from, open_source, schema_of
 from streammoe.batch import Fit, Listener
+from streammoe.daemon.given_model import given_model
+from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.outputs import experts
 from streammoe.evaluation.tally import Tally
-from streammoe.runtime.daemon import POLL_SECONDS, ProgressListener
-from streammoe.runtime.given_model import given_model
-from streammoe.runtime.pipeline import Pipeline
-from streammoe.runtime.scores import ClassificationScores, PrequentialScores
-from streammoe.runtime.signals import StopFlag
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.settings import Settings
 
 LOGGER = logging.getLogger("streammoe.fit")

@@ -147,7 +147,7 @@ def error_of(theta: FloatArray, r: FloatArray, y: float) -> float:
 
 
 @jit
-def bent_square(
+def prior_quadratic(
     coefficients: FloatArray, target: FloatArray, gram: FloatArray, curvature: tuple[float, float]
 ) -> float:
     """(C − C_0) (A ⊗ Λ) (C − C_0) for a diagonal Λ; A d = (d − c Σd) / a is the inverse of A⁻¹ d = a (d + b Σd)."""
@@ -179,7 +179,7 @@ def softmax_objective(
     """Σ_i Σ_k targets_ik log softmax_k(C x_i), with the prior; the reference logit stands at index `reference`."""
     free = coefficients.shape[0]
     logits = np.empty(free + 1)
-    total = -0.5 * prior_strength * bent_square(coefficients, prior_target, prior_gram, curvature)
+    total = -0.5 * prior_strength * prior_quadratic(coefficients, prior_target, prior_gram, curvature)
     for i in range(X.shape[0]):
         weight = targets[i, reference]
         for k in range(free):

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammoe.checked import UNREAD, is_shallow, shown
 from streammoe.errors import CheckpointError
-from streammoe.restoring import UNREAD, is_shallow, shown
 from streammoe.types import AnyArray
 
 FORMAT = 1

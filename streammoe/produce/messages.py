@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.pipeline.decoders import decoder
+from streammoe.pipeline.decoders.values import BOOLEANS, seconds
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import decoder
-from streammoe.runtime.decoders.values import BOOLEANS, seconds
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """How JSON writes numbers: such text is sent as it stands, to the last digit."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streammoe.assembly import connectors
+from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SinkError
 from streammoe.ports import Source
 from streammoe.produce.messages import Message, Messages
 from streammoe.produce.pace import Pace
 from streammoe.produce.topic import Topic, client_settings, counted
-from streammoe.runtime.daemon import POLL_SECONDS, ProgressListener
-from streammoe.runtime.signals import StopFlag
 
 LOGGER = logging.getLogger("streammoe.produce")
 BLOCK_BYTES = 1 << 16

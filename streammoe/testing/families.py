@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from streammoe.engine import mm
-from streammoe.engine.em import Buffer, Em, one_expert_prior, settled
+from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.gradient import gradient, moved
 from streammoe.errors import InvalidEvent
 from streammoe.estimators import MixtureOfExperts, load
@@ -188,7 +188,7 @@ class FamilyContract(ABC):
             theta = self._random_theta(em)
             objectives = [em.expect(theta)[0]]
             for at in range(ROUNDS):
-                settled(em, theta)
+                statistics_at(em, theta)
                 objectives.append(em.expect(theta)[0])
                 assert objectives[-1] >= objectives[-2] - 1e-10 * abs(objectives[-2]), (bound, at, objectives[-2:])
             assert objectives[-1] > objectives[0] + 1e-3, "the start explains the events already; give it others"
@@ -249,7 +249,9 @@ class FamilyContract(ABC):
                 for part in (slice(None), slice(cut), slice(cut, None))
             )
             theta = self._random_theta(whole)
-            states = [settled(em, Parameters(*(array.copy() for array in theta))) for em in (first, second, whole)]
+            states = [
+                statistics_at(em, Parameters(*(array.copy() for array in theta))) for em in (first, second, whole)
+            ]
             merged = _merged([state._asdict() for state in states[:2]], [cut / EVENTS, 1.0 - cut / EVENTS])
             _agree(merged, states[2]._asdict(), f"merged under the {bound} bound")
 

@@ -11,8 +11,8 @@ from pyarrow import parquet
 
 from streammoe.errors import SourceError
 from streammoe.testing import EndlessSourceContract, ListSource, SourceContract
-from streammoe_connectors import follow
-from streammoe_connectors.file import FileSource
+from streammoe_connectors.files import follow
+from streammoe_connectors.files.source import FileSource
 
 
 class TestListSource(SourceContract):

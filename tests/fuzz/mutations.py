@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from tests.unit.runtime.streams import csv_line, event
+from tests.unit.pipeline.streams import csv_line, event
 
 NUMBERS = [
     *(b"0", b"-0", b"1", b"-1.5", b"1e5", b"1e6", b"-1e7", b"1e50", b"1e51", b"1e300", b"1e308", b"1e309", b"1e-400"),
@@ -115,7 +115,7 @@ def _json(value):
 
 
 def mutated(record, rng, others):
-    """A record that something happened to, once or a few times; now and then that is nothing."""
+    """A record that something counters to, once or a few times; now and then that is nothing."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         record = rng.choice(HAPPENINGS)(record, rng, others)
     return record

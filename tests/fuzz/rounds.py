@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from streammoe.errors import REASONS, SourceError
+from streammoe.pipeline.dead_letters import DeadLetterFile, read_letter
 from streammoe.ports import Batch
-from streammoe.runtime.dead_letter import DeadLetterFile, read_letter
-from streammoe_connectors.records import RecordReader
+from streammoe_connectors.formats.records import RecordReader
 from tests.fuzz.mutations import mutated, mutated_table, rows_of, sound_lines
 from tests.unit.connectors.kafka_records import record as kafka_record
 from tests.unit.connectors.kafka_records import values_of
-from tests.unit.runtime.streams import TARGETS, event, pipeline
+from tests.unit.pipeline.streams import TARGETS, event, pipeline
 
 WAYS = ("csv stream", "jsonl stream", "csv topic", "jsonl topic", "tables")
 MOST_RECORDS = 20_000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streammoe.runtime.decoders import jsonl
-from streammoe.runtime.pipeline import Pipeline
-from streammoe_connectors.records import RecordReader
+from streammoe.pipeline.decoders import jsonl
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe_connectors.formats.records import RecordReader
 from tests.fuzz.records import fuzz
 from tests.fuzz.rounds import BrokenError, Line, Plan, breaks, kept, play, restored, shrunk
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError, StreammoeError
 from streammoe.persistence import CheckpointStore, read_checkpoint
-from streammoe.runtime.signals import StopFlag
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(120, 3))

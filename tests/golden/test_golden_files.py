@@ -15,10 +15,10 @@ import pytest
 from scripts.golden_checkpoints import EVENTS, LABELS, PROBES, events, golden_names, tables
 from streammoe import MoEClassifier, assembly, load
 from streammoe.assembly import describe_checkpoint, open_daemon, settings_from
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError
 from streammoe.persistence import FORMAT, CheckpointStore, NewerCheckpointError, decode, encode, read_checkpoint
 from streammoe.persistence.format import _pack
-from streammoe.runtime.signals import StopFlag
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "format-1"

@@ -4,7 +4,7 @@ import time
 import uuid
 from contextlib import contextmanager
 
-from streammoe_connectors.kafka import KafkaSource
+from streammoe_connectors.kafka.source import KafkaSource
 
 PATIENCE = 30.0
 

@@ -14,8 +14,8 @@ from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 
 from scripts.kafka_broker import free_port
 from streammoe.errors import SourceError
-from streammoe_connectors.kafka import KafkaSource
-from streammoe_connectors.kafka_mirror import mirror_metadata, parse_mirror
+from streammoe_connectors.kafka.offsets import offset_metadata, parse_offset_metadata
+from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_reading import opened, records_of, settings_of, take, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -32,10 +32,10 @@ class Group:
     @property
     def mirror(self):
         found = self.consumer.committed(self.partition, metadata=True)
-        return None if found is None else (found.offset, parse_mirror(found.metadata))
+        return None if found is None else (found.offset, parse_offset_metadata(found.metadata))
 
     def write(self, offset, owner, at):
-        self.consumer.commit({self.partition: OffsetAndMetadata(offset, mirror_metadata(owner, 1, at), -1)})
+        self.consumer.commit({self.partition: OffsetAndMetadata(offset, offset_metadata(owner, 1, at), -1)})
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_child_that_is_killed_is_told(broker, topic):
 
 SCRIPT = """
 import sys, time
-from streammoe_connectors.kafka import KafkaSource
+from streammoe_connectors.kafka.source import KafkaSource
 source = KafkaSource(KafkaSource.Settings(
     kind="kafka", bootstrap_servers=sys.argv[1], topics=sys.argv[2], group=sys.argv[2]))
 source.seek(None)
@@ -300,7 +300,7 @@ def test_a_broker_that_is_killed_in_mid_read_costs_nothing_but_time(broker_facto
         broker.start()
         found += take(source, 6_000 - len(found), 60)[0]
         wait_for(lambda: (source.poll(0.2), source.status().connected)[1], "it is noticed")
-        assert source.status().happened["reconnected"] == 1
+        assert source.status().counters["reconnected"] == 1
         topics.fill(name, [b"more"], partition=1)
         assert take(source, 1)[0] == [b"more"]
     assert found == [value for value in values for _ in range(2)]

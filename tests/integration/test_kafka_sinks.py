@@ -10,9 +10,9 @@ from kafka import KafkaAdminClient
 
 from streammoe.errors import ConfigError, SinkError
 from streammoe.ports import DeadLetter, Predictions
-from streammoe_connectors import kafka_producer
-from streammoe_connectors.kafka_dead_letters import KafkaDeadLetters
-from streammoe_connectors.kafka_predictions import KafkaPredictions
+from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
+from streammoe_connectors.kafka.predictions import KafkaPredictions
+from streammoe_connectors.kafka.source import producer as kafka_producer
 
 pytestmark = pytest.mark.integration
 

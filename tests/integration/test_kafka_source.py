@@ -11,8 +11,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetad
 from streammoe.errors import SourceError
 from streammoe.ports import Partition
 from streammoe.testing import EndlessSourceContract, SourceContract
-from streammoe_connectors import kafka
-from streammoe_connectors.kafka import KafkaSource
+from streammoe_connectors.kafka.source import KafkaSource
+from streammoe_connectors.kafka.source import source as kafka
 from tests.integration.kafka_reading import batches, opened, read, records_of, settings_of, take, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -183,9 +183,9 @@ def test_partitions_that_had_to_wait_for_another_are_read_on(broker, topic, fill
         fill(name, [f"{number}".ljust(1_000)] * count, partition=number, timestamps=[at] * count)
     with opened(settings_of(broker.address, name, until="end", buffer_bytes=1 << 20, max_poll_records=300)) as source:
         found = [record[:1] for batch in batches(source) for record in records_of(batch)]
-        happened = source.status().happened
+        counters = source.status().counters
     assert found == [b"2"] * 3_000 + [b"0"] * 1_500 + [b"1"] * 1_500
-    assert happened.get("consumer_rebuilt", 0) == 0
+    assert counters.get("consumer_rebuilt", 0) == 0
 
 
 # --- shards, new partitions ------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_a_new_partition_is_read_from_its_beginning(broker, topic, fill, admin):
         found, batch = take(source, 1)
         assert found == numbers(7)
         assert batch.end["topics"][name]["partitions"] == {"0": 0, "1": 1}
-        wait_for(lambda: (source.poll(0.1), source.status().happened.get("partition_discovered") == 1)[1], "it counts")
+        wait_for(lambda: (source.poll(0.1), source.status().counters.get("partition_discovered") == 1)[1], "it counts")
 
 
 def fill_when_there(fill, name):
@@ -308,7 +308,7 @@ def test_gaps_of_compaction_are_passed_and_counted(broker, topic, fill, topics):
         found = [record for batch in batches(source) for record in records_of(batch)]
         assert found[-1] == b"last"
         assert len(found) < 7
-        assert source.status().happened["gap"] > 0
+        assert source.status().counters["gap"] > 0
 
 
 class Transaction:
@@ -385,7 +385,7 @@ def test_what_has_expired_is_left_as_the_policy_says(broker, topic, fill, admin,
     with caplog.at_level(logging.WARNING), opened(settings, position) as source:
         fill(name, numbers(9))
         assert take(source, len(left) + 1)[0] == left + numbers(9)
-        wait_for(lambda: (source.poll(0.1), source.status().happened.get("offset_reset") == 1)[1], "it counts")
+        wait_for(lambda: (source.poll(0.1), source.status().counters.get("offset_reset") == 1)[1], "it counts")
     assert "no longer has offset 0; it holds 3 to 4" in caplog.text
 
 
@@ -466,7 +466,7 @@ def test_a_topic_that_is_created_anew_is_noticed_while_it_is_read(broker, topic,
             until = time.monotonic() + 3.0  # the topic is looked at again, and nothing more comes of that
             while time.monotonic() < until:
                 assert source.poll(0.2) is None
-            assert source.status().happened["offset_reset"] == 1
+            assert source.status().counters["offset_reset"] == 1
 
 
 def test_where_reading_went_on_is_kept_before_a_record_comes(broker, topic, fill, admin):

@@ -11,10 +11,11 @@ from kafka import KafkaConsumer, TopicPartition
 from scripts.kafka_broker import free_port
 from streammoe.errors import SinkError
 from streammoe.ports import Predictions
-from streammoe_connectors import kafka_producer, kafka_transactions
-from streammoe_connectors.kafka_mirror import parse_mirror
-from streammoe_connectors.kafka_predictions import KafkaPredictions
-from streammoe_connectors.kafka_settings import Connection
+from streammoe_connectors.kafka.offsets import parse_offset_metadata
+from streammoe_connectors.kafka.predictions import KafkaPredictions
+from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.source import producer as kafka_producer
+from streammoe_connectors.kafka.source import transactions as kafka_transactions
 
 pytestmark = pytest.mark.integration
 
@@ -123,11 +124,12 @@ def test_predictions_are_seen_with_the_position_and_not_before(setup):
     sink.commit(setup.position(4, 6), 2)
     assert setup.seen() == list(range(10))
     assert [one.offset for one in setup.committed()] == [4, 6]
-    assert {(parse_mirror(one.metadata).owner, parse_mirror(one.metadata).generation) for one in setup.committed()} == {
-        ("owner-1", 2)
-    }
+    assert {
+        (parse_offset_metadata(one.metadata).owner, parse_offset_metadata(one.metadata).generation)
+        for one in setup.committed()
+    } == {("owner-1", 2)}
     sink.commit(setup.position(4, 6), 3)  # a checkpoint without events
-    assert parse_mirror(setup.committed()[0].metadata).generation == 3
+    assert parse_offset_metadata(setup.committed()[0].metadata).generation == 3
 
 
 def test_the_position_of_a_chain_is_committed_too(setup):
@@ -146,7 +148,9 @@ def test_a_good_end_lets_others_take_over_and_keeps_the_position(setup):
     sink.close()
     found = setup.committed()
     assert [one.offset for one in found] == [4, 6]
-    assert {(parse_mirror(one.metadata).owner, parse_mirror(one.metadata).generation) for one in found} == {("", 2)}
+    assert {
+        (parse_offset_metadata(one.metadata).owner, parse_offset_metadata(one.metadata).generation) for one in found
+    } == {("", 2)}
     assert setup.recovered(setup.sink(), setup.position(4, 6)) == 2
     assert setup.seen() == list(range(10))
 
@@ -157,7 +161,7 @@ def test_an_end_amid_a_transaction_lets_go_of_nothing(setup):
     sink.commit(setup.position(4, 6), 2)
     sink.write(rows(0, 10))
     sink.close()
-    assert {parse_mirror(one.metadata).owner for one in setup.committed()} == {"owner-1"}
+    assert {parse_offset_metadata(one.metadata).owner for one in setup.committed()} == {"owner-1"}
     assert setup.seen() == []
 
 

@@ -15,12 +15,12 @@ import trustme
 import yaml
 
 from scripts.kafka_broker import Unavailable
+from streammoe.daemon.health import Health
+from streammoe.daemon.metrics import CATALOGUE, Metrics
+from streammoe.daemon.serving import MetricsServer
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus
-from streammoe.runtime.health import Health
-from streammoe.runtime.metrics import CATALOGUE, Metrics
-from streammoe.runtime.scores import ClassificationScores, PrequentialScores
-from streammoe.runtime.serving import MetricsServer
 from streammoe.settings import Metrics as MetricsSettings
 from tests.integration.conftest import without
 from tests.integration.prometheus import Prometheus, program
@@ -95,8 +95,8 @@ def prometheus(tmp_path_factory):
                     metrics.checkpoint(time.monotonic(), 0.02)
                     metrics.checkpoint_pause(0.01)
                     partition = ("polls", 0)
-                    happened = {"reconnected": 1 + turn}
-                    status = SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], happened)
+                    counters = {"reconnected": 1 + turn}
+                    status = SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], counters)
                     metrics.source(status)
                 time.sleep(0.2)
             yield prometheus

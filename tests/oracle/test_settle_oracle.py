@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.oracle_agreement import FAMILIES, HOSTILE, STEPS, Case, oracle, powers, start_with_prior, stream
 from streammoe.engine import mm
-from streammoe.engine.em import Buffer, Em, settled
+from streammoe.engine.em import Buffer, Em, statistics_at
 from streammoe.experts import Parameters, families
 from streammoe.kernels.state import VARIANCE_FLOOR, Prior
 
@@ -45,7 +45,7 @@ def test_statistics_of_a_buffer(family, bound, strength):
         start["experts"].copy(),
         start["variances"].copy() if "variances" in start else np.empty((case.K, 0)),
     )
-    state = settled(Em(kind, Buffer(rows, rows, Y, weights), prior, options), theta)
+    state = statistics_at(Em(kind, Buffer(rows, rows, Y, weights), prior, options), theta)
 
     literal = oracle(case, start)
     targets = events.y if case.classes else Y

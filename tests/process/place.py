@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from streammoe_connectors.file import FileSource
+from streammoe_connectors.files.source import FileSource
 
 
 class PausingSource(FileSource):

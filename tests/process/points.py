@@ -88,8 +88,8 @@ def around(owner, name, before=None, after=None):
 def watch_checkpoints(hit):
     """Put the points of a checkpoint where they belong."""
     from streammoe import ports
+    from streammoe.daemon.checkpointer import CheckpointWriter
     from streammoe.persistence import CheckpointStore, store
-    from streammoe.runtime.checkpointing import CheckpointWriter
 
     @contextmanager
     def only_checkpoints(path):
@@ -141,11 +141,11 @@ def watch_checkpoints(hit):
 def watch_the_rest(hit):
     """Put the other points."""
     from streammoe import assembly
+    from streammoe.daemon.signals import StopFlag
     from streammoe.engine import warmup
     from streammoe.persistence import CheckpointStore, FolderLock
-    from streammoe.runtime.pipeline import Pipeline
-    from streammoe.runtime.signals import StopFlag
-    from streammoe_connectors.file import FileSource
+    from streammoe.pipeline.pipeline import Pipeline
+    from streammoe_connectors.files.source import FileSource
 
     around(StopFlag, "_handle", after=lambda *_: hit.noticed.set())
     around(assembly, "load_settings", before=lambda *_: hit("settings"))

@@ -24,7 +24,8 @@ metrics.enabled = false
 """
 KILLED_BEFORE = """
 import os, signal, sys
-from streammoe import cli, replay
+from streammoe import cli
+from streammoe import replay
 {place} = lambda *arguments, **more: os.kill(os.getpid(), signal.SIGKILL)
 cli.main(sys.argv[1:])
 """

@@ -1,6 +1,6 @@
 """What docs/delivery.md says of failures, row by row, on the command line.
 
-Whatever is done to files and folders between two runs: either the next one ends as if nothing had happened, or it
+Whatever is done to files and folders between two runs: either the next one ends as if nothing had counters, or it
 says what is wrong, by its exit code and in words, and leaves the last checkpoint as it is.
 """
 

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import parquet
 
 from streammoe.assembly import load_settings, open_daemon
-from streammoe.runtime.metrics import CATALOGUE
+from streammoe.daemon.metrics import CATALOGUE
 from tests.process.place import Place, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

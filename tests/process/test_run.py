@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streammoe.runtime.metrics import CATALOGUE
+from streammoe.daemon.metrics import CATALOGUE
 from tests.process.place import Place, counts, flags_of, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import InvalidEvent
+from streammoe.pipeline.decoders import Decoded, Wanted, decoder, to_row
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import Decoded, Wanted, decoder, to_row
-from streammoe_connectors.file import FileSource
+from streammoe_connectors.files.source import FileSource
 
 HEADER = ("a", "t", "b", "y")
 NUMBERS = Wanted(("a", "b"), ("y",))

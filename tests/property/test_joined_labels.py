@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import decode, encode
+from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
+from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import Batch
-from streammoe.runtime.joining import LabelJoin, Limits, digest_with, label_arrays
-from streammoe.runtime.pipeline import Pipeline, Schema
-from streammoe.runtime.scores import PrequentialScores
 
 SCHEMA = Schema(("y",), ignore=("id",), weight="w")
 KEYS = st.integers(0, 6)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from streammoe.assembly import load_settings, open_daemon
+from streammoe.daemon.signals import StopFlag
 from streammoe.persistence import CheckpointStore
+from streammoe.pipeline.dead_letters import read_letter
 from streammoe.rollback import roll_back
-from streammoe.runtime.dead_letter import read_letter
-from streammoe.runtime.signals import StopFlag
 
 pytestmark = pytest.mark.slow
 

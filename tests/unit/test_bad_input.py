@@ -19,10 +19,10 @@ from pyarrow import parquet
 from streammoe import assembly, errors, settings
 from streammoe.errors import InvalidEvent, StreammoeError
 from streammoe.estimators import MoEClassifier, MoERegressor
+from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch
-from streammoe.runtime.pipeline import Pipeline, Schema
-from streammoe.runtime.scores import ClassificationScores, PrequentialScores
-from streammoe_connectors.file import FileSource
+from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.kafka_records import record, values_of
 

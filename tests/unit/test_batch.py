@@ -394,7 +394,7 @@ def test_rows_of_which_nothing_finite_comes(monkeypatch):
     def unsound(*_, **__):
         raise UnsoundError(["gate"])
 
-    monkeypatch.setattr("streammoe.engine.batch.settled", unsound)
+    monkeypatch.setattr("streammoe.engine.batch.statistics_at", unsound)
     model = regressor()
     with pytest.raises(ConfigError, match=r"nothing finite comes of the rows \(gate\); look for values"):
         batch.fit(model, *rows(50))

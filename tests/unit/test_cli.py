@@ -546,9 +546,9 @@ def test_fit_goes_on_from_a_saved_model(call, data):
 
 def test_a_fit_that_is_stopped_while_it_reads_ends_without_results(call, data, monkeypatch):
     monkeypatch.setattr(
-        "streammoe.runtime.signals.StopFlag.__enter__", lambda flag: setattr(flag, "requested", 1) or flag
+        "streammoe.daemon.signals.StopFlag.__enter__", lambda flag: setattr(flag, "requested", 1) or flag
     )
-    monkeypatch.setattr("streammoe.runtime.signals.StopFlag.__exit__", lambda *_: None)
+    monkeypatch.setattr("streammoe.daemon.signals.StopFlag.__exit__", lambda *_: None)
     done = call("fit", "many.csv", "--target", "y", "--ignore", "z", "--out", "m.model", *QUIET)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "Aborted!" in done.stderr

@@ -5,12 +5,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OF_THE_DAY = {
-    "streammoe/runtime/daemon.py": "when a checkpoint was made, for people",
+    "streammoe/daemon/loop.py": "when a checkpoint was made, for people",
     "streammoe/replay.py": "the same",
     "streammoe/inspection.py": "how old one is, for people",
     "connectors/streammoe_connectors/stdin.py": "a name for what came through one pipe",
-    "connectors/streammoe_connectors/kafka_keeper.py": "who owns a group, told to other machines",
-    "connectors/streammoe_connectors/kafka_transactions.py": "the same",
+    "connectors/streammoe_connectors/kafka/ownership.py": "who owns a group, told to other machines",
+    "connectors/streammoe_connectors/kafka/transactions.py": "the same",
 }
 """Modules that ask for the time of day, and what for. Nothing is waited for, due or expired by it within a process."""
 

@@ -12,13 +12,13 @@ import pytest
 from river import dummy, linear_model, multiclass, preprocessing, stats, tree
 
 from streammoe.assembly import open_daemon, settings_from
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SourceError
 from streammoe.evaluation import peers, report
 from streammoe.evaluation.curve import BINS, Curve
 from streammoe.evaluation.options import check_overrides, schedule_table, tables_from
 from streammoe.evaluation.outputs import PICTURES
 from streammoe.evaluation.run import Row, evaluate
-from streammoe.runtime.signals import StopFlag
 
 N = 900
 

@@ -64,11 +64,11 @@ MAY = {
     # Modules of this package, and of River by the short list of them that the command line knows.
     "import_module": {"streammoe/__init__.py", "streammoe/experts/__init__.py", "streammoe/evaluation/peers.py"},
     # Its own interpreter, for a reader of its own.
-    "subprocess": {"connectors/streammoe_connectors/kafka_process.py"},
+    "subprocess": {"connectors/streammoe_connectors/kafka/process.py"},
     # Installed packages announce connectors; nothing that is read names one.
     "entry_points": {"streammoe/assembly.py"},
     # Metrics and probes, on the address that the settings name.
-    "listening": {"streammoe/runtime/serving.py"},
+    "listening": {"streammoe/daemon/serving.py"},
 }
 """Where alone something is used."""
 
@@ -164,7 +164,7 @@ def test_the_reader_takes_no_module_from_the_folder_that_it_runs_in(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("from pathlib import Path; Path('executed').touch()")
     script = (
-        "import time; from streammoe_connectors.kafka_process import ReaderProcess; "
+        "import time; from streammoe_connectors.kafka.process import ReaderProcess; "
         "process = ReaderProcess({}); process._process.wait(60)"
     )
     subprocess.run([sys.executable, "-P", "-c", script], cwd=tmp_path, check=True, capture_output=True, timeout=120)

@@ -11,15 +11,15 @@ import pytest
 
 from streammoe import replay as module
 from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import FolderLock, read_checkpoint
+from streammoe.pipeline.dead_letters import DeadLetterFile, read_letter
+from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import Batch, DeadLetter
 from streammoe.replay import NOT_PASSED, NOT_WHOLE, OTHER_MODEL, look_into, replay
-from streammoe.runtime.dead_letter import DeadLetterFile, read_letter
-from streammoe.runtime.pipeline import Pipeline, Schema
-from streammoe.runtime.scores import PrequentialScores
-from streammoe.runtime.signals import StopFlag
 
 N = 600
 FAR = 9

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from streammoe import assembly
 from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
 from streammoe.cli import main
+from streammoe.daemon.loop import Daemon
 from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore, FolderLock, encode
 from streammoe.persistence.format import _pack
 from streammoe.replay import replay
 from streammoe.rollback import roll_back
-from streammoe.runtime.daemon import Daemon
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 

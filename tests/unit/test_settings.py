@@ -84,7 +84,7 @@ class TestDefaults:
                 found["prior_strength"] = 0.1
             assert found == defaults(section_model(name)), name
 
-        connector = pytest.importorskip("streammoe_connectors.file").FileSource
+        connector = pytest.importorskip("streammoe_connectors.files.source").FileSource
         assert source == defaults(connector.Settings) | {"kind": "file"}
 
     def test_settings_without_default_are_there_as_comments(self, tmp_path: Path) -> None:

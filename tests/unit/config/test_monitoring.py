@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from streammoe.runtime.metrics import CATALOGUE, OUTCOMES
+from streammoe.daemon.metrics import CATALOGUE, OUTCOMES
 
 CONFIG = Path(__file__).parents[3] / "config"
 DASHBOARD = json.loads((CONFIG / "grafana" / "streammoe.json").read_text())

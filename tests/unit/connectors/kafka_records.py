@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from streammoe.pipeline.decoders import Wanted, decoder
 from streammoe.ports import Batch
-from streammoe.runtime.decoders import Wanted, decoder
-from streammoe_connectors.kafka_values import Values, ValueSettings
+from streammoe_connectors.kafka.values import Values, ValueSettings
 
 
 class Record(NamedTuple):

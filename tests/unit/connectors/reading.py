@@ -3,7 +3,7 @@
 import contextlib
 import json
 
-from streammoe_connectors.file import FileSource
+from streammoe_connectors.files.source import FileSource
 
 
 def source(path, **settings):

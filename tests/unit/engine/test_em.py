@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.engine.em import Buffer, Em, settled
+from streammoe.engine.em import Buffer, Em, statistics_at
 from streammoe.experts import Parameters
 from streammoe.kernels.batch import adaptive_weights
 from tests.unit.cases import (
@@ -128,7 +128,7 @@ def test_statistics_are_the_averages_at_these_parameters(case, K, bound, strengt
     given = Parameters(*(array.copy() for array in theta))
     total = n + strength
     tau = responsibilities(case, given, R, Y)[0] * weights[:, None]
-    state = settled(em, theta)
+    state = statistics_at(em, theta)
     np.testing.assert_allclose(state.masses, (tau.sum(axis=0) + strength / K) / total, rtol=1e-9)
 
     def bends(log_probabilities):

@@ -107,7 +107,7 @@ def test_the_loss_of_an_expert_is_the_entropy_of_its_noise(case):
     )
     state.variances[:] = squares
     rng = np.random.default_rng(0)
-    noise = case.family.law.sample(rng, (200_000, 1)) * 2.0
+    noise = case.family.noise.sample(rng, (200_000, 1)) * 2.0
     if case.n_outputs > 1:
         scales = np.full((1, case.n_outputs), 2.0)
         noise = MultivariateStudentTMixture([1.0], 0.0 * scales, scales, 4.0).sample(rng, 200_000)
@@ -120,7 +120,7 @@ def test_the_loss_of_an_expert_is_the_entropy_of_its_noise(case):
 @pytest.mark.parametrize("expert", ["student_t", "laplace"])
 def test_divergences_bound_those_of_the_densities(expert):
     case = Case(expert, 1)
-    law = case.family.law
+    law = case.family.noise
     z = np.linspace(-400.0, 400.0, 800_001)
     for apart in (0.01, 0.3, 2.0, 20.0):
         state = mm.random_start(case.family, n_experts=2, p_w=1, p_v=1, n_outputs=1, prior_strength=0.5, seed=0)

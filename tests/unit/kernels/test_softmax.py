@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from scipy.special import softmax as reference_softmax
 
 from streammoe.engine.mm import curvature
-from streammoe.kernels.batch import adaptive_weights, bent_square
+from streammoe.kernels.batch import adaptive_weights, prior_quadratic
 from streammoe.kernels.softmax import adaptive_weight, softmax, step_softmax
 from tests.unit.cases import bent
 
@@ -122,4 +122,4 @@ def test_the_bent_square_is_dense_too(free, bound):
     rng = np.random.default_rng(0)
     one, other, gram = rng.normal(size=(free, 4)), rng.normal(size=(free, 4)), rng.uniform(0.1, 3.0, 4)
     expected = np.einsum("aj,ab,bj,j->", one - other, bent(bound, free), one - other, gram)
-    assert bent_square(one, other, gram, curvature(bound, free)) == pytest.approx(expected, rel=1e-12)
+    assert prior_quadratic(one, other, gram, curvature(bound, free)) == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,1 @@
+"""Files as a source: finite or followed, plain or compressed, text or Parquet."""

@@ -1,0 +1,108 @@
+"""Gzip files as streams of what they hold: decompressed on the way, never as a whole."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+from typing import BinaryIO
+
+from streammoe.errors import SourceError
+from streammoe_connectors.files.listing import explained
+
+_RAW_BYTES = 1 << 16  # deflate makes at most 1,032 times as much of it
+_PIECE_BYTES = 1 << 20
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+class GzipStream:
+    """What a gzip file holds, which may consist of several members one after the other.
+
+    Everything that can be decompressed before a damage is given before the error. A checksum stands at the end of
+    each member, so a damage that still decompresses is noticed only there.
+
+    Args:
+        raw: the file, at its beginning; closed together with the stream.
+        path: for messages.
+    """
+
+    def __init__(self, raw: BinaryIO, path: str) -> None:
+        self.ended = False
+        self.raw_bytes = 0
+        """How much of the file has been read, for progress."""
+        self._raw = raw
+        self._path = path
+        self._decoder = zlib.decompressobj(_GZIP)
+        self._between_members = False
+        self._input = b""
+        self._salvaged = b""
+        self._damage: SourceError | None = None
+        self._offset = 0
+
+    def read(self, count: int) -> bytes:
+        data = b""
+        while count and not data and not self.ended:
+            if self._damage is not None and not self._salvaged:
+                raise self._damage
+            data = self._from_salvaged(count) if self._damage is not None else self._decompress(count)
+        self._offset += len(data)
+        return data
+
+    def skip(self, count: int) -> int:
+        skipped = 0
+        while skipped < count and (piece := self.read(min(count - skipped, _PIECE_BYTES))):
+            skipped += len(piece)
+        return skipped
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def _decompress(self, count: int) -> bytes:
+        """At most `count` bytes; nothing where a member ends or a damage begins."""
+        if self._between_members:
+            rest = self._input.lstrip(b"\0")  # members may be padded
+            if rest:
+                self._input, self._decoder, self._between_members = rest, zlib.decompressobj(_GZIP), False
+            elif not self._read_raw():
+                self.ended = True
+            return b""
+        at_end = not self._input and not self._read_raw()
+        before = self._decoder.copy()
+        try:
+            data = self._decoder.decompress(self._input, count)
+        except zlib.error as error:
+            self._salvaged = _salvage(before, self._input)
+            at = self._offset + len(self._salvaged)
+            self._damage = SourceError(
+                f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content ({error}); "
+                "what comes before has been read, and may be spoilt from somewhere on, since damage can go unnoticed "
+                "until the checksum at the end. Restore the file (gzip -t checks it) and begin anew with --fresh; or, "
+                "if only the rest was damaged, start again: reading goes on there"
+            )
+            return b""
+        self._between_members = self._decoder.eof
+        self._input = self._decoder.unused_data if self._between_members else self._decoder.unconsumed_tail
+        if at_end and not data and not self._between_members:
+            self._damage = SourceError(
+                f"{self._path} is truncated: its gzip data stops after byte {self._offset} of its content; what comes "
+                "before has been read. Complete the file (gzip -t checks it) and start again, reading goes on there"
+            )
+        return data
+
+    def _read_raw(self) -> bool:
+        with explained(self._path):
+            self._input = self._raw.read(_RAW_BYTES)
+        self.raw_bytes += len(self._input)
+        return bool(self._input)
+
+    def _from_salvaged(self, count: int) -> bytes:
+        data, self._salvaged = self._salvaged[:count], self._salvaged[count:]
+        return data
+
+
+def _salvage(decoder: zlib._Decompress, data: bytes) -> bytes:
+    """All that comes before the damage in `data`: the call that finds it gives nothing."""
+    pieces = []
+    with suppress(zlib.error):
+        for i in range(len(data)):
+            pieces.append(decoder.decompress(data[i : i + 1]))  # noqa: PERF401 - `extend` would lose them all
+    return b"".join(pieces)

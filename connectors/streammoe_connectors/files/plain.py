@@ -1,0 +1,67 @@
+"""Plain files as streams of bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import BinaryIO
+
+from streammoe.errors import SourceError
+from streammoe_connectors.files.listing import HEAD_BYTES, START_AFRESH, explained
+
+
+class PlainStream:
+    """The bytes of a file that stays as long as it is, or grows.
+
+    Args:
+        raw: the file, unbuffered, at its beginning; closed together with the stream.
+        path: for messages.
+    """
+
+    def __init__(self, raw: BinaryIO, path: str) -> None:
+        self.ended = False
+        self._raw = raw
+        self._path = path
+        self._at = 0
+        self._size = 0
+        self._head = b""
+
+    def read(self, count: int) -> bytes:
+        with explained(self._path):
+            self._measure()
+            data = self._raw.read(count)
+            # Looked at after reading: what was read before anyone began to change what comes first is sound.
+            head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
+        if not head.startswith(self._head):
+            raise SourceError(
+                f"{self._path} was overwritten while it was being read: its first bytes are others; {START_AFRESH}, "
+                "and give new data a new name"
+            )
+        self._head = head
+        self._at += len(data)
+        self.ended = self._at >= self._size
+        return data
+
+    def skip(self, count: int) -> int:
+        with explained(self._path):
+            self._measure()
+            count = min(count, self._size - self._at)
+            self._raw.seek(self._at + count)
+        self._at += count
+        return count
+
+    @property
+    def raw_bytes(self) -> int:
+        """How much of the file has been read, for progress."""
+        return self._at
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def _measure(self) -> None:
+        size = os.fstat(self._raw.fileno()).st_size
+        if size < self._size:
+            raise SourceError(
+                f"{self._path} became shorter while it was being read: it had {self._size} bytes and has {size}; "
+                f"{START_AFRESH}"
+            )
+        self._size = size

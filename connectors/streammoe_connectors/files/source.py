@@ -1,0 +1,59 @@
+"""Files, by path or glob: csv and jsonl, also compressed by gzip or growing, and Parquet."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from streammoe.errors import RetriableSourceError
+from streammoe.ports import Batch, Position, Source, SourceStatus
+from streammoe_connectors.files.finite import FiniteFiles
+from streammoe_connectors.files.follow import FollowedFiles
+from streammoe_connectors.files.settings import FileSettings
+
+_LOGGER = logging.getLogger("streammoe.source")
+
+
+class FileSource(Source):
+    """Reads whole records from files, in name order.
+
+    How records are cut from csv and jsonl is told by `RecordReader`; a row of a Parquet file is a record.
+
+    Args:
+        settings: which files, and how to read them.
+    """
+
+    Settings = FileSettings
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self._can_open = True
+        self._files = FollowedFiles(settings) if settings.follow else FiniteFiles(settings)
+
+    def seek(self, position: Position | None) -> None:
+        self._files.seek(position)
+
+    def poll(self, timeout: float) -> Batch | None:
+        try:
+            batch = self._files.poll(timeout)
+        except RetriableSourceError as error:
+            if self._can_open:
+                _LOGGER.warning("%s. Reading goes on once it can be", error)
+            self._can_open = False
+            time.sleep(timeout)
+            return None
+        self._can_open = True
+        return batch
+
+    @property
+    def finished(self) -> bool:
+        return self._files.finished
+
+    def progress(self) -> tuple[int, int] | None:
+        return self._files.progress()
+
+    def status(self) -> SourceStatus:
+        return SourceStatus(connected=self._can_open)
+
+    def close(self) -> None:
+        self._files.close()

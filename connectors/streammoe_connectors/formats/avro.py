@@ -1,0 +1,183 @@
+"""Avro data of one record each, without file headers, to JSON text."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fastavro
+from fastavro.read import LOGICAL_READERS
+
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe_connectors.formats.json_text import json_text, utc_text
+from streammoe_connectors.formats.schema_registry import Registry, UnknownSchema
+
+_DEPTH = 60  # of nested schemas; the decoder takes no deeper JSON than 100
+_FRAME = 5  # a byte 0, and the schema's number in 4 bytes
+_LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1}
+
+
+class AvroFile:
+    """Reads values that were all written with the schema in a file.
+
+    Args:
+        path: of the schema.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no schema that can be used.
+    """
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._schema = _parsed(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"source.schema_file: cannot read {path!r} ({error.strerror}); it must be an Avro schema"
+            ) from None
+        except ValueError as error:
+            raise ConfigError(
+                f"source.schema_file: {path!r} must hold an Avro schema that can be used: {error}"
+            ) from None
+
+    def __call__(self, value: bytes) -> bytes:
+        """JSON text of a value.
+
+        Raises:
+            InvalidEvent: it was not written with the schema.
+        """
+        return _read(value, self._schema)
+
+
+class AvroRegistry:
+    """Reads values that name their schema. Schemas are kept for ever: a number always means the same one.
+
+    Args:
+        registry: has the schemas.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._schemas: dict[int, Any] = {}
+        self._unusable: dict[int, str] = {}
+
+    def __call__(self, value: bytes) -> bytes:
+        """JSON text of a value.
+
+        Raises:
+            InvalidEvent: it names no schema that can be used, or was not written with it.
+            RetriableSourceError: the registry does not answer.
+            SourceError: the registry refuses to answer.
+        """
+        if len(value) < _FRAME or value[0] != 0:
+            raise _malformed(value, "must begin with a byte 0 and the 4 bytes of its schema's number, and does not")
+        number = int.from_bytes(value[1:_FRAME], "big")
+        schema = self._schemas.get(number)
+        if schema is None:
+            schema = self._fetch(number, value)
+        return _read(value[_FRAME:], schema)
+
+    def _fetch(self, number: int, value: bytes) -> Any:
+        try:
+            if number in self._unusable:
+                raise ValueError(self._unusable[number])
+            registered = self._registry.avro(number)
+            self._schemas[number] = _parsed(registered.text, registered.references)
+        except UnknownSchema as error:
+            raise _malformed(value, f"must name an Avro schema that is registered: {error}") from None
+        except ValueError as error:
+            self._unusable[number] = str(error)
+            raise _malformed(
+                value, f"must name a schema that can be used, and {number} in {self._registry.name} is not: {error}"
+            ) from None
+        return self._schemas[number]
+
+
+def _parsed(text: str, references: tuple[str, ...] = ()) -> Any:
+    """A schema, ready for use.
+
+    Raises:
+        ValueError: it cannot be used.
+    """
+    named: dict[str, Any] = {}
+    try:
+        for reference in references:
+            fastavro.parse_schema(json.loads(reference), named)
+        schema = fastavro.parse_schema(json.loads(text), named)
+        _least(schema, named, {}, 0)
+    # What the parser raises for a schema of the wrong shape is not told: also KeyError, TypeError, AttributeError.
+    except Exception as error:  # noqa: BLE001
+        known = isinstance(error, ValueError)
+        raise ValueError(str(error) if known else f"{type(error).__name__}: {error}") from None
+    top = schema if isinstance(schema, list) else [schema]
+    if not any(isinstance(part, dict) and part.get("type") == "record" for part in top):
+        raise ValueError("it must be a record, whose fields have names")
+    return schema
+
+
+def _least(schema: Any, named: dict[str, Any], known: dict[str, int | None], depth: int) -> int:
+    """The fewest bytes that a value takes.
+
+    Raises:
+        ValueError: the schema would let few bytes of a value take the process down.
+    """
+    if depth > _DEPTH:
+        raise ValueError(f"it must not be nested deeper than {_DEPTH} levels")
+    if isinstance(schema, list):
+        return 1 + min((_least(part, named, known, depth + 1) for part in schema), default=0)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if not isinstance(kind, str):
+        return _least(kind, named, known, depth + 1)
+    if kind in _LEAST:
+        return _LEAST[kind]
+    if kind == "fixed":
+        return int(schema["size"])
+    if kind == "array":
+        if _least(schema["items"], named, known, depth + 1) == 0:
+            raise ValueError(
+                "it has an array of items that take no bytes, so that a value could claim any number of them"
+            )
+        return 1
+    if kind == "map":
+        _least(schema["values"], named, known, depth + 1)
+        return 1
+    if kind not in {"record", "error"}:
+        return _least(named[kind], named, known, depth + 1)
+    name = schema["name"]
+    if name not in known:
+        known[name] = None
+        known[name] = sum(_least(field["type"], named, known, depth + 1) for field in schema["fields"])
+    least = known[name]
+    if least is None:
+        raise ValueError(
+            f"record {name} holds itself, so that a value could be nested without end; use one that does not"
+        )
+    return least
+
+
+def _read(datum: bytes, schema: Any) -> bytes:
+    stream = io.BytesIO(datum)
+    try:
+        value = fastavro.schemaless_reader(stream, schema, None)
+    # What the reader raises for damaged bytes is not told: EOFError, IndexError, OverflowError, UnicodeError, ...
+    except Exception as error:  # noqa: BLE001
+        raise _malformed(
+            datum, f"must be written with the schema, and is not ({type(error).__name__}: {error})"
+        ) from None
+    if stream.tell() != len(datum):
+        raise _malformed(datum, f"must end where its schema ends, at byte {stream.tell()}, and has {len(datum)} bytes")
+    return json_text(value)
+
+
+def _malformed(value: bytes, rule: str) -> InvalidEvent:
+    return InvalidEvent(f"Avro value {value[:40]!r} {rule}", reason="malformed")
+
+
+def _nanoseconds(ticks: int, *_: object) -> str:
+    return utc_text(*divmod(ticks, 10**9))
+
+
+# Those that the package leaves as plain numbers.
+LOGICAL_READERS.setdefault("long-timestamp-nanos", _nanoseconds)
+LOGICAL_READERS.setdefault("long-local-timestamp-nanos", _nanoseconds)

@@ -1,0 +1,1 @@
+"""Kafka: topics as a source, and as sinks of predictions and dead letters."""

@@ -1,0 +1,128 @@
+"""The process that reads from Kafka for a `KafkaSource`, and does nothing else.
+
+kafka-python takes records apart in Python, and receives them in small pieces; next to a learning thread each would wait
+for the other. In a process of its own it reads while the daemon learns. What is to be done comes as frames through the
+standard input, settings and passwords included; what was read goes out as frames through the standard output. When
+either is gone, so is the daemon, and this process ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any
+
+from streammoe.errors import ConfigError, SourceError
+from streammoe_connectors.kafka.frames import Inlet, Outlet
+from streammoe_connectors.kafka.reader import POLL_SECONDS, QUIET_SECONDS, Reader
+
+
+class Forward(logging.Handler):
+    """Hands log lines on to the daemon; the same one again only after a while. Passwords are left out.
+
+    Args:
+        reader: whose lines they are.
+        options: of kafka-python's clients.
+    """
+
+    def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._reader = reader
+        self._secrets = [options[name] for name in ("sasl_plain_password", "ssl_password") if options.get(name)]
+        self._said: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        message = record.getMessage()
+        for secret in self._secrets:
+            message = message.replace(secret, "***")
+        if record.name.startswith("kafka.net") and record.levelno >= logging.ERROR:
+            # Its name for the connection says nothing more; and that it gave up, the error it raises says.
+            cause = message.rpartition(">: ")[2]
+            if not cause.startswith("Bootstrap failed"):
+                self._reader.client_error = now, cause
+        if not record.name.startswith("streammoe"):
+            place = f"{record.pathname}:{record.lineno}"
+            if now - self._said.get(place, -QUIET_SECONDS) < QUIET_SECONDS:
+                return
+            self._said[place] = now
+        self._reader.logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": message})
+
+
+def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
+    """Hand on what is ordered; end everything once nobody is left to order anything."""
+    closing = False
+    try:
+        while True:
+            frame = inlet.next()
+            if frame is not None:
+                closing = closing or frame.header["type"] == "close"
+                orders.put(frame.header)
+    except EOFError:
+        if not closing:
+            os._exit(0)
+
+
+def main() -> None:
+    """Serve the daemon at the other ends of the standard input and output."""
+    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    for number in signals:
+        # They reach the whole group, and are for the daemon: it finishes its batch first, and then says when to close.
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    # Whatever prints something must not print it between frames.
+    output = os.dup(1)
+    os.dup2(2, 1)
+    inlet = Inlet(0)
+    try:
+        first = inlet.next()
+    except EOFError:
+        first = None
+    if first is None:
+        return  # nothing was ordered
+    orders: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    threading.Thread(target=_listen, args=(inlet, orders), daemon=True).start()
+    outlet = Outlet(output)
+    status = 0
+    try:
+        _serve(first.header, outlet, orders)
+        while outlet.pending:
+            outlet.flush(POLL_SECONDS)
+    except BrokenPipeError:
+        pass  # the daemon is gone
+    except Exception:  # noqa: BLE001 - the daemon is told by the status and these last words
+        traceback.print_exc()
+        status = 1
+    # Not through the interpreter's end, which waits for kafka-python's threads.
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
+    try:
+        reader = Reader(order, outlet, orders)
+        logging.basicConfig(level=logging.WARNING, handlers=[Forward(reader, order["options"])])
+        logging.getLogger("streammoe.source").setLevel(order["log_level"])
+        # It warns whenever parsing keeps its other thread from running for 0.1 s, as it does on a busy machine.
+        logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        try:
+            reader.run()
+        finally:
+            reader.send_logs()
+    except (ConfigError, SourceError) as error:
+        outlet.send({"type": "error", "kind": type(error).__name__, "message": str(error)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What stands beside a Kafka record's value and goes into its event: key, time, headers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from streammoe_connectors.kafka.values import Record
+
+_WHITE = b" \t\r\n"  # of JSON
+_QUOTED = frozenset(',"\r\n')
+
+Column = list[str] | list[float | None] | list[str | None]
+
+
+class RecordFields:
+    """Reads these fields of records, and adds them to their values.
+
+    Args:
+        key: name of the field for the key, if it is wanted.
+        timestamp: the same for the time.
+        headers: names of the headers that are wanted.
+    """
+
+    def __init__(self, key: str | None, timestamp: str | None, headers: tuple[str, ...]) -> None:
+        self.names = (*(name for name in (key, timestamp) if name is not None), *headers)
+        """In the order of the columns."""
+        self._key = key
+        self._timestamp = timestamp
+        self._headers = headers
+        self._members = [json.dumps(name).encode() + b":" for name in self.names]
+
+    def read(self, records: Sequence[Record], refused: dict[int, str]) -> list[Column]:
+        """What each record has, ``None`` where it has nothing, a column for each name.
+
+        Args:
+            records: to read.
+            refused: takes up those with a key or header that is no text, and why.
+        """
+        columns: list[Column] = []
+        if self._key is not None:
+            columns.append(_texts([record.key for record in records], "key", refused))
+        if self._timestamp is not None:
+            times = [record.timestamp for record in records]
+            columns.append([None if ms is None or ms < 0 else ms / 1000 for ms in times])
+        if self._headers:
+            found = [dict(record.headers) for record in records]  # of several the last one counts
+            columns += [
+                _texts([headers.get(name) for headers in found], f"header {name!r}", refused) for name in self._headers
+            ]
+        return columns
+
+    def into_json(self, values: list[bytes], columns: list[Column]) -> list[bytes]:
+        """JSON objects with these fields in front, so that of equal names the object's own comes last and counts.
+
+        What is no object is left as it is, for the decoder to refuse.
+        """
+        encode = msgspec.json.encode
+        parts = [
+            [b"" if value is None else member + encode(value) for value in column]
+            for member, column in zip(self._members, columns, strict=True)
+        ]
+        members = parts[0] if len(parts) == 1 else [b",".join(filter(None, row)) for row in zip(*parts, strict=True)]
+        return [_spliced(value, added) if added else value for value, added in zip(values, members, strict=True)]
+
+    def before_csv(self, values: list[bytes], columns: list[Column]) -> list[bytes]:
+        """Lines of csv with these fields as their first values."""
+        return [
+            b"%b,%b" % (",".join(cells).encode(), value)
+            for value, cells in zip(values, zip(*map(_cells, columns), strict=True), strict=True)
+        ]
+
+
+def _texts(raw: list[bytes | None], what: str, refused: dict[int, str]) -> list[str | None]:
+    try:
+        return [None if octets is None else octets.decode() for octets in raw]
+    except UnicodeDecodeError:
+        return [None if octets is None else _text(i, octets, what, refused) for i, octets in enumerate(raw)]
+
+
+def _text(i: int, octets: bytes, what: str, refused: dict[int, str]) -> str | None:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError as error:
+        refused.setdefault(i, f"{what} {octets[:80]!r} must be text in UTF-8, and byte {error.start} is not")
+        return None
+
+
+def _spliced(value: bytes, members: bytes) -> bytes:
+    body = value.lstrip(_WHITE)
+    if not body.startswith(b"{"):
+        return value
+    rest = body[1:]
+    return b"{%b%b%b" % (members, b"" if rest.lstrip(_WHITE).startswith(b"}") else b",", rest)
+
+
+def _cells(column: Column) -> Iterator[str]:
+    for value in column:
+        if value is None:
+            yield ""
+        elif isinstance(value, float):
+            yield repr(value)
+        elif _QUOTED.isdisjoint(value):
+            yield value
+        else:
+            yield '"' + value.replace('"', '""') + '"'

@@ -1,0 +1,125 @@
+"""The process that reads from Kafka, as its daemon sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess  # nosec B404 # for the reader, an interpreter of our own
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from streammoe.errors import SourceError
+from streammoe_connectors.kafka.frames import Frame, Inlet, Outlet
+
+_PIPE_BYTES = 1 << 20
+_CLOSE_SECONDS = 4.0
+_LAST_WORDS = 2_000
+
+
+class ReaderProcess:
+    """A child process that runs `kafka_child`, and the frames to and from it.
+
+    It ends with this process, however this one ends: it sees its pipes close.
+
+    Args:
+        order: what it is to read. May hold passwords: it goes through a pipe, never on a command line.
+    """
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has died; closed by `close`
+        # Until the child ignores them, signals to the group must not reach it: it inherits what is blocked.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+        try:
+            self._process = subprocess.Popen(  # nosec B603 # fixed words, no shell
+                # -P: what lies in the folder that the daemon runs in must not be taken for a module.
+                [sys.executable, "-P", "-m", "streammoe_connectors.kafka.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("both were asked for")
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with contextlib.suppress(OSError):  # the system allows less
+                fcntl.fcntl(self._stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        os.set_blocking(self._stdout.fileno(), False)
+        self._inlet = Inlet(self._stdout.fileno())
+        self._outlet = Outlet(self._stdin.fileno())
+        self._poll = select.poll()
+        self._poll.register(self._stdout, select.POLLIN)
+        self._outlet.send(order)
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._process.pid
+
+    def send(self, order: Mapping[str, Any]) -> bool:
+        """Order something, without waiting; whether there was room for it."""
+        try:
+            self._outlet.flush()
+            if self._outlet.pending:
+                return False
+            self._outlet.send(order)
+        except BrokenPipeError:
+            return False  # `receive` says why
+        return True
+
+    def receive(self, timeout: float) -> Frame | None:
+        """The next frame, or ``None`` if none was complete within `timeout` seconds.
+
+        Raises:
+            SourceError: the child has died.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                frame = self._inlet.next()
+            except EOFError:
+                raise self._died() from None
+            if frame is not None:
+                return frame
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._poll.poll(left * 1000):
+                return None
+
+    def close(self) -> None:
+        """Let the child finish what it has to, and end it if that takes too long."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        asked = self.send({"type": "close"})
+        with contextlib.suppress(OSError):  # what could not be written before
+            self._stdin.close()
+        with contextlib.suppress(SourceError):
+            while asked and (left := deadline - time.monotonic()) > 0:
+                self.receive(left)
+        try:
+            self._process.wait(max(0.1, deadline - time.monotonic()) if asked else 0.1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._stdout.close()
+        self._errors.close()
+
+    def _died(self) -> SourceError:
+        try:
+            status = self._process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:  # it has closed its output, whatever else it does
+            self._process.kill()
+            status = self._process.wait()
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_WORDS))
+        words = self._errors.read().decode(errors="replace").strip()
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return SourceError(
+            f"the process that reads from Kafka {how}; start again, which goes on from the last checkpoint"
+            + (f". Its last words: {words}" if words else "")
+        )

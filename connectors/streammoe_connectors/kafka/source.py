@@ -1,0 +1,236 @@
+"""Kafka: records of topics, in the order of their times, with positions in checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from streammoe.errors import ConfigError, SourceError
+from streammoe.ports import Batch, Partition, Place, Position, Source, SourceStatus, Unreadable
+from streammoe.types import IntArray
+from streammoe_connectors.kafka.frames import Frame
+from streammoe_connectors.kafka.offsets import offsets_of
+from streammoe_connectors.kafka.partitions import check_position
+from streammoe_connectors.kafka.process import ReaderProcess
+from streammoe_connectors.kafka.settings import client_options, need_kafka_python
+from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
+from streammoe_connectors.kafka.values import Values
+
+_LOGGER = logging.getLogger("streammoe.source")
+_QUIET_SECONDS = 10.0
+"""After how long without a sign of life the process that reads counts as hanging."""
+
+
+class KafkaSource(Source):
+    """Reads topics of a Kafka cluster, in a process of its own (see `kafka_child`).
+
+    Positions live in checkpoints; what the consumer group has committed follows them, for lag tools. Partitions are
+    assigned by the settings, never by the group.
+
+    Args:
+        settings: which cluster, what of it, and how to read it.
+
+    Raises:
+        ConfigError: a password, a schema or a package is missing.
+    """
+
+    Settings = KafkaSettings
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        need_kafka_python('source.kind = "kafka"')
+        self._settings = settings
+        self._options = client_options(settings)
+        values = Values(settings)
+        self._format, self._columns = values.format, values.columns
+        self._origin = f"kafka topic {', '.join(settings.topics)}"
+        self._process: ReaderProcess | None = None
+        self._ready = False
+        self._finished = False
+        self._pin: Position | None = None
+        self._quiet = 0.0
+        """For how many seconds frames were waited for, and none came."""
+        self._called_at: float | None = None
+        """When a frame was last waited for; ``None`` until the first one came."""
+        self._batch: Batch | None = None
+        self._done = 0
+        self._total: int | None = None
+        self._positions: dict[Partition, int] = {}
+        self._ends: dict[Partition, int] = {}
+        self._status = SourceStatus(ready=False, connected=False)
+
+    def seek(self, position: Position | None) -> None:
+        if position is not None:
+            check_position(position)
+        self._process = ReaderProcess(
+            {
+                "settings": {name: getattr(self._settings, name) for name in ReadingSettings.model_fields},
+                "options": self._options,
+                "position": position,
+                "owner": uuid.uuid4().hex if position is None else position["owner"],
+                "log_level": _LOGGER.getEffectiveLevel(),
+            }
+        )
+
+    def prepare(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while not self._ready:
+            left = deadline - time.monotonic()
+            if not self._receive(max(left, 0.0)) and left <= 0:
+                return False
+        return True
+
+    @property
+    def position(self) -> Position | None:
+        return self._pin
+
+    def poll(self, timeout: float) -> Batch | None:
+        deadline = time.monotonic() + timeout
+        while not self._finished and self._batch is None:
+            left = deadline - time.monotonic()
+            if not self._receive(max(left, 0.0)) and left <= 0:
+                break
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            self._positions = offsets_of(batch.end)
+            self._pin = None
+        return batch
+
+    @property
+    def finished(self) -> bool:
+        return self._finished and self._batch is None
+
+    def commit(self, position: Position, generation: int) -> None:
+        if self._process is not None:
+            # A child that takes no orders just now is told by the next commit.
+            self._process.send({"type": "commit", "position": position, "generation": generation})
+
+    def progress(self) -> tuple[int, int] | None:
+        """Offsets passed so far and in all."""
+        if self._settings.until == "never":
+            return None
+        return self._done, self._total or 0
+
+    def status(self) -> SourceStatus:
+        lags = {
+            partition: max(0, self._ends[partition] - offset)
+            for partition, offset in self._positions.items()
+            if partition in self._ends
+        }
+        return self._status._replace(
+            ready=self._ready,
+            connected=self._status.connected and self._quiet < _QUIET_SECONDS,
+            positions=self._positions,
+            lags=lags,
+        )
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+
+    # --- frames -----------------------------------------------------------------------------------------------------
+
+    def _receive(self, timeout: float) -> bool:
+        """Take in the next frame, if there is one within `timeout` seconds."""
+        if self._process is None:
+            raise SourceError("Kafka was not sought; call seek first")
+        frame = self._process.receive(timeout)
+        self._listen(self._process, timeout, heard=frame is not None)
+        if frame is None:
+            return False
+        header = frame.header
+        match header["type"]:
+            case "batch":
+                self._done = header["done"]
+                self._batch = self._unpacked(frame)
+            case "ready":
+                self._ready = True
+                self._pin = header["position"] if header["pin"] else None
+                self._positions = offsets_of(header["position"])
+                self._total = header["total"]
+            case "moved":
+                self._pin = header["position"]
+                self._positions = offsets_of(header["position"])
+            case "status":
+                self._ends = {Partition(topic, number): end for topic, number, end in header["ends"]}
+                self._status = SourceStatus(
+                    connected=header["connected"],
+                    stalled=[Partition(*partition) for partition in header["stalled"]],
+                    counters=header["counters"],
+                )
+            case "log":
+                logging.getLogger(header["name"]).log(header["level"], "%s", header["message"])
+            case "finished":
+                self._finished = True
+                self._done = self._total or 0
+            case _:
+                kinds: Mapping[str, type[ConfigError | SourceError]] = {"ConfigError": ConfigError}
+                raise kinds.get(header["kind"], SourceError)(header["message"])
+        return True
+
+    def _listen(self, process: ReaderProcess, waited: float, *, heard: bool) -> None:
+        """Notice a process that hangs: it gives a sign of life every second."""
+        now = time.monotonic()
+        if heard:
+            if self._quiet >= _QUIET_SECONDS:
+                _LOGGER.info("the process that reads from Kafka goes on")
+            self._quiet = 0.0
+        elif self._called_at is not None:
+            before = self._quiet
+            # Time in which nobody listened does not count.
+            self._quiet += min(now - self._called_at, max(waited, 1.0))
+            if before < _QUIET_SECONDS <= self._quiet:
+                _LOGGER.warning(
+                    "the process that reads from Kafka (%d) has given no sign of life for %.0f s; waiting until it "
+                    "does. If it stays so, see whether it was stopped, or end it and start again",
+                    process.pid,
+                    self._quiet,
+                )
+        if heard or self._called_at is not None:
+            self._called_at = now
+
+    def _unpacked(self, frame: Frame) -> Batch:
+        header = frame.header
+        pieces = _pieces(frame)
+        count = header["count"]
+        offsets, times, ends = (np.frombuffer(next(pieces), np.int64) for _ in range(3))
+        keys = _keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
+        partitions = header["partitions"]
+        which = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
+        unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["refused"]}
+
+        def place(i: int) -> Place:
+            topic, partition = partitions[which[i]]
+            return {"topic": topic, "partition": partition, "offset": int(offsets[i])}
+
+        return Batch(
+            block=bytes(next(pieces)),
+            ends=ends,
+            format=self._format,
+            columns=self._columns,
+            origin=self._origin,
+            place=place,
+            end=header["end"],
+            skipped=header["skipped"],
+            timestamps=times,
+            keys=keys,
+            unreadable=unreadable,
+        )
+
+
+def _pieces(frame: Frame) -> Iterator[memoryview]:
+    start = 0
+    for size in frame.header["sizes"]:
+        yield frame.body[start : start + size]
+        start += size
+
+
+def _keys(lengths: IntArray, joined: memoryview) -> list[bytes | None]:
+    stops = np.cumsum(np.maximum(lengths, 0)).tolist()
+    return [
+        None if length < 0 else bytes(joined[stop - length : stop])
+        for length, stop in zip(lengths.tolist(), stops, strict=True)
+    ]

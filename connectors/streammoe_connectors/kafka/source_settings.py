@@ -1,0 +1,128 @@
+"""The ``[source]`` section for Kafka: what to read, from where to where, and how its values are to be read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.values import ValueSettings
+
+STARTS = ("earliest", "latest", "committed")
+
+
+def _topics(value: object) -> object:
+    topics = [value] if isinstance(value, str) else value
+    if not isinstance(topics, (list, tuple)) or not topics:
+        raise ValueError("must be the name of a topic, or a list of names")
+    for number, topic in enumerate(topics, 1):
+        if not isinstance(topic, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic) or topic in {".", ".."}:
+            raise ValueError(
+                "must be names of topics (up to 249 letters, digits, '.', '_', '-'; patterns are not supported), "
+                f"but entry {number} is {topic!r}"
+            )
+    if repeated := sorted({topic for topic in topics if topics.count(topic) > 1}):
+        raise ValueError(f"must name each topic once, but repeats {', '.join(repeated)}")
+    return tuple(topics)
+
+
+def _shard(value: object) -> object:
+    if isinstance(value, Mapping) and value.keys() == {"index", "of"}:
+        value = f"{value['index']}/{value['of']}"
+    parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
+    if parts is None or int(parts[1]) >= int(parts[2]):
+        raise ValueError('must be like "0/4", the first of four shards, or a table like { index = 0, of = 4 }')
+    return value
+
+
+def _start(value: object) -> object:
+    if isinstance(value, datetime):
+        value = value.isoformat()
+    if not isinstance(value, str) or (value not in STARTS and _milliseconds(value) is None):
+        raise ValueError(f"must be one of {', '.join(STARTS)}, or a time like 2026-01-31T12:00:00Z")
+    return value
+
+
+def _milliseconds(text: str) -> int | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    milliseconds = round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    return milliseconds if milliseconds >= 0 else None
+
+
+class ReadingSettings(ValueSettings):
+    """What is read of a cluster, and how.
+
+    Attributes:
+        topics: the name of a topic, or a list of names.
+        group: the consumer group under whose name the position of the last checkpoint is shown to lag tools, and by
+            which two daemons notice that they read the same partitions.
+        start: where the first start begins: ``earliest``, ``latest``, ``committed`` (what the group has committed, or
+            earliest where there is nothing) or a time, in UTC unless it says otherwise. Later starts go on from their
+            checkpoint.
+        on_lost: what to do when a partition no longer holds what was to be read (expired, truncated, or the topic
+            created anew): ``fail``, or go to its ``earliest`` or ``latest`` record.
+        until: ``never`` ends; or ``end``, what is the end at the start of the run.
+        shard: such as ``1/4``: only partitions whose number leaves the remainder 1 when divided by 4.
+        isolation: whether records of transactions wait for their commit.
+        idle_ms: how long a partition at its end holds up the others, for the order of records by their time.
+        max_poll_records: most records in a batch.
+        partition_fetch_bytes: most that a broker sends of one partition at once, a larger record apart.
+        buffer_bytes: most that waits for other partitions, for the order of records by their time.
+        discover_seconds: how often to look for new partitions.
+        stall_seconds: after how long a partition that holds more, and of which nothing comes, is reported.
+        owner_seconds: how long after its last sign of life nobody else may take over a daemon's partitions.
+    """
+
+    topics: Annotated[tuple[str, ...], BeforeValidator(_topics)]
+    group: str = Field(min_length=1, max_length=249)
+    start: Annotated[str, BeforeValidator(_start)] = "earliest"
+    on_lost: Literal["fail", "earliest", "latest"] = "fail"
+    until: Literal["never", "end"] = "never"
+    shard: Annotated[str, BeforeValidator(_shard)] = "0/1"
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    idle_ms: int = Field(default=100, ge=0, le=600_000)
+    max_poll_records: int = Field(default=4_000, ge=1, le=1_000_000)
+    partition_fetch_bytes: int = Field(default=1 << 20, ge=1_024, le=1 << 30)
+    buffer_bytes: int = Field(default=64 << 20, ge=1 << 20)
+    discover_seconds: float = Field(default=30.0, gt=0)
+    stall_seconds: float = Field(default=60.0, gt=0)
+    owner_seconds: float = Field(default=30.0, ge=1)
+
+    @property
+    def start_milliseconds(self) -> int | None:
+        """The time to start at, since 1970, if `start` is one."""
+        return None if self.start in STARTS else _milliseconds(self.start)
+
+    def is_ours(self, partition: int) -> bool:
+        """Whether this partition belongs to the shard."""
+        index, count = map(int, self.shard.split("/"))
+        return partition % count == index
+
+
+class KafkaSettings(Connection, ReadingSettings):
+    """The ``[source]`` section for Kafka."""
+
+    kind: Literal["kafka"]
+
+    @field_validator("options")
+    @classmethod
+    def _no_reading_options(cls, options: dict[str, object]) -> dict[str, object]:
+        for name, instead in _READING_OPTIONS.items():
+            if name in options:
+                raise ValueError(f"must not hold {name}; {instead}")
+        return options
+
+
+_READING_OPTIONS = {
+    "allow_auto_create_topics": "a topic that is missing is an error",
+    "bootstrap_timeout_ms": "a cluster that does not answer is tried again and again",
+    "max_partition_fetch_bytes": "set source.partition_fetch_bytes",
+    "max_poll_records": "set source.max_poll_records",
+}

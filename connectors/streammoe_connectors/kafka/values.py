@@ -1,0 +1,259 @@
+"""Kafka records to the bytes that the daemon's decoders read: the values, and what stands beside them.
+
+Values in JSON and csv go on as they are. Those in Avro and Protobuf become JSON text first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_serializer, field_validator
+
+from streammoe.errors import InvalidEvent, not_installed
+from streammoe.types import IntArray
+from streammoe_connectors.formats.schema_registry import Registry, without_password
+from streammoe_connectors.kafka.fields import RecordFields
+
+
+def _names(value: object) -> object:
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError("must be a list of names")
+    if repeated := sorted({name for name in value if value.count(name) > 1}):
+        raise ValueError(f"must have each name once, but repeats {', '.join(repeated)}")
+    return tuple(value)
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+
+
+class ValueSettings(BaseModel):
+    """What the records' values hold, and what else of a record goes into its event.
+
+    Attributes:
+        format: of the values.
+        columns: for csv, the names of the values in each record, in order.
+        schema_file: for avro, an Avro schema (``.avsc``) that all values were written with; for protobuf, what
+            ``protoc --include_imports --descriptor_set_out=FILE`` writes.
+        schema_registry: for avro instead of `schema_file`, the http(s) address of a registry with Confluent's
+            interface. Each value then begins with a byte 0 and the 4 bytes of its schema's number. A user and a
+            password stand in the address, as in ``https://user:password@host``; messages leave them out.
+        message: for protobuf, the full name of the message, such as ``shop.Order``.
+        framing: for protobuf, what stands before each message: nothing (``none``), or what serializers for a
+            registry put there (``confluent``).
+        key_field: under which name the record's key goes into the event, as text.
+        timestamp_field: under which name the record's time goes into the event, as seconds since 1970.
+        header_fields: which headers go into the event under their own names, as texts; of several with one name the
+            last one counts.
+
+    Where a JSON, Avro or Protobuf value itself has one of the last three's names, the value's own counts. In csv they
+    become columns, in this order, before those of `columns`. A record without key, time or header has no such field.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    format: Literal["jsonl", "csv", "avro", "protobuf"] = "jsonl"
+    columns: Names | None = Field(default=None, validate_default=True)
+    schema_registry: str | None = Field(default=None, min_length=1, repr=False)
+    schema_file: str | None = Field(default=None, min_length=1, validate_default=True)
+    message: str | None = Field(default=None, min_length=1, validate_default=True)
+    framing: Literal["none", "confluent"] = "none"
+    key_field: str | None = Field(default=None, min_length=1)
+    timestamp_field: str | None = Field(default=None, min_length=1)
+    header_fields: Names = ()
+
+    @field_validator("columns")
+    @classmethod
+    def _only_csv(cls, columns: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        kind = info.data.get("format")
+        if kind == "csv" and not columns:
+            raise ValueError('must name the values of a record, in order, where source.format is "csv"')
+        if kind in {"jsonl", "avro", "protobuf"} and columns is not None:
+            raise ValueError(f'must not be set where source.format is "{kind}", whose values have names')
+        return columns
+
+    @field_validator("schema_registry")
+    @classmethod
+    def _only_avro(cls, address: str | None, info: ValidationInfo) -> str | None:
+        if address is None:
+            return None
+        if info.data.get("format") in {"jsonl", "csv", "protobuf"}:
+            raise ValueError('must be set only where source.format is "avro"')
+        try:
+            parts = urlsplit(address)
+            usable = (
+                parts.scheme in {"http", "https"} and bool((parts.hostname or "").encode("idna")) and parts.port != 0
+            )
+        except ValueError:  # a port that is no number, a host that cannot be one
+            usable = False
+        if not usable or parts.query or parts.fragment or not re.fullmatch(r"[!-~]+", address):
+            raise ValueError("must be the address of a registry, such as https://registry.example:8081")
+        return address
+
+    @field_validator("schema_file")
+    @classmethod
+    def _has_schema(cls, path: str | None, info: ValidationInfo) -> str | None:
+        match info.data.get("format"):
+            case "jsonl" | "csv" as kind if path is not None:
+                raise ValueError(f'must not be set where source.format is "{kind}"')
+            case "avro" if "schema_registry" in info.data and (path is None) == (info.data["schema_registry"] is None):
+                raise ValueError(
+                    'must be set where source.format is "avro", unless source.schema_registry is; and not both'
+                )
+            case "protobuf" if path is None:
+                raise ValueError(
+                    'must be set where source.format is "protobuf": to what protoc --include_imports '
+                    "--descriptor_set_out=FILE writes"
+                )
+        return path
+
+    @field_validator("message")
+    @classmethod
+    def _only_protobuf(cls, message: str | None, info: ValidationInfo) -> str | None:
+        kind = info.data.get("format")
+        if kind == "protobuf" and message is None:
+            raise ValueError(
+                'must be the full name of the message, such as shop.Order, where source.format is "protobuf"'
+            )
+        if kind in {"jsonl", "csv", "avro"} and message is not None:
+            raise ValueError('must be set only where source.format is "protobuf"')
+        return message
+
+    @field_validator("framing")
+    @classmethod
+    def _framed(cls, framing: str, info: ValidationInfo) -> str:
+        if framing != "none" and info.data.get("format") in {"jsonl", "csv", "avro"}:
+            raise ValueError('must be "none" unless source.format is "protobuf"; for avro it goes by schema_registry')
+        return framing
+
+    @field_validator("key_field", "timestamp_field")
+    @classmethod
+    def _own_name(cls, name: str | None, info: ValidationInfo) -> str | None:
+        taken = {*(info.data.get("columns") or ()), info.data.get("key_field")}
+        if name is not None and name in taken:
+            raise ValueError("must be a name of its own")
+        return name
+
+    @field_validator("header_fields")
+    @classmethod
+    def _own_names(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        taken = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
+        if repeated := [name for name in names if name in taken]:
+            raise ValueError(f"must not repeat the names of other fields, but has {', '.join(repeated)}")
+        return names
+
+    @field_serializer("schema_registry")
+    def _shown(self, address: str | None) -> str | None:
+        return None if address is None else without_password(address)
+
+
+class Record(Protocol):
+    """What is used of kafka-python's ``ConsumerRecord``."""
+
+    @property
+    def value(self) -> bytes: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970; negative where unknown."""
+        ...
+
+
+class Block(NamedTuple):
+    """The values of some records, as a `Batch` wants them."""
+
+    block: bytes
+    """The values, each with a line end behind it. They may hold line ends of their own."""
+    ends: IntArray
+    """(n,) where each value ends, its line end included."""
+    refused: dict[int, tuple[str, str]]
+    """Index of each record that is no event, to reason and detail. In the block stands its value as it came."""
+
+
+class Values:
+    """Turns records into blocks of one format.
+
+    Args:
+        settings: what the values are.
+
+    Raises:
+        ConfigError: a file of schemas cannot be used, or a package is missing.
+    """
+
+    format: str
+    """Name of the decoder of the blocks: ``jsonl`` or ``csv``."""
+    columns: tuple[str, ...] | None
+    """For csv the names of the columns."""
+
+    def __init__(self, settings: ValueSettings) -> None:
+        self._fields = RecordFields(settings.key_field, settings.timestamp_field, settings.header_fields)
+        self._to_json = _reader(settings)
+        if settings.format == "csv":
+            self.format = "csv"
+            self.columns = (*self._fields.names, *(settings.columns or ()))
+        else:
+            self.format = "jsonl"
+            self.columns = None
+
+    def block(self, records: Sequence[Record]) -> Block:
+        """The values of `records`, none of which is ``None``.
+
+        Raises:
+            RetriableSourceError: the registry does not answer; the same records can be given again.
+            SourceError: the registry refuses to answer.
+        """
+        raw = [record.value for record in records]
+        refused: dict[int, str] = {}
+        values = raw
+        if self.format == "csv":
+            # So that values that end with a line end do not take the decoder's slow path.
+            values = [value.rstrip(b"\r\n") for value in raw]
+        elif self._to_json is not None:
+            values = _converted(raw, self._to_json, refused)
+        if self._fields.names:
+            columns = self._fields.read(records, refused)
+            add = self._fields.before_csv if self.format == "csv" else self._fields.into_json
+            values = add(values, columns)
+        for i in refused:
+            values[i] = raw[i]
+        ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
+        values.append(b"")  # for the last line end
+        return Block(b"\n".join(values), ends, {i: ("malformed", refused[i]) for i in sorted(refused)})
+
+
+def _converted(raw: list[bytes], to_json: Callable[[bytes], bytes], refused: dict[int, str]) -> list[bytes]:
+    values = []
+    for i, value in enumerate(raw):
+        try:
+            values.append(to_json(value))
+        except InvalidEvent as error:
+            refused[i] = str(error)
+            values.append(value)
+    return values
+
+
+def _reader(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
+    """What turns a value into JSON text, or ``None`` where it needs no turning."""
+    try:
+        if settings.format == "avro":
+            from streammoe_connectors.formats.avro import AvroFile, AvroRegistry
+
+            if settings.schema_registry is not None:
+                return AvroRegistry(Registry(settings.schema_registry))
+            return AvroFile(str(settings.schema_file))
+        if settings.format == "protobuf":
+            from streammoe_connectors.formats.protobuf import ProtobufReader
+
+            framed = settings.framing == "confluent"
+            return ProtobufReader(str(settings.schema_file), str(settings.message), framed=framed)
+    except ModuleNotFoundError as error:
+        raise not_installed(f'source.format = "{settings.format}"', str(error.name), settings.format) from None
+    return None

@@ -1,0 +1,1 @@
+"""The daemon: the learning loop, its checkpoints, guards, metrics and endpoint."""

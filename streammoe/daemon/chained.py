@@ -1,0 +1,113 @@
+"""Several sources, one after the other: files that hold the past first, then the topic that goes on from there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from streammoe.errors import ConfigError, SourceError
+from streammoe.ports import Batch, Partition, Position, Source, SourceStatus
+
+KIND = "chain"
+
+
+class ChainedSource(Source):
+    """Reads each source to its end before the next one; the last one may be endless.
+
+    All of them take up their positions at the start, so that a topic read from its end is read from what was its end
+    before the files were.
+
+    Args:
+        sources: at least one; all but the last must have an end.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = list(sources)
+        self._positions: list[Position | None] = [None] * len(sources)
+        self._prepared = 0
+
+    def seek(self, position: Position | None) -> None:
+        """Go to a position of this class, or of the first source alone."""
+        if position is not None:
+            known = position.get("positions") if position.get("kind") == KIND else [position]
+            if not (isinstance(known, list) and all(isinstance(own, dict | None) for own in known)):
+                raise SourceError(
+                    "the checkpoint's position is not one of several sources: it must hold one for each; go back to an "
+                    "earlier checkpoint, or start with a fresh checkpoint folder"
+                )
+            if len(known) > len(self._sources):
+                raise SourceError(
+                    f"the checkpoint holds positions of {len(known)} sources, and there are {len(self._sources)} now; "
+                    "name all of them again as [[source]], in the same order, or begin anew with --fresh"
+                )
+            self._positions[: len(known)] = known
+        for source, own in zip(self._sources, self._positions, strict=True):
+            source.seek(own)
+
+    def prepare(self, timeout: float) -> bool:
+        while self._prepared < len(self._sources):
+            source = self._sources[self._prepared]
+            if not source.prepare(timeout):
+                return False
+            if self._prepared < len(self._sources) - 1 and source.progress() is None:
+                raise ConfigError(
+                    f"source.{self._prepared}: never ends, so that what comes after it would never be read; put it last"
+                )
+            self._prepared += 1
+        return True
+
+    @property
+    def position(self) -> Position | None:
+        told = [source.position for source in self._sources]
+        self._positions = [own if now is None else now for own, now in zip(self._positions, told, strict=True)]
+        return None if told == [None] * len(told) else self._joined()
+
+    def poll(self, timeout: float) -> Batch | None:
+        for i, source in enumerate(self._sources):
+            if not source.finished:
+                batch = source.poll(timeout)
+                if batch is None:
+                    return None
+                self._positions[i] = batch.end
+                return replace(batch, end=self._joined())
+        return None
+
+    @property
+    def finished(self) -> bool:
+        return all(source.finished for source in self._sources)
+
+    def commit(self, position: Position, generation: int) -> None:
+        for source, own in zip(self._sources, position["positions"], strict=True):
+            if own is not None:
+                source.commit(own, generation)
+
+    def progress(self) -> tuple[int, int] | None:
+        """Of the source that is being read."""
+        return next((source for source in self._sources if not source.finished), self._sources[-1]).progress()
+
+    def status(self) -> SourceStatus:
+        each = [source.status() for source in self._sources]
+        positions: dict[Partition, int] = {}
+        lags: dict[Partition, int] = {}
+        counters: Counter[str] = Counter()
+        for status in each:
+            positions |= status.positions
+            lags |= status.lags
+            counters.update(status.counters)
+        return SourceStatus(
+            ready=all(status.ready for status in each),
+            connected=all(status.connected for status in each),
+            positions=positions,
+            lags=lags,
+            stalled=[partition for status in each for partition in status.stalled],
+            counters=counters,
+        )
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+
+    def _joined(self) -> dict[str, Any]:
+        return {"kind": KIND, "positions": list(self._positions)}

@@ -1,0 +1,643 @@
+"""The learning loop: poll, process, now and then checkpoint; one thread, one model, one folder."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from streammoe.daemon.checkpointer import CheckpointWriter, Content, Written
+from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, Saved, WayBack
+from streammoe.daemon.health import Health
+from streammoe.daemon.metrics import OUTCOMES, Metrics
+from streammoe.daemon.reload import Reload
+from streammoe.daemon.retries import RetryPolicy
+from streammoe.daemon.signals import StopFlag
+from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
+from streammoe.estimators import MixtureOfExperts
+from streammoe.persistence import Checkpoint, CheckpointStore
+from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
+from streammoe.pipeline.pipeline import Pipeline, Processed, set_aside
+from streammoe.pipeline.scores import Scores
+from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
+from streammoe.settings import Settings
+from streammoe.types import BoolArray
+
+LOGGER = logging.getLogger("streammoe.daemon")
+ProgressListener = Callable[[tuple[int, int] | None], None]
+"""Told the source's progress after each batch."""
+POLL_SECONDS = 0.5
+"""Longest wait for the source, so that a stop signal and a due checkpoint never wait longer."""
+RETRY_LOOK_SECONDS = 0.1
+"""Between two looks whether saving is to be tried again, while nothing else can be done."""
+
+
+class CheckpointPolicy(NamedTuple):
+    """When a checkpoint is due: after so many events or so many seconds, whichever comes first."""
+
+    every_events: int
+    every_seconds: float
+
+
+class Restored(NamedTuple):
+    """What a checkpoint holds, as live objects."""
+
+    pipeline: Pipeline
+    loss_guard: LossGuard
+    labels: LabelJoin | None
+    latest: BoolArray
+    """See `BadRecordGuard.latest`."""
+
+
+class OnJump(NamedTuple):
+    """What to do where the loss jumps."""
+
+    action: str
+    """``alarm``, ``stop`` or ``rollback``."""
+    guard: LossGuard
+    way_back: WayBack
+    restore: Callable[[Checkpoint], Restored]
+
+
+class Summary(NamedTuple):
+    """What a run did; the events are those since the first start, restarts included."""
+
+    events: int
+    learned: int
+    predicted_only: int
+    rejected: int
+    skipped: int
+    pending: int
+    expired: int
+    model_events: int
+    """Events that the model has learned: `learned`, and those that a model to begin with had learned before."""
+    scores: dict[str, float | None]
+    """``rmse``, ``log_loss`` and ``baseline_rmse``, or ``accuracy``, ``log_loss`` and ``baseline_accuracy``."""
+    events_per_second: float
+    checkpoint: str
+    state_digest: str
+
+    def flat(self) -> dict[str, Any]:
+        """All of it by name, the scores among the others."""
+        found = self._asdict()
+        at = list(found).index("scores")
+        items = list(found.items())
+        return dict([*items[:at], *self.scores.items(), *items[at + 1 :]])
+
+
+class Daemon:
+    """Learns from a source until it ends or a signal asks to stop, and makes every event count exactly once.
+
+    Positions live inside the checkpoints. A restart seeks to them, so what was learned after the last checkpoint is
+    learned again, from the same state, with the same result.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        pipeline: Pipeline,
+        store: CheckpointStore,
+        dead_letters: DeadLetterSink,
+        guard: BadRecordGuard,
+        metrics: Metrics,
+        policy: CheckpointPolicy,
+        description: Mapping[str, Any],
+        position: Position | None,
+        generation: int,
+        outcomes: Mapping[str, int],
+        reasons: Mapping[str, int],
+        health: Health,
+        retries: RetryPolicy | None = None,
+        reload: Reload | None = None,
+        labels: LabelJoin | None = None,
+        on_jump: OnJump | None = None,
+        on_begin: Callable[[], object] | None = None,
+        save_first: bool = False,
+        on_batch: ProgressListener | None = None,
+    ) -> None:
+        self._source = source
+        self._labels = labels
+        self._pipeline = pipeline
+        self._store = store
+        self._writer = CheckpointWriter(store)
+        self._dead_letters = dead_letters
+        self._guard = guard
+        self._metrics = metrics
+        self._policy = policy
+        self._description = description
+        self._run = uuid.uuid4().hex[:12]
+        self._position = position
+        self._generation = generation
+        self._health = health
+        self._retries = RetryPolicy(0.0) if retries is None else retries
+        self._reload = reload
+        self._outcomes: Counter[str] = Counter(outcomes)
+        self._reasons: Counter[str] = Counter(reasons)
+        self._on_jump = on_jump
+        self._on_begin = on_begin
+        """Called once reading can begin, before anything is saved."""
+        self._save_first = save_first
+        """Whether the model must be kept before anything is read: it came from a file that may be gone tomorrow."""
+        self._on_batch = on_batch
+        self._unsaved = 0
+        """Records since the state of the latest checkpoint, written or under way."""
+        self._processed = 0
+        self._taken_at = time.monotonic()
+        """When that state was taken."""
+        self._has_made_room = False
+        """Whether memory was sought for the checkpoint that is due."""
+        self._path = ""
+        self._is_prepared = False
+        self._begun = position is not None
+        """Whether there is a checkpoint that knows where reading began."""
+        for outcome in outcomes:
+            metrics.count(outcome, outcomes[outcome])
+        for reason in reasons:
+            metrics.count_rejected(reason, reasons[reason])
+        metrics.drifted(pipeline.model.drifts)
+        if on_jump is not None:
+            metrics.jumped(on_jump.guard.jumps)
+
+    @property
+    def model(self) -> MixtureOfExperts:
+        """The model as it is now."""
+        return self._pipeline.model
+
+    @property
+    def scores(self) -> Scores:
+        """The prequential scores as they are now."""
+        return self._pipeline.scores
+
+    def run(self, stop: StopFlag) -> Summary:
+        """Learn until the source is finished or `stop` is requested; save, and say what was done.
+
+        Raises:
+            SourceError: reading failed for good; what was learned before has been saved.
+            CheckpointError: nothing can be saved, for longer than the settings bear.
+            TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint.
+            ModelJumped: see `LossGuard`; the newest checkpoint is one from before.
+        """
+        try:
+            return self._learn_until(stop)
+        finally:
+            self._writer.close()
+
+    def _learn_until(self, stop: StopFlag) -> Summary:
+        started = time.monotonic()
+        self._publish()
+        self._begin(stop)
+        try:
+            while not stop.requested and not self._source.finished:
+                if self._reload is not None and self._reload.requested:
+                    self._metrics.reloaded(self._reload.carry_out(self))
+                if self._must_wait:
+                    self._pause()
+                else:
+                    self._advance()
+                self._attempt(self._keep_saved)
+        except SourceError:
+            self._attempt(partial(self._take_outcome, wait=True))
+            if self._unsaved or self._retries.failing:
+                self._save_at_last(stop)
+            raise
+        if stop.requested:
+            LOGGER.info("asked to stop; saving what was learned")
+        if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
+            LOGGER.warning(
+                "nothing was learned: %d records were refused (%s); see the dead letters, mend files or schema, "
+                "and begin anew with --fresh",
+                self._outcomes["rejected"],
+                ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
+            )
+        self._attempt(partial(self._take_outcome, wait=True))
+        # Also without new events: a run that ends well always leaves a checkpoint to inspect.
+        if self._is_prepared and (self._has_moved() or self._unsaved or self._retries.failing or not self._path):
+            self._save_at_last(stop)
+        self._health.ready = False
+        return self._summary(time.monotonic() - started)
+
+    def _begin(self, stop: StopFlag) -> None:
+        """Wait until reading can begin, however long that takes."""
+        while not stop.requested and not self._source.prepare(POLL_SECONDS):
+            self._look_at_source()
+        if stop.requested:
+            return
+        self._is_prepared = self._health.ready = True
+        if self._on_begin is not None:
+            self._on_begin()
+        if self._has_moved() or self._save_first:
+            self.checkpoint()
+        else:
+            self._tell_source(self._position)
+        self._look_at_source()
+
+    def _has_moved(self) -> bool:
+        """Whether reading stands where no record has told: to be saved, or a crash would begin, or go on, elsewhere."""
+        position = self._source.position
+        if position is None or position == self._position:
+            return False
+        self._position = position
+        return True
+
+    def _save(self) -> None:
+        """Checkpoint; if that cannot be done for now, see that it is tried again.
+
+        Raises:
+            RetriableCheckpointError: it has been tried for too long.
+        """
+        self._attempt(self.checkpoint)
+
+    def _attempt(self, saving: Callable[[], None]) -> None:
+        """Do that; if it cannot be done for now, see that saving is tried again.
+
+        Raises:
+            RetriableCheckpointError: it has been tried for too long.
+        """
+        try:
+            saving()
+        except RetriableCheckpointError as error:
+            self._health.unsaved = str(error)
+            self._metrics.checkpoint_failed()
+            self._retries.failed(error)
+
+    def _keep_saved(self) -> None:
+        """Look after the checkpoint that is under way, and make one that is due."""
+        self._take_outcome()
+        if self._retries.failing:
+            if self._retries.is_due:
+                self.checkpoint()
+        elif self._must_wait_for_first():
+            self.checkpoint()
+        elif self._is_due():
+            self._begin_checkpoint()
+
+    def _save_at_last(self, stop: StopFlag) -> None:
+        """Checkpoint when nothing more is to be learned; whoever asks to stop waits for no further attempt.
+
+        Raises:
+            RetriableCheckpointError: it cannot be done.
+        """
+        if stop.requested:
+            self.checkpoint()
+            return
+        self._save()
+        while self._retries.failing:
+            if stop.requested:
+                self.checkpoint()
+                return
+            if self._retries.is_due:
+                self._save()
+            else:
+                self._pause()
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether the disk takes nothing, and memory should take no more."""
+        return self._retries.failing and self._is_overdue
+
+    @property
+    def _is_overdue(self) -> bool:
+        predictions = self._pipeline.predictions
+        return self._dead_letters.overdue or (predictions is not None and predictions.sink.overdue)
+
+    def _pause(self) -> None:
+        time.sleep(RETRY_LOOK_SECONDS)
+        self._look_at_source()
+
+    def checkpoint(self) -> None:
+        """Make everything learned so far survive a crash, before learning goes on.
+
+        1. Dead letters and predictions are flushed, so that they are durable. 2. State, positions and counters replace
+        the checkpoint, durably. 3. The source is told, for the sake of lag tools; or a transaction makes predictions
+        and position seen. The order is the guarantee: nothing is ahead of the state.
+
+        One that is under way comes first.
+
+        Raises:
+            CheckpointError: it cannot be written, or the one under way could not.
+            SinkError: dead letters or predictions cannot be made durable.
+        """
+        started = time.monotonic()
+        self._take_outcome(wait=True)
+        taken_at = time.monotonic()
+        self._dead_letters.flush()
+        if self._pipeline.predictions is not None:
+            self._pipeline.predictions.sink.flush()
+        written = self._writer.write(self._content(), taken_at)
+        self._passed(taken_at, time.monotonic() - started)
+        self._tell(written)
+
+    def _begin_checkpoint(self) -> None:
+        """The same in the same order, beside the learning; `_take_outcome` tells the source once all is durable."""
+        if self._is_transactional or self._goes_back:
+            # What is predicted from here on would fall into the transaction that belongs to this state. And which
+            # checkpoint is the last good one must not depend on how fast the disk is.
+            self.checkpoint()
+            return
+        taken_at = time.monotonic()
+        content = self._content()
+        if not self._has_made_room:
+            self._has_made_room = True
+            if not self._writer.make_room(content):
+                return  # until the next turn; only once, since a state may grow with each batch
+        self._has_made_room = False
+        sinks = [self._dead_letters.begin_flush()]
+        if self._pipeline.predictions is not None:
+            sinks.append(self._pipeline.predictions.sink.begin_flush())
+        self._writer.begin(content, sinks, taken_at)
+        self._passed(taken_at, time.monotonic() - taken_at)
+
+    def _passed(self, taken_at: float, pause: float) -> None:
+        """The state as it is now is in a checkpoint, for which learning has stood still so many seconds."""
+        self._unsaved = 0
+        self._taken_at = taken_at
+        self._metrics.checkpoint_pause(pause)
+
+    def _take_outcome(self, *, wait: bool = False, sound: int | None = None) -> None:
+        """Tell of the checkpoint that was written beside the learning, once there is something to tell.
+
+        Args:
+            wait: until it is durable.
+            sound: see `_tell`.
+        """
+        written = self._writer.outcome(wait=wait)
+        if written is not None:
+            self._tell(written, sound)
+
+    def _tell(self, written: Written, sound: int | None = None) -> None:
+        """A checkpoint is durable.
+
+        Args:
+            written: which one.
+            sound: up to which event nothing is in doubt, if a jump has just been found, which begins to count anew.
+        """
+        self._health.unsaved = ""
+        self._retries.succeeded()
+        self._generation = written.generation
+        self._begun = written.position is not None
+        if self._on_jump is not None and written.mark is not None:
+            sound = self._on_jump.guard.sound if sound is None else sound
+            self._on_jump.way_back.saved(written.generation, written.mark, sound)
+        self._path = str(self._store.path(written.generation))
+        self._tell_source(written.position)
+        self._metrics.checkpoint(written.taken_at, written.seconds)
+        LOGGER.debug("checkpoint %s after %.3f seconds", self._path, written.seconds)
+
+    def _content(self) -> Content:
+        guard: dict[str, Any] = {}
+        if self._on_jump is not None:
+            losses, way_back = self._on_jump.guard, self._on_jump.way_back
+            guard = {"guard": {"jumps": losses.to_json(), "saved": way_back.to_json()}}
+            if self._goes_back:
+                # Of an earlier run there may be newer ones than that which this one went on from.
+                self._store.keep = way_back.keep(max(self._store.generations(), default=0), losses.sound)
+        return Content(
+            model=self.model.arrays(),
+            labels=self._labels.arrays() if self._labels is not None else {},
+            beside={**self.scores.arrays(), "guard.latest": self._guard.latest},
+            metadata={
+                **self._description,
+                **self.model.identify(),
+                # Which dead letters it has passed over: what a run did after its last checkpoint, the next one repeats.
+                "runs": {**self._description.get("runs", {}), self._run: sum(self._outcomes.values())},
+                "positions": [self._position],
+                "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
+                "scores": self.scores.to_json(),
+                **guard,
+                "transactional": self._is_transactional,
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            },
+            position=self._position,
+            mark=None if self._on_jump is None else self._on_jump.way_back.mark(self.model.n),
+        )
+
+    def reconfigure(self, settings: Settings, *, judging: bool) -> None:
+        """Take those settings that may change between two batches.
+
+        Args:
+            settings: all of them; the others are what they were.
+            judging: whether it changes what becomes of an event, or what is written of it. Then what came before is
+                saved first, so that no crash has it judged again by other rules.
+
+        Raises:
+            RetriableCheckpointError: it cannot be saved for now; nothing was changed.
+        """
+        if judging and (self._unsaved or self._writer.busy or self._retries.failing):
+            self.checkpoint()
+        checkpoint, labels, predictions = settings.checkpoint, settings.labels, self._pipeline.predictions
+        self._policy = CheckpointPolicy(checkpoint.every_events, checkpoint.every_seconds)
+        self._store.keep = checkpoint.keep
+        if self._on_jump is not None:
+            self._on_jump.way_back.least = checkpoint.keep
+        self._retries.patience = checkpoint.retry_seconds
+        self._guard.max_ratio = settings.dead_letters.max_ratio
+        self._health.patience = settings.metrics.alive_seconds
+        self.model.set_range_factor(settings.model.range_factor)
+        if self._labels is not None:
+            self._labels.limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
+        if predictions is not None:
+            interval, gate = settings.predictions.interval, settings.predictions.gate
+            self._pipeline.predictions = predictions._replace(interval=interval, gate=gate)
+        self._description = {**self._description, "settings": settings.learning_settings()}
+
+    @property
+    def _is_transactional(self) -> bool:
+        predictions = self._pipeline.predictions
+        return predictions is not None and predictions.sink.transactional
+
+    def _tell_source(self, position: Position | None) -> None:
+        """CommittedOffset the position of the last checkpoint where others look for it."""
+        if position is None or not self._is_prepared:
+            return
+        if self._pipeline.predictions is not None and self._is_transactional:
+            self._pipeline.predictions.sink.commit(position, self._generation)
+            self._store.confirm(self._generation)
+        else:
+            self._source.commit(position, self._generation)
+
+    def _look_at_source(self) -> None:
+        self._health.beat()
+        self._metrics.source(self._source.status())
+
+    def _advance(self) -> None:
+        batch = self._source.poll(POLL_SECONDS)
+        self._look_at_source()
+        if batch is None:
+            if self._has_moved():
+                self._save()
+            return
+        started = time.monotonic()
+        was_warming_up = self.model.is_warming_up
+        drifts = self.model.drifts
+        processed = self._process(batch)
+        if processed.letters:
+            events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
+            self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
+            self._report_new_reasons(processed.letters)
+        try:
+            self._guard.judge(processed.bad)
+        except TooManyBadRecords as error:
+            # The letters say what is wrong with the deploy. The model and its positions stay at the last checkpoint.
+            self._dead_letters.flush()
+            raise TooManyBadRecords(f"{error}. The latest: {processed.letters[-1].detail}") from None
+        if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
+            LOGGER.warning("no record so far holds the target, so nothing has been learned; is schema.target right?")
+        if was_warming_up and not self.model.is_warming_up:
+            LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", self.model.n)
+        self._report_drifts(self.model.drifts - drifts, batch)
+        self._position = batch.end
+        self._unsaved += len(batch) + batch.skipped
+        self._processed += len(batch)
+        self._outcomes.update(processed.outcomes)
+        self._reasons.update(processed.reasons)
+        for outcome, events in processed.outcomes.items():
+            self._metrics.count(outcome, events)
+        for reason, records in processed.reasons.items():
+            self._metrics.count_rejected(reason, records)
+        self._metrics.batch(time.monotonic() - started)
+        if self._on_jump is not None:
+            self._on_jump.way_back.took(batch)
+            jump = self._on_jump.guard.watch(processed.losses)
+            if jump is not None:
+                self._jumped(self._on_jump, jump, batch)
+        self._publish()
+
+    @property
+    def _goes_back(self) -> bool:
+        return self._on_jump is not None and self._on_jump.action in {"stop", "rollback"}
+
+    def _jumped(self, on_jump: OnJump, jump: Jump, batch: Batch) -> None:
+        """Do what `guard.on_jump` says."""
+        self._metrics.jumped(1)
+        message = (
+            f"{batch.origin}: the loss has jumped: {jump.loss:.3g} an event lately, {jump.usual:.3g} before, over "
+            f"{jump.events} events"
+        )
+        if not self._goes_back:
+            LOGGER.warning(
+                "%s. Something has changed, in the data or in what they mean; it is learned. What is usual is measured "
+                'anew from here; guard.on_jump = "stop" or "rollback" would not have learned it',
+                message,
+            )
+            return
+        self._attempt(partial(self._take_outcome, wait=True, sound=jump.sound))
+        good = on_jump.way_back.good(jump.sound)
+        if good is None or good.generation not in self._store.generations():
+            self._dead_letters.flush()
+            raise ModelJumped(
+                f"{message}. There is no checkpoint from before; look at the data, and set checkpoint.every_events so "
+                'low that there will be one, or guard.on_jump = "alarm" to learn them'
+            )
+        if on_jump.action == "stop":
+            self._dead_letters.flush()
+            self._store.set_aside(after=good.generation)
+            raise ModelJumped(
+                f"{message}. The newest checkpoint is generation {good.generation} now, from before that. Look at the "
+                'data; a start goes on from there, with guard.on_jump = "alarm" learning what comes, with "rollback" '
+                "setting it aside"
+            )
+        self._roll_back(on_jump, good, message)
+
+    def _roll_back(self, on_jump: OnJump, good: Saved, message: str) -> None:
+        """Go on with the model of a generation after all that was read since, whose records are set aside."""
+        found = self._store.load(good.generation)
+        self._store.set_aside(after=good.generation)
+        self._pipeline, guard, self._labels, self._guard.latest = on_jump.restore(found)
+        guard.jumps = on_jump.guard.jumps
+        guard.begin_window()
+        self._on_jump = on_jump._replace(guard=guard)
+        counters = found.metadata["counters"]
+        self._outcomes, self._reasons = Counter(counters["outcomes"]), Counter(counters["reasons"])
+        records = 0
+        for batch in on_jump.way_back.batches:
+            processed = set_aside(batch, "jump", message)
+            records += len(batch)
+            self._outcomes.update(processed.outcomes)
+            self._reasons.update(processed.reasons)
+            events = sum(self._outcomes.values())
+            self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
+        self._metrics.recount(self._outcomes, self._reasons)
+        on_jump.way_back.begin_anew(good)
+        self._generation = good.generation
+        LOGGER.error(
+            "%s. Going on with the model of generation %d; the %d records read since are dead letters (jump)",
+            message,
+            good.generation,
+            records,
+        )
+        self.checkpoint()
+
+    def _process(self, batch: Batch) -> Processed:
+        if self._labels is None:
+            return self._pipeline.process(batch)
+        return self._labels.settle(self._pipeline.process(self._labels.join(batch)))
+
+    def _report_new_reasons(self, letters: list[DeadLetter]) -> None:
+        """Log the first refusal of each kind: the dead letters have them all, and a flood helps nobody."""
+        first_of = {letter.reason: letter for letter in reversed(letters)}
+        for reason in first_of.keys() - self._reasons.keys():
+            detail = first_of[reason].detail
+            LOGGER.warning("refused a record (%s), from now on such ones are only counted: %s", reason, detail)
+
+    def _report_drifts(self, found: int, batch: Batch) -> None:
+        """Tell of the drifts that were found in a batch; of several, the latest one's numbers."""
+        self._metrics.drifted(found)
+        drift = self.model.last_drift
+        if found and drift is not None:
+            LOGGER.warning(
+                "%s: drift: the loss was %.3g an event and is %.3g, found at event %d%s; steps and average begin anew, "
+                "the next step is %.3g",
+                batch.origin,
+                drift.before,
+                drift.after,
+                drift.n,
+                f" as the last of {found}" if found > 1 else "",
+                self.model.step_size,
+            )
+
+    def _must_wait_for_first(self) -> bool:
+        """Only a checkpoint knows which files an endless source was reading, should they be rotated away."""
+        return self._unsaved > 0 and not self._begun and self._source.progress() is None
+
+    def _is_due(self) -> bool:
+        # One at a time: the next one waits until the one under way is durable, and then holds all that came meanwhile.
+        if not self._unsaved or self._writer.busy:
+            return False
+        if self._is_overdue:
+            return True
+        return (
+            self._unsaved >= self._policy.every_events
+            or time.monotonic() - self._taken_at >= self._policy.every_seconds
+        )
+
+    def _publish(self) -> None:
+        progress = self._source.progress()
+        self._metrics.publish(self.model, self.scores, progress)
+        self._metrics.pending(self._pending)
+        if self._on_jump is not None:
+            self._metrics.high_windows(self._on_jump.guard.high)
+        if self._on_batch is not None:
+            self._on_batch(progress)
+
+    @property
+    def _pending(self) -> int:
+        return 0 if self._labels is None else self._labels.pending
+
+    def _summary(self, seconds: float) -> Summary:
+        counts = {outcome: self._outcomes[outcome] for outcome in OUTCOMES}
+        return Summary(
+            events=sum(counts.values()) + self._pending,
+            **counts,
+            pending=self._pending,
+            model_events=self.model.n,
+            scores=self.scores.summary(),
+            events_per_second=self._processed / max(seconds, 1e-9),
+            checkpoint=self._path or (str(self._store.path(self._generation)) if self._generation else ""),
+            state_digest=digest_with(self.model, {} if self._labels is None else self._labels.arrays()),
+        )

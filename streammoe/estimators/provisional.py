@@ -1,0 +1,168 @@
+"""A mixture fitted to part of a long warm-up's buffer, which learns beside the one expert; the better of them serves.
+
+It ends with the warm-up, and leaves no trace in what the warm-up comes to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from streammoe.checked import array_of
+from streammoe.engine import mm
+from streammoe.engine.racing import Runner, led
+from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
+from streammoe.experts import Family
+from streammoe.features import Encoder, Scaler, restored_scaler, wider_scaler
+from streammoe.kernels.state import Trace
+from streammoe.schedules import Steps
+from streammoe.types import AnyArray, FloatArray
+
+FIRST_FIT = 400
+"""Events at which the first mixture is fitted."""
+GROWTH = 2
+"""Each next one is fitted to so many times as many."""
+LARGEST_PART = 0.7
+"""Of the whole buffer; a fit to more of it is hardly worth its time, with the last one so near."""
+RESTARTS = 2
+HANDICAP = 20.0
+"""Nats by which the first mixture must predict better than the one expert before it serves: few events may be fitted
+too well. A later one takes the place of the one before it."""
+
+
+def next_fit(n: int, size: int) -> int:
+    """The next count after n at which buffered events are fitted, where the buffer holds `size` of them.
+
+    >>> [next_fit(n, 2000) for n in (0, 399, 400, 800)], next_fit(0, 500)
+    ([400, 400, 800, 2000], 500)
+    """
+    due = FIRST_FIT
+    while due <= n:
+        due *= GROWTH
+    return due if due <= LARGEST_PART * size else size
+
+
+class ProvisionalMixture:
+    """A mixture in coordinates of its own, with what it and the one expert have cost since it was fitted.
+
+    Attributes:
+        runner: the mixture, with all that its steps need.
+        scaler: of the events that it was fitted to.
+        totals: (2,) −log-likelihood of the events since the fit, each predicted before it was learned: of the mixture,
+            on top of what it began with, and of the one expert.
+    """
+
+    def __init__(self, runner: Runner, scaler: Scaler, totals: FloatArray) -> None:
+        self.runner = runner
+        self.scaler = scaler
+        self.totals = totals
+        self._spare: MMState | None = None
+
+    @classmethod
+    def after(cls, before: ProvisionalMixture | None, runner: Runner, scaler: Scaler) -> ProvisionalMixture:
+        """A new one, which begins as the one before it has ended: ahead of the one expert, or behind."""
+        ahead = before is not None and before.leads
+        return cls(runner, scaler, np.array([0.0 if ahead else HANDICAP, 0.0]))
+
+    @property
+    def leads(self) -> bool:
+        """Whether the mixture has cost no more than the one expert."""
+        return bool(self.totals[0] <= self.totals[1])
+
+    def learn(
+        self,
+        family: Family,
+        steps: Steps,
+        encoder: Encoder,
+        X: FloatArray,
+        Y: FloatArray,
+        one: mm.Scores,
+        *,
+        weights: FloatArray,
+        n_outputs: int,
+        traced: bool,
+    ) -> mm.Scores:
+        """Learn raw rows that the one expert has learned; each row's score is that of whoever led before it.
+
+        Args:
+            encoder: of the model.
+            X: (n, F) raw rows; Y: (n, Q) targets in their own units.
+            one: what the one expert said of them. The others are those of `mm.learn`.
+
+        Raises:
+            UnsoundError: some of them leave no finite mixture; it is as it was before, or to be thrown away if
+                it was a single one.
+        """
+        state, residual, options = self.runner
+        W, R = encoder.scaled(self.scaler).design(X)
+        targets = (Y - self.scaler.target_center) / self.scaler.target_scale
+        # One expert may go on where the mixture cannot, so that the events themselves are no reason to go back. A
+        # single one is the end of the mixture, so there is nothing to go back to.
+        before = copy_state(state, self._spare) if len(X) > 1 else None
+        try:
+            own = mm.learn(
+                family,
+                state,
+                residual,
+                options,
+                steps,
+                W,
+                R,
+                targets,
+                weights=weights,
+                n_outputs=n_outputs,
+                traced=traced,
+            )
+            with np.errstate(over="ignore"):  # the sums are judged instead
+                scores, totals = led([in_units(own, self.scaler), one], self.totals, weights)
+            if not np.isfinite(totals).all():
+                raise UnsoundError(["totals"])
+        except UnsoundError:
+            if before is not None:
+                self.runner = Runner(before, mm.new_residual(family, before, n_outputs), options)
+                self._spare = None
+            raise
+        self._spare = before or self._spare
+        self.totals = totals
+        return scores
+
+    def change(self, change: Callable[[MMState], Runner], n_columns: int) -> None:
+        """Go on as another state, which has more columns or classes."""
+        self.runner = change(self.runner.state)
+        self.scaler = wider_scaler(self.scaler, n_columns)
+        self._spare = None
+
+    def copy(self) -> ProvisionalMixture:
+        """One that shares nothing that changes with this one."""
+        state, residual, options = self.runner
+        runner = Runner(copy_state(state), copy_array(residual, None), options)
+        return ProvisionalMixture(runner, self.scaler, self.totals.copy())
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """All that shapes what comes next, by name."""
+        return {
+            "warmup.totals": self.totals,
+            **{f"warmup.{name}": array for name, array in self.scaler._asdict().items()},
+            **state_arrays(self.runner.state, "warmup.interim"),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, AnyArray], runner: Runner, encoder: Encoder) -> ProvisionalMixture:
+        """The inverse of `arrays`, of which the runner was restored.
+
+        Raises:
+            CheckpointError: an array is missing, has another shape, or holds what it cannot.
+        """
+        scaler = restored_scaler(arrays, "warmup", len(encoder.feature_names), encoder.n_outputs)
+        return cls(runner, scaler, array_of(arrays, "warmup.totals", "float64", (2,)).copy())
+
+
+def in_units(scores: mm.Scores, scaler: Scaler) -> mm.Scores:
+    """Scores in the target's own units."""
+    center, scale = scaler.target_center, scaler.target_scale
+    trace = scores.trace
+    if len(trace.shares):
+        trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
+    return mm.Scores(scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace)

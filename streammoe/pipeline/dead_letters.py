@@ -1,0 +1,79 @@
+"""Rejected records, kept in a file for inspection and replay."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable
+
+from streammoe.persistence.append_log import AppendLog
+from streammoe.ports import DeadLetter
+
+
+class DeadLetterFile:
+    """Appends refused records to a file of JSON lines: place, stage, reason, detail, record, and how to replay it.
+
+    A record that is not UTF-8 is kept as ``record_base64`` instead. `read_letter` reads a line.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._lines = AppendLog(path, "dead_letters.path")
+        self.path = self._lines.path
+
+    def write(self, letters: list[DeadLetter]) -> None:
+        """Append these letters; durable after `flush`."""
+        for letter in letters:
+            entry = {name: value for name, value in letter._asdict().items() if value is not None}
+            try:
+                entry["record"] = letter.record.decode()
+            except UnicodeDecodeError:
+                del entry["record"]
+                entry["record_base64"] = base64.b64encode(letter.record).decode()
+            self._lines.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+
+    @property
+    def overdue(self) -> bool:
+        """See `DeadLetterSink.overdue`."""
+        return self._lines.overdue
+
+    def flush(self) -> None:
+        """Return only when everything written is on disk.
+
+        Raises:
+            CheckpointError: it cannot be written; a checkpoint must not pass over records that are kept nowhere. It is
+                a `RetriableCheckpointError` where the same letters can be flushed later.
+        """
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        """See `DeadLetterSink`."""
+        return self._lines.begin_flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._lines.close()
+
+
+_REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detail": str}
+_OPTIONAL: dict[str, type] = {"format": str, "columns": list, "run": str, "events": int}
+
+
+def read_letter(line: bytes) -> DeadLetter | None:
+    """A line of a `DeadLetterFile`, or ``None`` if it is none: half a line, or something else altogether."""
+    try:
+        entry = json.loads(line)
+        record = (
+            entry["record"].encode() if "record" in entry else base64.b64decode(entry["record_base64"], validate=True)
+        )
+        values = {name: entry[name] for name in _REQUIRED}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    values |= {name: entry[name] for name in _OPTIONAL if entry.get(name) is not None}
+    if not all(isinstance(value, (_REQUIRED | _OPTIONAL)[name]) for name, value in values.items()):
+        return None
+    if "columns" in values:
+        values["columns"] = tuple(values["columns"])
+        if not all(isinstance(column, str) for column in values["columns"]):
+            return None
+    return DeadLetter(record=record, **values)

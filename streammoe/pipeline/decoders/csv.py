@@ -1,0 +1,214 @@
+"""Comma-separated values (RFC 4180, and quotes as plain characters inside unquoted fields)."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Collection
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+from streammoe.errors import InvalidEvent, SourceError
+from streammoe.pipeline.decoders import (
+    Decoded,
+    Sheet,
+    Values,
+    Wanted,
+    growing_runs,
+    is_utf8,
+    malformed,
+    readable,
+    require_targets,
+    text_of,
+)
+from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
+from streammoe.pipeline.decoders.values import BOOLEANS
+from streammoe.ports import Batch
+from streammoe.types import AnyArray, IntArray
+
+_FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",\r\n][^,\r\n]*|))(,|\Z)')
+_LOOKED_AT = 4  # records that say which columns hold booleans,
+_LOOKED_AT_MOST = 32  # or more while a column has been empty
+_FEW = 256  # so few records are taken one by one rather than halved again
+_TRUE, _FALSE = ([form(text) for form in (str.lower, str.title, str.upper)] for text in sorted(BOOLEANS, reverse=True))
+
+
+class CsvDecoder:
+    """Decodes records whose column names the batch holds."""
+
+    def names(self, batch: Batch, i: int) -> Values:
+        record = text_of(readable(batch, i))
+        if record.startswith("\ufeff"):
+            raise malformed(record, "must not begin with a byte order mark, which belongs to the beginning of a stream")
+        fields = _fields(record)
+        columns = _columns(batch)
+        if len(fields) != len(columns):
+            raise malformed(record, f"has {len(fields)} values; it must have one for each of {len(columns)} columns")
+        return dict(zip(columns, fields, strict=True))
+
+    def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
+        header = _columns(batch)
+        require_targets(batch.origin, header, wanted)
+        sheet = Sheet(len(batch), wanted)
+        new: tuple[str, ...] = ()
+        if ignore is not None:
+            new = tuple(sorted(set(header).difference(ignore, (slot.name for slot in sheet.slots))))
+        runs = list(growing_runs(len(batch)))[::-1] if new else [(0, len(batch))]
+        while runs and sheet.new is None:
+            start, stop = runs.pop()
+            if self._fill(sheet, batch, start, stop, new):
+                continue
+            if stop - start > _FEW:
+                # Halving keeps the rare bad record from slowing down thousands of good ones.
+                middle = (start + stop) // 2
+                runs += [(middle, stop), (start, middle)]
+                continue
+            for i in range(start, stop):
+                try:
+                    values = self.names(batch, i)
+                    sheet.put(i, values, text=True)
+                    if held := sheet.check_new(i, {name: values[name] for name in new}, text=True):
+                        sheet.new = (i, held)
+                        break
+                except InvalidEvent as error:
+                    sheet.reject(i, error)
+        return sheet.finish()
+
+    def _fill(self, sheet: Sheet, batch: Batch, start: int, stop: int, new: tuple[str, ...]) -> bool:
+        """Takes records `start` to `stop` by Arrow's parser; false if the exact path must decide."""
+        base = int(batch.ends[start - 1]) if start else 0
+        ends = batch.ends[start:stop] - base
+        block = batch.block[base : base + int(ends[-1])] if ends.size else b""
+        header = _columns(batch)
+        # Arrow gets numbers as names: those of the header may be empty, double or meant for something else.
+        where = {name: str(j) for j, name in enumerate(header)}
+        numbers = {name for name, kind in sheet.slots if kind == "number" and name in where}
+        booleans = self._booleans(batch, start, stop, numbers)
+        types = {where[name]: pa.string() for name in new}
+        for name, kind in sheet.slots:
+            if name in where:
+                number = pa.bool_() if name in booleans else pa.float64()
+                expected = number if kind == "number" else pa.string()
+                if types.setdefault(where[name], expected) != expected:
+                    return False  # one column as two things
+        if not types or not _plain(block, ends):
+            return False
+        try:
+            table = csv.read_csv(
+                pa.BufferReader(block),
+                read_options=csv.ReadOptions(
+                    use_threads=False, block_size=len(block) + 1, column_names=[str(j) for j in range(len(header))]
+                ),
+                parse_options=csv.ParseOptions(newlines_in_values=b'"' in block),
+                convert_options=csv.ConvertOptions(
+                    check_utf8=False,
+                    column_types=types,
+                    include_columns=sorted(types),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                    true_values=_TRUE,
+                    false_values=_FALSE,
+                ),
+            )
+        except pa.ArrowException:  # also an interrupt, which Arrow hands on to Python before it raises
+            return False
+        if len(table) != stop - start:
+            return False
+        # Numbers first: what is refused below must have no earlier reason.
+        for j, (name, kind) in enumerate(sheet.slots):
+            if kind == "number" and name in where:
+                column = table[where[name]]
+                if name in booleans:
+                    column = column.cast(pa.float64())
+                values = floats_of(column.combine_chunks())
+                sheet.numbers[start:stop, j] = values
+                if len(values) - np.count_nonzero(np.isfinite(values)) != column.null_count:
+                    return False
+        for j, (name, kind) in enumerate(sheet.slots):
+            if kind == "text" and name in where:
+                texts, doubtful = texts_of(table[where[name]].combine_chunks())
+                if doubtful.any():
+                    return False
+                sheet.texts[j][start:stop] = texts
+            elif kind == "time" and name in where:
+                seconds = times_of(table[where[name]].combine_chunks())
+                if seconds is None:
+                    sheet.put_column(j, range(start, stop), table[where[name]].to_numpy().tolist(), text=True)
+                else:
+                    sheet.numbers[start:stop, j] = seconds
+        sheet.judge(start, stop)
+        holds = np.zeros(stop - start, np.bool_)
+        for name in new:
+            if table[where[name]].null_count < len(table):
+                holds |= valid_of(table[where[name]].combine_chunks())
+
+        def read(i: int) -> Values:
+            values = self.names(batch, i)
+            return {name: values[name] for name in new}
+
+        sheet.first_new(start, holds, read, text=True)
+        return True
+
+    def _booleans(self, batch: Batch, start: int, stop: int, names: set[str]) -> set[str]:
+        """Which of these columns look as if they held booleans only, judged by the first records."""
+        cells: dict[str, set[str]] = {name: set() for name in names}
+        for i in range(start, min(start + _LOOKED_AT_MOST, stop)):
+            if i >= start + _LOOKED_AT and all(cells.values()):
+                break
+            try:
+                values = self.names(batch, i)
+            except InvalidEvent:
+                break
+            for name, seen in cells.items():
+                if values[name]:
+                    seen.add(str(values[name]).lower())
+        return {name for name, seen in cells.items() if seen and seen <= BOOLEANS.keys()}
+
+
+def _columns(batch: Batch) -> tuple[str, ...]:
+    if batch.columns is None:
+        raise SourceError(f"{batch.origin} gives csv records without column names; its first line must be a header")
+    return batch.columns
+
+
+def _fields(record: str) -> list[str]:
+    if '"' not in record and "\r" not in record and "\n" not in record:
+        return record.split(",")
+    fields = []
+    start = 0
+    while match := _FIELD.match(record, start):
+        quoted, plain, separator = match.groups()
+        fields.append(plain if quoted is None else quoted.replace('""', '"'))
+        if not separator:
+            return fields
+        start = match.end()
+    raise malformed(record, f"must pair its quotes and hold line ends only inside them, and does not from {start} on")
+
+
+def _plain(block: bytes, ends: IntArray) -> bool:
+    """Whether every csv reader sees the same records and fields in `block`.
+
+    Records end where lines end outside quotes; quotes only surround whole fields or are doubled inside of them.
+    """
+    lone_returns = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
+    has_mark = codecs.BOM_UTF8 in block and (block.startswith(codecs.BOM_UTF8) or b"\n" + codecs.BOM_UTF8 in block)
+    if lone_returns or has_mark or not is_utf8(block):
+        return False
+    octets = np.frombuffer(block, np.uint8)
+    lines = np.flatnonzero(octets == ord("\n")) + 1
+    if b'"' in block:
+        quotes = np.flatnonzero(octets == ord('"'))
+        framed = np.frombuffer(b"\n" + block + b"\n", np.uint8)
+        before, after = framed[quotes[0::2]], framed[quotes[1::2] + 2]
+        if not (_among(before, b',\n"') and _among(after, b',\r\n"') and len(quotes) % 2 == 0):
+            return False
+        lines = lines[np.searchsorted(quotes, lines) % 2 == 0]
+    if not block.endswith(b"\n"):
+        lines = np.append(lines, len(block))
+    return np.array_equal(lines, ends)
+
+
+def _among(octets: AnyArray, accepted: bytes) -> bool:
+    return bool(np.isin(octets, np.frombuffer(accepted, np.uint8)).all())

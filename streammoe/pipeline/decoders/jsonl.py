@@ -1,0 +1,182 @@
+"""JSON objects, one a record (RFC 8259; of a key that comes twice the last value counts)."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from streammoe.errors import InvalidEvent
+from streammoe.pipeline.decoders import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, readable, text_of
+from streammoe.pipeline.decoders.arrow import times_of
+from streammoe.pipeline.decoders.values import LONGEST_TEXT, Kind, TooLarge
+from streammoe.ports import Batch
+from streammoe.types import FloatArray
+
+_DEPTH = 100  # a fixed limit, well below the interpreter's: what is refused must not depend on the caller's stack
+_BETWEEN_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^"\[\]{}]+', re.DOTALL)
+
+
+class JsonlDecoder:
+    """Decodes objects of numbers, booleans, texts and nulls; fields that are not wanted may hold anything."""
+
+    def names(self, batch: Batch, i: int) -> Values:
+        return object_of(readable(batch, i))
+
+    def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
+        sheet = Sheet(len(batch), wanted)
+        known = None if ignore is None else frozenset(ignore).union(slot.name for slot in sheet.slots)
+        nulls: frozenset[str] = frozenset()
+        read = _reader(sheet.slots, known, nulls)
+        ascii_only = batch.block.isascii()
+        rows: list[Sequence[Any]] = []
+        taken: list[int] = []
+        # One record at a time: a parser of whole blocks also takes two objects in a line, or one across two lines.
+        for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
+            record = batch.block[start:stop]
+            if is_for_parser(record, ascii_only=ascii_only):
+                try:
+                    rows.append(read(record))
+                    taken.append(i)
+                    continue
+                except msgspec.MsgspecError:
+                    pass  # the exact path says why, or accepts it
+            try:
+                values = self.names(batch, i)
+                sheet.put(i, values, text=False)
+                if known is not None and not values.keys() <= known:
+                    new = {name: value for name, value in values.items() if name not in known}
+                    if held := sheet.check_new(i, new, text=False):
+                        sheet.new = (i, held)
+                        break
+                    if not new.keys() <= nulls and len(nulls) < _MOST_NULLS:
+                        nulls = nulls.union(new)
+                        read = _reader(sheet.slots, known, nulls)
+            except InvalidEvent as error:
+                sheet.reject(i, error)
+        _take(sheet, range(len(rows)) if len(rows) == len(batch) else taken, rows)
+        return sheet.finish()
+
+
+def object_of(record: bytes) -> Values:
+    """A record, without its line end, as names and raw values: the exact path.
+
+    Raises:
+        InvalidEvent: it is ``malformed``.
+    """
+    text = text_of(record)
+    if _depth(text) > _DEPTH:
+        raise malformed(text, f"must not be nested deeper than {_DEPTH} levels")
+    try:
+        value = _JSON.decode(text)
+    except json.JSONDecodeError as error:
+        raise malformed(text, f"must be JSON, and is not at character {error.pos}: {error.msg}") from None
+    if not isinstance(value, dict):
+        raise malformed(text, "must be a JSON object")
+    return value
+
+
+def is_for_parser(record: bytes, *, ascii_only: bool = False) -> bool:
+    """Whether a compiled parser may judge a record: it leaves out both checks for what it skips."""
+    return _brackets(record) <= _DEPTH and (ascii_only or is_utf8(record))
+
+
+def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> None:
+    """Takes what the fast path found in these records."""
+    at = slice(0, len(rows)) if isinstance(records, range) else records
+    if all(slot.kind == "number" for slot in sheet.slots):
+        sheet.numbers[at] = np.array(rows, np.float64).reshape(len(rows), len(sheet.slots))
+    else:
+        for j, (slot, column) in enumerate(zip(sheet.slots, zip(*rows, strict=True), strict=False)):
+            seconds = _times(column) if slot.kind == "time" else None
+            if slot.kind == "number":
+                sheet.numbers[at, j] = np.array(column, np.float64)
+            elif seconds is not None:
+                sheet.numbers[at, j] = seconds
+            else:
+                sheet.put_column(j, records, column, text=False)
+    sheet.judge(0, len(sheet.numbers))
+
+
+def _times(column: Sequence[Any]) -> FloatArray | None:
+    if any(value is not None and value.__class__ is not str for value in column):
+        return None
+    return times_of(pa.array(column, pa.string()))
+
+
+def _integer(literal: str) -> object:
+    return int(literal) if math.isfinite(float(literal)) else TooLarge(literal)
+
+
+def _float(literal: str) -> object:
+    value = float(literal)
+    return value if math.isfinite(value) else TooLarge(literal)
+
+
+_JSON = json.JSONDecoder(parse_int=_integer, parse_float=_float)
+
+
+def _brackets(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
+
+
+def _depth(record: str) -> int:
+    """How deep a parser would descend."""
+    if record.count("[") + record.count("{") <= _DEPTH:
+        return 0
+    brackets = _BETWEEN_BRACKETS.sub("", record)
+    return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
+
+
+_TYPES: dict[Kind, Any] = {
+    "number": float | bool | None,
+    "time": float | str | None,
+    "text": Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None,
+}
+_MOST_NULLS = 64  # names that have been null only; a parser is compiled for each new one
+
+
+@lru_cache(maxsize=64)
+def _reader(
+    slots: tuple[Slot, ...], known: frozenset[str] | None, nulls: frozenset[str]
+) -> Callable[[bytes], tuple[Any, ...]]:
+    """A compiled parser from a record to the values of `slots`.
+
+    Args:
+        slots: what to take.
+        known: if given, a record with other names is refused, unless they
+        nulls: are listed here, and null.
+    """
+    others = {} if known is None else dict.fromkeys(known, msgspec.Raw) | dict.fromkeys(nulls, None)
+    taken = {slot.name for slot in slots}
+    named = [(slot.name, _TYPES[slot.kind]) for slot in slots]
+    named += [(name, others[name]) for name in sorted(others) if name not in taken and _is_plain(name)]
+    try:
+        record_type = msgspec.defstruct(
+            "Record",
+            [(f"f{j}", expected, None) for j, (_, expected) in enumerate(named)],
+            rename={f"f{j}": name for j, (name, _) in enumerate(named)},
+            forbid_unknown_fields=known is not None,
+        )
+    except ValueError:  # a name twice, or one that needs escapes in JSON
+        return _refuse
+    decode, astuple = msgspec.json.Decoder(record_type).decode, msgspec.structs.astuple
+    if len(named) == len(slots):
+        return lambda record: astuple(decode(record))
+    return lambda record: astuple(decode(record))[: len(slots)]
+
+
+def _is_plain(name: str) -> bool:
+    return json.dumps(name, ensure_ascii=False) == f'"{name}"'
+
+
+def _refuse(record: bytes) -> tuple[Any, ...]:
+    raise msgspec.ValidationError(record)

@@ -1,0 +1,434 @@
+"""The way of an event: decode, validate, predict, score, learn. Here it stands on one screen."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.errors import ConfigError, InvalidEvent, SourceError
+from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
+from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, to_row
+from streammoe.pipeline.decoders.values import some_of
+from streammoe.pipeline.predictions import mixture_intervals
+from streammoe.pipeline.scores import Scores
+from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
+from streammoe.types import BoolArray, FloatArray
+
+LOGGER = logging.getLogger("streammoe.pipeline")
+MOST_TOLD = 100
+"""Fields that are told to be ignored; a producer that makes up names must fill neither memory nor log."""
+
+
+class Schema(NamedTuple):
+    """Which fields of a record mean what."""
+
+    targets: tuple[str, ...]
+    features: tuple[str, ...] | None = None
+    """``None``: every field of the first good record that means nothing else."""
+    ignore: tuple[str, ...] = ()
+    weight: str | None = None
+    categorical: frozenset[str] = frozenset()
+    timestamps: frozenset[str] = frozenset()
+    late_columns: bool = False
+    max_columns: int = 256
+    """Fields that there may be where records name them: of a first one with more nothing is learned, and late ones join
+    up to so many."""
+
+    @property
+    def others(self) -> set[str]:
+        """Fields that are never features."""
+        return {*self.targets, *self.ignore, *((self.weight,) if self.weight else ())}
+
+
+class Processed(NamedTuple):
+    """What became of a batch."""
+
+    outcomes: Counter[str]
+    """Events by outcome: learned, predicted_only, rejected, skipped, and expired where labels are joined."""
+    reasons: Counter[str]
+    """Refused records by reason."""
+    letters: list[DeadLetter]
+    bad: BoolArray
+    """(n,) which records were refused."""
+    losses: FloatArray
+    """Prequential losses of the learned events, in order."""
+
+
+class PredictionWriter(NamedTuple):
+    """Where predictions go, and what they hold."""
+
+    sink: PredictionSink
+    interval: float
+    """Probability of the interval; 0 leaves it out."""
+    gate: bool
+
+
+class Pipeline:
+    """Takes batches in order and teaches them to a model; owns nothing but the scores."""
+
+    def __init__(
+        self,
+        model: MixtureOfExperts,
+        schema: Schema,
+        scores: Scores,
+        predictions: PredictionWriter | None = None,
+        *,
+        is_given: bool = False,
+    ) -> None:
+        self.model = model
+        self._is_given = is_given
+        """Whether the model's columns came from elsewhere, and no record has shown yet that it has them."""
+        self.schema = schema
+        self.scores = scores
+        self.predictions = predictions
+        self._unknown: set[str] = set()
+
+    def process(self, batch: Batch) -> Processed:
+        """Learn a batch, strictly in order; one without records has nothing but what it skipped.
+
+        Raises:
+            ConfigError: the records hold none of the columns of a model that was fitted elsewhere.
+        """
+        if batch.too_long:
+            return _refused_whole(batch)
+        ledger = _Ledger(batch)
+        if not len(batch):
+            return ledger.closed()
+        if self._is_given:
+            self._compare_columns(batch)
+        rest = batch if self.model.fields else self._find_columns(batch, ledger)
+        ignored = self.schema.others if self._takes_columns() else None
+        while True:
+            decoded = decoder(batch.format).decode(rest, self._wanted(self.model.fields), ignored)
+            self._learn(rest, decoded, ledger)
+            if decoded.first_new is None:
+                break
+            at, values = decoded.first_new
+            self._learn_wider(rest, at, values, ledger)
+            rest = rest.tail(at + 1)
+            if not self._takes_columns():
+                LOGGER.warning(
+                    "%s: there are %d columns now, as many as schema.max_columns allows; later ones are ignored",
+                    batch.origin,
+                    len(self.model.fields),
+                )
+                ignored = None
+        if ignored is None:
+            self._notice_unknown(batch)
+        return ledger.closed()
+
+    def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> None:
+        """Learn what was decoded of a batch that ends where the ledger's batch does."""
+        first = len(ledger.batch) - len(batch)
+        for i, reason, detail in decoded.rejected:
+            ledger.refuse(first + i, "decode", reason, detail)
+        if not len(decoded.rows):
+            return
+        fields = self.model.fields
+        before = self._before()
+        outcome = self.model.learn_rows(
+            decoded.X,
+            decoded.Y if decoded.labels is None else decoded.labels,
+            decoded.weights,
+            texts={fields[j]: texts for j, texts in decoded.texts.items()},
+            traced=self.predictions is not None,
+        )
+        self._report(ledger, first + decoded.rows, outcome, before, decoded.labels)
+
+    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> None:
+        """Learn the i-th record, which holds values under new names."""
+        names = sorted(values)[: self.schema.max_columns - len(self.model.fields)]
+        fields = [*self.model.fields, *names]
+        decode = decoder(batch.format)
+        row = to_row(decode.names(batch, i), self._wanted(fields), text=_is_text(batch))
+        before = self._before()
+        outcome = self.model.learn_wider(
+            names,
+            np.array([row.x]),
+            self._targets(row),
+            np.array([row.weight]),
+            texts={fields[j]: [text] for j, text in row.texts.items()},
+            traced=self.predictions is not None,
+        )
+        if outcome.learned[0]:
+            LOGGER.info("%s: %s joined the columns", batch.origin, ", ".join(map(repr, names)))
+        labels = [row.label] if self._is_classifier else None
+        at = len(ledger.batch) - len(batch) + i
+        self._report(ledger, np.array([at]), outcome, before, labels)
+
+    def _report(
+        self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _Before, labels: Sequence[str | None] | None
+    ) -> None:
+        """Score events, write their predictions, and count them; `rows` are their places in the ledger's batch."""
+        learned = outcome.learned
+        self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
+        ledger.losses.append(outcome.losses[learned])
+        for at, error in outcome.refused.items():
+            stage = "learn" if error.reason == POISON else "validate"
+            ledger.refuse(int(rows[at]), stage, error.reason, str(error))
+        used = np.ones(len(rows), np.bool_)
+        used[list(outcome.refused)] = False
+        ledger.learned += int(learned.sum())
+        ledger.used += int(used.sum())
+        if self.predictions is not None and used.any():
+            versions = (before.n + np.cumsum(learned) - learned)[used]
+            kept = [int(i) for i in rows[used]]
+            keys = ledger.batch.keys
+            origins = _Origins([ledger.batch.place(i) for i in kept], keys and [keys[i] for i in kept])
+            if labels is None:
+                self._write_numbers(origins, versions, outcome, used)
+            else:
+                targets = [label for label, use in zip(labels, used, strict=True) if use]
+                self._write_labels(origins, versions, outcome, used, targets, before.classes)
+
+    def _write_numbers(self, origins: _Origins, versions: Any, outcome: Outcome, used: BoolArray) -> None:
+        """Rows for those events of `outcome` that were used."""
+        writer = self.predictions
+        assert writer is not None  # noqa: S101 - for the type checker; callers have looked
+        shares, means, variances = (_padded(part, self.model.most_experts) for part in outcome.trace)
+        intervals = None
+        if writer.interval > 0.0:
+            # Experts that there were not yet when the event was predicted have no share; any spread does for them.
+            spread = np.where(variances > 0.0, variances, variances[:, :1])
+            intervals = mixture_intervals(shares, means, spread, writer.interval, self.model.noise)
+        writer.sink.write(
+            Predictions(
+                places=origins.places,
+                keys=origins.keys,
+                versions=versions,
+                predictions=outcome.predictions[used],
+                targets=outcome.targets[used],
+                losses=outcome.losses[used],
+                outputs=self.schema.targets,
+                gate=shares if writer.gate else None,
+                intervals=intervals,
+            )
+        )
+
+    def _write_labels(
+        self,
+        origins: _Origins,
+        versions: Any,
+        outcome: Outcome,
+        used: BoolArray,
+        targets: list[str | None],
+        classes: int,
+    ) -> None:
+        """The same for a classifier that knew so many classes before; a row shows those known when it was predicted."""
+        writer = self.predictions
+        assert writer is not None  # noqa: S101 - same
+        names = [str(label) for label in self.model.output_names]
+        shares = _padded(outcome.trace.shares, self.model.most_experts)
+        met = np.where(outcome.learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
+        known = np.maximum.accumulate(np.concatenate([[classes], met[:-1]]))[used]
+        cuts = [0, *(np.flatnonzero(np.diff(known)) + 1).tolist(), len(known)]
+        for start, stop in pairwise(cuts):
+            M = int(known[start])
+            probabilities = outcome.predictions[used][start:stop, :M]
+            likeliest = [names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start)
+            writer.sink.write(
+                Predictions(
+                    places=origins.places[start:stop],
+                    keys=origins.keys and origins.keys[start:stop],
+                    versions=versions[start:stop],
+                    predictions=likeliest,
+                    targets=targets[start:stop],
+                    losses=outcome.losses[used][start:stop],
+                    outputs=self.schema.targets,
+                    classes=tuple(names[:M]),
+                    probabilities=probabilities,
+                    gate=shares[start:stop] if writer.gate else None,
+                )
+            )
+
+    def _before(self) -> _Before:
+        return _Before(self.model.n, len(self.model.output_names))
+
+    # -- Fields ----------------------------------------------------------------------------------------------------
+
+    def _takes_columns(self) -> bool:
+        """Whether columns that come late still join."""
+        return self.schema.late_columns and len(self.model.fields) < self.schema.max_columns
+
+    @property
+    def _is_classifier(self) -> bool:
+        return isinstance(self.model, MoEClassifier)
+
+    def _wanted(self, fields: Sequence[str]) -> Wanted:
+        """What to take from records whose features are these."""
+        schema = self.schema
+        return Wanted(
+            tuple(fields),
+            () if self._is_classifier else schema.targets,
+            schema.targets[0] if self._is_classifier else None,
+            schema.weight,
+            schema.categorical,
+            schema.timestamps,
+        )
+
+    def _targets(self, row: Row) -> FloatArray | list[str | None]:
+        return [row.label] if self._is_classifier else np.array([row.y])
+
+    def _compare_columns(self, batch: Batch) -> None:
+        """See that the first record that can be read is one of those that the model was fitted to."""
+        for i in range(len(batch)):
+            try:
+                names = decoder(batch.format).names(batch, i).keys()
+            except InvalidEvent:
+                continue
+            self._is_given = False
+            fields = set(self.model.fields)
+            missing = ", ".join(map(repr, sorted(fields - names)))
+            if fields.isdisjoint(names):
+                raise ConfigError(
+                    f"{batch.origin}: holds none of the features of the model to begin with ({missing}) but "
+                    f"{', '.join(map(repr, sorted(names - self.schema.others)))}; rename the columns, or begin anew "
+                    "with another model (--fresh)"
+                )
+            if missing:
+                LOGGER.warning("%s: the model to begin with has features that are missing: %s", batch.origin, missing)
+            return
+
+    def _notice_unknown(self, batch: Batch) -> None:
+        """Say once for each field that it is ignored; one record of a batch is looked at, since all would cost much."""
+        if self.schema.features is not None or len(self._unknown) >= MOST_TOLD:
+            return
+        try:
+            fields = decoder(batch.format).names(batch, 0)
+        except InvalidEvent:
+            return  # it was refused, with its reason
+        unknown = sorted(fields.keys() - {*self.model.fields, *self.schema.others, *self._unknown})
+        if unknown and self.model.fields:
+            self._unknown.update(unknown[:MOST_TOLD])
+            LOGGER.warning(
+                "%s: ignoring %s, which the first good record did not have; schema.late_columns = true takes them up",
+                batch.origin,
+                some_of(unknown),
+            )
+
+    def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
+        """Let the first good record say which columns there are.
+
+        All records before it are refused, and leave no trace in the model; returns what is left of the batch. Looking
+        at one record at a time makes both the same wherever the stream was cut.
+        """
+        if self.schema.features is not None:
+            self.model.set_columns(sorted(self.schema.features))
+            return batch
+        decode = decoder(batch.format)
+        # A header without the target, or with too many columns, is an error; it must come before it shapes the model.
+        decode.decode(batch.tail(len(batch)), self._wanted(()))
+        if batch.columns is not None and (problem := self._too_many(set(batch.columns) - self.schema.others)):
+            raise SourceError(f"{batch.origin} has {problem}")
+        for i in range(len(batch)):
+            stage = "decode"
+            try:
+                values = decode.names(batch, i)
+                columns = sorted(values.keys() - self.schema.others)
+                if problem := self._too_many(columns):
+                    raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
+                row = to_row(values, self._wanted(columns), text=_is_text(batch))
+                stage = "validate"
+                self.model.introduce(columns, np.array([row.x]), self._targets(row))
+            except InvalidEvent as error:
+                ledger.refuse(i, stage, error.reason, str(error))
+            else:
+                return batch.tail(i)
+        return batch.tail(len(batch))
+
+    def _too_many(self, columns: Collection[str]) -> str | None:
+        if len(columns) <= self.schema.max_columns:
+            return None
+        return (
+            f"{len(columns)} columns beside its target, and schema.max_columns allows {self.schema.max_columns}: list "
+            "those to learn from in schema.features, leave others out by schema.ignore, or raise that setting; the "
+            "time that an event takes grows with the square of their number"
+        )
+
+
+class _Origins(NamedTuple):
+    """Where some events came from."""
+
+    places: list[Place]
+    keys: Sequence[bytes | None] | None
+
+
+class _Before(NamedTuple):
+    """The model before it learned."""
+
+    n: int
+    """Events that it had learned."""
+    classes: int
+    """Classes that it had met, if it is a classifier."""
+
+
+class _Ledger:
+    """What becomes of each record of a batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.learned = 0
+        self.used = 0
+        self.losses: list[FloatArray] = []
+        self._letters: dict[int, DeadLetter] = {}
+
+    def refuse(self, i: int, stage: str, reason: str, detail: str) -> None:
+        """The i-th record carries no event that can be learned."""
+        batch = self.batch
+        if i in batch.unreadable:
+            reason, detail, record = batch.unreadable[i]
+            self._letters[i] = DeadLetter(batch.place(i), "decode", reason, detail, record)
+            return
+        written = "jsonl" if batch.table is not None else batch.format  # see `Batch.record`
+        columns = None if batch.table is not None else batch.columns
+        whole = None if batch.too_long else written
+        self._letters[i] = DeadLetter(batch.place(i), stage, reason, detail, batch.record(i), whole, columns)
+
+    def closed(self) -> Processed:
+        """The sums, and the letters in the order of the records, wherever the stream was cut."""
+        refused = sorted(self._letters)
+        letters = [self._letters[i] for i in refused]
+        bad = np.zeros(len(self.batch), dtype=np.bool_)
+        bad[refused] = True
+        outcomes = Counter(
+            learned=self.learned,
+            predicted_only=self.used - self.learned,
+            rejected=len(letters),
+            skipped=self.batch.skipped,
+        )
+        losses = np.concatenate(self.losses) if self.losses else np.zeros(0)
+        return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses)
+
+
+def _padded(values: FloatArray, n_experts: int) -> FloatArray:
+    """What (n, K, …) experts said, with zeros for those that there are only after the warm-up.
+
+    So a row does not depend on whether the batch that it came in has ended the warm-up.
+    """
+    missing = n_experts - values.shape[1]
+    return np.pad(values, [(0, 0), (0, missing), *[(0, 0)] * (values.ndim - 2)]) if missing > 0 else values
+
+
+def _refused_whole(batch: Batch) -> Processed:
+    ledger = _Ledger(batch)
+    detail = f"the record goes on beyond the {len(batch.block)} bytes of source.max_record_bytes; only these are kept"
+    ledger.refuse(0, "decode", "malformed", detail)
+    return ledger.closed()
+
+
+def set_aside(batch: Batch, reason: str, detail: str) -> Processed:
+    """What becomes of a batch of which every record is refused, for a reason that none of them has given."""
+    ledger = _Ledger(batch)
+    for i in range(len(batch)):
+        ledger.refuse(i, "learn", reason, detail)
+    return ledger.closed()
+
+
+def _is_text(batch: Batch) -> bool:
+    """Whether the format writes numbers as text."""
+    return batch.format == "csv"

@@ -1,0 +1,283 @@
+"""Prequential scores: each event is predicted before it is learned, and the losses are averaged in three ways."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from streammoe.checked import array_of, is_count, is_finite_number, require, shown, table_of
+from streammoe.errors import PoisonedModel
+from streammoe.types import FloatArray, IntArray
+
+WINDOW = 10_000
+"""Events of the windowed average."""
+HORIZON = 1_000
+"""Events after which an exponentially weighted one has forgotten all but 1/e."""
+AVERAGES = ("running", "exponential", "window")
+LEAST_PROBABILITY = 1e-15
+"""A class's probability counts as no less in log-losses, so that one surprise does not make them infinite."""
+
+_AT_ONCE = 4096  # events whose class counts are held at once
+
+
+class Average:
+    """Running, exponentially weighted and windowed mean of the same numbers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.exponential = 0.0
+        self.weight = 0.0
+        self.window = np.empty(0)
+
+    def update(self, values: FloatArray) -> None:
+        """Take `values`, (n,), in order."""
+        n = len(values)
+        if n == 0:
+            return
+        self.count += n
+        self.total += float(values.sum())
+        keep = math.exp(-1.0 / HORIZON)
+        fades = keep ** np.arange(n - 1, -1, -1)
+        self.exponential = self.exponential * keep**n + (1.0 - keep) * float(fades @ values)
+        self.weight = self.weight * keep**n + (1.0 - keep) * float(fades.sum())
+        self.window = np.concatenate([self.window, values])[-WINDOW:]
+
+    def is_finite(self) -> bool:
+        """Whether all of it is."""
+        sums = math.isfinite(self.total) and math.isfinite(self.exponential)
+        return sums and bool(np.isfinite(self.window).all())
+
+    def means(self) -> dict[str, float]:
+        """The mean by each of `AVERAGES`; NaN before the first value."""
+        if self.count == 0:
+            return dict.fromkeys(AVERAGES, math.nan)
+        return {
+            "running": self.total / self.count,
+            "exponential": self.exponential / self.weight,
+            "window": float(self.window.mean()),
+        }
+
+
+class Scores(ABC):
+    """Averages by their names, with what a checkpoint keeps of them."""
+
+    averages: dict[str, Average]
+    log_loss: Average
+
+    @abstractmethod
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+        """Take learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
+
+    @abstractmethod
+    def summary(self) -> dict[str, float | None]:
+        """The running means, by name; ``None`` before the first event."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """All but the windows, for the checkpoint.
+
+        Raises:
+            PoisonedModel: an average is not finite.
+        """
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """The windows, for the checkpoint."""
+        return {f"scores.{name}": average.window for name, average in self.averages.items()}
+
+    def _averages_to_json(self) -> dict[str, Any]:
+        poisoned = [name for name, average in self.averages.items() if not average.is_finite()]
+        if poisoned:
+            message = (
+                f"the scores are not finite ({', '.join(poisoned)}), and nothing is saved; go on from what was saved "
+                "before, and report this, please: it is a bug"
+            )
+            raise PoisonedModel(message)
+        return {name: {**vars(average), "window": None} for name, average in self.averages.items()}
+
+    def _restore_averages(self, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
+        for name, average in self.averages.items():
+            held = table_of(found, name)
+            known = vars(average).keys()
+            require(held.keys() == known, f"scores.{name} holds {shown(sorted(held))}, and must hold {sorted(known)}")
+            require(is_count(held["count"]), f"scores.{name} counts {shown(held['count'])} events")
+            # Errors are squares, and of their means the root is taken.
+            least = 0.0 if "squared" in name else -math.inf
+            for part in known - {"count", "window"}:
+                fits = is_finite_number(held[part]) and held[part] >= least
+                require(fits, f"scores.{name} has {shown(held[part])} for its {part}")
+            require(held["weight"] > 0.0 or not held["count"], f"scores.{name} has events and no weight")
+            length = min(held["count"], WINDOW)
+            window = array_of(arrays, f"scores.{name}", "float64", (length,), least=least)
+            vars(average).update(held, window=window)
+
+
+class PrequentialScores(Scores):
+    """Log-loss and squared error of the learner, beside the squared error of predicting the mean so far.
+
+    Args:
+        outputs: how many targets there are. Errors are means over them, and known for each.
+    """
+
+    def __init__(self, outputs: int = 1) -> None:
+        self.outputs = outputs
+        names = ["log_loss", "squared_error", "baseline_squared_error"]
+        if outputs > 1:
+            names += [f"{name}.{q}" for name in names[1:] for q in range(outputs)]
+        self.averages = {name: Average() for name in names}
+        self.log_loss = self.averages["log_loss"]
+        self.squared_error = self.averages["squared_error"]
+        self.baseline_squared_error = self.averages["baseline_squared_error"]
+        self._targets = 0
+        self._target_sums = np.zeros(outputs)
+
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+        if len(losses) == 0:
+            return
+        sums = self._target_sums + np.concatenate([np.zeros((1, self.outputs)), np.cumsum(Y, axis=0)])
+        counts = self._targets + np.arange(len(Y))
+        baseline = sums[:-1] / np.maximum(counts, 1)[:, None]
+        self._target_sums = sums[-1]
+        self._targets += len(Y)
+        self.log_loss.update(losses)
+        for name, errors in (("squared_error", Y - predictions), ("baseline_squared_error", Y - baseline)):
+            squares = errors**2
+            self.averages[name].update(squares.mean(axis=1))
+            for q in range(self.outputs if self.outputs > 1 else 0):
+                self.averages[f"{name}.{q}"].update(squares[:, q])
+
+    def summary(self) -> dict[str, float | None]:
+        known = self.log_loss.count > 0
+        values = {
+            "rmse": self.rmse()["running"],
+            "log_loss": self.log_loss.means()["running"],
+            "baseline_rmse": self.baseline_rmse()["running"],
+        }
+        return {name: value if known else None for name, value in values.items()}
+
+    def rmse(self, output: int | None = None) -> dict[str, float]:
+        """Root mean squared error by each of `AVERAGES`, over all outputs or of one."""
+        return self._root("squared_error", output)
+
+    def baseline_rmse(self, output: int | None = None) -> dict[str, float]:
+        """The same for the running-mean predictor."""
+        return self._root("baseline_squared_error", output)
+
+    def _root(self, name: str, output: int | None) -> dict[str, float]:
+        average = self.averages[name if output is None or self.outputs == 1 else f"{name}.{output}"]
+        return {name: math.sqrt(value) for name, value in average.means().items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the windows, for the checkpoint."""
+        return {"targets": self._targets, "target_sums": self._target_sums.tolist(), **self._averages_to_json()}
+
+    @classmethod
+    def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
+        """The inverse of `to_json` and `arrays`.
+
+        Raises:
+            CheckpointError: they hold what no scores can; `streammoe.checked` says the same of other errors.
+        """
+        # Before there could be several outputs there was one sum.
+        sums = found["target_sums"] if "target_sums" in found else [found["target_sum"]]
+        sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(found["targets"])
+        require(sound, f"scores has the sums {shown(sums)} of {shown(found['targets'])} targets")
+        scores = cls(len(sums))
+        scores._targets = found["targets"]
+        scores._target_sums = np.array(sums)
+        scores._restore_averages(found, arrays)
+        return scores
+
+
+class ClassificationScores(Scores):
+    """Log-loss and accuracy of the learner, beside those of a predictor that only counts classes.
+
+    That one names the most frequent class so far (of equals the first one), and gives a class that came c times in N
+    events, with M classes seen, the probability (c + 1) / (N + M + 1): one share is kept for a class not seen yet.
+    """
+
+    def __init__(self) -> None:
+        names = ("log_loss", "hits", "baseline_log_loss", "baseline_hits")
+        self.averages = {name: Average() for name in names}
+        self.log_loss = self.averages["log_loss"]
+        self.baseline_log_loss = self.averages["baseline_log_loss"]
+        self._counts = np.zeros(0, np.int64)
+
+    @property
+    def classes(self) -> int:
+        """How many classes have been counted."""
+        return len(self._counts)
+
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+        """Take learned events in order.
+
+        Args:
+            losses: (n,) −log of the probability of each event's class, as the model gave it; a class that was not
+                known when its event was predicted was rare to it, not impossible.
+            predictions: (n, M) probabilities before the event was learned. M may have grown since the last call.
+            Y: (n, 1) index of each event's class, in the order in which classes became known.
+        """
+        n = len(losses)
+        if n == 0:
+            return
+        classes = Y[:, 0].astype(np.int64)
+        given = predictions[np.arange(n), classes]
+        best = predictions.argmax(axis=1)
+        self.log_loss.update(np.minimum(losses, -math.log(LEAST_PROBABILITY)))
+        self.averages["hits"].update(((best == classes) & (given > 0.0)).astype(np.float64))
+        for start in range(0, n, _AT_ONCE):
+            self._update_baseline(classes[start : start + _AT_ONCE])
+
+    def _update_baseline(self, classes: IntArray) -> None:
+        n, M = len(classes), max(len(self._counts), int(classes.max()) + 1)
+        counts = np.zeros((n + 1, M), np.int64)
+        counts[0, : len(self._counts)] = self._counts
+        counts[np.arange(1, n + 1), classes] = 1
+        np.cumsum(counts, axis=0, out=counts)
+        before, self._counts = counts[:-1], counts[-1].copy()
+        seen = before.sum(axis=1)
+        own = before[np.arange(n), classes]
+        probabilities = (own + 1) / (seen + np.count_nonzero(before, axis=1) + 1)
+        self.baseline_log_loss.update(-np.log(probabilities))
+        # Nothing was known before the first event, so nothing is hit.
+        self.averages["baseline_hits"].update(((before.argmax(axis=1) == classes) & (seen > 0)).astype(np.float64))
+
+    def summary(self) -> dict[str, float | None]:
+        known = self.log_loss.count > 0
+        values = {
+            "accuracy": self.accuracy()["running"],
+            "log_loss": self.log_loss.means()["running"],
+            "baseline_accuracy": self.baseline_accuracy()["running"],
+        }
+        return {name: value if known else None for name, value in values.items()}
+
+    def accuracy(self) -> dict[str, float]:
+        """Part of the events whose most probable class was theirs, by each of `AVERAGES`."""
+        return self.averages["hits"].means()
+
+    def baseline_accuracy(self) -> dict[str, float]:
+        """The same for the most frequent class so far."""
+        return self.averages["baseline_hits"].means()
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the windows, for the checkpoint."""
+        return {"counts": self._counts.tolist(), **self._averages_to_json()}
+
+    @classmethod
+    def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> ClassificationScores:
+        """The inverse of `to_json` and `arrays`.
+
+        Raises:
+            CheckpointError: they hold what no scores can; `streammoe.checked` says the same of other errors.
+        """
+        scores = cls()
+        counts = found["counts"]
+        sound = isinstance(counts, list) and all(map(is_count, counts))
+        require(sound, f"scores counts {shown(counts)} events of each class")
+        scores._counts = np.array(counts, np.int64)
+        scores._restore_averages(found, arrays)
+        return scores

@@ -1,0 +1,76 @@
+"""Records of several partitions come in an order that depends on nothing but the log."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streammoe_connectors.kafka.merge import merge
+
+LOGS = st.lists(st.lists(st.integers(0, 6), max_size=12), min_size=1, max_size=4)
+
+
+def arrays(lists):
+    return [np.array(own, np.int64) for own in lists]
+
+
+def heads(logs):
+    """One record after the other: that with the smallest time at the head of its partition, of the first partition."""
+    at, found = [0] * len(logs), []
+    while waiting := [(own[at[i]], i) for i, own in enumerate(logs) if at[i] < len(own)]:
+        _, i = min(waiting)
+        found.append((i, at[i]))
+        at[i] += 1
+    return found
+
+
+def taken(merged, at):
+    """Names of the records in `merged`, which moves the heads on."""
+    names = [(i, at[i] + k) for i, count in enumerate(merged.counts) for k in range(count)]
+    for i, count in enumerate(merged.counts):
+        at[i] += count
+    return [names[k] for k in merged.order]
+
+
+@given(LOGS, st.data())
+def test_the_order_is_that_of_heads_however_records_arrive_and_wherever_reading_is_taken_up_again(logs, data):
+    at = [0] * len(logs)
+    found = []
+    arrived = list(at)
+    while len(found) < sum(map(len, logs)):
+        if data.draw(st.booleans(), label="restart"):
+            arrived = list(at)  # a restart has nothing but the positions of what was given
+        for i, own in enumerate(logs):
+            arrived[i] = data.draw(st.integers(max(arrived[i], at[i]), len(own)), label="arrived")
+        if data.draw(st.integers(0, 3)) == 0:
+            arrived = [len(own) for own in logs]
+        times = arrays(own[at[i] : arrived[i]] for i, own in enumerate(logs))
+        holds = [arrived[i] < len(own) for i, own in enumerate(logs)]
+        merged = merge(times, holds, data.draw(st.integers(1, 9), label="most"))
+        found += taken(merged, at)
+    assert found == heads(logs)
+
+
+def test_nothing_comes_while_a_partition_with_more_is_awaited():
+    assert merge(arrays([[1, 2], []]), [True, True], 9).counts == [0, 0]
+
+
+def test_one_at_its_end_is_not_awaited():
+    merged = merge(arrays([[1, 2], []]), [False, False], 9)
+    assert (merged.counts, merged.order.tolist()) == ([2, 0], [0, 1])
+
+
+def test_of_equal_times_the_first_partition_comes_first():
+    merged = merge(arrays([[5, 5], [5]]), [False, False], 9)
+    assert merged.order.tolist() == [0, 1, 2]
+
+
+def test_what_follows_the_last_one_at_hand_may_have_its_time():
+    assert merge(arrays([[5], [5, 5]]), [True, True], 9).counts == [1, 0]
+    assert merge(arrays([[4, 5], [5]]), [False, True], 9).counts == [2, 1]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_more_come_than_are_wanted(most):
+    merged = merge(arrays([[1, 3], [2, 4]]), [False, False], most)
+    assert merged.order.size == most == sum(merged.counts)

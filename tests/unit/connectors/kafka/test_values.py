@@ -1,0 +1,294 @@
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from streammoe.errors import ConfigError
+from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe_connectors.kafka.values import ValueSettings
+from tests.unit.connectors.kafka_records import batch_of, numbers, outcomes, record, values_of
+
+WANTED = Wanted(("x",), ("y",))
+WITH_TEXTS = Wanted(("x", "key", "city"), ("y",), categorical=frozenset({"key", "city"}))
+GOOD = b'{"x":1,"y":2}'
+HOSTILE_JSON = [
+    b"",
+    b" ",
+    b"\n\n",
+    b"\0",
+    b"\xef\xbb\xbf" + GOOD,
+    b"\xff\xfe",
+    b"{",
+    b"{}",
+    b"{ \n}",
+    b"{}{}",
+    b"{,}",
+    b'{"x":1,"y"',
+    GOOD + GOOD,
+    GOOD + b"\n" + GOOD,
+    b'"' + GOOD,
+    b'{"x":"a\nb","y":1}',
+    b'{"x":1,"y":2,"z":"\0"}',
+    b"[1]",
+    b"null",
+    b"NaN",
+    b'{"x":NaN,"y":1}',
+    b"[" * 200,
+    b'{"a":' * 101 + b"1" + b"}" * 101,
+]
+HOSTILE_CSV = [
+    b"",
+    b"1",
+    b"1,2\n3,4",
+    b'"1\n2",3',
+    b'"1,2',
+    b'1",2',
+    b'1,2"',
+    b'"',
+    b'""',
+    b'","',
+    b"1\r2,3",
+    b"1\0,2",
+    b"\xff,2",
+    b"\xef\xbb\xbf1,2",
+    b"1,2,3",
+    b"\n1,2",
+    b"nan,1",
+]
+
+
+# --- the block --------------------------------------------------------------------------------------------------------
+
+
+def test_plain_values_stand_in_the_block_as_they_are():
+    block = values_of().block([record(b'{"x":1}'), record(b'{\n"x": 2}\n'), record(b"")])
+    assert block == (b'{"x":1}\n{\n"x": 2}\n\n\n', pytest.approx([8, 19, 20]), {})
+    assert block.ends.dtype == np.int64
+
+
+def test_no_records_are_an_empty_block():
+    block = values_of().block([])
+    assert (block.block, block.ends.tolist(), block.refused) == (b"", [], {})
+
+
+def test_line_ends_of_values_do_not_split_or_join_them():
+    pretty = json.dumps({"x": 1, "y": 2}, indent=2).replace("\n", "\r\n").encode() + b"\r\n"
+    assert numbers(values_of(), [record(GOOD), record(pretty), record(GOOD + b"\n")], "x") == [[1], [1], [1]]
+    csv = values_of(format="csv", columns=["x", "y"])
+    given = [record(b"1,2\r\n"), record(b'"1\n",2'), record(b"1,2\n"), record(b"3,4\n5,6"), record(b"7,8")]
+    assert numbers(csv, given, "x") == [[1], "wrong_type", [1], "malformed", [7]]
+    assert batch_of(csv, given).record(3) == b"3,4\n5,6"
+
+
+def test_quoted_lines_of_csv_are_one_value():
+    csv = values_of(format="csv", columns=["x", "city", "y"])
+    decoded = decoder("csv").decode(batch_of(csv, [record(b'1,"a\nb",2')]), WITH_TEXTS)
+    assert decoded.texts[2] == ["a\nb"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "good", "hostile"),
+    [({}, GOOD, HOSTILE_JSON), ({"format": "csv", "columns": ["x", "y"]}, b"1,2", HOSTILE_CSV)],
+    ids=["jsonl", "csv"],
+)
+@pytest.mark.parametrize("fields", [{}, {"key_field": "key"}], ids=["plain", "key"])
+def test_a_bad_value_spoils_no_neighbour(settings, good, hostile, fields):
+    values = values_of(**settings, **fields)
+    for value in hostile:
+        given = [record(octets, key=b"k,\n") for octets in [good, value, good, value, value, good]]
+        together = outcomes(values, given, WITH_TEXTS)
+        for i, single in enumerate(given):
+            assert together[i] == outcomes(values, [single], WITH_TEXTS)[0], value
+        assert not isinstance(together[0], str)
+
+
+cells = st.sampled_from([b"1", b"2.5", b"", b'"3"', b'"', b"a", b"\n", b"\r\n", b",", b"\xff", b"\0", b'"a,\nb"'])
+lines = st.lists(cells, max_size=6).map(b"".join) | st.lists(cells, max_size=3).map(b",".join)
+tokens = st.sampled_from(
+    [b"{", b"}", b'"x"', b'"y"', b":", b",", b"1", b"-2e3", b"NaN", b"\n", b'"', b"[", b"\\", b"\xc3"]
+)
+objects = st.fixed_dictionaries({"x": st.floats(allow_nan=False, allow_infinity=False), "y": st.integers(-9, 9)}).map(
+    lambda value: json.dumps(value, indent=1).encode()
+)
+texts = st.lists(tokens, max_size=8).map(b"".join) | objects | st.sampled_from(HOSTILE_JSON)
+keys = st.none() | st.sampled_from([b"", b"k", b'"', b'a"b,c\n', b"\xff", b"\0", "ü€😀".encode()])
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+@given(data=st.data())
+def test_what_becomes_of_a_value_does_not_depend_on_its_neighbours(format, data):
+    settings = {"format": format, "key_field": "key", "columns": ["x", "y"] if format == "csv" else None}
+    values = values_of(**settings)
+    given = data.draw(st.lists(st.tuples(lines if format == "csv" else texts, keys), min_size=1, max_size=8))
+    records = [record(value, key=key) for value, key in given]
+    block = values.block(records)
+    assert block.ends.tolist() == sorted(set(block.ends.tolist()))
+    assert block.ends[-1] == len(block.block)
+    together = outcomes(values, records, WITH_TEXTS)
+    assert together == {i: outcomes(values, [single], WITH_TEXTS)[0] for i, single in enumerate(records)}
+
+
+# --- what stands beside the value -------------------------------------------------------------------------------------
+
+
+def only_value(values, one):
+    block = values.block([one])
+    assert block.refused == {}
+    return block.block[:-1]
+
+
+def test_key_time_and_headers_go_into_the_object():
+    values = values_of(key_field="who", timestamp_field="when", header_fields=["a", "b"])
+    given = record(
+        GOOD, key='ä"\\\n'.encode(), timestamp=1500, headers=[("a", b"first"), ("c", b"\xff"), ("a", b"last")]
+    )
+    assert json.loads(only_value(values, given)) == {"who": 'ä"\\\n', "when": 1.5, "a": "last", "x": 1, "y": 2}
+    assert only_value(values, record(GOOD)) == GOOD
+
+
+@pytest.mark.parametrize("value", [b"{}", b" \r\n\t{ }\n", b'{"k":"own"}', b'\n{\n"x":1}'])
+def test_objects_of_any_shape_take_fields(value):
+    added = json.loads(only_value(values_of(key_field="k"), record(value, key=b"key")))
+    assert added == {"k": "key"} | json.loads(value)
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"1", b"null", b'"{}"', b"\xef\xbb\xbf{}", b"\xff"])
+def test_what_is_no_object_is_left_as_it_is(value):
+    assert only_value(values_of(key_field="k"), record(value, key=b"key")) == value
+
+
+def test_the_value_s_own_field_counts():
+    values = values_of(key_field="x")
+    given = [record(GOOD, key=b"key"), record(b'{"x":null,"y":1}', key=b"key"), record(b'{"y":1}', key=b"key")]
+    first, second, third = numbers(values, given, "x")
+    assert (first, third) == ([1], "wrong_type")
+    assert math.isnan(second[0])
+
+
+@given(st.binary(max_size=30), keys)
+@example(b'{"a":1}', b"key")
+def test_fields_make_no_bad_json_good_and_no_good_json_bad(value, key):
+    def parsed(text):
+        try:
+            return json.loads(text.decode())
+        except ValueError:
+            return "bad"
+
+    block = values_of(key_field="k").block([record(value, key=key)])
+    before, after = parsed(value), parsed(block.block[:-1])
+    if isinstance(before, dict) and key is not None and not block.refused:
+        assert after == {"k": key.decode()} | before
+    else:
+        assert json.dumps(before) == json.dumps(after)
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_keys_and_headers_that_are_no_text_are_refused(format):
+    values = values_of(
+        format=format, columns=["x", "y"] if format == "csv" else None, key_field="k", header_fields=["a", "b"]
+    )
+    value = b"1,2" if format == "csv" else GOOD
+    given = [
+        record(value, key=b"k", headers=[("a", b"\xff"), ("a", b"fine")]),
+        record(value, key=b"\xe4"),
+        record(value, key=b"k", headers=[("b", b"ab\x80")]),
+        record(value, key=b"k", headers=[("b", None)]),
+    ]
+    block = values.block(given)
+    assert block.refused == {
+        1: ("malformed", r"key b'\xe4' must be text in UTF-8, and byte 0 is not"),
+        2: ("malformed", r"header 'b' b'ab\x80' must be text in UTF-8, and byte 2 is not"),
+    }
+    assert [batch_of(values, given).record(i) for i in (1, 2)] == [value, value]
+    assert numbers(values, given, "x") == [[1], "malformed", "malformed", [1]]
+
+
+@given(st.text(max_size=300).filter(lambda text: len(text) <= 256), st.integers(0, 2**53))
+def test_fields_in_csv_come_back_as_they_were(text, timestamp):
+    values = values_of(
+        format="csv", columns=["x", "y"], key_field="key", timestamp_field="when", header_fields=["city"]
+    )
+    assert values.columns == ("key", "when", "city", "x", "y")
+    given = record(b"1,2", key=text.encode(), timestamp=timestamp, headers=[("city", text.encode())])
+    batch = batch_of(values, [given, given])
+    wanted = Wanted(("key", "when", "city", "x"), ("y",), categorical=frozenset({"key", "city"}))
+    decoded = decoder("csv").decode(batch, wanted)
+    assert decoded.rejected == []
+    assert decoded.texts == {0: [text or None] * 2, 2: [text or None] * 2}
+    assert decoded.X[0].tolist() == pytest.approx([math.nan, timestamp / 1000, math.nan, 1], rel=0, abs=0, nan_ok=True)
+
+
+def test_what_a_record_lacks_is_an_empty_cell():
+    values = values_of(
+        format="csv", columns=["x", "y"], key_field="key", timestamp_field="when", header_fields=["city"]
+    )
+    assert only_value(values, record(b"1,2")) == b",,,1,2"
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+AVRO, PROTOBUF = {"format": "avro", "schema_file": "a.avsc"}, {"format": "protobuf", "schema_file": "a.pb"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "message"),
+    [
+        ({"format": "csv"}, "columns", "must name the values"),
+        ({"format": "csv", "columns": []}, "columns", "must name the values"),
+        ({"format": "csv", "columns": ["a", "a"]}, "columns", "repeats a"),
+        ({"format": "csv", "columns": ["a", ""]}, "columns", "list of names"),
+        ({"columns": ["a"]}, "columns", '"jsonl", whose values have names'),
+        ({"schema_file": "a"}, "schema_file", 'must not be set where source.format is "jsonl"'),
+        ({"format": "avro"}, "schema_file", "unless source.schema_registry is"),
+        (AVRO | {"schema_registry": "http://h"}, "schema_file", "and not both"),
+        (PROTOBUF | {"message": "a.B", "schema_registry": "http://h"}, "schema_registry", 'is "avro"'),
+        ({"format": "protobuf", "message": "a.B"}, "schema_file", "protoc"),
+        (PROTOBUF, "message", "shop.Order"),
+        (AVRO | {"message": "a.B"}, "message", 'is "protobuf"'),
+        (AVRO | {"framing": "confluent"}, "framing", 'unless source.format is "protobuf"'),
+        ({"key_field": "a", "timestamp_field": "a"}, "timestamp_field", "name of its own"),
+        ({"format": "csv", "columns": ["a"], "key_field": "a"}, "key_field", "name of its own"),
+        ({"key_field": "a", "header_fields": ["b", "a"]}, "header_fields", "but has a"),
+        ({"key": "a"}, "key", "Extra"),
+        ({"format": "xml"}, "format", "jsonl"),
+    ],
+)
+def test_settings_that_fit_nothing_are_refused_where_they_stand(settings, field, message):
+    with pytest.raises(ValidationError) as caught:
+        ValueSettings.model_validate(settings)
+    (error,) = caught.value.errors()
+    assert error["loc"] == (field,)
+    assert message in error["msg"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["file:///etc/passwd", "ftp://h", "h:8081", "http://", "http://h:no", "http://h/?a=b", "http://h /", "http://h\n", "http://ü",
+     f"http://{'a' * 70}"],
+)  # fmt: skip
+def test_addresses_of_no_registry_are_refused(address):
+    with pytest.raises(ValidationError, match="must be the address of a registry"):
+        ValueSettings.model_validate({"format": "avro", "schema_registry": address})
+
+
+def test_settings_never_show_the_password():
+    settings = ValueSettings.model_validate({"format": "avro", "schema_registry": "https://me:hidden@h:1/a"})
+    assert "hidden" not in repr(settings) + str(settings) + settings.model_dump_json()
+    assert settings.model_dump()["schema_registry"] == "https://h:1/a"
+
+
+@pytest.mark.parametrize(
+    ("settings", "module", "name"),
+    [(AVRO, "avro", "fastavro"), (PROTOBUF | {"message": "a.B"}, "protobuf", "google.protobuf")],
+    ids=["avro", "protobuf"],
+)
+def test_a_missing_package_is_named(monkeypatch, settings, module, name):
+    monkeypatch.delitem(sys.modules, f"streammoe_connectors.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=rf"needs {name}.*pip install 'streammoe\[{module}\]'"):
+        values_of(**settings)

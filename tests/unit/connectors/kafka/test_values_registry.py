@@ -1,0 +1,232 @@
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from streammoe.errors import RetriableSourceError, SourceError
+from streammoe_connectors.formats import schema_registry
+from tests.unit.connectors.kafka_records import numbers, record, values_of
+
+POINT = {"type": "record", "name": "Point", "fields": [{"name": n, "type": "int"} for n in "xy"]}
+HOLDER = {
+    "type": "record",
+    "name": "Holder",
+    "fields": [{"name": "p", "type": "geo.Point"}, {"name": "x", "type": "int"}, {"name": "y", "type": "int"}],
+}
+
+
+class Server:
+    """A registry on this machine: answers by path."""
+
+    def __init__(self):
+        self.answers = {}
+        self.asked = []
+        self.logins = []
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                server.asked.append(self.path)
+                server.logins.append(self.headers["Authorization"])
+                status, body, *headers = server.answers.get(self.path, (404, {"error_code": 40403}))
+                content = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in headers:
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.http.server_port}"
+        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def close(self):
+        self.http.shutdown()
+        self.thread.join()
+        self.http.server_close()
+
+    def has(self, number, schema, **more):
+        self.answers[f"/schemas/ids/{number}"] = (200, {"schema": json.dumps(schema), **more})
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    monkeypatch.setattr(schema_registry, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = Server()
+    yield server
+    server.close()
+
+
+def values_at(address):
+    return values_of(format="avro", schema_registry=f"http://{address}")
+
+
+def framed(number, datum=b"\2\4"):
+    return record(b"\0" + number.to_bytes(4, "big") + datum)
+
+
+def test_schemas_are_fetched_once_by_number(registry):
+    registry.has(7, POINT)
+    registry.has(8, {**POINT, "fields": POINT["fields"][::-1]})
+    values = values_at(registry.address)
+    assert numbers(values, [framed(7), framed(8), framed(7)], "x") == [[1], [2], [1]]
+    assert numbers(values, [framed(8)], "x") == [[2]]
+    assert registry.asked == ["/schemas/ids/7", "/schemas/ids/8"]
+
+
+def test_what_is_kept_outlives_the_registry(registry):
+    registry.has(7, POINT)
+    values = values_at(registry.address)
+    numbers(values, [framed(7)], "x")
+    registry.answers["/schemas/ids/7"] = (500, {})
+    assert numbers(values, [framed(7)], "x") == [[1]]
+
+
+def test_schemas_that_schemas_refer_to_are_fetched_too(registry):
+    registry.has(1, HOLDER, references=[{"name": "geo.Point", "subject": "geo/point", "version": 3}])
+    point = {**POINT, "namespace": "geo", "fields": [{"name": "u", "type": "Unit"}]}
+    registry.answers["/subjects/geo%2Fpoint/versions/3"] = (
+        200,
+        {"schema": json.dumps(point), "references": [{"name": "geo.Unit", "subject": "unit", "version": 1}]},
+    )
+    unit = {"type": "enum", "name": "Unit", "namespace": "geo", "symbols": ["M", "KM"]}
+    registry.answers["/subjects/unit/versions/1"] = (200, {"schema": json.dumps(unit)})
+    assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
+
+
+@pytest.mark.parametrize(
+    ("octets", "detail"),
+    [
+        (b"", "must begin with a byte 0"),
+        (b"\0\0\0\0", "must begin with a byte 0"),
+        (b"\1\0\0\0\7\2\4", "must begin with a byte 0"),
+        (b"\0\0\0\0\7\2", "must be written with the schema"),
+        (b"\0\0\0\0\7\2\4\0", "must end where its schema ends"),
+        (b"\0\0\0\0\x09\2\4", "has nothing at /schemas/ids/9"),
+        (b"\0\xff\xff\xff\xff\2\4", "has nothing at /schemas/ids/4294967295"),
+    ],
+)
+def test_bad_values_are_refused(registry, octets, detail):
+    registry.has(7, POINT)
+    values = values_at(registry.address)
+    given = [framed(7), record(octets), framed(7)]
+    assert numbers(values, given, "x") == [[1], "malformed", [1]]
+    assert detail in values.block(given).refused[1][1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [
+        ({"schema": "{}", "schemaType": "JSON"}, "of type 'JSON', not AVRO"),
+        ({"schema": "no json"}, "must name a schema that can be used"),
+        ({"schema": '"string"'}, "must be a record"),
+        ({"schema": json.dumps(HOLDER)}, "geo.Point"),
+        (
+            {"schema": json.dumps(HOLDER), "references": [{"subject": "gone", "version": 1}]},
+            "/subjects/gone/versions/1",
+        ),
+        ({"schema": json.dumps(HOLDER), "references": [{"subject": "loop", "version": 1}]}, "refers to itself"),
+    ],
+)
+def test_numbers_of_schemas_that_cannot_be_used_refuse_their_records(registry, answer, detail):
+    registry.answers["/schemas/ids/5"] = (200, answer)
+    loop = {"schema": "{}", "references": [{"subject": "loop", "version": 1}]}
+    registry.answers["/subjects/loop/versions/1"] = (200, loop)
+    values = values_at(registry.address)
+    assert detail in values.block([framed(5)]).refused[0][1]
+    asked = len(registry.asked)
+    assert detail in values.block([framed(5)]).refused[0][1]
+    assert len(registry.asked) == asked
+
+
+def test_an_unknown_number_is_asked_for_again_after_a_while(registry, monkeypatch):
+    values = values_at(registry.address)
+    assert numbers(values, [framed(7), framed(7)], "x") == ["malformed"] * 2
+    registry.has(7, POINT)
+    assert numbers(values, [framed(7)], "x") == ["malformed"]
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 61)
+    assert numbers(values, [framed(7)], "x") == [[1]]
+    assert len(registry.asked) == 2
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 408])
+def test_a_registry_in_trouble_refuses_no_record(registry, status):
+    registry.answers["/schemas/ids/7"] = (status, {"error_code": 50001})
+    values = values_at(registry.address)
+    with pytest.raises(RetriableSourceError, match=f"status {status}") as caught:
+        values.block([framed(7)])
+    assert caught.value.retriable
+    assert len(registry.asked) == 3
+    registry.has(7, POINT)
+    assert numbers(values, [framed(7)], "x") == [[1]]
+
+
+def test_a_registry_that_does_not_run_refuses_no_record(registry):
+    registry.close()
+    with pytest.raises(RetriableSourceError, match="does not answer"):
+        values_at(registry.address).block([framed(7)])
+
+
+def test_a_registry_that_hangs_refuses_no_record(registry, monkeypatch):
+    monkeypatch.setattr(schema_registry, "_TIMEOUT", 0.05)
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent,
+        pytest.raises(RetriableSourceError, match="timed out"),
+    ):
+        values_at(f"127.0.0.1:{silent.server_port}").block([framed(7)])
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((401, {"error_code": 40101}), "status 401"),
+        ((403, {}), "status 403"),
+        ((404, b"<html>"), "status 404"),
+        ((404, []), "status 404"),
+        ((200, b"<html>"), "answers with no JSON object"),
+        ((200, b"[" * 100_000), "answers with no JSON object"),
+        ((200, []), "answers with no JSON object"),
+        ((200, {}), "answers with no schema"),
+        ((200, {"schema": "{}", "references": 1}), "references that are no list"),
+        ((200, {"schema": "{}", "references": [1]}), "a reference that is no object"),
+        ((200, b" " * (1 << 22) + b"{}"), "more than 4194304 bytes"),
+    ],
+)
+def test_what_is_no_registry_or_refuses_stops_reading(registry, answer, message):
+    registry.answers["/schemas/ids/7"] = answer
+    with pytest.raises(SourceError, match=message) as caught:
+        values_at(registry.address).block([framed(7)])
+    assert not caught.value.retriable
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirections_are_not_followed(registry, status):
+    registry.has(8, POINT)
+    registry.answers["/schemas/ids/7"] = (status, b"", ("Location", f"http://{registry.address}/schemas/ids/8"))
+    with pytest.raises(SourceError, match="redirections are not followed"):
+        values_at(registry.address).block([framed(7)])
+    assert registry.asked == ["/schemas/ids/7"]
+
+
+def test_user_and_password_are_sent_and_never_shown(registry):
+    registry.has(7, POINT)
+    values = values_at(f"me:p%40ss%3A@{registry.address}/")
+    assert numbers(values, [framed(7)], "x") == [[1]]
+    assert registry.logins == ["Basic bWU6cEBzczo="]
+    registry.answers = {"/schemas/ids/8": (401, {}), "/schemas/ids/9": (500, {})}
+    for number in (8, 9):
+        with pytest.raises(SourceError) as caught:
+            values.block([framed(number)])
+        assert registry.address in str(caught.value)
+        assert "p%40ss" not in str(caught.value)
+        assert "p@ss" not in str(caught.value)
+    assert "p%40ss" not in values.block([framed(10)]).refused[0][1]

@@ -1,0 +1,267 @@
+"""A daemon that begins with a model that was fitted elsewhere."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, assembly, load, schedules
+from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.cli import main
+from streammoe.errors import CheckpointError, ConfigError, SourceError
+from streammoe.persistence import CheckpointStore
+
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
+FIRST = 300
+EVENTS = 1_200
+MODEL = Path("model.safetensors")
+STATE = Path("state")
+RNG = np.random.default_rng(8)
+X = RNG.normal(size=(EVENTS, 2)).round(4)
+Y = np.where(X[:, 0] > 0, 2 * X[:, 0], X[:, 1]).round(4)
+
+
+class Asked:
+    requested = False
+
+
+class Never(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
+    write("all.csv", range(EVENTS))
+    write("data.csv", range(FIRST, EVENTS))
+    Path("config.toml").write_text("""
+        source = { kind = "file", path = "data.csv", block_bytes = 4096 }
+        schema = { target = "y", features = ["a", "b"] }
+        model = { n_experts = 2, warmup = 100, warmup_restarts = 1 }
+        metrics.enabled = false
+    """)
+
+
+def write(name, which):
+    Path(name).write_text("a,b,y\n" + "".join(f"{X[i, 0]},{X[i, 1]},{Y[i]}\n" for i in which))
+
+
+def run(*flags, **options):
+    with open_daemon(load_settings("config.toml", overrides=flags, environment={}), **options) as running:
+        return running.daemon.run(Asked())
+
+
+def fitted(kind=MoERegressor, n=FIRST, targets=None, names=("a", "b"), **arguments):
+    model = kind(**{"n_experts": 2, "warmup": 100, "warmup_restarts": 1, "standardize": True, **arguments})
+    model.learn_array(X[:n], Y[:n] if targets is None else targets[:n], feature_names=names)
+    model.save(MODEL)
+    return model
+
+
+# --- what it does ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [50, FIRST], ids=["warming up", "learned"])
+def test_it_goes_on_as_if_it_had_learned_all_of_it_itself(n, caplog):
+    fitted(n=n)
+    write("data.csv", range(n, EVENTS))
+    with caplog.at_level(logging.INFO, "streammoe.assembly"):
+        found = run(from_model=MODEL)
+    assert f"the model of {MODEL}, which has learned {n} events; counts begin at 0" in caplog.text
+    whole = run("source.path=all.csv", "checkpoint.dir=whole")
+    assert found.state_digest == whole.state_digest
+    assert (found.learned, found.model_events) == (EVENTS - n, EVENTS)
+    assert describe_checkpoint(STATE)["n"] == whole.model_events == whole.learned == EVENTS
+
+
+def test_the_model_is_kept_before_anything_is_read(monkeypatch):
+    """A crash before the first checkpoint that is due must not begin with an empty model, should the file be gone."""
+    fitted()
+    whole = run("checkpoint.dir=calm", from_model=MODEL)
+
+    def killed(*_):
+        raise Never
+
+    with monkeypatch.context() as patch:
+        patch.setattr("streammoe.pipeline.pipeline.Pipeline.process", killed)
+        with pytest.raises(Never):
+            run(from_model=MODEL)
+    MODEL.unlink()
+    assert describe_checkpoint(STATE)["positions"] == [None]
+    found = run()
+    assert (found.state_digest, found.learned) == (whole.state_digest, EVENTS - FIRST)
+
+
+def test_of_a_followed_file_the_first_batch_is_still_kept_at_once():
+    """The first checkpoint knows no file yet; the one after the first batch must not wait until it is due."""
+    fitted()
+
+    class FirstBatch:
+        left = 1
+
+        @property
+        def requested(self):
+            self.left -= 1
+            if self.left < -2:
+                raise Never  # before the loop ends by itself
+            return False
+
+    with (
+        pytest.raises(Never),
+        open_daemon(
+            load_settings("config.toml", overrides=["source.follow=true"], environment={}), from_model=MODEL
+        ) as running,
+    ):
+        running.daemon.run(FirstBatch())
+    assert CheckpointStore(STATE).latest()[1].metadata["positions"][0] is not None
+
+
+def test_where_there_are_checkpoints_it_is_not_used_and_that_is_said(caplog):
+    fitted()
+    before = run(from_model=MODEL)
+    MODEL.write_bytes(b"not even a model")
+    with caplog.at_level(logging.WARNING, "streammoe.assembly"):
+        again = run(from_model=MODEL)
+    assert again.state_digest == before.state_digest
+    assert "--from-model model.safetensors is not used: there are checkpoints in state" in caplog.text
+
+
+def test_fresh_begins_anew_with_it():
+    fitted()
+    run()
+    found = run(fresh=True, from_model=MODEL)
+    assert describe_checkpoint(STATE)["n"] == FIRST + found.learned
+
+
+def test_a_daemons_folder_lends_its_model_and_nothing_else():
+    run()
+    kept = load(STATE)
+    found = run("checkpoint.dir=other", from_model=STATE)
+    assert (found.learned, describe_checkpoint("other")["n"]) == (EVENTS - FIRST, kept.n + EVENTS - FIRST)
+
+
+def test_the_range_factor_is_that_of_the_settings():
+    fitted(range_factor=1e3)
+    run("model.range_factor=1e9", from_model=MODEL)
+    assert load(STATE).range_factor == 1e9
+
+
+def test_what_becomes_of_idle_experts_is_for_the_settings_to_say():
+    fitted(reseed="auto")
+    run(from_model=MODEL)
+    assert load(STATE).reseed == "off"
+
+
+def test_classes_and_several_outputs():
+    labels = np.where(Y > 0, "up", "down")
+    fitted(MoEClassifier, targets=labels)
+    Path("data.csv").write_text(
+        "a,b,y\n" + "".join(f"{x[0]},{x[1]},{label}\n" for x, label in zip(X, labels, strict=True))
+    )
+    assert run("model.kind=classifier", "checkpoint.dir=classes", from_model=MODEL).scores["accuracy"] > 0.8
+    model = MoEMultiTargetRegressor(n_experts=2, warmup=100, warmup_restarts=1, standardize=True)
+    for x, y in zip(X[:FIRST], Y[:FIRST], strict=True):
+        model.learn_one({"a": x[0], "b": x[1]}, {"y": y, "z": -y})
+    model.save(MODEL)
+    Path("data.csv").write_text("a,b,y,z\n" + "".join(f"{x[0]},{x[1]},{y},{-y}\n" for x, y in zip(X, Y, strict=True)))
+    run("schema.target=['y', 'z']", "checkpoint.dir=outputs", from_model=MODEL)
+    assert describe_checkpoint("outputs")["n"] == FIRST + EVENTS
+
+
+# --- what it refuses ------------------------------------------------------------------------------------------------
+
+
+def refused(*differences, flags=(), **options):
+    with pytest.raises(CheckpointError) as told:
+        run(*flags, from_model=MODEL, **options)
+    said = str(told.value)
+    assert said.startswith("--from-model model.safetensors: it is not the model that the settings describe: ")
+    for difference in differences:
+        assert difference in said
+    assert CheckpointStore(STATE).generations() == []
+
+
+def test_everything_that_differs_is_told_at_once():
+    fitted(n_experts=3, standardize=False, schedule=schedules.constant(0.1), averaging=None, warmup=90)
+    refused(
+        "model.n_experts is 2, and it has 3",
+        "model.standardize is True, and it has False",
+        "model.schedule is {'kind': 'power', ",
+        "and it has {'kind': 'constant', 'gamma': 0.1}",
+        "model.averaging is 'polyak', and it has 'none'",
+    )
+
+
+def test_once_the_warm_up_is_over_its_length_no_longer_matters():
+    fitted(n=50, warmup=90)
+    refused("model.warmup is 100, and it has 90")
+    fitted(n=FIRST, warmup=90, warmup_restarts=2)
+    assert run(from_model=MODEL).learned == EVENTS - FIRST
+
+
+def test_another_kind():
+    fitted(MoEClassifier, targets=np.where(Y > 0, "up", "down"))
+    refused("it is a MoEClassifier, and model.kind and schema.target ask for a MoERegressor")
+
+
+def test_other_features():
+    fitted(names=("a", "c"))
+    refused("schema.features is ['a', 'b'], and it has ['a', 'c']")
+    refused("its features hold 'c', which the settings name", flags=["schema.features=*", "schema.ignore=['c']"])
+    fitted(names=(0, 1))
+    refused("its features are [0, 1], and names in records are texts")
+    fitted(categorical=("a",))
+    refused("schema.categorical is [], and it has ['a']")
+
+
+def test_records_with_none_of_its_features_are_not_learned_as_if_all_were_missing(caplog):
+    fitted()
+    Path("data.csv").write_text("p,q,y\n1,2,3\n" * 2)
+    for _ in range(2):  # also once the model is in a checkpoint
+        with pytest.raises(ConfigError, match=r"data\.csv: holds none of the features .* \('a', 'b'\) but 'p', 'q'; "):
+            run("schema.features=*", from_model=MODEL)
+    assert describe_checkpoint(STATE)["n"] == FIRST
+    Path("data.csv").write_text("a,q,y\n1,2\n1,2,3\n")  # the first one is no record
+    assert run("schema.features=*").learned == 1
+    assert "features that are missing: 'b'" in caplog.text
+
+
+def test_one_that_has_learned_nothing():
+    MoERegressor(2, warmup=100, warmup_restarts=1, standardize=True).save(MODEL)
+    refused("it has learned nothing")
+
+
+def test_other_classes_and_outputs():
+    fitted(MoEClassifier, targets=(Y > 0).astype(int))
+    refused("its classes are [", "labels in records are texts", flags=["model.kind=classifier"])
+    model = MoEMultiTargetRegressor(n_experts=2, warmup=100, warmup_restarts=1, standardize=True)
+    model.learn_one({"a": 1.0, "b": 1.0}, {"y": 1.0, "q": 1.0})
+    model.save(MODEL)
+    refused("schema.target is ['y', 'z'], and its outputs are ['q', 'y']", flags=["schema.target=['y', 'z']"])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"torn"])
+def test_no_model_at_all(content):
+    if content is not None:
+        MODEL.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"^model\.safetensors: "):
+        run(from_model=MODEL)
+    assert CheckpointStore(STATE).generations() == []
+
+
+def test_a_start_that_fails_leaves_nothing_behind():
+    fitted()
+    with pytest.raises(SourceError):
+        run("source.path=nowhere.csv", from_model=MODEL)
+    assert CheckpointStore(STATE).generations() == []
+
+
+def test_the_flag():
+    fitted()
+    done = CliRunner().invoke(main, ["run", "config.toml", "--from-model", str(MODEL)])
+    assert done.exit_code == 0, done.stderr
+    assert describe_checkpoint(STATE)["n"] == EVENTS

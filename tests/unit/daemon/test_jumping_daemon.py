@@ -1,0 +1,248 @@
+"""A daemon whose loss jumps: it tells, stops, or goes back and sets aside what it has read since."""
+
+import json
+import logging
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from streammoe import assembly
+from streammoe.daemon.signals import StopFlag
+from streammoe.errors import ConfigError, ModelJumped
+from streammoe.persistence import CheckpointStore
+
+GOOD, BAD = 6000, 2000
+
+
+def records(n, seed=0, *, jumped=False):
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(2, n))
+    y = np.where(a > 0.0, b, -b) + 0.1 * rng.normal(size=n)
+    if jumped:
+        # As after a deploy that has shuffled a column: no steps get used to it.
+        y = 300.0 * rng.choice([-1.0, 1.0], size=n) * rng.exponential(size=n) ** 3
+    return [b'{"a":%.5f,"b":%.5f,"y":%.5f}' % row for row in zip(a, b, y, strict=True)]
+
+
+STREAM = [*records(GOOD), *records(BAD, 1, jumped=True), *records(GOOD, 2)]
+
+
+def tables(folder, on_jump, **more):
+    return {
+        "source": {"kind": "file", "path": str(folder / "events*.jsonl"), "block_bytes": 8192},
+        "schema": {"target": "y"},
+        "model": {
+            "n_experts": 2,
+            "warmup": 300,
+            "warmup_restarts": 1,
+            "schedule": {"kind": "constant", "gamma": 0.05},
+        },
+        "checkpoint": {"dir": str(folder / "state"), "every_events": 300, "keep": 2},
+        "metrics": {"enabled": False},
+        "dead_letters": {"path": str(folder / "letters.jsonl"), "max_ratio": 0.5},
+        "guard": {"on_jump": on_jump},
+        **more,
+    }
+
+
+@contextmanager
+def opened(folder, on_jump, lines=STREAM, **more):
+    folder.mkdir(exist_ok=True)
+    if lines is not None:
+        (folder / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    with assembly.open_daemon(assembly.settings_from(tables(folder, on_jump, **more), "test")) as running:
+        yield running.daemon
+
+
+def run(*arguments, **more):
+    with opened(*arguments, **more) as daemon:
+        return daemon.run(StopFlag())
+
+
+def letters(folder):
+    return [json.loads(line) for line in (folder / "letters.jsonl").read_text().splitlines()]
+
+
+def sample(daemon, name, **labels):
+    return daemon._metrics.registry.get_sample_value(name, labels)
+
+
+def without(lines, dead):
+    """The records that no letter holds."""
+    offsets = np.cumsum([0, *(len(line) + 1 for line in lines)])
+    gone = {letter["place"]["offset"] for letter in dead}
+    return [line for line, offset in zip(lines, offsets.tolist(), strict=False) if offset not in gone]
+
+
+@pytest.mark.slow
+def test_an_alarm_is_a_line_in_the_log_and_a_metric_and_nothing_else(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING), opened(tmp_path / "alarm", "alarm") as daemon:
+        summary = daemon.run(StopFlag())
+        assert sample(daemon, "streammoe_guard_jumps_total") >= 1.0
+    [said, *_] = [record.getMessage() for record in caplog.records if "jumped" in record.getMessage()]
+    assert "events.jsonl" in said
+    assert summary.state_digest == run(tmp_path / "off", "off").state_digest
+    assert summary.learned == len(STREAM)
+    assert letters(tmp_path / "alarm") == []
+
+
+@pytest.mark.slow
+def test_off_looks_at_nothing(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING), opened(tmp_path / "off", "off") as daemon:
+        daemon.run(StopFlag())
+        assert sample(daemon, "streammoe_guard_jumps_total") == 0.0
+    assert not [record for record in caplog.records if record.name.startswith("streammoe.daemon")]
+
+
+def test_stop_leaves_the_last_checkpoint_from_before(tmp_path):
+    place = tmp_path / "stop"
+    with pytest.raises(ModelJumped, match="on_jump") as error:
+        run(place, "stop")
+    assert error.value.exit_code == 8
+    generation, found = CheckpointStore(place / "state").latest()
+    assert GOOD - 1500 < found.metadata["n"] <= GOOD
+    assert f"generation {generation} " in str(error.value)
+    # A start goes on from there: it learns what it is told to learn, as if it had never stopped.
+    assert run(place, "alarm").state_digest == run(tmp_path / "alarm", "alarm").state_digest
+
+
+def test_rollback_goes_on_after_what_it_sets_aside_as_if_that_had_never_come(tmp_path):
+    place = tmp_path / "rollback"
+    with opened(place, "rollback") as daemon:
+        summary = daemon.run(StopFlag())
+        counted = {
+            outcome: sample(daemon, "streammoe_events_total", outcome=outcome) for outcome in ("learned", "rejected")
+        }
+        assert sample(daemon, "streammoe_guard_jumps_total") == 1.0
+        assert sample(daemon, "streammoe_rejected_total", reason="jump") == counted["rejected"]
+    dead = letters(place)
+    assert {(letter["stage"], letter["reason"]) for letter in dead} == {("learn", "jump")}
+    # All since the checkpoint before, up to the end of the batch that told; what comes after is learned again.
+    first = STREAM.index(dead[0]["record"].encode())
+    assert GOOD - 1000 < first <= GOOD
+    assert [letter["record"].encode() for letter in dead] == STREAM[first : first + len(dead)]
+    assert GOOD + 1500 <= first + len(dead) < GOOD + BAD
+    # Each record is counted once.
+    assert summary.learned + summary.rejected == summary.events == len(STREAM)
+    assert counted == {"learned": summary.learned, "rejected": len(dead)}
+    _, found = CheckpointStore(place / "state").latest()
+    assert found.metadata["counters"] == {
+        "outcomes": {"learned": summary.learned, "predicted_only": 0, "rejected": len(dead), "skipped": 0},
+        "reasons": {"jump": len(dead)},
+    }
+    twin = run(tmp_path / "twin", "off", without(STREAM, dead))
+    assert summary.learned == twin.learned
+    assert summary.state_digest == twin.state_digest
+    assert summary.scores == pytest.approx(twin.scores)
+
+
+@pytest.mark.parametrize("every_events", [300, 700, 1700])
+def test_a_jump_that_lasts_is_set_aside_again_and_again(tmp_path, every_events):
+    """Wherever in a window of losses the checkpoint was made that the daemon goes back to."""
+    stream = [*records(GOOD), *records(4 * BAD, 1, jumped=True), *records(GOOD, 2)]
+    checkpoint = {"dir": str(tmp_path / "state"), "every_events": every_events, "keep": 2}
+    with opened(tmp_path, "rollback", stream, checkpoint=checkpoint) as daemon:
+        summary = daemon.run(StopFlag())
+        assert sample(daemon, "streammoe_guard_jumps_total") >= 4.0
+    assert summary.learned + summary.rejected == summary.events == len(stream)
+    dead = letters(tmp_path)
+    jumped = set(stream[GOOD : GOOD + 4 * BAD])
+    assert len(jumped - {letter["record"].encode() for letter in dead}) < 1500  # the rest is no three windows
+    twin = run(tmp_path / "twin", "off", without(stream, dead))
+    assert summary.state_digest == twin.state_digest
+
+
+class CrashError(Exception):
+    """Nobody handles it."""
+
+
+def crash(daemon, at):
+    """Run until so many events are learned."""
+
+    def look(_):
+        if daemon.model.n >= at:
+            raise CrashError
+
+    daemon._on_batch = look
+    with pytest.raises(CrashError):
+        daemon.run(StopFlag())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("crash_at", [GOOD + 300, GOOD + 900, GOOD + 1300])
+def test_a_crash_while_a_jump_builds_up_changes_nothing(crash_at, tmp_path):
+    place = tmp_path / "crashed"
+    with opened(place, "rollback") as daemon:
+        crash(daemon, crash_at)
+    _, found = CheckpointStore(place / "state").latest()
+    assert found.metadata["n"] > GOOD, "some of it has been saved"
+    resumed = run(place, "rollback", None)
+    whole = run(tmp_path / "whole", "rollback")
+    assert resumed.state_digest == whole.state_digest
+    assert (resumed.learned, resumed.rejected) == (whole.learned, whole.rejected)
+    # Letters are written at least once.
+    assert {letter["place"]["offset"] for letter in letters(place)} == {
+        letter["place"]["offset"] for letter in letters(tmp_path / "whole")
+    }
+
+
+@pytest.mark.slow
+def test_the_last_good_generation_outlives_checkpoint_keep(tmp_path):
+    place = tmp_path / "kept"
+    with opened(place, "rollback", STREAM[: GOOD + 1400]) as daemon:
+        daemon.run(StopFlag())
+        assert daemon._on_jump.guard.high == 2
+    _, found = CheckpointStore(place / "state").latest()
+    there = CheckpointStore(place / "state").generations()
+    good = [generation for generation, learned in found.metadata["guard"]["saved"] if learned <= GOOD]
+    assert max(good) in there
+    assert len(there) > 2
+    # With the doubt over, no more are kept than wanted.
+    place = tmp_path / "sound"
+    run(place, "rollback", STREAM[:GOOD])
+    assert len(CheckpointStore(place / "state").generations()) <= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_jump", ["stop", "rollback"])
+def test_without_a_checkpoint_from_before_it_stops(on_jump, tmp_path):
+    rare = {"dir": str(tmp_path / "none" / "state"), "every_events": 10**9, "every_seconds": 1e9}
+    with pytest.raises(ModelJumped, match="no checkpoint from before"):
+        run(tmp_path / "none", on_jump, checkpoint=rare)
+    assert CheckpointStore(tmp_path / "none" / "state").generations() == []
+
+
+@pytest.mark.slow
+def test_labels_that_came_with_the_jump_go_with_it(tmp_path):
+    """Features wait for labels in the checkpoint, too: what waits afterwards is what waited then."""
+
+    def halves(lines, first):
+        for i, line in enumerate(lines):
+            held = json.loads(line)
+            y = held.pop("y")
+            yield json.dumps({"id": first + i, **held}).encode()
+            yield json.dumps({"id": first + i, "y": y}).encode()
+
+    lines = [*halves(STREAM[:GOOD], 0), b'{"id": "open", "a": 1.0, "b": 1.0}', *halves(STREAM[GOOD:], GOOD)]
+    place = tmp_path / "labels"
+    with opened(place, "rollback", lines, labels={"key": "id"}) as daemon:
+        summary = daemon.run(StopFlag())
+    dead = letters(place)
+    assert {letter["reason"] for letter in dead} == {"jump"}
+    twin = run(tmp_path / "twin", "off", without(lines, dead), labels={"key": "id"})
+    assert summary.state_digest == twin.state_digest
+    assert (summary.learned, summary.pending, summary.expired) == (twin.learned, twin.pending, twin.expired)
+    assert summary.rejected == len(dead)
+
+
+def test_transactional_predictions_cannot_be_taken_back(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text("""
+        source = { kind = "kafka", topics = ["t"], bootstrap_servers = "127.0.0.1:1", group = "g" }
+        schema.target = "y"
+        predictions = { kind = "kafka", topic = "p", transactional = true }
+        guard.on_jump = "rollback"
+    """)
+    with pytest.raises(ConfigError, match=r"guard\.on_jump"):
+        assembly.load_settings(config)

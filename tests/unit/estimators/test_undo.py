@@ -1,0 +1,432 @@
+"""Events whose values are all in range, and that would yet leave no finite model: they are refused without a trace."""
+
+import copy
+import logging
+import pickle
+
+import numpy as np
+import pytest
+
+from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe.engine import warmup
+from streammoe.engine.state import UnsoundError
+from streammoe.errors import PoisonedModel
+from streammoe.estimators.undo import EVERY
+
+ESTIMATORS = [MoERegressor, MoEClassifier, MoEMultiTargetRegressor]
+FRAGILE = {
+    "warmup": 40,
+    "warmup_restarts": 1,
+    "degree": 3,
+    "range_factor": 0.0,
+    "prior_strength": 0.0,
+    "schedule": schedules.constant(0.999999),
+}
+"""Nothing is left out that keeps numbers apart: a cube of 9e49 has a square of 5e299."""
+HUGE = 9e49
+WARM_UP = FRAGILE["warmup"]
+N = 3 * EVERY
+
+
+PLACES = [
+    (estimator, at)
+    for estimator in ESTIMATORS
+    for at in (1, WARM_UP - 1, WARM_UP, WARM_UP + 1, EVERY, EVERY + 7, N)
+    # The one expert that predicts during a classifier's warm-up takes it.
+    if estimator is not MoEClassifier or at >= WARM_UP
+]
+
+
+def fragile(estimator, **arguments):
+    return estimator(2, **{**FRAGILE, **arguments})
+
+
+def event(estimator, i):
+    rng = np.random.default_rng(i)
+    x = {"a": float(rng.normal()), "b": float(rng.normal())}
+    return x, target_of(estimator, x["a"])
+
+
+def target_of(estimator, value):
+    if estimator is MoEClassifier:
+        return "p" if value > 0.0 else "q"
+    return {"u": value, "v": -value} if estimator is MoEMultiTargetRegressor else value
+
+
+def poison(estimator):
+    """An event and its weight."""
+    return {"a": HUGE, "b": 1.0}, target_of(estimator, 1.0), 1e6
+
+
+def learn_all(model, start=0, stop=N):
+    for i in range(start, stop):
+        model.learn_one(*event(type(model), i))
+
+
+def refused(model, x, y, w=1.0):
+    with pytest.raises(InvalidEvent) as error:
+        model.learn_one(x, y, w)
+    return error.value
+
+
+@pytest.mark.parametrize(("estimator", "at"), PLACES)
+def test_an_event_that_would_leave_no_finite_model_leaves_no_trace(estimator, at):
+    model, twin = fragile(estimator), fragile(estimator)
+    learn_all(model, 0, at)
+    before = model.state_digest()
+    error = refused(model, *poison(estimator))
+    assert (error.reason, error.row) == ("poison", None)
+    assert "infinite or NaN" in str(error)
+    assert model.state_digest() == before
+    learn_all(model, at)
+    learn_all(twin)
+    assert model.state_digest() == twin.state_digest()
+    assert {name: array.tobytes() for name, array in model.arrays().items()} == {
+        name: array.tobytes() for name, array in twin.arrays().items()
+    }
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_one_after_the_other(estimator):
+    model, twin = fragile(estimator), fragile(estimator)
+    learn_all(model, 0, 50)
+    learn_all(twin, 0, 50)
+    for i in range(50, 60):
+        refused(model, *poison(estimator))
+        refused(model, *poison(estimator))
+        model.learn_one(*event(estimator, i))
+        twin.learn_one(*event(estimator, i))
+        assert model.state_digest() == twin.state_digest()
+
+
+@pytest.mark.parametrize("estimator", [MoEClassifier, MoEMultiTargetRegressor])
+def test_what_it_alone_brings_goes_with_it(estimator):
+    """A label, a column, a level, and the names of the outputs."""
+    model = fragile(estimator, categorical=("c",))
+    x, y, w = poison(estimator)
+    if estimator is MoEMultiTargetRegressor:
+        fresh = model.state_digest()
+        refused(model, {**x, "c": "red"}, y, w)
+        assert model.state_digest() == fresh
+        assert (model.fields, model.output_names) == ([], [])
+    learn_all(model, 0, 60)
+    before = model.state_digest(), model.fields, model.output_names
+    label = "r" if estimator is MoEClassifier else y
+    refused(model, {**x, "c": "red", "d": 1.0}, label, w)
+    assert (model.state_digest(), model.fields, model.output_names) == before
+
+
+def table(estimator, n):
+    events = [event(estimator, i) for i in range(n)]
+    X = np.array([[x["a"], x["b"]] for x, _ in events])
+    targets = [y for _, y in events]
+    if estimator is MoEMultiTargetRegressor:
+        return X, np.array([[y["u"], y["v"]] for y in targets])
+    return X, np.array(targets)
+
+
+@pytest.mark.parametrize(("estimator", "at"), PLACES[:-1])
+@pytest.mark.parametrize("start", [0, 100])
+def test_an_array_says_which_row_it_is_and_is_learned_whole_or_not_at_all(estimator, at, start):
+    model = fragile(estimator)
+    at = min(at, N - 21)
+    X, y = table(estimator, start + N)
+    if start:
+        model.learn_array(X[:start], y[:start])
+    before = model.state_digest()
+    X, y = X[start:].copy(), y[start:]
+    weights = np.ones(N)
+    X[[at, at + 20], 0], weights[[at, at + 20]] = HUGE, 1e6
+    with pytest.raises(InvalidEvent) as error:
+        model.learn_array(X, y, weights=weights)
+    assert (error.value.reason, error.value.row) == ("poison", at)
+    assert model.state_digest() == before
+    good = np.delete(np.arange(N), [at, at + 20])
+    model.learn_array(X[good], y[good])
+    twin = fragile(estimator)
+    given, targets = table(estimator, start + N)
+    kept = np.delete(np.arange(start + N), [start + at, start + at + 20])
+    twin.learn_array(given[kept], targets[kept])
+    assert model.state_digest() == twin.state_digest()
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("size", [1, 10, EVERY, N])
+def test_rows_are_learned_without_those_that_are_poison(estimator, size):
+    bad = [WARM_UP, WARM_UP + 2, WARM_UP + 3, EVERY - 1, 2 * EVERY, N - 1]
+    if estimator is not MoEClassifier:
+        bad.insert(0, 3)
+    X, y = table(estimator, N)
+    targets = y if estimator is MoEClassifier else y.reshape(N, -1)
+    X[bad, 0] = HUGE
+    weights = np.ones(N)
+    weights[bad] = 1e6
+    good = np.delete(np.arange(N), bad)
+    model, twin = fragile(estimator), fragile(estimator)
+    for each in (model, twin):
+        each.set_columns(["a", "b"])
+        if estimator is MoEMultiTargetRegressor:
+            each.set_targets(["u", "v"])
+    found, losses, predictions = {}, np.empty(N), []
+    for first in range(0, N, size):
+        piece = slice(first, first + size)
+        outcome = model.learn_rows(X[piece], targets[piece], weights[piece], traced=True)
+        found |= {first + at: error.reason for at, error in outcome.refused.items()}
+        losses[piece] = outcome.losses
+        used = ~np.isin(np.arange(N)[piece], list(found))
+        assert (outcome.learned == used).all()
+        assert len(outcome.trace.shares) == used.sum()
+        predictions.append(outcome.predictions[used])
+    assert found == dict.fromkeys(bad, "poison")
+    expected = twin.learn_rows(X[good], targets[good])
+    assert model.state_digest() == twin.state_digest()
+    assert losses[good].tobytes() == expected.losses.tobytes()
+    width = expected.predictions.shape[1]
+    padded = [np.pad(part, [(0, 0), (0, width - part.shape[1])]) for part in predictions]
+    assert np.concatenate(padded).tobytes() == expected.predictions.tobytes()
+
+
+def test_an_event_with_a_new_column_may_be_poison():
+    model, twin = fragile(MoERegressor), fragile(MoERegressor)
+    for each in (model, twin):
+        learn_all(each, 0, 60)
+    X = np.array([[HUGE, 1.0, 1.0]])
+    outcome = model.learn_wider(["c"], X, np.ones((1, 1)), np.array([1e6]), texts={})
+    assert outcome.refused[0].reason == "poison"
+    assert model.fields == ["a", "b"]
+    assert model.state_digest() == twin.state_digest()
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_goes_back_by_itself(duplicate):
+    model, twin = fragile(MoERegressor), fragile(MoERegressor)
+    learn_all(model, 0, 80)
+    learn_all(twin, 0, 80)
+    other = duplicate(model)
+    learn_all(other, 80, 90)
+    refused(model, *poison(MoERegressor))
+    assert model.state_digest() == twin.state_digest()
+    refused(other, *poison(MoERegressor))
+    learn_all(twin, 80, 90)
+    assert other.state_digest() == twin.state_digest()
+
+
+def test_rows_that_somebody_changes_later_are_no_longer_his():
+    model, twin = fragile(MoERegressor), fragile(MoERegressor)
+    X, y = table(MoERegressor, 70)
+    for each in (model, twin):
+        each.learn_array(X[:50], y[:50])
+    row, target, weight = X[50:51].copy(), y[50:51, None].copy(), np.ones(1)
+    twin.learn_rows(row, target, weight)
+    model.learn_rows(row, target, weight)
+    row[:], target[:], weight[:] = 7.0, 7.0, 7.0
+    refused(model, {"x0": HUGE, "x1": 1.0}, 1.0, 1e6)
+    assert model.state_digest() == twin.state_digest()
+
+
+def test_an_array_that_somebody_changes_later_is_no_longer_his():
+    model, twin = fragile(MoERegressor), fragile(MoERegressor)
+    X, y = table(MoERegressor, 70)
+    for each in (model, twin):
+        each.learn_array(X[:50], y[:50])
+    rows, targets, weights, names = X[50:53].copy(), y[50:53].copy(), np.ones(3), ["x0", "x1"]
+    twin.learn_array(rows, targets, weights=weights, feature_names=names)
+    model.learn_array(rows, targets, weights=weights, feature_names=names)
+    rows[:], targets[:], weights[:], names[:] = 7.0, 7.0, 7.0, ["x1", "x0"]
+    refused(model, {"x0": HUGE, "x1": 1.0}, 1.0, 1e6)
+    assert model.state_digest() == twin.state_digest()
+
+
+def test_a_range_factor_set_in_between_is_that_of_the_events_after_it():
+    model, twin = fragile(MoERegressor), fragile(MoERegressor)
+    for each in (model, twin):
+        learn_all(each, 0, 50)
+        each.learn_one({"a": 1.0, "b": 1e30}, 1.0)
+        each.set_range_factor(1e20)  # with which that would have been refused
+        each.learn_one({"a": 1.0, "b": 1.0}, 1.0)
+    assert refused(model, {"a": 1.0, "b": HUGE}, 1.0, 1e6).reason == "poison"
+    assert refused(model, {"a": 1e45, "b": 1.0}, 1.0).reason == "out_of_range"
+    assert model.state_digest() == twin.state_digest()
+
+
+def test_columns_fixed_in_between_stay():
+    model = fragile(MoERegressor)
+    refused(model, {"a": 1e60}, 1.0)
+    model.set_columns(["a", "b"])
+    refused(model, *poison(MoERegressor))
+    assert model.fields == ["a", "b"]
+
+
+def test_outputs_fixed_in_between_stay():
+    model = fragile(MoEMultiTargetRegressor)
+    refused(model, {"a": 1e60}, {"s": 1.0})
+    model.set_targets(["u", "v"])
+    refused(model, *poison(MoEMultiTargetRegressor))
+    assert model.output_names == ["u", "v"]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_convergence_residual_stays_finite_whatever_it_is_shown(estimator):
+    model = estimator(2, degree=2, warmup=WARM_UP, warmup_restarts=1, range_factor=0.0)
+    learn_all(model, 0, 64)
+    x, y = event(estimator, 64)
+    model._state.average_experts[...] = model._state.experts[...] = 0.0
+    model.learn_one({**x, "a": HUGE}, y)  # one in 64 enters, with a square of 1e397
+    assert model.n == 65
+    assert np.isfinite(model._residual).all()
+    learn_all(model, 65, 200)
+    assert np.isfinite(model._residual).all()
+
+
+def interrupted(model, monkeypatch):
+    """Interrupt the model when half an event is learned."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model._encoder, "notice_unplaced", stop)
+        with pytest.raises(KeyboardInterrupt):
+            model.learn_one({"a": 100.0, "b": 1.0}, 1.0)
+
+
+def test_after_an_interrupted_event_the_way_back_begins_anew(monkeypatch):
+    model = fragile(MoERegressor)
+    learn_all(model, 0, 50)
+    interrupted(model, monkeypatch)
+    before = model.state_digest()
+    refused(model, *poison(MoERegressor))
+    assert model.state_digest() == before
+
+
+# --- hostile states -------------------------------------------------------------------------------------------------
+
+HOSTILE = {
+    "experts": 1e299,
+    "average_experts": 1e299,
+    "gate": 1e299,
+    "variances": 1e-320,
+    "average_variances": 1e-320,
+    "masses": 1e299,
+    "expert_grams": 1.7e308,
+    "expert_inverses": 1.7e308,
+    "gate_gram": 1.7e308,
+    "gate_inverse": -1.7e308,
+    "decay": 5e-324,
+    "prior_weight": 1.7e308,
+}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize(("name", "value"), HOSTILE.items(), ids=HOSTILE)
+def test_from_a_hostile_state_an_event_is_learned_whole_or_refused_with_the_state_as_it_was(estimator, name, value):
+    model = estimator(2, warmup=WARM_UP, warmup_restarts=1)
+    learn_all(model, 0, 60)
+    getattr(model._state, name)[...] = value
+    model._guard.forget()
+    for i in range(60, 70):
+        before = model.state_digest()
+        try:
+            model.learn_one(*event(estimator, i))
+        except InvalidEvent as error:
+            assert error.reason == "poison"  # noqa: PT017 - either outcome is right, and each has its promise
+            assert model.state_digest() == before
+        else:
+            assert all(np.isfinite(array).all() for array in model._state)
+            assert model.state_digest() != before
+
+
+@pytest.mark.parametrize("name", ["experts", "gate", "expert_grams", "expert_inverses", "gate_gram", "masses", "decay"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_spoilt_number_is_noticed_at_the_next_event_wherever_it_stands(estimator, name, value):
+    model = estimator(2, warmup=WARM_UP, warmup_restarts=1)
+    learn_all(model, 0, 60)
+    getattr(model._state, name).reshape(-1)[0] = value
+    model._guard.forget()
+    assert refused(model, *event(estimator, 60)).reason == "poison"
+
+
+# --- warm-up --------------------------------------------------------------------------------------------------------
+
+
+def failing(times, monkeypatch):
+    """Let the batch fit have nothing finite to say so many times."""
+    real, calls = warmup.fit, []
+
+    def fit(family, buffer, **arguments):
+        calls.append(buffer)
+        if len(calls) <= times:
+            raise UnsoundError(["experts"])
+        return real(family, buffer, **arguments)
+
+    monkeypatch.setattr("streammoe.estimators.starting.warmup.fit", fit)
+    return calls
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_warm_up_of_which_nothing_finite_comes_ends_all_the_same(estimator, standardize, times, monkeypatch, caplog):
+    calls = failing(times, monkeypatch)
+    model = estimator(2, warmup=WARM_UP, warmup_restarts=1, standardize=standardize)
+    with caplog.at_level(logging.WARNING):
+        learn_all(model, 0, WARM_UP)
+    assert not model.is_warming_up
+    assert model.n == WARM_UP
+    assert len(calls) == 2
+    assert len(caplog.records) == times
+    learn_all(model, WARM_UP)
+    assert model.is_finite()
+    assert model.n == N
+
+
+def test_a_classifier_whose_warm_up_held_what_nothing_finite_comes_of_goes_on():
+    model = fragile(MoEClassifier)
+    for i in range(WARM_UP):
+        x, y = event(MoEClassifier, i)
+        model.learn_one({**x, "a": HUGE} if i % 2 else x, y, 1e6)
+    assert not model.is_warming_up
+    learn_all(model, WARM_UP, N)
+    assert model.n == N
+    assert model.is_finite()
+
+
+def test_the_second_fit_sees_neither_far_values_nor_heavy_weights(monkeypatch):
+    first, second = failing(1, monkeypatch), None
+    model = MoERegressor(2, warmup=WARM_UP, warmup_restarts=1)
+    for i in range(WARM_UP):
+        x, y = event(MoERegressor, i)
+        model.learn_one({**x, "a": 1e5} if i == 5 else x, y, 50.0 if i == 6 else 1.0)
+    first, second = first
+    assert first.R.max() == 1e5
+    assert first.weights.max() == 50.0
+    assert second.R.max() < 100.0
+    assert (second.weights == 1.0).all()
+
+
+# --- keeping it -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("after", [20, 60])
+def test_a_poisoned_model_is_not_saved(estimator, after, tmp_path):
+    model = estimator(2, warmup=WARM_UP, warmup_restarts=1)
+    learn_all(model, 0, after)
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    kept = path.read_bytes()
+    state = model._warm_up.recursive if model.is_warming_up else model._state
+    state.expert_grams[-1, 0, 1] = np.nan  # beside the diagonal, where no step looks
+    with pytest.raises(PoisonedModel, match="expert_grams"):
+        model.save(path)
+    assert path.read_bytes() == kept
+    assert load(path).n == after
+
+
+def test_missing_values_in_the_buffer_are_no_poison(tmp_path):
+    model = MoERegressor(2, warmup=WARM_UP)
+    model.learn_one({"a": 1.0, "b": 1.0}, 1.0)
+    model.learn_one({"a": 1.0}, 1.0)
+    model.save(tmp_path / "model.safetensors")
+    assert load(tmp_path / "model.safetensors").state_digest() == model.state_digest()
