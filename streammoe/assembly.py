@@ -16,7 +16,7 @@ import numpy as np
 
 from streammoe import batch
 from streammoe import settings as settings_module
-from streammoe.checked import array_of, is_count, require, restoring, shown
+from streammoe.checked import array_of, is_count, require, restoring
 from streammoe.daemon.bookkeeping import check_bookkeeping
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.given_model import OF_THE_WARM_UP, as_settings, given_model
@@ -37,12 +37,13 @@ from streammoe.pipeline.predictions import prediction_sink
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import Kinds, NoPredictions, PredictionFile, Settings
-from streammoe.text import printable
+from streammoe.text import printable, shown
 
 LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
+WRITERS = "streammoe.writers"
 """Groups of entry points. Classes of the last two are called with their own settings and with those of the sources.
 A ``check`` of theirs takes the same and the settings of checkpoints, and raises `ConfigError` for what does not go
 together."""

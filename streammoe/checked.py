@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.errors import CheckpointError
+from streammoe.text import shown
 from streammoe.types import AnyArray
 
 LARGEST_COUNT = 2**53
@@ -144,15 +145,3 @@ def counts_of(found: Mapping[str, Any], name: str) -> dict[str, int]:
     for key, value in table.items():
         require(is_count(value), f"{name} counts {shown(value)} of {shown(key)}; a count is a whole number from 0 on")
     return table
-
-
-def shown(value: object) -> str:
-    """A value for a message: short, without anything that a terminal would obey."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # whole numbers of thousands of digits; deep nesting
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
-
-
-_LONGEST_SHOWN = 120

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from streammoe.checked import array_of, require, shown
+from streammoe.checked import array_of, require
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
@@ -26,6 +26,7 @@ from streammoe.kernels.features import (
 )
 from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.robust import winsorised
+from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.features")

@@ -7,15 +7,38 @@ read. Connectors know records and positions and nothing of events, features or m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from streammoe.types import FloatArray, IntArray
 
 Position = dict[str, Any]
-"""Where reading goes on: JSON-able, opaque to everyone but the source that made it."""
+"""Where reading resumes: JSON-able, opaque to everyone but the source that made it.
+
+Its entry ``kind`` is that of the source's settings. What else it holds, only that source knows; `chained` and
+`parts_of` handle positions of several sources without looking inside.
+"""
+CHAINED = "chain"
+"""The kind of a position that is made of those of several sources."""
+
+
+def chained(positions: Sequence[Position | None]) -> Position:
+    """Return one position for several sources, in their order; ``None`` for one that has not begun."""
+    return {"kind": CHAINED, "positions": list(positions)}
+
+
+def parts_of(position: Position | None) -> Iterator[Position]:
+    """Yield the positions of single sources that `position` is made of, in order."""
+    if position is None:
+        return
+    if position.get("kind") != CHAINED:
+        yield position
+        return
+    for part in position["positions"]:
+        yield from parts_of(part)
+
 
 Place = dict[str, str | int]
 """Where one record came from: the key of a dead letter or a prediction.
@@ -146,6 +169,9 @@ class Source(Protocol):
 
     Methods with a body are what most sources need; they are inherited by classes that derive from this one.
     """
+
+    replayable: ClassVar[bool] = True
+    """Whether an earlier position can be sought again."""
 
     def seek(self, position: Position | None) -> None:
         """Go where `position` says, or to the configured beginning for ``None``.
@@ -299,6 +325,47 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.versions)
+
+
+class Message(NamedTuple):
+    """One record to be written as it is."""
+
+    value: bytes
+    key: bytes | None = None
+    timestamp: int | None = None
+    """In ms since 1970; ``None`` leaves it to the time of sending."""
+
+
+class RecordWriter(Protocol):
+    """Where `streammoe produce` writes records, in order; from construction to `close`."""
+
+    acknowledged: int
+    """Records that are known to be durable."""
+
+    def send(self, message: Message, number: int) -> None:
+        """Take a message; may wait. One that is too large is left out, for `problem` to report.
+
+        Args:
+            message: what to send.
+            number: of its record, for messages.
+
+        Raises:
+            SourceError: an earlier one could not be delivered.
+            SinkError: an earlier one was rejected as too large, which could not be foreseen.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Return when everything that was sent is acknowledged; raises what `send` does."""
+        ...
+
+    def problem(self) -> str | None:
+        """Return what was left out, and what to do about it."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection; what was not flushed may be lost."""
+        ...
 
 
 class Recovered(NamedTuple):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from streammoe.assembly import connectors
 from streammoe.errors import CheckpointError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
-from streammoe.ports import Position
+from streammoe.ports import Position, parts_of
 
 
 class RolledBack(NamedTuple):
@@ -115,9 +116,9 @@ def _refuse_losses(
     place = f"checkpoint folder {store.folder}"
     by_hand = "to go back all the same, move the later checkpoints away by hand"
     everything = {target: there, **later}
-    if any(kind == "stdin" for found in everything.values() for kind in _kinds(found)):
+    if not all(map(_is_replayable, everything.values())):
         raise CheckpointError(
-            f"{place}: its source is stdin, which nobody can read again: what was learned after generation {target} "
+            f"{place}: its source, such as stdin, cannot be read again: what was learned after generation {target} "
             f"would be lost. Nothing was done; {by_hand}"
         )
     transactional = [
@@ -146,14 +147,11 @@ def _refuse_losses(
             )
 
 
-def _kinds(found: Checkpoint) -> Iterator[object]:
-    """Of which kinds of source a checkpoint holds positions."""
-    waiting: list[Any] = list(found.metadata.get("positions", []))
-    while waiting:
-        position = waiting.pop()
-        if isinstance(position, dict):
-            yield position.get("kind")
-            waiting += position.get("positions", [])
+def _is_replayable(found: Checkpoint) -> bool:
+    """Whether what came after a checkpoint can be read again."""
+    known = connectors()
+    parts = (part for position in found.metadata.get("positions", []) for part in parts_of(position))
+    return all(getattr(known.get(str(part.get("kind"))), "replayable", True) for part in parts)
 
 
 def _records(found: Checkpoint) -> int:

@@ -37,6 +37,8 @@ class StdinSource(Source):
         descriptor: the open file to read from; it is not closed.
     """
 
+    replayable = False
+
     class Settings(BaseModel):
         """The ``[source]`` section for the standard input.
 

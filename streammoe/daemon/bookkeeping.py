@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, shown, table_of
+from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, table_of
 from streammoe.persistence import Checkpoint
+from streammoe.text import shown
 
 
 def check_bookkeeping(found: Checkpoint) -> None:

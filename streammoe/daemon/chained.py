@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe.ports import Batch, Partition, Position, Source, SourceStatus
-
-KIND = "chain"
+from streammoe.ports import CHAINED, Batch, Partition, Position, Source, SourceStatus, chained
 
 
 class ChainedSource(Source):
@@ -31,7 +28,7 @@ class ChainedSource(Source):
     def seek(self, position: Position | None) -> None:
         """Go to a position of this class, or of the first source alone."""
         if position is not None:
-            known = position.get("positions") if position.get("kind") == KIND else [position]
+            known = position.get("positions") if position.get("kind") == CHAINED else [position]
             if not (isinstance(known, list) and all(isinstance(own, dict | None) for own in known)):
                 raise SourceError(
                     "the checkpoint's position is not one of several sources: it must hold one for each; go back to an "
@@ -109,5 +106,5 @@ class ChainedSource(Source):
         for source in self._sources:
             source.close()
 
-    def _joined(self) -> dict[str, Any]:
-        return {"kind": KIND, "positions": list(self._positions)}
+    def _joined(self) -> Position:
+        return chained(self._positions)

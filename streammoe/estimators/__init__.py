@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from streammoe.checked import restoring, shown
+from streammoe.checked import restoring
 from streammoe.errors import CheckpointError
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.classifier import MoEClassifier
@@ -13,6 +13,7 @@ from streammoe.estimators.multitarget import MoEMultiTargetRegressor
 from streammoe.estimators.regressor import MoERegressor
 from streammoe.estimators.undo import POISON
 from streammoe.persistence import Checkpoint, read_checkpoint
+from streammoe.text import shown
 
 __all__ = [
     "POISON",

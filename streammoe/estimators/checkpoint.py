@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from streammoe.checked import LARGEST_COUNT, array_of, require, shown
+from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.drift import DriftWatch
 from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, restored_state, state_arrays
@@ -19,6 +19,7 @@ from streammoe.estimators.arguments import restored_arguments
 from streammoe.estimators.core import Core
 from streammoe.estimators.provisional import ProvisionalMixture
 from streammoe.persistence import durable, pieces, state_digest
+from streammoe.text import shown
 from streammoe.types import AnyArray
 
 MOST_RUNNERS = 16

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.checked import UNREAD, is_shallow, shown
+from streammoe.checked import UNREAD, is_shallow
 from streammoe.errors import CheckpointError
+from streammoe.text import shown
 from streammoe.types import AnyArray
 
 FORMAT = 1

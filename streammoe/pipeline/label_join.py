@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from streammoe.checked import LARGEST_COUNT, array_of, is_count, require, shown
+from streammoe.checked import LARGEST_COUNT, array_of, is_count, require
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import state_digest
@@ -25,6 +25,7 @@ from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import LONGEST_TEXT, TooLarge, label, shortened
 from streammoe.pipeline.pipeline import Processed, Schema
 from streammoe.ports import Batch, Place, Unreadable
+from streammoe.text import shown
 from streammoe.types import AnyArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.joining")

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.checked import array_of, is_count, is_finite_number, require, shown, table_of
+from streammoe.checked import array_of, is_count, is_finite_number, require, table_of
 from streammoe.errors import PoisonedModel
+from streammoe.text import shown
 from streammoe.types import FloatArray, IntArray
 
 WINDOW = 10_000

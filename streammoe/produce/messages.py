@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,21 +15,12 @@ import pyarrow as pa
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.decoders.values import BOOLEANS, seconds
-from streammoe.ports import Batch
+from streammoe.ports import Batch, Message
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """How JSON writes numbers: such text is sent as it stands, to the last digit."""
 _LIKE_A_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 """Other ways, which csv files have; but not with zeros in front, which identifiers have."""
-
-
-class Message(NamedTuple):
-    """One record on its way."""
-
-    value: bytes
-    key: bytes | None = None
-    timestamp: int | None = None
-    """In ms since 1970; ``None`` leaves it to the time of sending."""
 
 
 class Messages:

@@ -10,14 +10,14 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from streammoe.assembly import connectors
+from streammoe.assembly import WRITERS, connectors
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SinkError
-from streammoe.ports import Source
-from streammoe.produce.messages import Message, Messages
+from streammoe.ports import Message, RecordWriter, Source
+from streammoe.produce.messages import Messages
 from streammoe.produce.pace import Pace
-from streammoe.produce.topic import Topic, client_settings, counted
+from streammoe.text import counted
 
 LOGGER = logging.getLogger("streammoe.produce")
 BLOCK_BYTES = 1 << 16
@@ -68,10 +68,10 @@ def produce(
         form: see `Messages`; also `key` and `timestamp`.
         read_as: ``csv``, ``jsonl`` or ``parquet``: what the file holds; without it each extension says so.
         rate: records a second; 0 is as fast as possible.
-        partitions: see `Topic`.
+        partitions: of a topic that has to be made (1 without it); one that is there must have as many.
         repeat: how often the file is played.
         limit: most records to send, all repetitions together.
-        config: TOML file with further settings of kafka-python.
+        config: TOML file with further settings of the client.
         on_batch: told the progress.
 
     Raises:
@@ -80,10 +80,11 @@ def produce(
         SinkError: all records were written but some that are too large.
     """
     messages = Messages(form=form, key=key, timestamp=timestamp)
-    settings = client_settings(config)
+    writer = connectors(WRITERS)["kafka"]
+    settings = writer.settings(config)
     source = _opened(file, read_as)  # before the topic: a mistyped name must leave no topic behind
     try:
-        to = Topic(servers, topic, partitions=partitions, paced=rate > 0, settings=settings)
+        to: RecordWriter = writer(servers, topic, partitions=partitions, paced=rate > 0, settings=settings)
     except BaseException:
         source.close()
         raise

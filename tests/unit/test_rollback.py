@@ -199,7 +199,7 @@ def test_not_on_a_stream_that_cannot_be_read_again(here, chained):
         kept = {"kind": "chain", "positions": [None, position]} if chained else position
         CheckpointStore(STATE).prepare()
         store().save({}, {"n": n, "positions": [kept], "counters": {"outcomes": {"learned": n}}})
-    refused("its source is stdin, which nobody can read again.*after generation 1 would be lost")
+    refused("cannot be read again.*after generation 1 would be lost")
 
 
 @pytest.mark.parametrize("confirmed", [0, 1, 2])

@@ -20,7 +20,7 @@ from kafka.errors import (
 )
 
 from streammoe.errors import SinkError
-from streammoe.ports import Place, Position, Recovered
+from streammoe.ports import Place, Position, Recovered, parts_of
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import offset_metadata, parse_offset_metadata
 from streammoe_connectors.kafka.producer import (
@@ -269,10 +269,5 @@ def _mirrored(part: Position, owner: str, generation: int) -> dict[TopicPartitio
 
 
 def kafka_part(position: Position | None) -> Position | None:
-    """The part of a position that is a Kafka source's."""
-    if position is None:
-        return None
-    if position.get("kind") == "chain":
-        parts = map(kafka_part, position["positions"])
-        return next((part for part in parts if part is not None), None)
-    return position if position.get("kind") == "kafka" else None
+    """Return the part of a position that is a Kafka source's."""
+    return next((part for part in parts_of(position) if part.get("kind") == "kafka"), None)

@@ -1,4 +1,4 @@
-"""A topic to write to, made if it is missing, and an idempotent producer that waits for every acknowledgement."""
+"""Write records to a topic, made if it is missing, and wait for every acknowledgement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from streammoe.errors import ConfigError, SinkError, SourceError, not_installed
-from streammoe.produce.messages import Message
+from streammoe.ports import Message, RecordWriter
+from streammoe.text import counted
 
 try:
     from kafka import KafkaAdminClient, KafkaProducer
@@ -41,31 +42,6 @@ OURS = {"bootstrap_servers", "key_serializer", "value_serializer", "enable_idemp
 """Settings of the client that are not the user's to choose here."""
 
 
-def client_settings(path: Path | None) -> dict[str, Any]:
-    """Settings of kafka-python from a TOML file, such as those of TLS and SASL. No message shows a value.
-
-    Raises:
-        ConfigError: the file cannot be read, or names what is no setting.
-    """
-    if path is None:
-        return {}
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--config {path}: cannot be read ({error.strerror})") from error
-    except ValueError:  # the parser's own message may quote a secret
-        raise ConfigError(f"--config {path}: is not TOML; write a line such as security_protocol = 'SSL'") from None
-    known = KafkaProducer.DEFAULT_CONFIG.keys() - OURS
-    if unknown := sorted(settings.keys() - known):
-        raise ConfigError(
-            *(f"--config {path}: {name} is no setting of kafka-python's producer to be set here" for name in unknown)
-        )
-    if settings.get("security_protocol", "PLAINTEXT") not in PROTOCOLS:
-        # kafka-python would take any other word for PLAINTEXT, and send a password in the clear.
-        raise ConfigError(f"--config {path}: security_protocol must be one of {', '.join(PROTOCOLS)}")
-    return settings
-
-
 class _ClientLog(logging.Handler):
     """Takes what kafka-python logs, a flood while it cannot connect, and keeps the first reason."""
 
@@ -85,16 +61,7 @@ class _Sent(NamedTuple):
     """In bytes, of key and value."""
 
 
-def counted(number: int, what: str) -> str:
-    """So many of something, in words.
-
-    >>> counted(1, "record"), counted(2_000, "record")
-    ('1 record', '2,000 records')
-    """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-class Topic:
+class Topic(RecordWriter):
     """A topic, from construction to `close`.
 
     Args:
@@ -128,6 +95,34 @@ class Topic:
         except BaseException:
             self._leave_log()
             raise
+
+    @staticmethod
+    def settings(path: Path | None) -> dict[str, Any]:
+        """Settings of kafka-python from a TOML file, such as those of TLS and SASL. No message shows a value.
+
+        Raises:
+            ConfigError: the file cannot be read, or names what is no setting.
+        """
+        if path is None:
+            return {}
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"--config {path}: cannot be read ({error.strerror})") from error
+        except ValueError:  # the parser's own message may quote a secret
+            raise ConfigError(f"--config {path}: is not TOML; write a line such as security_protocol = 'SSL'") from None
+        known = KafkaProducer.DEFAULT_CONFIG.keys() - OURS
+        if unknown := sorted(found.keys() - known):
+            raise ConfigError(
+                *(
+                    f"--config {path}: {name} is no setting of kafka-python's producer to be set here"
+                    for name in unknown
+                )
+            )
+        if found.get("security_protocol", "PLAINTEXT") not in PROTOCOLS:
+            # kafka-python would take any other word for PLAINTEXT, and send a password in the clear.
+            raise ConfigError(f"--config {path}: security_protocol must be one of {', '.join(PROTOCOLS)}")
+        return found
 
     def _connected(self, partitions: int | None, paced: bool, settings: dict[str, Any]) -> Any:
         common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_MS, **settings}

@@ -3,7 +3,7 @@
 import pytest
 
 from streammoe.errors import ConfigError
-from streammoe.produce.topic import client_settings
+from streammoe_connectors.kafka.topic import Topic
 
 SECRET = "geheim"
 
@@ -11,13 +11,13 @@ SECRET = "geheim"
 def read(tmp_path, text):
     path = tmp_path / "client.toml"
     path.write_text(text)
-    return client_settings(path)
+    return Topic.settings(path)
 
 
 def test_settings_are_those_of_the_file(tmp_path):
     text = f'security_protocol = "SASL_SSL"\nsasl_plain_password = "{SECRET}"\nlinger_ms = 7'
     assert read(tmp_path, text) == {"security_protocol": "SASL_SSL", "sasl_plain_password": SECRET, "linger_ms": 7}
-    assert client_settings(None) == {}
+    assert Topic.settings(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -38,4 +38,4 @@ def test_mistakes_are_told_without_their_values(tmp_path, text, rule):
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path):
     with pytest.raises(ConfigError, match=r"nothing\.toml: cannot be read"):
-        client_settings(tmp_path / "nothing.toml")
+        Topic.settings(tmp_path / "nothing.toml")
