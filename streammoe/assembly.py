@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import entry_points, version
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -125,12 +125,13 @@ def _refuse_own_output(settings: Settings, config: str | Path) -> None:
     """
     sections = {"dead_letters.path": settings.dead_letters, "predictions.path": settings.predictions}
     written = {setting: getattr(section, "path", None) for setting, section in sections.items()}
+    known = connectors()
     problems = [
-        f"{setting}: is {path!r}, which source.path {source.path!r} reads; name another file"
+        f"{setting}: is {path!r}, which source.path {getattr(source, 'path', None)!r} reads; name another file"
         for source in settings.sources
-        if hasattr(source, "path")
+        if hasattr(known[source.kind], "reads")  # type: ignore[attr-defined]
         for setting, path in written.items()
-        if path is not None and _names(os.path.realpath(source.path), os.path.realpath(path))
+        if path is not None and known[source.kind].reads(source, path)  # type: ignore[attr-defined]
     ]
     folder = os.path.realpath(settings.checkpoint.dir)
     for setting, path in written.items():
@@ -145,13 +146,6 @@ def _refuse_own_output(settings: Settings, config: str | Path) -> None:
         problems.append(f"predictions.path: is {written['predictions.path']!r}, as dead_letters.path is; name another")
     if problems:
         raise ConfigError(*problems)
-
-
-def _names(pattern: str, path: str) -> bool:
-    """Whether a path or glob, both absolute, names this path."""
-    if "**" in pattern:  # crosses folders
-        return fnmatch.fnmatch(path, pattern)
-    return path == pattern or PurePath(path).match(pattern)
 
 
 def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[str] = ()) -> Settings:

@@ -14,9 +14,9 @@ from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
 from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, to_row
 from streammoe.pipeline.decoders.values import some_of
-from streammoe.pipeline.predictions import mixture_intervals
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
+from streammoe.quantiles import mixture_intervals
 from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")

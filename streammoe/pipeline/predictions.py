@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from streammoe.errors import ConfigError, RetriableCheckpointError
-from streammoe.noise import NORMAL, Noise
 from streammoe.persistence import durable
 from streammoe.persistence.append_log import AppendLog, failing_loudly
 from streammoe.ports import Predictions, PredictionSink
@@ -175,65 +173,6 @@ class _Part(NamedTuple):
     @property
     def rows(self) -> int:
         return sum(map(len, self.batches))
-
-
-def mixture_intervals(
-    shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, noise: Noise = NORMAL
-) -> FloatArray:
-    """Central predictive intervals of mixtures, output by output.
-
-    The ends are the quantiles (1 ∓ level) / 2 of Σ_k g_k N(μ_kq, σ²_kq), or of another noise, found by Newton's method
-    on its distribution function, inside a bracket that starts with the same quantiles of the single components and is
-    halved wherever a Newton step leaves it or gains too little.
-
-    Args:
-        shares: (n, K) of the components, from 0 to 1.
-        means: (n, K, Q).
-        variances: (n, K, Q), above 0; of another noise the squared scales.
-        level: probability of the interval, from 0 (the median, twice) to below 1.
-
-        noise: of each component, at scale 1.
-
-    Returns:
-        (n, Q, 2) lower and upper ends, to about 1e-9 of the smallest deviation; NaN where an argument is.
-
-    >>> mixture_intervals(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)), 0.9).round(4).tolist()
-    [[[-1.6449, 1.6449]]]
-    """
-    n, K, Q = means.shape
-    # One problem for each event, output and end.
-    weights = np.repeat(shares, 2 * Q, axis=0)
-    centers = np.repeat(means.transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
-    widths = np.repeat(np.sqrt(variances).transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
-    tails = np.tile([(1.0 - level) / 2.0, (1.0 + level) / 2.0], n * Q)
-    ends = centers + noise.quantile(tails)[:, None] * widths
-    low = np.where(weights > 0.0, ends, math.inf).min(axis=1, initial=math.inf)
-    high = np.where(weights > 0.0, ends, -math.inf).max(axis=1, initial=-math.inf)
-    tolerances = 1e-9 * widths.min(axis=1, initial=math.inf) + 4e-16 * np.maximum(np.abs(low), np.abs(high))
-    found = np.clip((weights * ends).sum(axis=1), low, high)
-    moved = high - low
-    active = np.flatnonzero(moved > tolerances)
-    for _ in range(_MOST_ROUNDS):
-        if not active.size:
-            break
-        x, weight, width = found[active], weights[active], widths[active]
-        z = (x[:, None] - centers[active]) / width
-        excess = (weight * noise.cdf(z)).sum(axis=1) - tails[active]
-        density = (weight / width * noise.pdf(z)).sum(axis=1)
-        below = excess < 0.0
-        low[active] = np.where(below, x, low[active])
-        high[active] = np.where(below, high[active], x)
-        good = np.abs(excess) < 0.5 * moved[active] * density
-        proposed = x - np.divide(excess, density, out=np.zeros_like(x), where=good)
-        good &= (low[active] <= proposed) & (proposed <= high[active])
-        found[active] = np.where(good, proposed, 0.5 * (low[active] + high[active]))
-        moved[active] = np.abs(found[active] - x)
-        active = active[moved[active] > tolerances[active]]
-    quantiles: FloatArray = found.reshape(n, Q, 2)
-    return quantiles
-
-
-_MOST_ROUNDS = 200  # bisection alone needs fewer
 
 
 def _record_batch(rows: Predictions) -> Any:
