@@ -239,7 +239,8 @@ def run(
     from streammoe.daemon.signals import StopFlag
 
     with HangupFlag() as hangup, exit_codes(), StopFlag(armed=False) as stop:
-        from streammoe.assembly import load_settings, open_daemon
+        from streammoe.assembly import open_daemon
+        from streammoe.configuration import load_settings
         from streammoe.daemon.reload import Reload
 
         load = partial(load_settings, config, overrides=overrides)
@@ -275,7 +276,7 @@ def check_config(config: Path, overrides: tuple[str, ...], log_level: str, log_f
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
-        from streammoe.assembly import load_settings, warn_of_idle
+        from streammoe.configuration import load_settings, warn_of_idle
 
         warn_of_idle(load_settings(config, overrides=overrides))
         click.echo(f"{config}: no errors")
@@ -326,7 +327,7 @@ def rollback(
 
         folder = place
         if not place.is_dir():
-            from streammoe.assembly import load_settings
+            from streammoe.configuration import load_settings
 
             folder = Path(load_settings(place, overrides=overrides).checkpoint.dir)
         done = module.roll_back(folder, to)
@@ -375,7 +376,7 @@ def evaluate(
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
-        from streammoe.assembly import settings_from
+        from streammoe.configuration import settings_from
         from streammoe.daemon.signals import StopFlag
         from streammoe.evaluation import report
         from streammoe.evaluation.options import check_overrides, tables_from
@@ -565,7 +566,7 @@ def dead_letters(
             found = replay.look_into(file, show=show, reason=reason)
             click.echo(replay.contents_json(file, found) if as_json else replay.contents_text(found))
         else:
-            from streammoe.assembly import load_settings
+            from streammoe.configuration import load_settings
 
             settings = load_settings(config, overrides=overrides)
             done = replay.replay(file, settings, reason=reason, dry_run=dry_run)
@@ -673,7 +674,7 @@ def compile_command(log_level: str, log_format: str) -> None:
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
-        from streammoe.assembly import compile_kernels
+        from streammoe.daemon.model import compile_kernels
 
         compile_kernels()
 

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from river import datasets, dummy, linear_model, preprocessing, stats
 
-from streammoe.assembly import load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.configuration import load_settings
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError

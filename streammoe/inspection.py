@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from streammoe.assembly import describe_checkpoint
+from streammoe.checked import array_of, restoring
 from streammoe.errors import CheckpointError
-from streammoe.persistence import CheckpointStore, generation_of
+from streammoe.estimators import MixtureOfExperts, MoEClassifier, model_of
+from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
+from streammoe.pipeline.label_join import digest_with, label_arrays
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.text import printable
 
 
@@ -101,3 +105,47 @@ def _generation(entry: dict[str, Any]) -> str:
     return printable(
         f"{entry['generation']}  sound, n {entry['n']}, created {entry['created']}, {entry['state_digest']}"
     )
+
+
+def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, float | None]:
+    """The running means that a daemon has kept beside its model; nothing of a model that was saved from Python."""
+    kept = found.metadata.get("scores")
+    if kept is None:
+        return {}
+    kind = ClassificationScores if isinstance(model, MoEClassifier) else PrequentialScores
+    return kind.restore(kept, found.arrays).summary()
+
+
+def describe_checkpoint(place: str | Path) -> dict[str, Any]:
+    """What a checkpoint holds, for people and scripts; JSON-able.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    found = read_checkpoint(place)
+    metadata = found.metadata
+    model = model_of(found, place)
+    labels = label_arrays(found.arrays)
+    with restoring(place):
+        pending = int((~array_of(labels, "labels.refused", "bool", (None,))).sum()) if labels else 0
+        scores = _kept_scores(model, found)
+    return {
+        "path": str(place),
+        "n": model.n,
+        "positions": metadata.get("positions", []),
+        "model": metadata["model"],
+        "version": metadata.get("version"),
+        "state_digest": digest_with(model, labels),
+        "created": metadata.get("created"),
+        "counters": metadata.get("counters", {}),
+        "scores": scores,
+        "pending": pending,
+        "features": model.feature_names,
+        "outputs": model.output_names,
+        "warming_up": model.is_warming_up,
+        "drifts": model.drifts,
+        "last_drift": model.last_drift and model.last_drift._asdict(),
+        "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
+        "experts": model.experts(),
+        "candidates": model.n_candidates,
+    }

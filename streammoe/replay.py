@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.assembly import compile_kernels, resumed_pipeline
+from streammoe.daemon.model import compile_kernels
+from streammoe.daemon.resume import resumed_pipeline
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
 from streammoe.pipeline.dead_letters import read_letter

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from streammoe.assembly import connectors
+from streammoe.configuration import connectors
 from streammoe.errors import CheckpointError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
 from streammoe.ports import Position, parts_of

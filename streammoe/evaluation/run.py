@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.assembly import compile_kernels, model_from, open_source, schema_of
+from streammoe.assembly import open_source
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.curve import Curve

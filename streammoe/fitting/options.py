@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streammoe.assembly import load_settings, settings_from
+from streammoe.configuration import load_settings, settings_from
 from streammoe.evaluation.options import check_overrides, tables_from
 from streammoe.settings import Settings
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from streammoe import batch
-from streammoe.assembly import model_from, open_source, schema_of
+from streammoe.assembly import open_source
 from streammoe.batch import Fit, Listener
-from streammoe.daemon.given_model import given_model
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.model import model_from, schema_of
+from streammoe.daemon.resume import given_model
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts

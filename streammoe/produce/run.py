@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from streammoe.assembly import WRITERS, connectors
+from streammoe.configuration import WRITERS, connectors
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SinkError

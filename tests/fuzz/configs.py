@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 
 DEFAULT = (Path(__file__).parents[2] / "config/default.toml").read_text(encoding="utf-8")

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
-from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError, StreammoeError
+from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import CheckpointStore, read_checkpoint
 
 RNG = np.random.default_rng(5)

@@ -14,9 +14,11 @@ import pytest
 
 from scripts.golden_checkpoints import EVENTS, LABELS, PROBES, events, golden_names, tables
 from streammoe import MoEClassifier, assembly, load
-from streammoe.assembly import describe_checkpoint, open_daemon, settings_from
+from streammoe.assembly import open_daemon
+from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError
+from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import FORMAT, CheckpointStore, NewerCheckpointError, decode, encode, read_checkpoint
 from streammoe.persistence.format import _pack
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from streammoe.assembly import describe_checkpoint
+from streammoe.inspection import describe_checkpoint
 
 BATCH = 4096
 TIMEOUT = 60

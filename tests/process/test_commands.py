@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streammoe.assembly import describe_checkpoint
+from streammoe.inspection import describe_checkpoint
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

@@ -20,7 +20,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import parquet
 
-from streammoe.assembly import load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.configuration import load_settings
 from streammoe.daemon.metrics import CATALOGUE
 from tests.process.place import Place, wait_until
 

@@ -9,9 +9,13 @@ import pytest
 from pyarrow import parquet
 
 from streammoe import assembly
-from streammoe.assembly import connectors, describe_checkpoint, load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.configuration import connectors, load_settings
+from streammoe.daemon import model
+from streammoe.daemon.model import schema_of
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import CheckpointStore, FolderLock
 from streammoe.settings import Model, Schema
 
@@ -170,8 +174,8 @@ def test_settings_reach_the_noise(here, flags, expert):
 
 @pytest.mark.parametrize(("flags", "kernels"), [((), "heavy-tailed"), (OUTPUTS, "heavy-tailed outputs")])
 def test_kernels_of_heavy_tails_are_compiled_before_events(here, flags, kernels):
-    assert assembly._kind(settings(*flags, "model.expert=student_t")) == kernels
-    assert assembly._kind(settings("model.expert=laplace")) == "heavy-tailed"
+    assert model._kind(settings(*flags, "model.expert=student_t")) == kernels
+    assert model._kind(settings("model.expert=laplace")) == "heavy-tailed"
 
 
 def test_a_column_of_weights_is_no_feature(here):
@@ -371,9 +375,9 @@ def later(here):
 
 
 def test_the_key_of_labels_is_no_feature_unless_it_is_named(here):
-    assert "id" in assembly.schema_of(settings("labels.key=id")).others
-    assert assembly.schema_of(settings("labels.key=id", "schema.ignore=['id']")).ignore == ("id",)
-    named = assembly.schema_of(settings("labels.key=id", "schema.features=['id']"))
+    assert "id" in schema_of(settings("labels.key=id")).others
+    assert schema_of(settings("labels.key=id", "schema.ignore=['id']")).ignore == ("id",)
+    named = schema_of(settings("labels.key=id", "schema.features=['id']"))
     assert (named.features, named.ignore) == (("id",), ())
 
 

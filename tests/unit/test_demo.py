@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 from streammoe.demo import CLASSIFICATION, CONFIG, REGRESSION, run_demo
 
 

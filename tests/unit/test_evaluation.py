@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from river import dummy, linear_model, multiclass, preprocessing, stats, tree
 
-from streammoe.assembly import open_daemon, settings_from
+from streammoe.assembly import open_daemon
+from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SourceError
 from streammoe.evaluation import peers, report

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe import assembly
-from streammoe.assembly import load_settings, open_daemon
+from streammoe.assembly import open_daemon
 from streammoe.cli import main
+from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError
 from streammoe.inspection import look_into
 from streammoe.persistence import CheckpointStore

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from streammoe import replay as module
-from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.estimators import MoERegressor
+from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import FolderLock, read_checkpoint
 from streammoe.pipeline.dead_letters import DeadLetterFile, read_letter
 from streammoe.pipeline.pipeline import Pipeline, Schema

@@ -9,10 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe import assembly
-from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.assembly import open_daemon
 from streammoe.cli import main
+from streammoe.configuration import load_settings
 from streammoe.daemon.loop import Daemon
 from streammoe.errors import CheckpointError
+from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import CheckpointStore, FolderLock, encode
 from streammoe.persistence.format import _pack
 from streammoe.replay import replay

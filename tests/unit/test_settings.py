@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe.schedules import Constant, Power
 from streammoe.settings import (

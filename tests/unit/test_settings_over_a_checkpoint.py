@@ -10,7 +10,8 @@ import pytest
 import trustme
 
 from streammoe import assembly
-from streammoe.assembly import load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import CheckpointStore
 

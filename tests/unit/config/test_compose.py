@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from scripts import kafka_broker
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

@@ -8,9 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, assembly, load, schedules
-from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.assembly import open_daemon
 from streammoe.cli import main
+from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError, ConfigError, SourceError
+from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")

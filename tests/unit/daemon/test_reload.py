@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 from streammoe.daemon.hangup import HangupFlag
 from streammoe.daemon.reload import MAY_CHANGE, Reload
 from streammoe.errors import RetriableCheckpointError
