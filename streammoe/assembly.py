@@ -13,7 +13,6 @@ from streammoe import settings as settings_module
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, warn_of_idle
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, WayBack
-from streammoe.daemon.health import Health
 from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, OnJump, ProgressListener, Restored
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels, schema_of
@@ -28,7 +27,7 @@ from streammoe.daemon.resume import (
     undoubted,
 )
 from streammoe.daemon.retries import RetryPolicy
-from streammoe.daemon.serving import MetricsServer
+from streammoe.daemon.server import Health, MetricsServer
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile

@@ -78,6 +78,15 @@ def _all_or_columns(value: object) -> object:
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 
 
+def _host_names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError("must be a list of host names")
+    for name in value:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]", name):
+            raise ValueError(f"must be host names without scheme, port and path, but holds {name!r}")
+    return tuple(value)
+
+
 class Schema(Section):
     """Which columns are learned from, and what they hold."""
 
@@ -292,6 +301,8 @@ class Metrics(Section):
     """0 takes any free port."""
     alive_seconds: float = Field(300.0, gt=0)
     """How long one turn of the learning loop may take before /healthz says that it hangs."""
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_host_names)] = ()
+    """Host names that requests may use, in addition to this machine's loopback names."""
     tls_certfile: Text | None = None
     """The certificate, with those of the authorities behind it; without it nothing is encrypted."""
     tls_keyfile: Text | None = Field(None, validate_default=True)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from streammoe.daemon.checkpointer import CheckpointWriter, Content, Written
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, Saved, WayBack
-from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.retries import RetryPolicy
+from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts

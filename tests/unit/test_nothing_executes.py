@@ -68,7 +68,7 @@ MAY = {
     # Installed packages announce connectors; nothing that is read names one.
     "entry_points": {"streammoe/assembly.py"},
     # Metrics and probes, on the address that the settings name.
-    "listening": {"streammoe/daemon/serving.py"},
+    "listening": {"streammoe/daemon/server.py"},
 }
 """Where alone something is used."""
 

@@ -531,6 +531,8 @@ class TestMetrics:
         [
             ('tls_certfile = "a"', "metrics.tls_keyfile: must be set together with metrics.tls_certfile"),
             ('tls_keyfile = "a"', "metrics.tls_keyfile: must be set together with metrics.tls_certfile"),
+            ('allowed_hosts = "a"', "metrics.allowed_hosts: must be a list of host names"),
+            ('allowed_hosts = ["a:9464"]', "metrics.allowed_hosts: must be host names without scheme, port and path"),
             ('username = "a:b"', "metrics.username: must not hold a colon"),
             ('username = "a"', "metrics.password_env: must be set where metrics.username is"),
             ('password = "hunter2"', "metrics.password_env: must be set where metrics.username is"),

@@ -78,6 +78,7 @@ CHANGED = {
     "metrics.host": "0.0.0.0",
     "metrics.port": 9,
     "metrics.alive_seconds": 9.0,
+    "metrics.allowed_hosts": ["daemon.example"],
     "metrics.tls_certfile": [*SERVED, "metrics.tls_certfile=cert.pem", "metrics.tls_keyfile=key.pem"],
     "metrics.tls_keyfile": [*SERVED, "metrics.tls_certfile=cert.pem", "metrics.tls_keyfile=key.pem"],
     "metrics.username": [*SERVED, "metrics.username=prometheus", "metrics.password_file=secret"],

@@ -14,10 +14,10 @@ from pydantic import create_model
 
 from streammoe import settings
 from streammoe.daemon.guards import BadRecordGuard
-from streammoe.daemon.health import Health
 from streammoe.daemon.loop import CheckpointPolicy, Daemon
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.retries import RetryPolicy
+from streammoe.daemon.server import Health
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
