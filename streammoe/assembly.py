@@ -28,6 +28,7 @@ from streammoe.daemon.resume import (
 )
 from streammoe.daemon.retries import RetryPolicy
 from streammoe.daemon.server import Health, MetricsServer
+from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
@@ -74,13 +75,14 @@ def open_daemon(
     Args:
         settings: of the daemon.
         fresh: begin anew although there are checkpoints, which are set aside in a folder of their own.
-        from_model: file of a model to begin with where nothing is gone on from; else it is not even looked at. The
-            first checkpoint is written before anything is read.
+        from_model: file of a model to begin with; only where there is no checkpoint to resume from. The first
+            checkpoint is written before anything is read.
         on_batch: told the source's progress after each batch.
         reload: reads the settings again when that is asked for.
 
     Raises:
-        ConfigError: a port or a file named in the settings cannot be used.
+        ConfigError: a port or a file named in the settings cannot be used, or there is both a checkpoint and a model to
+            begin with.
         CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints; or the model to
             begin with is another one.
         SourceError: there is nothing to read.
@@ -99,6 +101,12 @@ def open_daemon(
         writer = _prediction_writer(settings)
         latest = None if fresh else store.latest()
         if latest is not None:
+            if from_model is not None:
+                raise ConfigError(
+                    f"--from-model {from_model}: {store.folder} already holds checkpoints to resume from; leave the "
+                    "option out to resume, add --fresh to begin with this model instead (the checkpoints are set "
+                    "aside), or set checkpoint.dir to another folder"
+                )
             check(settings, latest[1])
         recovered = None
         if writer is not None:
@@ -111,13 +119,7 @@ def open_daemon(
             latest = undoubted(store, latest)
         generation, found = latest or (0, None)
         model = begun(settings, from_model) if found is None else resumed(settings, found)
-        if found is not None and from_model is not None:
-            LOGGER.warning(
-                "--from-model %s is not used: there are checkpoints in %s to go on from; --fresh begins anew with it",
-                from_model,
-                store.folder,
-            )
-        if found is None and from_model is not None:
+        if from_model is not None:
             LOGGER.info(
                 "beginning with the model of %s, which has learned %d events; counts begin at 0", from_model, model.n
             )
@@ -164,7 +166,7 @@ def open_daemon(
             on_jump=_on_jump(settings, store, latest, model, writer),
             # Last of all: a start that fails must leave everything as it was.
             on_begin=store.set_aside if fresh else None,
-            save_first=found is None and from_model is not None,
+            save_first=from_model is not None,
             on_batch=on_batch,
         )
         if server is not None:

@@ -208,7 +208,7 @@ def main() -> None:
     "--from-model",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Begin with a model that was saved elsewhere; not used where there are checkpoints to go on from.",
+    help="Begin with a model that was saved elsewhere; where there are checkpoints, only with --fresh.",
 )
 @click.option(
     "--summary",
@@ -326,6 +326,8 @@ def rollback(
         from streammoe import rollback as module
 
         folder = place
+        if not place.exists():
+            raise ConfigError(f"{place}: there is no such folder or file; give a daemon's checkpoint.dir or its config")
         if not place.is_dir():
             from streammoe.configuration import load_settings
 
@@ -369,6 +371,9 @@ def evaluate(
     No configuration is needed, and nothing is written but what --plot and --html name. The settings are those of
     [model] and [schema]; --set reaches all of them, such as --set model.range_factor=1e9.
 
+    If more than half of the records were refused (--set dead_letters.max_ratio=0.5), nothing is printed, and the exit
+    code is 5; if nothing could be learned at all, it is 3.
+
     \b
     Example:
       streammoe evaluate rides.csv --target minutes --ignore id --against river:LinearRegression
@@ -382,7 +387,7 @@ def evaluate(
         from streammoe.evaluation.options import check_overrides, tables_from
         from streammoe.evaluation.run import evaluate as run_evaluation
 
-        check_overrides(overrides)
+        check_overrides(overrides, also=["dead_letters.max_ratio"])
         tables = tables_from(file, targets, classify=classify, format=form, schedule=schedule, given=given)
         if against:
             tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
@@ -635,11 +640,16 @@ def produce(file: str, log_level: str, log_format: str, **given: Any) -> None:
     show_default="demo-state; with --classify demo-state/classes",
     help="Where data, configuration, checkpoint and dead letters go.",
 )
-@click.option("--port", type=int, default=9464, show_default=True, help="Port of the metrics; 0 takes any free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    show_default="9464, or a free one if that is taken",
+    help="Port of the metrics; 0 takes any free one.",
+)
 @click.option("--classify", is_flag=True, help="Learn classes instead of numbers.")
 @click.option("--stay", is_flag=True, help="Keep the metrics up after the last event, until Ctrl-C.")
 @logged
-def demo(folder: Path | None, port: int, classify: bool, stay: bool, log_level: str, log_format: str) -> None:
+def demo(folder: Path | None, port: int | None, classify: bool, stay: bool, log_level: str, log_format: str) -> None:
     """Stream a real data set through the whole daemon and compare it with plain baselines.
 
     \b

@@ -10,17 +10,19 @@ seven things (sky, grass, brick, ...) they show. Nothing drifts, so the steps sh
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from river import datasets, dummy, linear_model, preprocessing, stats
 
-from streammoe.assembly import open_daemon
+from streammoe.assembly import Running, open_daemon
 from streammoe.configuration import load_settings
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.signals import StopFlag
@@ -28,6 +30,8 @@ from streammoe.errors import ConfigError
 from streammoe.types import FloatArray
 
 Events = list[tuple[dict[str, Any], Any]]
+PORT = 9464
+"""Of the metrics, unless another one is asked for or it is taken."""
 
 
 class Task(NamedTuple):
@@ -50,6 +54,7 @@ class Task(NamedTuple):
         return "accuracy" if self.classify else "root mean squared error"
 
 
+CONFIG_NAME = "demo.toml"
 CONFIG = """\
 # Written by `streammoe demo`; `streammoe run {folder}/demo.toml --fresh` streams the same file again.
 [source]
@@ -102,39 +107,28 @@ class Row(NamedTuple):
 
 
 @contextmanager
-def run_demo(folder: Path, *, port: int, on_batch: ProgressListener, classify: bool = False) -> Iterator[Report]:
+def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, classify: bool = False) -> Iterator[Report]:
     """Stream the data; the metrics stay up until the context ends.
 
     Args:
         folder: where data, configuration, checkpoint and dead letters go.
-        port: of the metrics; 0 takes any free one.
+        port: of the metrics; 0 takes any free one, and None takes `PORT`, or any free one where that is taken.
         on_batch: told the progress after each batch.
         classify: learn classes instead of numbers.
     """
     task = CLASSIFICATION if classify else REGRESSION
     events = task.events()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        data = folder / task.data
-        _write_csv(data, events, task.target)
-        config = folder / "demo.toml"
-        config.write_text(
-            CONFIG.format(
-                folder=folder,
-                data=json.dumps(str(data)),
-                target=task.target,
-                model=task.model,
-                state=json.dumps(str(folder / "checkpoints")),
-                dead_letters=json.dumps(str(folder / "dead-letters.jsonl")),
-                port=port,
-            )
-        )
-    except OSError as error:
-        raise ConfigError(f"--dir {folder}: cannot be written ({error.strerror}); name another folder") from error
-    with (
-        StopFlag() as stop,
-        open_daemon(load_settings(config, environment={}), fresh=True, on_batch=on_batch) as running,
-    ):
+    with StopFlag() as stop, ExitStack() as opened:
+        note = "while this runs; --stay keeps it up"
+        if port is None:
+            try:
+                running = opened.enter_context(_opened(folder, task, events, PORT, on_batch))
+            except ConfigError:
+                # If it was not the port, the next try says what it was.
+                running = opened.enter_context(_opened(folder, task, events, 0, on_batch))
+                note = f"a free port, since {PORT} cannot be used; {note}"
+        else:
+            running = opened.enter_context(_opened(folder, task, events, port, on_batch))
         summary = running.daemon.run(stop)
         # The window of the scores is longer than this stream, so it holds every error.
         averages = running.daemon.scores.averages
@@ -146,21 +140,55 @@ def run_demo(folder: Path, *, port: int, on_batch: ProgressListener, classify: b
         yield Report(
             table=_table(task, summary.learned, rows),
             places=[
-                f"metrics     {running.metrics_url} (while this runs; --stay keeps it up)",
+                f"metrics     {running.metrics_url} ({note})",
                 f"checkpoint  {summary.checkpoint} (streammoe inspect {folder / 'checkpoints'})",
-                f"config      {config} (streammoe run {config} --fresh)",
+                f"config      {folder / CONFIG_NAME} (streammoe run {folder / CONFIG_NAME} --fresh)",
             ],
             wait=lambda: _wait(stop),
         )
 
 
-def _write_csv(path: Path, events: Events, target: str) -> None:
-    with path.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        names = list(events[0][0])
-        writer.writerow([*names, target])
-        for x, y in events:
-            writer.writerow([*(x[name] for name in names), y])
+@contextmanager
+def _opened(folder: Path, task: Task, events: Events, port: int, on_batch: ProgressListener) -> Iterator[Running]:
+    """Write data and configuration, and open the daemon on them."""
+    config = CONFIG.format(
+        folder=folder,
+        data=json.dumps(str(folder / task.data)),
+        target=task.target,
+        model=task.model,
+        state=json.dumps(str(folder / "checkpoints")),
+        dead_letters=json.dumps(str(folder / "dead-letters.jsonl")),
+        port=port,
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / task.data, _csv(events, task.target))
+        _replace(folder / CONFIG_NAME, config)
+    except OSError as error:
+        raise ConfigError(f"--dir {folder}: cannot be written ({error.strerror}); name another folder") from error
+    settings = load_settings(folder / CONFIG_NAME, environment={})
+    with open_daemon(settings, fresh=True, on_batch=on_batch) as running:
+        yield running
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file as a whole: another demo may be reading the one that is there."""
+    written = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        written.write_text(text, encoding="utf-8", newline="")
+        written.replace(path)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _csv(events: Events, target: str) -> str:
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream)
+    names = list(events[0][0])
+    writer.writerow([*names, target])
+    for x, y in events:
+        writer.writerow([*(x[name] for name in names), y])
+    return stream.getvalue()
 
 
 def _polls() -> Events:

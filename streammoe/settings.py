@@ -12,6 +12,8 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from datetime import time as clock
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, get_type_hints
@@ -56,6 +58,8 @@ def _target(value: object) -> object:
         if not names:
             raise ValueError("must name a column, or several of them in a list")
         return names[0] if len(names) == 1 else names
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be the name of a column, or a list of several")
     return value
 
 
@@ -576,8 +580,12 @@ class _Reader:
             self._unreadable(f"cannot be read ({error.strerror}); give the path of a config file")
         except UnicodeDecodeError as error:
             self._unreadable(f"is not UTF-8 text (byte {error.start}); save it in that encoding")
-        except (ValueError, RecursionError) as error:  # beside TOMLDecodeError, of huge numbers and deep nesting
+        except tomllib.TOMLDecodeError as error:
             self._unreadable(f"is not TOML: {error}")
+        except ValueError:
+            self._unreadable("holds a number of too many digits")
+        except RecursionError:
+            self._unreadable("nests lists or tables too deeply")
 
     def _unreadable(self, sentence: str) -> NoReturn:
         # Without the file every required setting would be reported as missing, which would bury the cause.
@@ -586,12 +594,16 @@ class _Reader:
     def read_variable(self, name: str, text: str) -> None:
         place = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split(ENVIRONMENT_SEPARATOR))
         if name.startswith(ENVIRONMENT_PREFIX) and len(place) > 1:
-            self._put(place, text, f"environment variable {name}")
+            if all(place):
+                self._put(place, text, f"environment variable {name}")
+            else:
+                shape = f"{ENVIRONMENT_PREFIX}SECTION{ENVIRONMENT_SEPARATOR}FIELD"
+                self.problems.append(f"environment variable {name}: must look like {shape}")
 
     def read_flag(self, flag: str) -> None:
         name, equals, text = flag.partition("=")
         place = tuple(name.strip().split("."))
-        if equals and len(place) > 1:
+        if equals and len(place) > 1 and all(place):
             self._put(place, text, f"flag {name.strip()}")
         else:  # the value stays out of the message, it may be a password
             self.problems.append(f"flag {name!r}: must look like section.field=value, such as model.n_experts=4")
@@ -735,9 +747,7 @@ class _Reader:
             return self._unknown(place, "setting", model.model_fields if len(place) == len(section) + 1 else ())
         if error["type"] == "missing":
             return self._missing(place, f"add it to [{'.'.join(section)}] in {self.file}")
-        raised = error.get("ctx", {}).get("error")
-        # Pydantic says "Input should be ...", "String should have ...".
-        return self._broken(place, str(raised or re.sub(r"^\w+ should", "must", error["msg"])), error["input"])
+        return self._broken(place, _rule(error), error["input"])
 
     def _unknown(self, place: Place, what: str, known: Iterable[str]) -> str:
         near = difflib.get_close_matches(place[-1], known, n=1)
@@ -757,6 +767,32 @@ class _Reader:
     def _origin(self, place: Place) -> str:
         lengths = range(len(place), 0, -1)
         return "from " + next((self.origins[place[:n]] for n in lengths if place[:n] in self.origins), self.file)
+
+
+_RULES = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a table",
+    "float_type": "must be a number",
+    "greater_than_equal": "must be at least {ge}",
+    "int_type": "must be a whole number",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "string_type": "must be text",
+    "tuple_type": "must be a list",
+}
+"""What pydantic says in Python's words, as those who write a config file say it, by the type of its error."""
+
+
+def _rule(error: ErrorDetails) -> str:
+    """Return which rule a value breaks."""
+    details = error.get("ctx", {})
+    if error["type"] == "string_too_short" and details["min_length"] == 1:
+        return "must not be empty"
+    if error["type"] in _RULES:
+        bounds = {name: f"{value:g}" if isinstance(value, float) else value for name, value in details.items()}
+        return _RULES[error["type"]].format(**bounds)
+    # A validator's own words; or pydantic's, "Input should be ...", "String should have ...".
+    return str(details.get("error") or re.sub(r"^\w+ should", "must", error["msg"]))
 
 
 def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
@@ -801,5 +837,7 @@ def _shown(value: object) -> str:
             return "a table"
         case list() | tuple():
             return "a list"
+        case date() | clock():  # TOML knows dates and times of day
+            return value.isoformat()
     text = _LOGIN.sub(f"{_MASK}@", repr(value))
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

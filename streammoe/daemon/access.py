@@ -143,11 +143,10 @@ def tls_context(settings: Metrics) -> ssl.SSLContext | None:
     try:
         # The password is never asked for: a daemon has nobody to ask.
         context.load_cert_chain(certificate, key, password=lambda: "")
-    except ssl.SSLError as error:
+    except ssl.SSLError:
         raise ConfigError(
-            f"metrics.tls_certfile {certificate!r} with metrics.tls_keyfile {key!r}: cannot be used "
-            f"({error.reason or error}); both must be PEM files, the key must be that of the certificate, and without "
-            "a password"
+            f"metrics.tls_certfile {certificate!r} with metrics.tls_keyfile {key!r}: cannot be used; "
+            "both must be PEM files, the key must be that of the certificate, and without a password"
         ) from None
     return context
 

@@ -145,6 +145,8 @@ class Daemon:
         self._save_first = save_first
         """Whether the model must be kept before anything is read: it came from a file that may be gone tomorrow."""
         self._on_batch = on_batch
+        self._latest_refusal = ""
+        """Why the latest refused record of this run was refused."""
         self._unsaved = 0
         """Records since the state of the latest checkpoint, written or under way."""
         self._processed = 0
@@ -180,7 +182,8 @@ class Daemon:
         Raises:
             SourceError: reading failed for good; what was learned before has been saved.
             CheckpointError: nothing can be saved, for longer than the settings bear.
-            TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint.
+            TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint, also where the source
+                has ended.
             ModelJumped: see `LossGuard`; the newest checkpoint is one from before.
         """
         try:
@@ -208,6 +211,9 @@ class Daemon:
             raise
         if stop.requested:
             LOGGER.info("asked to stop; saving what was learned")
+        self._attempt(partial(self._take_outcome, wait=True))
+        if self._source.finished and not stop.requested:
+            self._judge(self._guard.judge_end)
         if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
             LOGGER.warning(
                 "nothing was learned: %d records were refused (%s); see the dead letters, mend files or schema, "
@@ -215,7 +221,6 @@ class Daemon:
                 self._outcomes["rejected"],
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
-        self._attempt(partial(self._take_outcome, wait=True))
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
         if self._is_prepared and (self._has_moved() or self._unsaved or self._retries.failing or not self._path):
             self._save_at_last(stop)
@@ -469,7 +474,7 @@ class Daemon:
         batch = self._source.poll(POLL_SECONDS)
         self._look_at_source()
         if batch is None:
-            if self._has_moved():
+            if not self._must_hold_back() and self._has_moved():
                 self._save()
             return
         started = time.monotonic()
@@ -480,12 +485,8 @@ class Daemon:
             events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
             self._report_new_reasons(processed.letters)
-        try:
-            self._guard.judge(processed.bad)
-        except TooManyBadRecords as error:
-            # The letters say what is wrong with the deploy. The model and its positions stay at the last checkpoint.
-            self._dead_letters.flush()
-            raise TooManyBadRecords(f"{error}. The latest: {processed.letters[-1].detail}") from None
+            self._latest_refusal = processed.letters[-1].detail
+        self._judge(partial(self._guard.judge, processed.bad))
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
             LOGGER.warning("no record so far holds the target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
@@ -507,6 +508,18 @@ class Daemon:
             if jump is not None:
                 self._jumped(self._on_jump, jump, batch)
         self._publish()
+
+    def _judge(self, judge: Callable[[], None]) -> None:
+        """Ask the guard; the letters say what is wrong, so they are made durable before the run fails.
+
+        Raises:
+            TooManyBadRecords: the model and its positions stay at the last checkpoint.
+        """
+        try:
+            judge()
+        except TooManyBadRecords as error:
+            self._dead_letters.flush()
+            raise TooManyBadRecords(f"{error}. The latest: {self._latest_refusal}") from None
 
     @property
     def _goes_back(self) -> bool:
@@ -605,9 +618,18 @@ class Daemon:
         """Only a checkpoint knows which files an endless source was reading, should they be rotated away."""
         return self._unsaved > 0 and not self._begun and self._source.progress() is None
 
+    def _must_hold_back(self) -> bool:
+        """Whether a checkpoint would pass over records because of which the end of the source would fail the run.
+
+        So that the next run, after a repair, still has all of them. While a source is being read this is for less than
+        a window of records; one without an end, whose records may come slowly, is saved all the same.
+        """
+        is_ending = self._guard.is_short and self._source.progress() is not None
+        return self._guard.fails_at_end and (is_ending or self._source.finished)
+
     def _is_due(self) -> bool:
         # One at a time: the next one waits until the one under way is durable, and then holds all that came meanwhile.
-        if not self._unsaved or self._writer.busy:
+        if not self._unsaved or self._writer.busy or self._must_hold_back():
             return False
         if self._is_overdue:
             return True

@@ -96,8 +96,9 @@ class MetricsServer:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._listener = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
+            reason = (error.strerror or str(error)).partition(" (while")[0]
             raise ConfigError(
-                f"metrics.host {host} with metrics.port {port}: cannot be bound ({error.strerror or error}); stop the "
+                f"metrics.host {host} with metrics.port {port}: cannot be bound ({reason}); stop the "
                 "program that uses the port, set metrics.port to another one (0 takes any free one), correct "
                 "metrics.host, or set metrics.enabled to false"
             ) from error

@@ -83,7 +83,7 @@ def evaluate(
     """Predict and learn all events of a source, with our model and with its peers; writes nothing.
 
     Args:
-        settings: source, schema and model; the other sections are not looked at.
+        settings: source, schema, model, and how many records may be refused; nothing else is looked at.
         against: names of peers, see `streammoe.evaluation.peers.peer`.
         source_name: for messages and reports.
         shares: whether to follow the gate's shares, which takes time.
@@ -93,6 +93,7 @@ def evaluate(
     Raises:
         ConfigError: there is no such peer.
         SourceError: reading failed, or no event could be learned.
+        TooManyBadRecords: more of the records were refused than `dead_letters.max_ratio` allows.
     """
     run = _Run(settings, against, source_name, shares=shares)
     source = open_source(settings)
@@ -118,6 +119,7 @@ class _Run:
             ),
             baseline(classify=classify, outputs=outputs),
         ]
+        self.max_ratio = settings.dead_letters.max_ratio
         self.scores = _LabelCurves() if classify else _NumberCurves(outputs)
         model = model_from(settings)
         self.sink = _ShareSink(model.most_experts)
@@ -142,6 +144,12 @@ class _Run:
         found.stopped = not source.finished
         if not found.stopped:
             found.require_learned(found.source, self.schema)
+            found.judge(
+                found.source,
+                self.max_ratio,
+                instead="there are no scores of it",
+                remedy="To score the others all the same",
+            )
         ours = self.scores.curve
         found.rows = [self._row(f"streammoe, {experts(self.pipeline.model)}", ours, self.seconds)]
         found.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]

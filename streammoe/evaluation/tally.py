@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.errors import SourceError
+from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.pipeline.decoders import Values, decoder
 from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.pipeline import Processed, Schema
@@ -49,6 +49,27 @@ class Tally:
         if self.first_of:
             raise SourceError(f"{source}: no event could be learned; records were refused {self.told()}")
         raise SourceError(f"{source}: there are no records in it; give a file that holds some")
+
+    def judge(self, source: str, max_ratio: float, *, instead: str, remedy: str) -> None:
+        """See that not too many records were refused: a model of the rest is not one of the file.
+
+        Args:
+            source: for the message.
+            max_ratio: part of the records that may be refused.
+            instead: what is not done, or does not count, if there are more.
+            remedy: what to do to have it all the same.
+
+        Raises:
+            TooManyBadRecords: there are more.
+        """
+        refused = self.outcomes["rejected"]
+        n = refused + self.outcomes["learned"] + self.outcomes["predicted_only"]
+        if refused > max_ratio * n:
+            raise TooManyBadRecords(
+                f"{source}: {instead}, since {refused:,} of {n:,} records were refused, and "
+                f"dead_letters.max_ratio allows {max_ratio:g} of them {self.told()}. {remedy}, raise that setting "
+                "(--set dead_letters.max_ratio=1)"
+            )
 
     def told(self) -> str:
         """How many records were refused for each reason, in the first one's own words why, and what may help."""

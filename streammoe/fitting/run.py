@@ -14,7 +14,6 @@ from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import model_from, schema_of
 from streammoe.daemon.resume import given_model
 from streammoe.daemon.signals import StopFlag
-from streammoe.errors import TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.outputs import experts
 from streammoe.evaluation.tally import Tally
@@ -96,27 +95,18 @@ def fit_source(
         finally:
             source.close()
         records.require_learned(source_name, schema)
-        _judge(records, source_name, settings.dead_letters.max_ratio)
+        records.judge(
+            source_name,
+            settings.dead_letters.max_ratio,
+            instead="nothing was fitted",
+            remedy="To fit the others all the same",
+        )
+        if refused := records.outcomes["rejected"]:
+            n = records.counts()["events"] - records.outcomes["skipped"]
+            counts = records.told_counts()
+            LOGGER.warning("%s: not fitting %d of %d records: refused (%s)", source_name, refused, n, counts)
         LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
         done = batch.fit_gathered(
             model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
         )
     return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)
-
-
-def _judge(records: Tally, source: str, max_ratio: float) -> None:
-    """Tell of what was refused: a model of the rest is not one of the file.
-
-    Raises:
-        TooManyBadRecords: it was more than this part of all records.
-    """
-    refused = records.outcomes["rejected"]
-    n = refused + records.outcomes["learned"] + records.outcomes["predicted_only"]
-    if refused > max_ratio * n:
-        raise TooManyBadRecords(
-            f"{source}: nothing was fitted, since {refused:,} of {n:,} records were refused, and "
-            f"dead_letters.max_ratio allows {max_ratio:g} of them {records.told()}. To fit the others all the same, "
-            "raise that setting (--set dead_letters.max_ratio=1)"
-        )
-    if refused:
-        LOGGER.warning("%s: not fitting %d of %d records: refused (%s)", source, refused, n, records.told_counts())

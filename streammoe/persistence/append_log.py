@@ -45,8 +45,10 @@ class AppendLog:
         try:
             self._file = self._open()
         except OSError as error:
+            # Of a folder that is to be made where there is a file the system says only that it exists.
+            reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
             message = (
-                f"{setting} {self.path}: cannot be opened for appending ({error.strerror}); "
+                f"{setting} {self.path}: cannot be opened for appending ({reason}); "
                 "name a file in a folder that this user may write"
             )
             raise ConfigError(message) from error

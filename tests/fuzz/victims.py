@@ -102,6 +102,7 @@ class Victim:
             schema = {{ target = "{target}", ignore = ["id"] }}
             checkpoint.dir = "{self.folder}/state"
             dead_letters.path = "{self.folder}/refused/letters.jsonl"
+            dead_letters.max_ratio = 1
             metrics.enabled = false
             {extra}
         """)

@@ -326,11 +326,11 @@ def test_a_fresh_start_that_fails_leaves_the_checkpoints_in_place(here, flag, er
         ("schema.features=['a']", r"schema.features was '*' and is ['a'] now"),
         ("schema.ignore=['a']", "schema.ignore was [] and is ['a'] now"),
         ("schema.target=['y', 'a']", "schema.target was 'y' and is ['y', 'a'] now"),
-        ("schema.weight=a", "schema.weight was None and is 'a' now"),
+        ("schema.weight=a", "schema.weight was nothing and is 'a' now"),
         ("schema.categorical=['a']", "schema.categorical was [] and is ['a'] now"),
-        ("schema.late_columns=true", "schema.late_columns was False and is True now"),
+        ("schema.late_columns=true", "schema.late_columns was false and is true now"),
         ("model.max_levels=3", "model.max_levels was 64 and is 3 now"),
-        ("labels.key=id", "labels.key was None and is 'id' now"),
+        ("labels.key=id", "labels.key was nothing and is 'id' now"),
     ],
 )
 @pytest.mark.sampled(one_in=4)

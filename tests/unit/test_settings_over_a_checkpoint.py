@@ -230,7 +230,13 @@ def test_raised_limits_are_applied_to_what_comes(here):
     """What messages advise must be possible."""
     rows = (f"{'uvw'[i % 3]},{i % 5},{'no' if i % 2 else 'yes'}\n" for i in range(EVENTS))
     Path("data.csv").write_text("a,b,y\n" + "".join(rows))
-    flags = ["model.kind=classifier", "schema.categorical=['a']", "source.path=data*.csv", "schema.late_columns=true"]
+    flags = [
+        "dead_letters.max_ratio=1",
+        "model.kind=classifier",
+        "schema.categorical=['a']",
+        "source.path=data*.csv",
+        "schema.late_columns=true",
+    ]
     low = ["model.max_classes=2", "model.max_levels=2", "schema.max_columns=2"]
     high = ["model.max_classes=3", "model.max_levels=3", "schema.max_columns=3"]
     more = "a,b,y,c\n" + "w,1,maybe,3\n" * 5

@@ -14,6 +14,11 @@ _PIECE_BYTES = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
 
 
+def _reason(error: zlib.error) -> str:
+    """Return what zlib says, without the number before it."""
+    return str(error).rpartition(": ")[2]
+
+
 class GzipStream:
     """What a gzip file holds, which may consist of several members one after the other.
 
@@ -73,10 +78,10 @@ class GzipStream:
             self._salvaged = _salvage(before, self._input)
             at = self._offset + len(self._salvaged)
             self._damage = SourceError(
-                f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content ({error}); "
-                "what comes before has been read, and may be spoilt from somewhere on, since damage can go unnoticed "
-                "until the checksum at the end. Restore the file (gzip -t checks it) and begin anew with --fresh; or, "
-                "if only the rest was damaged, start again: reading goes on there"
+                f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content "
+                f"({_reason(error)}); what comes before has been read, and may be spoilt from somewhere on, since "
+                "damage can go unnoticed until the checksum at the end. Restore the file (gzip -t checks it) and begin "
+                "anew with --fresh; or, if only the rest was damaged, start again: reading goes on there"
             )
             return b""
         self._between_members = self._decoder.eof

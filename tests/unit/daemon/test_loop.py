@@ -283,7 +283,7 @@ def test_a_checkpoint_is_due_after_so_many_events(build, clock):
 
 def test_refused_and_blank_records_count_towards_it(build, clock):
     records = [b"{"] * 150 + GOOD[:150]
-    ran = build(records, policy=CheckpointPolicy(250, 1e9), blank={110: 60}, sizes=[50])
+    ran = build(records, policy=CheckpointPolicy(250, 1e9), blank={110: 60}, sizes=[50], max_ratio=1.0)
     ran.daemon.run(Asked())
     assert ran.store.positions == [200, 300]
 

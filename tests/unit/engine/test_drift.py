@@ -5,11 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
-from river.drift import PageHinkley
+from river.drift import PageHinkley as RiversPageHinkley
 
 from streammoe.engine import drift
 from streammoe.engine.drift import BLOCK, CALIBRATION, DriftWatch
-from streammoe.engine.page_hinkley import KeptPageHinkley
+from streammoe.engine.page_hinkley import PageHinkley
 from streammoe.errors import CheckpointError
 
 RNG = np.random.default_rng(0)
@@ -166,7 +166,7 @@ class TestWhatItRemembers:
 
 
 class TestTheTest:
-    """River's, with a mean that is known."""
+    """Page's, with a mean that is known."""
 
     VALUES = np.random.default_rng(3).normal(size=300) + 0.02 * np.arange(300)
 
@@ -184,23 +184,36 @@ class TestTheTest:
         while not expected or height <= 20.0:
             height = max(height + self.VALUES[len(expected)] - 0.5, 0.0)
             expected.append(height)
-        found = self.heights(KeptPageHinkley(threshold=20.0, tolerance=0.5), self.VALUES)
+        found = self.heights(PageHinkley(threshold=20.0, tolerance=0.5), self.VALUES)
         assert [total - least for total, least, _ in found] == pytest.approx(expected)
         assert [changed for *_, changed in found] == [False] * (len(expected) - 1) + [True]
 
     def test_goes_on_from_its_sums_bit_for_bit(self):
-        whole = self.heights(KeptPageHinkley(threshold=20.0, tolerance=0.5), self.VALUES)
+        whole = self.heights(PageHinkley(threshold=20.0, tolerance=0.5), self.VALUES)
         for cut in (1, 50, len(whole) - 1):
-            test = KeptPageHinkley(threshold=20.0, tolerance=0.5)
+            test = PageHinkley(threshold=20.0, tolerance=0.5)
             first = self.heights(test, self.VALUES[:cut])
             total, least = test.sums
-            again = KeptPageHinkley(threshold=20.0, tolerance=0.5, total=total, least=least)
+            again = PageHinkley(threshold=20.0, tolerance=0.5, total=total, least=least)
             assert first + self.heights(again, self.VALUES[cut:]) == whole
+
+    def test_has_rivers_sums_bit_for_bit_where_the_mean_is_known(self):
+        """River subtracts the mean of all values so far; ours is given what is left of each."""
+        river = RiversPageHinkley(min_instances=0, delta=0.25, threshold=20.0, alpha=1.0, mode="up")
+        ours, deviations = PageHinkley(threshold=20.0, tolerance=0.25), []
+        for value in self.VALUES:
+            river.update(value)
+            deviations.append(value - river._x_mean.get())
+            assert ours.rises(deviations[-1]) == river.drift_detected
+            assert ours.sums == (river._sum_increase, min(0.0, river._min_increase))
+            if river.drift_detected:
+                break
+        assert len(deviations) > 20
 
     def test_rivers_own_gets_used_to_a_drift_that_goes_on(self):
         """Why the mean is given: values that are 3 for ever are no change to a mean of all of them."""
-        river = PageHinkley(min_instances=0, delta=2.0, threshold=70.0, alpha=1.0, mode="up")
-        ours = KeptPageHinkley(threshold=70.0, tolerance=2.0)
+        river = RiversPageHinkley(min_instances=0, delta=2.0, threshold=70.0, alpha=1.0, mode="up")
+        ours = PageHinkley(threshold=70.0, tolerance=2.0)
         changes = []
         for _ in range(200):
             river.update(3.0)
