@@ -4,7 +4,9 @@ It imports next to nothing before `main` has taken over the signals, and nothing
 process with Python's traceback.
 """
 
+import os
 import signal
+import sys
 
 
 def main() -> None:
@@ -15,7 +17,24 @@ def main() -> None:
     with StopFlag(armed=False):
         from streammoe.cli import main as command
 
-        command()
+        try:
+            command()
+        except SystemExit as end:
+            leave_at_once_amid_a_fit(end)
+            raise
+
+
+def leave_at_once_amid_a_fit(end: SystemExit) -> None:
+    """End the process without waiting for a fit that was given up; everything is saved and closed by now."""
+    interruption = sys.modules.get("streammoe.engine.interruption")  # importing it would take a second
+    if interruption is None or not interruption.is_running_on() or not isinstance(end.code, int | None):
+        return
+    import logging
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    logging.shutdown()
+    os._exit(end.code or 0)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, overload
 
 import numpy as np
@@ -481,13 +482,15 @@ def _diagonals(variances: FloatArray) -> FloatArray:
 
 def _choose(shares: FloatArray, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> AnyArray:
     """Random components, each as often as its share; one of share 0 never."""
+    if not isinstance(rng, np.random.Generator):
+        raise ConfigError(f"rng: got {rng!r}; make one with numpy.random.default_rng(seed)")
     ends = np.cumsum(shares)
     return np.asarray(np.searchsorted(ends, rng.random(size) * ends[-1], side="right"))
 
 
 def _tail(level: float) -> float:
     """The probability on each side of the central interval."""
-    if not 0.0 < level < 1.0:
+    if not isinstance(level, Real) or not 0.0 < level < 1.0:
         raise ConfigError(f"level: got {level!r}; a probability must lie between 0 and 1, both excluded")
     return 0.5 * (1.0 - level)
 

@@ -36,6 +36,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from streammoe.bounds import BOUNDS
 from streammoe.errors import ConfigError
 from streammoe.schedules import SCHEDULES, Schedule, from_settings, power, to_settings
 
@@ -43,6 +44,16 @@ ENVIRONMENT_PREFIX = "STREAMMOE_"
 ENVIRONMENT_SEPARATOR = "__"
 
 Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _within_bounds(name: str) -> Any:
+    """The rule of a number's bounds, which are those of the estimators."""
+    return Field(ge=BOUNDS[name].least, le=BOUNDS[name].most)
+
+
+def _size(name: str, default: int | None) -> Any:
+    """A field with that rule."""
+    return Field(default, ge=BOUNDS[name].least, le=BOUNDS[name].most)
 
 
 class Section(BaseModel):
@@ -103,7 +114,7 @@ class Schema(Section):
     categorical: Columns = ()
     timestamps: Columns = ()
     late_columns: bool = False
-    max_columns: int = Field(256, ge=1)
+    max_columns: int = _size("max_columns", 256)
     """Columns that there may be where ``features`` lists none; up to so many late ones join."""
 
     @property
@@ -174,7 +185,9 @@ def _labels(value: object) -> tuple[str, ...] | None:
     return labels
 
 
-NUMBER_OF_EXPERTS: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1, le=1000)], config=ConfigDict(strict=True))
+NUMBER_OF_EXPERTS: TypeAdapter[int] = TypeAdapter(
+    Annotated[int, _within_bounds("n_experts")], config=ConfigDict(strict=True)
+)
 
 
 def _experts(value: object, _: object) -> object:
@@ -192,37 +205,39 @@ class Model(Section):
     kind: Literal["regressor", "classifier"] = "regressor"
     n_experts: Annotated[int | Literal["auto"], WrapValidator(_experts)] = 4
     """``"auto"`` lets the model choose among 1 to `max_experts`."""
-    max_experts: int = Field(6, ge=2, le=1000)
-    top_k: int | None = Field(None, ge=1)
+    max_experts: int = _size("max_experts", 6)
+    top_k: int | None = _size("top_k", None)
     """How many experts learn from an event; ``None``: all."""
-    batch_size: int = Field(1, ge=1, le=100_000)
+    batch_size: int = _size("batch_size", 1)
     """Events of a step."""
     reseed: Literal["off", "auto"] = "off"
     """Whether an expert that is starved or a duplicate is tried as half of another."""
-    degree: int = Field(1, ge=1)
-    gate_degree: int = Field(1, ge=1)
+    degree: int = _size("degree", 1)
+    gate_degree: int = _size("gate_degree", 1)
     expert: Literal["gaussian", "student_t", "laplace"] = "gaussian"
     degrees_of_freedom: float = Field(4.0, gt=2, le=1e6)
     """Of Student-t experts."""
     covariance: Literal["diagonal", "full"] = "diagonal"
     bound: Literal["adaptive", "tight", "paper"] = "adaptive"
-    prior_strength: float = Field(default_factory=lambda data: DEFAULT_PRIOR_STRENGTH[_kind(data)], ge=0)
-    seed: int = Field(0, ge=0)
+    prior_strength: Annotated[float, _within_bounds("prior_strength")] = Field(
+        default_factory=lambda data: DEFAULT_PRIOR_STRENGTH[_kind(data)]
+    )
+    seed: int = _size("seed", 0)
     standardize: bool = True
     range_factor: float = Field(1e6, ge=0)
     averaging: Literal["polyak", "decay", "exponential", "none"] = "polyak"
     averaging_rate: float = Field(0.01, gt=0, lt=1)
     """Least weight of an iterate in an exponential average."""
     drift: Literal["off", "page_hinkley"] = "off"
-    drift_restart: int = Field(200, ge=1)
+    drift_restart: int = _size("drift_restart", 200)
     """Events that steps take for seen after a drift."""
-    warmup: int | None = Field(None, ge=0)
+    warmup: int | None = _size("warmup", None)
     """Events in the warm-up buffer; ``None`` lets it grow with the number of parameters."""
-    warmup_restarts: int = Field(5, ge=1)
+    warmup_restarts: int = _size("warmup_restarts", 5)
     classes: Annotated[tuple[str, ...] | None, BeforeValidator(_labels)] = None
     """All labels of a classifier; ``None`` takes them as they come."""
-    max_classes: int = Field(100, ge=2)
-    max_levels: int = Field(64, ge=1)
+    max_classes: int = _size("max_classes", 100)
+    max_levels: int = _size("max_levels", 64)
     schedule: SkipValidation[Schedule] = Field(default_factory=lambda data: power(DEFAULT_ALPHA[_kind(data)]))
     """Checked as a table of its own, whose names depend on its kind (`SCHEDULE_TABLES`)."""
 

@@ -18,6 +18,7 @@ from streammoe.daemon.reload import Reload
 from streammoe.daemon.retries import RetryPolicy
 from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
+from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore
@@ -195,6 +196,8 @@ class Daemon:
         started = time.monotonic()
         self._publish()
         self._begin(stop)
+        gave_up = False
+        """Whether a batch that was read was not learned."""
         try:
             while not stop.requested and not self._source.finished:
                 if self._reload is not None and self._reload.requested:
@@ -202,14 +205,22 @@ class Daemon:
                 if self._must_wait:
                     self._pause()
                 else:
-                    self._advance()
+                    with cancellable(lambda: stop.requested):
+                        self._advance()
                 self._attempt(self._keep_saved)
+        except FitCancelled:
+            gave_up = True
         except SourceError:
             self._attempt(partial(self._take_outcome, wait=True))
             if self._unsaved or self._retries.failing:
                 self._save_at_last(stop)
             raise
-        if stop.requested:
+        if gave_up:
+            LOGGER.info(
+                "asked to stop during a fit, which is given up; saving what was learned before the batch that it "
+                "belongs to, which the next start learns again"
+            )
+        elif stop.requested:
             LOGGER.info("asked to stop; saving what was learned")
         self._attempt(partial(self._take_outcome, wait=True))
         if self._source.finished and not stop.requested:
@@ -222,7 +233,11 @@ class Daemon:
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
-        if self._is_prepared and (self._has_moved() or self._unsaved or self._retries.failing or not self._path):
+        if gave_up:
+            has_moved, is_saved = False, bool(self._path) or self._position is None
+        else:
+            has_moved, is_saved = self._is_prepared and self._has_moved(), bool(self._path)
+        if self._is_prepared and (has_moved or self._unsaved or self._retries.failing or not is_saved):
             self._save_at_last(stop)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
@@ -589,7 +604,12 @@ class Daemon:
     def _process(self, batch: Batch) -> Processed:
         if self._labels is None:
             return self._pipeline.process(batch)
-        return self._labels.settle(self._pipeline.process(self._labels.join(batch)))
+        before = self._labels.copy() if self.model.is_warming_up else None
+        try:
+            return self._labels.settle(self._pipeline.process(self._labels.join(batch)))
+        except FitCancelled:
+            self._labels = before
+            raise
 
     def _report_new_reasons(self, letters: list[DeadLetter]) -> None:
         """Log the first refusal of each kind: the dead letters have them all, and a flood helps nobody."""

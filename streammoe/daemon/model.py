@@ -10,6 +10,7 @@ import numpy as np
 
 from streammoe import batch
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.pipeline import Schema
 from streammoe.settings import Settings
 
@@ -25,6 +26,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(64, 2))
     y = np.where(X[:, 0] > 0.0, X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=64)
+    before = compile_seconds()
     told = logging.getLogger("streammoe.estimators")
     was, told.disabled = told.disabled, True  # nobody wants to hear of these models
     arguments: dict[str, Any] = {"warmup": 48, "warmup_restarts": 2, "standardize": True}
@@ -50,6 +52,8 @@ def compile_kernels(settings: Settings | None = None) -> None:
                     batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
     finally:
         told.disabled = was
+    if spent := compile_seconds() - before:
+        LOGGER.info("compiled the kernels in %.1f seconds", spent)
 
 
 def _kind(settings: Settings) -> str:

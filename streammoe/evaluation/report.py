@@ -142,7 +142,7 @@ def _draw_shares(axes: Any, found: Evaluation) -> None:
     busiest = np.argsort(-means.mean(axis=0), kind="stable")
     shown, others = sorted(busiest[:MOST_SHARES]), busiest[MOST_SHARES:]
     rows = [means[:, k] for k in shown]
-    labels = [f"expert {k + 1}" for k in shown]
+    labels = [f"expert {k}" for k in shown]
     if len(others):
         rows.append(means[:, others].sum(axis=1))
         labels.append(f"{K - MOST_SHARES} others")

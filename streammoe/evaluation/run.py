@@ -14,6 +14,7 @@ from streammoe.assembly import open_source
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
+from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.curve import Curve
 from streammoe.evaluation.outputs import experts
@@ -88,7 +89,7 @@ def evaluate(
         source_name: for messages and reports.
         shares: whether to follow the gate's shares, which takes time.
         on_batch: told the source's progress after each batch.
-        stop: asked after each batch whether to end.
+        stop: asked after each batch, and during fits, whether to end.
 
     Raises:
         ConfigError: there is no such peer.
@@ -138,10 +139,15 @@ class _Run:
         while not source.finished and not (stop is not None and stop.requested):
             batch = source.poll(POLL_SECONDS)
             if batch is not None:
-                self._take(batch)
+                try:
+                    with cancellable(lambda: stop is not None and stop.requested):
+                        self._take(batch)
+                except FitCancelled:
+                    found.stopped = True
+                    break
             if on_batch is not None:
                 on_batch(source.progress())
-        found.stopped = not source.finished
+        found.stopped = found.stopped or not source.finished
         if not found.stopped:
             found.require_learned(found.source, self.schema)
             found.judge(

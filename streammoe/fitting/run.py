@@ -14,6 +14,7 @@ from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import model_from, schema_of
 from streammoe.daemon.resume import given_model
 from streammoe.daemon.signals import StopFlag
+from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
 from streammoe.evaluation.outputs import experts
 from streammoe.evaluation.tally import Tally
@@ -57,10 +58,10 @@ def fit_source(
         method, rounds, tolerance, step, on_round: see `streammoe.batch.fit`.
         from_model: a saved model whose parameters are the start; without it those of a warm-up.
         on_batch: told the source's progress after each batch.
-        stop: asked after each batch whether to end.
+        stop: asked all the time whether to end.
 
     Returns:
-        None if it was asked to stop while it still read.
+        None if it was asked to stop before the first round; later, the fit is the best until then.
 
     Raises:
         ConfigError: an argument cannot be used, or nothing finite comes of the records.
@@ -106,7 +107,11 @@ def fit_source(
             counts = records.told_counts()
             LOGGER.warning("%s: not fitting %d of %d records: refused (%s)", source_name, refused, n, counts)
         LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
-        done = batch.fit_gathered(
-            model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
-        )
+        try:
+            with cancellable(lambda: stop is not None and stop.requested):
+                done = batch.fit_gathered(
+                    model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
+                )
+        except FitCancelled:
+            return None
     return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
 from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, to_row
@@ -93,6 +94,7 @@ class Pipeline:
 
         Raises:
             ConfigError: the records hold none of the columns of a model that was fitted elsewhere.
+            FitCancelled: a stop was requested during a fit; all is as it was before the batch.
         """
         if batch.too_long:
             return _refused_whole(batch)
@@ -101,15 +103,30 @@ class Pipeline:
             return ledger.closed()
         if self._is_given:
             self._compare_columns(batch)
+        # Fits belong to warm-ups.
+        before = self.model.copied() if self.model.is_warming_up else None
+        try:
+            learned = self._learn_all(batch, ledger)
+        except FitCancelled:
+            if before is not None:
+                self.model.go_back(before)
+            raise
+        for each in learned:
+            self._report(ledger, *each)
+        return ledger.closed()
+
+    def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_Learned]:
+        """Learn a batch of records; nothing but the model and the ledger changes."""
+        learned: list[_Learned] = []
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
         ignored = self.schema.others if self._takes_columns() else None
         while True:
             decoded = decoder(batch.format).decode(rest, self._wanted(self.model.fields), ignored)
-            self._learn(rest, decoded, ledger)
+            learned += self._learn(rest, decoded, ledger)
             if decoded.first_new is None:
                 break
             at, values = decoded.first_new
-            self._learn_wider(rest, at, values, ledger)
+            learned.append(self._learn_wider(rest, at, values, ledger))
             rest = rest.tail(at + 1)
             if not self._takes_columns():
                 LOGGER.warning(
@@ -120,15 +137,15 @@ class Pipeline:
                 ignored = None
         if ignored is None:
             self._notice_unknown(batch)
-        return ledger.closed()
+        return learned
 
-    def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> None:
+    def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> list[_Learned]:
         """Learn what was decoded of a batch that ends where the ledger's batch does."""
         first = len(ledger.batch) - len(batch)
         for i, reason, detail in decoded.rejected:
             ledger.refuse(first + i, "decode", reason, detail)
         if not len(decoded.rows):
-            return
+            return []
         fields = self.model.fields
         before = self._before()
         outcome = self.model.learn_rows(
@@ -138,9 +155,9 @@ class Pipeline:
             texts={fields[j]: texts for j, texts in decoded.texts.items()},
             traced=self.predictions is not None,
         )
-        self._report(ledger, first + decoded.rows, outcome, before, decoded.labels)
+        return [_Learned(first + decoded.rows, outcome, before, decoded.labels)]
 
-    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> None:
+    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _Learned:
         """Learn the i-th record, which holds values under new names."""
         names = sorted(values)[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
@@ -159,7 +176,7 @@ class Pipeline:
             LOGGER.info("%s: %s joined the columns", batch.origin, ", ".join(map(repr, names)))
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
-        self._report(ledger, np.array([at]), outcome, before, labels)
+        return _Learned(np.array([at]), outcome, before, labels)
 
     def _report(
         self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _Before, labels: Sequence[str | None] | None
@@ -365,6 +382,15 @@ class _Before(NamedTuple):
     """Events that it had learned."""
     classes: int
     """Classes that it had met, if it is a classifier."""
+
+
+class _Learned(NamedTuple):
+    """Records that the model has learned, or refused; see `Pipeline._report`."""
+
+    rows: Any
+    outcome: Outcome
+    before: _Before
+    labels: Sequence[str | None] | None
 
 
 class _Ledger:

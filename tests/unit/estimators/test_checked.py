@@ -168,8 +168,8 @@ def test_labels_that_are_none_are_refused(restored, labels):
         ({"kind": "MoERegressor", "arguments": {"schedule": None, "__class__": 1}}, "TypeError: .*__class__"),
         ({"kind": "MoERegressor", "arguments": {"schedule": None, "n_experts": -1}}, "ConfigError: n_experts"),
         ({"kind": "MoERegressor", "arguments": {"schedule": {"kind": "eval"}}}, "ConfigError: schedule kind must be"),
-        ({"kind": "MoERegressor", "arguments": {"schedule": None, "degree": 10**400}}, "OverflowError"),
-        ({"kind": "MoERegressor", "arguments": {"schedule": None, "n_experts": 10**12}}, "state.gate is float64"),
+        ({"kind": "MoERegressor", "arguments": {"schedule": None, "degree": 10**400}}, "ConfigError: degree"),
+        ({"kind": "MoERegressor", "arguments": {"schedule": None, "n_experts": 10**12}}, "ConfigError: n_experts"),
     ],
 )
 def test_a_description_of_no_model_is_refused(restored, model, message):
