@@ -20,6 +20,7 @@ from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import (
     begun,
     check,
+    is_blank,
     labels_of,
     resumed,
     scores_of,
@@ -33,7 +34,7 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
-from streammoe.pipeline.predictions import prediction_sink
+from streammoe.pipeline.predictions import Restart, prediction_sink, restart
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import NoPredictions, PredictionFile, Settings
 
@@ -101,7 +102,7 @@ def open_daemon(
         writer = _prediction_writer(settings)
         latest = None if fresh else store.latest()
         if latest is not None:
-            if from_model is not None:
+            if from_model is not None and not is_blank(latest[1]):
                 raise ConfigError(
                     f"--from-model {from_model}: {store.folder} already holds checkpoints to resume from; leave the "
                     "option out to resume, add --fresh to begin with this model instead (the checkpoints are set "
@@ -117,7 +118,11 @@ def open_daemon(
         latest = latest and seen_by_readers(store, latest, recovered)
         if latest is not None and settings.guard.on_jump == "rollback":
             latest = undoubted(store, latest)
-        generation, found = latest or (0, None)
+        generation, kept = latest or (0, None)
+        metadata = kept.metadata if kept is not None else {}
+        # A checkpoint that was written before anything was read says where reading and predictions began, no more.
+        found = None if kept is None or is_blank(kept) else kept
+        made = Restart() if writer is None else restart(writer.sink, None if kept is None else metadata)
         model = begun(settings, from_model) if found is None else resumed(settings, found)
         if from_model is not None:
             LOGGER.info(
@@ -128,7 +133,6 @@ def open_daemon(
         stack.callback(dead_letters.close)
         source = open_source(settings)
         stack.callback(source.close)
-        metadata = found.metadata if found is not None else {}
         position = metadata.get("positions", [None])[0]
         source.seek(position)
         compile_kernels(settings)
@@ -163,10 +167,11 @@ def open_daemon(
             retries=RetryPolicy(settings.checkpoint.retry_seconds),
             reload=reload,
             labels=labels_of(settings, found),
-            on_jump=_on_jump(settings, store, latest, model, writer),
+            on_jump=_on_jump(settings, store, latest if found is not None else None, model, writer),
             # Last of all: a start that fails must leave everything as it was.
-            on_begin=store.set_aside if fresh else None,
+            on_begin=store.set_aside if fresh else made.cut,
             save_first=from_model is not None,
+            mark_first=made.save_first,
             on_batch=on_batch,
         )
         if server is not None:

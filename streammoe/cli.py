@@ -153,6 +153,9 @@ def file_options(command: Command) -> Command:
             click.option(
                 "--format", "form", metavar="FORMAT", help="Of the records, such as csv; else by the file's extension."
             ),
+            click.option("--delimiter", metavar="CHARACTER", help='Of csv, such as ";" or "\\t"; else a comma.'),
+            click.option("--decimal", metavar="CHARACTER", help="Of csv: what stands before decimals; else a point."),
+            click.option("--header", metavar="A,B,…", help="Of csv without a header: the names of all columns."),
             click.option("--features", metavar="A,B,…", help="Learn from these columns only."),
             click.option("--ignore", metavar="A,B,…", help="Columns that are not learned from."),
             click.option("--categorical", metavar="A,B,…", help="Columns that hold categories."),

@@ -188,7 +188,7 @@ class _Replay:
         size = sum(map(len, lines))
         entries = self._sort(lines)
         # One format and header at a time, in the order of the file.
-        for _, same in groupby(entries, key=lambda entry: (entry.letter.format, entry.letter.columns)):
+        for _, same in groupby(entries, key=lambda entry: _way_of_reading(entry.letter)):
             while some := list(islice(same, AT_ONCE)):
                 self._take(some)
         learned_any = bool(self.outcomes["learned"] + self.outcomes["predicted_only"])
@@ -269,6 +269,8 @@ class _Replay:
                 ends=np.cumsum([len(record) for record in records]),
                 format=like.format,
                 columns=like.columns,
+                delimiter=like.delimiter or ",",
+                decimal=like.decimal or ".",
                 origin=str(self.path),
                 place=lambda i: entries[i].letter.place,
                 end={},
@@ -383,6 +385,11 @@ def describe(letter: DeadLetter) -> str:
             f"  {printable(record)}{more}",
         ]
     )
+
+
+def _way_of_reading(letter: DeadLetter) -> tuple[object, ...]:
+    """What letters must have in common to be read together."""
+    return letter.format, letter.columns, letter.delimiter, letter.decimal
 
 
 def _key(letter: DeadLetter) -> str:

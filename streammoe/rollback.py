@@ -34,7 +34,8 @@ def roll_back(folder: Path, to: int | None = None) -> RolledBack:
     """Make the next start go on from an earlier generation; the later ones are moved to a folder of their own.
 
     Durable before it returns. What came after that generation is read and learned again, so the source must still hold
-    it; dead letters, and predictions that are not transactional, are written again.
+    it; dead letters, and predictions in topics that are not transactional, are written again. The next start cuts
+    predictions in files back.
 
     Args:
         folder: of the checkpoints; no daemon may run in it.

@@ -120,6 +120,7 @@ class Daemon:
         on_jump: OnJump | None = None,
         on_begin: Callable[[], object] | None = None,
         save_first: bool = False,
+        mark_first: bool = False,
         on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
@@ -145,6 +146,9 @@ class Daemon:
         """Called once reading can begin, before anything is saved."""
         self._save_first = save_first
         """Whether the model must be kept before anything is read: it came from a file that may be gone tomorrow."""
+        self._mark_first = mark_first
+        """Whether a checkpoint should say where predictions begin before any are made; if the disk is full, a later one
+        does."""
         self._on_batch = on_batch
         self._latest_refusal = ""
         """Why the latest refused record of this run was refused."""
@@ -253,6 +257,8 @@ class Daemon:
             self._on_begin()
         if self._has_moved() or self._save_first:
             self.checkpoint()
+        elif self._mark_first:
+            self._save()
         else:
             self._tell_source(self._position)
         self._look_at_source()
@@ -334,8 +340,9 @@ class Daemon:
         """Make everything learned so far survive a crash, before learning goes on.
 
         1. Dead letters and predictions are flushed, so that they are durable. 2. State, positions and counters replace
-        the checkpoint, durably. 3. The source is told, for the sake of lag tools; or a transaction makes predictions
-        and position seen. The order is the guarantee: nothing is ahead of the state.
+        the checkpoint, durably, and among them how far predictions in files go. 3. The source is told, for the sake of
+        lag tools; or a transaction makes predictions and position seen. The order is the guarantee: nothing is ahead of
+        the state.
 
         One that is under way comes first.
 
@@ -349,7 +356,7 @@ class Daemon:
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
-        written = self._writer.write(self._content(), taken_at)
+        written = self._writer.write(self._with_predictions(self._content()), taken_at)
         self._passed(taken_at, time.monotonic() - started)
         self._tell(written)
 
@@ -370,7 +377,7 @@ class Daemon:
         sinks = [self._dead_letters.begin_flush()]
         if self._pipeline.predictions is not None:
             sinks.append(self._pipeline.predictions.sink.begin_flush())
-        self._writer.begin(content, sinks, taken_at)
+        self._writer.begin(self._with_predictions(content), sinks, taken_at)
         self._passed(taken_at, time.monotonic() - taken_at)
 
     def _passed(self, taken_at: float, pause: float) -> None:
@@ -436,6 +443,14 @@ class Daemon:
             position=self._position,
             mark=None if self._on_jump is None else self._on_jump.way_back.mark(self.model.n),
         )
+
+    def _with_predictions(self, content: Content) -> Content:
+        """Add how far predictions go, right after their sink was asked to flush: a restart takes away what follows."""
+        predictions = self._pipeline.predictions
+        position = None if predictions is None else predictions.sink.position()
+        if position is None:
+            return content
+        return content._replace(metadata={**content.metadata, "predictions": position})
 
     def reconfigure(self, settings: Settings, *, judging: bool) -> None:
         """Take those settings that may change between two batches.

@@ -122,6 +122,11 @@ def check(settings: Settings, found: Checkpoint) -> None:
         check_bookkeeping(found)
 
 
+def is_blank(found: Checkpoint) -> bool:
+    """Return whether nothing had been read yet when a checkpoint was written; its settings then bind nobody."""
+    return found.metadata["n"] == 0 and not any(found.metadata["counters"]["outcomes"].values())
+
+
 def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     """The model of a checkpoint, if the settings still describe it."""
     check(settings, found)
@@ -229,6 +234,8 @@ def check_bookkeeping(found: Checkpoint) -> None:
     for section in table_of(metadata, "settings"):
         table_of(metadata["settings"], section)
     require(isinstance(metadata.get("transactional", False), bool), "transactional is neither true nor false")
+    sound = isinstance(metadata.get("predictions", {}), dict)
+    require(sound, f"predictions is {shown(metadata.get('predictions'))}, and must be a table")
     table_of(metadata, "scores")
     array_of(found.arrays, "guard.latest", "bool", (None,))
     if "guard" in metadata:

@@ -11,7 +11,8 @@ from streammoe.errors import ConfigError
 from streammoe.schedules import SCHEDULES
 
 SECTIONS = ("source", "schema", "model")
-LISTS = ("features", "ignore", "categorical", "timestamps")
+LISTS = ("features", "ignore", "categorical", "timestamps", "header")
+CSV = ("delimiter", "decimal", "header")
 
 
 def tables_from(
@@ -31,7 +32,7 @@ def tables_from(
         classify: whether the target is a label.
         format: of the records, or None for that of the file's extension.
         schedule: see `schedule_table`.
-        given: further settings of schema and model by name; None is left to its default.
+        given: further settings of source, schema and model by name; None is left to its default.
 
     Raises:
         ConfigError: the standard input lacks its format, or there is no such file, or schedule.
@@ -46,7 +47,7 @@ def tables_from(
     model: dict[str, Any] = {"kind": "classifier" if classify else "regressor"}
     for name, value in given.items():
         if value is not None:
-            table = schema if name in (*LISTS, "weight") else model
+            table = source if name in CSV else schema if name in (*LISTS, "weight") else model
             table[name] = _columns(value) if name in LISTS else value
     if schedule is not None:
         model["schedule"] = schedule_table(schedule)

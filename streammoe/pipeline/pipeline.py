@@ -13,7 +13,7 @@ import numpy as np
 from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
-from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, to_row
+from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
@@ -95,11 +95,14 @@ class Pipeline:
         Raises:
             ConfigError: the records hold none of the columns of a model that was fitted elsewhere.
             FitCancelled: a stop was requested during a fit; all is as it was before the batch.
+            SourceError: a header lacks the target, or has too many columns.
         """
         if batch.too_long:
             return _refused_whole(batch)
         ledger = _Ledger(batch)
         if not len(batch):
+            if batch.columns is not None:
+                require_targets(batch.origin, batch.columns, self._wanted(()))
             return ledger.closed()
         if self._is_given:
             self._compare_columns(batch)
@@ -413,7 +416,18 @@ class _Ledger:
         written = "jsonl" if batch.table is not None else batch.format  # see `Batch.record`
         columns = None if batch.table is not None else batch.columns
         whole = None if batch.too_long else written
-        self._letters[i] = DeadLetter(batch.place(i), stage, reason, detail, batch.record(i), whole, columns)
+        usual = whole != "csv"
+        self._letters[i] = DeadLetter(
+            batch.place(i),
+            stage,
+            reason,
+            detail,
+            batch.record(i),
+            whole,
+            columns,
+            delimiter=None if usual or batch.delimiter == "," else batch.delimiter,
+            decimal=None if usual or batch.decimal == "." else batch.decimal,
+        )
 
     def closed(self) -> Processed:
         """The sums, and the letters in the order of the records, wherever the stream was cut."""

@@ -95,7 +95,14 @@ class TestDefaults:
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
         path = tmp_path / "opened.toml"
-        path.write_text(re.sub(r"^(block_\w+|max_record_bytes|follow|on_truncate).*\n", "", opened, flags=re.MULTILINE))
+        path.write_text(
+            re.sub(
+                r"^(delimiter|decimal|header|block_\w+|max_record_bytes|follow|on_truncate).*\n",
+                "",
+                opened,
+                flags=re.MULTILINE,
+            )
+        )
         settings = read(path)
         assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", 400)
         assert settings.model.classes == ("no", "yes")

@@ -9,9 +9,9 @@ import pytest
 from streammoe import assembly
 from streammoe.assembly import open_daemon
 from streammoe.configuration import load_settings
+from streammoe.daemon.guards import BAD_RECORD_WINDOW as WINDOW
 from streammoe.errors import TooManyBadRecords
 from streammoe.persistence import CheckpointStore
-from streammoe.pipeline.dead_letters import WINDOW
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
