@@ -104,6 +104,11 @@ class TestOneOutput:
         far = GaussianMixture([0.5, 0.5], [1e9, 1e9], [1e-6, 3e-6])
         assert far.variance() == pytest.approx(2e-6, rel=1e-9)
 
+    @pytest.mark.parametrize("tail", [2.0**-30, 2.0**-45, 2.0**-52])
+    def test_far_upper_quantiles_are_as_exact_as_lower_ones(self, tail):
+        around_0 = GaussianMixture([0.25, 0.5, 0.25], [-3.0, 0.0, 3.0], [1.0, 4.0, 1.0])
+        assert around_0.quantile(1.0 - tail) == -around_0.quantile(tail)
+
     def test_a_needle_on_a_hill_keeps_its_quantiles(self):
         mixture = GaussianMixture([0.5, 0.5], [0.0, 123.0], [1e16, 1e-16])
         # Half of the mass lies within 1e-8 of 123, with nearly a quarter on each side.

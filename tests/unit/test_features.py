@@ -1,4 +1,5 @@
 import math
+import time
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import numpy as np
@@ -32,6 +33,15 @@ def features(of, rows):
         block[:, :width].tolist()
         for block, width in zip(found, (of.n_gate_features, of.n_expert_features), strict=True)
     )
+
+
+@pytest.fixture
+def far_from_utc():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC+5")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def frozen(of):
@@ -209,6 +219,13 @@ class TestDesign:
         assert made.scaler.target_scale.tolist() == [1.0]
         assert np.abs(made.design(X)[1][:, 1:]).max() < 1e-5
 
+    def test_what_is_far_out_comes_out_no_more_than_a_thousand_deviations_away(self):
+        made = encoder(["a"])
+        X = np.append(np.tile([0.0, 1.0], 200), 1e12)[:, None]
+        made.fit_scaler(X, np.zeros((len(X), 1)), standardize=True)
+        assert made.scaler.center[0] < 10.0, "one absurd value must not shape the column"
+        assert made.scaler.scale[0] == pytest.approx(1e-3 * (X - made.scaler.center).std(), rel=0.1)
+
     def test_late_columns_are_not_scaled(self):
         made = encoder(["a"])
         made.fit_scaler(np.array([[1.0], [5.0]]), np.zeros((2, 1)), standardize=True)
@@ -301,7 +318,7 @@ class TestSeconds:
             (datetime.max.replace(tzinfo=UTC), 253_402_300_800.0),
         ],
     )
-    def test_are_since_1970_utc(self, value, expected):
+    def test_are_since_1970_utc(self, value, expected, far_from_utc):
         found = seconds(value, "t")
         assert found == expected
         assert type(found) is float

@@ -86,6 +86,16 @@ def test_an_event_that_would_leave_no_finite_model_leaves_no_trace(estimator, at
     }
 
 
+def test_the_watch_for_drifts_goes_back_with_the_model():
+    at = WARM_UP + 7
+    model, twin = (fragile(MoERegressor, drift="page_hinkley") for _ in range(2))
+    learn_all(model, 0, at)
+    assert refused(model, *poison(MoERegressor)).reason == "poison"
+    learn_all(twin, 0, at)
+    assert model.arrays()["drift.counts"][0] == 7
+    assert model.state_digest() == twin.state_digest()
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_one_after_the_other(estimator):
     model, twin = fragile(estimator), fragile(estimator)
