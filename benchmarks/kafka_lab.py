@@ -149,7 +149,7 @@ producer.flush(120)
 
 def command(config: Path, settings: Iterable[str] = ()) -> list[str]:
     flags = [part for setting in settings for part in ("--set", setting)]
-    return [sys.executable, "-m", "streammoe.cli", "run", str(config), "--summary", "json", *flags]
+    return [sys.executable, "-m", "streammoe", "run", str(config), "--summary", "json", *flags]
 
 
 def start(config: Path, *settings: str) -> subprocess.Popen[bytes]:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from streammoe.assembly import open_daemon
+from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import FORMAT, CheckpointStore
 
 FOLDER = Path(__file__).parents[1] / "tests" / "golden" / f"format-{FORMAT}"

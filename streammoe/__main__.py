@@ -15,7 +15,7 @@ def main() -> None:
     from streammoe.daemon.signals import StopFlag
 
     with StopFlag(armed=False):
-        from streammoe.cli import main as command
+        from streammoe.commands import main as command
 
         try:
             command()

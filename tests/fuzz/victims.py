@@ -11,10 +11,10 @@ import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.assembly import open_daemon
+from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError, StreammoeError
-from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import CheckpointStore, read_checkpoint
 
 RNG = np.random.default_rng(5)

@@ -15,10 +15,10 @@ import pytest
 from scripts.golden_checkpoints import EVENTS, LABELS, PROBES, events, golden_names, tables
 from streammoe import MoEClassifier, assembly, load
 from streammoe.assembly import open_daemon
+from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError
-from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import FORMAT, CheckpointStore, NewerCheckpointError, decode, encode, read_checkpoint
 from streammoe.persistence.format import _pack
 

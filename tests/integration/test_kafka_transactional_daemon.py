@@ -38,7 +38,7 @@ class Daemon:
 
     def start(self):
         return subprocess.Popen(
-            [sys.executable, "-m", "streammoe.cli", "run", "config.toml", "--summary", "json"],
+            [sys.executable, "-m", "streammoe", "run", "config.toml", "--summary", "json"],
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 TIMEOUT = 90
-COMMAND = [sys.executable, "-m", "streammoe.cli", "produce"]
+COMMAND = [sys.executable, "-m", "streammoe", "produce"]
 
 
 @pytest.fixture(autouse=True)

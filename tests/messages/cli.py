@@ -14,7 +14,7 @@ import numpy as np
 from click.testing import CliRunner
 
 from streammoe import MoERegressor
-from streammoe.cli import main
+from streammoe.commands import main
 
 CONFIG = """
 source = { kind = "file", path = "data.csv" }

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from streammoe.assembly import open_daemon
+from streammoe.commands.rollback import roll_back
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.dead_letters import read_letter
-from streammoe.rollback import roll_back
 
 pytestmark = pytest.mark.slow
 

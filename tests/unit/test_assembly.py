@@ -10,12 +10,12 @@ from pyarrow import parquet
 
 from streammoe import assembly
 from streammoe.assembly import open_daemon
+from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import connectors, load_settings
 from streammoe.daemon import model
 from streammoe.daemon.model import schema_of
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import CheckpointStore, FolderLock
 from streammoe.settings import Model, Schema
 

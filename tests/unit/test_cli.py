@@ -13,8 +13,9 @@ from click.testing import CliRunner
 
 import streammoe
 from streammoe import batch
-from streammoe.cli import LEVELS, JsonLines, Lines, exit_codes, main, progress_bar, set_up_logging
-from streammoe.demo import Report
+from streammoe.commands import main
+from streammoe.commands.demo import Report
+from streammoe.console import LEVELS, JsonLines, Lines, exit_codes, progress_bar, set_up_logging
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import encode
@@ -680,7 +681,7 @@ def test_the_demonstrations_keep_apart(call, tmp_path, monkeypatch, options, fol
         asked.append((str(place), port, classify))
         yield Report("a table", ["places"], lambda: None)
 
-    monkeypatch.setattr("streammoe.demo.run_demo", run_demo)
+    monkeypatch.setattr("streammoe.commands.demo.run_demo", run_demo)
     done = call("demo", "--port", "0", *options)
     assert (done.exit_code, done.stdout) == (0, "a table\n\nplaces\n")
     assert asked == [(folder, 0, bool(options))]

@@ -8,8 +8,8 @@ import tomllib
 
 import pytest
 
+from streammoe.commands.demo import CLASSIFICATION, CONFIG, REGRESSION, run_demo
 from streammoe.configuration import load_settings
-from streammoe.demo import CLASSIFICATION, CONFIG, REGRESSION, run_demo
 from streammoe.errors import ConfigError
 
 

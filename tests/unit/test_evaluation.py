@@ -12,14 +12,14 @@ import pytest
 from river import dummy, linear_model, multiclass, preprocessing, stats, tree
 
 from streammoe.assembly import open_daemon
+from streammoe.commands.evaluate import peers, report
+from streammoe.commands.evaluate.curve import BINS, Curve
+from streammoe.commands.evaluate.options import check_overrides, schedule_table, tables_from
+from streammoe.commands.evaluate.outputs import PICTURES
+from streammoe.commands.evaluate.run import Row, evaluate
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SourceError
-from streammoe.evaluation import peers, report
-from streammoe.evaluation.curve import BINS, Curve
-from streammoe.evaluation.options import check_overrides, schedule_table, tables_from
-from streammoe.evaluation.outputs import PICTURES
-from streammoe.evaluation.run import Row, evaluate
 
 N = 900
 

@@ -6,8 +6,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, SourceError
-from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import CheckpointStore, encode
 from tests.fuzz.victims import victims
 

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from streammoe import assembly
 from streammoe.assembly import open_daemon
-from streammoe.cli import main
+from streammoe.commands import main
+from streammoe.commands.inspect import look_into
 from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError
-from streammoe.inspection import look_into
 from streammoe.persistence import CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")

@@ -62,7 +62,7 @@ NAMES = {
 SERVERS = {"bind", "listen", "create_server", "start_server", "start_unix_server", "HTTPServer", "TCPServer"}
 MAY = {
     # Modules of this package, and of River by the short list of them that the command line knows.
-    "import_module": {"streammoe/__init__.py", "streammoe/experts/__init__.py", "streammoe/evaluation/peers.py"},
+    "import_module": {"streammoe/__init__.py", "streammoe/experts/__init__.py", "streammoe/commands/evaluate/peers.py"},
     # Its own interpreter, for a reader of its own.
     "subprocess": {"connectors/streammoe_connectors/kafka/process.py"},
     # Installed packages announce connectors; nothing that is read names one.

@@ -9,10 +9,10 @@ from pyarrow import parquet
 
 from streammoe import assembly
 from streammoe.assembly import open_daemon
+from streammoe.commands.rollback import roll_back
 from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import CheckpointStore
-from streammoe.rollback import roll_back
 
 EVENTS = 2000
 LATE = ("checkpoint.every_events=1000000", "checkpoint.every_seconds=1e6")

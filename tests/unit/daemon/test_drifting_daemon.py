@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from streammoe import assembly, configuration
+from streammoe.commands.inspect import look_into
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
-from streammoe.inspection import look_into
 
 N, CHANGE = 1500, 900
 

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, assembly, load, schedules
 from streammoe.assembly import open_daemon
-from streammoe.cli import main
+from streammoe.commands import main
+from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError, ConfigError, SourceError
-from streammoe.inspection import describe_checkpoint
 from streammoe.persistence import CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")

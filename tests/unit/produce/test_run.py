@@ -1,6 +1,6 @@
 import pytest
 
-from streammoe.produce.run import Produced
+from streammoe.commands.produce.run import Produced
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Going back to an earlier checkpoint, on purpose: later ones are moved aside, and the daemon learns on from there."""
+"""Go back to an earlier checkpoint.
+
+Going back to an earlier checkpoint, on purpose: later ones are moved aside, and the daemon learns on from there.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from streammoe.configuration import connectors
-from streammoe.errors import CheckpointError
+import click
+
+from streammoe.configuration import connectors, load_settings
+from streammoe.console import exit_codes, logged, set_up_logging, setting_options
+from streammoe.errors import CheckpointError, ConfigError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, NewerCheckpointError
 from streammoe.ports import Position, parts_of
 
@@ -176,3 +182,34 @@ def to_text(done: RolledBack) -> str:
             f"the later checkpoints are in {done.aside}; to undo this, move them back before the next start",
         ]
     )
+
+
+@click.command("rollback")
+@click.argument("place", metavar="DIR_OR_CONFIG", type=click.Path(path_type=Path))
+@click.option("--to", type=click.IntRange(min=1), metavar="GENERATION", help="Else the one before the newest.")
+@setting_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def command(
+    place: Path, to: int | None, overrides: tuple[str, ...], as_json: bool, log_level: str, log_format: str
+) -> None:
+    """Make the next start go on from an earlier checkpoint, of a checkpoint folder or of a configuration's.
+
+    The daemon must be stopped. Later checkpoints are moved to a folder of their own; what came after is learned again.
+
+    \b
+    Example:
+      streammoe rollback state
+      streammoe rollback config.toml --to 41
+    """
+    set_up_logging(log_level, log_format)
+    if overrides and place.is_dir():
+        raise click.UsageError("--set needs a configuration, and this is a folder")
+    with exit_codes():
+        folder = place
+        if not place.exists():
+            raise ConfigError(f"{place}: there is no such folder or file; give a daemon's checkpoint.dir or its config")
+        if not place.is_dir():
+            folder = Path(load_settings(place, overrides=overrides).checkpoint.dir)
+        done = roll_back(folder, to)
+        click.echo(json.dumps(done._asdict()) if as_json else to_text(done))

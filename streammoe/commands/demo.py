@@ -1,4 +1,6 @@
-"""The demonstrations: a real data set, streamed through the whole daemon, beside plain baselines on the same events.
+"""Stream a real data set through the daemon.
+
+The demonstrations: a real data set, streamed through the whole daemon, beside plain baselines on the same events.
 
 Regression has River's TrumpApproval: 1,001 days of five pollsters' approval ratings and the date, to predict the
 average that FiveThirtyEight made of them. The relation drifts, so the daemon learns with constant steps.
@@ -19,11 +21,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import numpy as np
 from river import datasets, dummy, linear_model, preprocessing, stats
 
 from streammoe.assembly import Running, open_daemon
 from streammoe.configuration import load_settings
+from streammoe.console import exit_codes, logged, progress_bar, set_up_logging
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
@@ -259,3 +263,42 @@ def _table(task: Task, n: int, rows: list[Row]) -> str:
 def _wait(stop: StopFlag) -> None:
     while not stop.requested:
         time.sleep(0.2)
+
+
+@click.command("demo")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    show_default="demo-state; with --classify demo-state/classes",
+    help="Where data, configuration, checkpoint and dead letters go.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    show_default="9464, or a free one if that is taken",
+    help="Port of the metrics; 0 takes any free one.",
+)
+@click.option("--classify", is_flag=True, help="Learn classes instead of numbers.")
+@click.option("--stay", is_flag=True, help="Keep the metrics up after the last event, until Ctrl-C.")
+@logged
+def command(folder: Path | None, port: int | None, classify: bool, stay: bool, log_level: str, log_format: str) -> None:
+    """Stream a real data set through the whole daemon and compare it with plain baselines.
+
+    \b
+    Example:
+      streammoe demo --stay
+      streammoe demo --classify
+    """
+    set_up_logging(log_level, log_format)
+    with exit_codes():
+        if folder is None:
+            folder = Path("demo-state", "classes") if classify else Path("demo-state")
+        with ExitStack() as bar:
+            follow = bar.enter_context(progress_bar("streaming"))
+            with run_demo(folder, port=port, on_batch=follow, classify=classify) as report:
+                bar.close()
+                click.echo("\n".join([report.table, "", *report.places]))
+                if stay:
+                    click.echo("Press Ctrl-C to end.", err=True)
+                    report.wait()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streammoe.batch import Fit, Round
-from streammoe.evaluation.outputs import PICTURES, Output, check_outputs, finite, number, writing
-from streammoe.fitting.run import FileFit
+from streammoe.commands.evaluate.outputs import PICTURES, Output, check_outputs, finite, number, writing
+from streammoe.commands.fit.run import FileFit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

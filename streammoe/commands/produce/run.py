@@ -10,16 +10,16 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from streammoe.commands.produce.messages import Messages
+from streammoe.commands.produce.pace import Pace
 from streammoe.configuration import WRITERS, connectors
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SinkError
 from streammoe.ports import Message, RecordWriter, Source
-from streammoe.produce.messages import Messages
-from streammoe.produce.pace import Pace
 from streammoe.text import counted
 
-LOGGER = logging.getLogger("streammoe.produce")
+LOGGER = logging.getLogger("streammoe.commands.produce")
 BLOCK_BYTES = 1 << 16
 """Read at once: little, so that a bar moves also at a low rate."""
 LONGEST_BYTES = 1 << 24

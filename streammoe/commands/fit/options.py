@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from streammoe.commands.evaluate.options import check_overrides, tables_from
 from streammoe.configuration import load_settings, settings_from
-from streammoe.evaluation.options import check_overrides, tables_from
 from streammoe.settings import Settings
 
 
@@ -33,7 +33,7 @@ def settings_of(
         overrides: ``section.field=value``; they stand over everything.
         classify: whether the target is a label; the configuration may say so too.
         format: of the records, or None for that of the file's extension.
-        schedule: see `streammoe.evaluation.options.schedule_table`.
+        schedule: see `streammoe.commands.evaluate.options.schedule_table`.
         given: further settings of schema and model by name; None is left as it is.
 
     Raises:

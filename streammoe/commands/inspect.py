@@ -1,4 +1,7 @@
-"""What a checkpoint folder or file holds, for people and scripts."""
+"""Show what a checkpoint holds.
+
+What a checkpoint folder or file holds, for people and scripts.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import click
+
 from streammoe.checked import array_of, restoring
+from streammoe.console import exit_codes, logged, set_up_logging
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
@@ -149,3 +155,20 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
         "experts": model.experts(),
         "candidates": model.n_candidates,
     }
+
+
+@click.command("inspect")
+@click.argument("place", metavar="DIR_OR_FILE", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def command(place: Path, as_json: bool, log_level: str, log_format: str) -> None:
+    """Show what a checkpoint holds: a file, or the newest sound one of a folder, with the state of all others there.
+
+    \b
+    Example:
+      streammoe inspect state --json
+    """
+    set_up_logging(log_level, log_format)
+    with exit_codes():
+        found = look_into(place)
+        click.echo(json.dumps(found, indent=2) if as_json else to_text(found))

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import open_source
+from streammoe.commands.evaluate.curve import Curve
+from streammoe.commands.evaluate.outputs import experts
+from streammoe.commands.evaluate.peers import Event, Peer, baseline, peer
+from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
-from streammoe.evaluation.curve import Curve
-from streammoe.evaluation.outputs import experts
-from streammoe.evaluation.peers import Event, Peer, baseline, peer
-from streammoe.evaluation.tally import Tally
 from streammoe.pipeline.decoders import Wanted, decoder
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
 from streammoe.pipeline.scores import LEAST_PROBABILITY, ClassificationScores, PrequentialScores
@@ -85,7 +85,7 @@ def evaluate(
 
     Args:
         settings: source, schema, model, and how many records may be refused; nothing else is looked at.
-        against: names of peers, see `streammoe.evaluation.peers.peer`.
+        against: names of peers, see `streammoe.commands.evaluate.peers.peer`.
         source_name: for messages and reports.
         shares: whether to follow the gate's shares, which takes time.
         on_batch: told the source's progress after each batch.

@@ -1,4 +1,7 @@
-"""Dead letters looked at, and learned after a fix: exactly once, whatever interrupts it."""
+"""Count, show or replay refused records.
+
+Dead letters looked at, and learned after a fix: exactly once, whatever interrupts it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import numpy as np
 
+from streammoe.configuration import load_settings
+from streammoe.console import exit_codes, logged, set_up_logging, setting_options
 from streammoe.daemon.model import compile_kernels
 from streammoe.daemon.resume import resumed_pipeline
 from streammoe.errors import CheckpointError, SourceError
@@ -27,7 +33,7 @@ from streammoe.ports import Batch, DeadLetter
 from streammoe.settings import Settings
 from streammoe.text import printable
 
-LOGGER = logging.getLogger("streammoe.replay")
+LOGGER = logging.getLogger("streammoe.commands.dead_letters")
 AT_ONCE = 1_000
 """Letters that are decoded together."""
 LONGEST_SHOWN = 200
@@ -412,3 +418,54 @@ def _must_be_letters(path: Path, letters: int, unreadable: int) -> None:
     if unreadable and not letters:
         message = f"{path}: none of its {unreadable} lines is a dead letter; give a daemon's dead_letters.path"
         raise SourceError(message)
+
+
+@click.command("dead-letters")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--show", type=click.IntRange(min=0), default=0, metavar="N", help="Show the first N letters.")
+@click.option("--reason", metavar="REASON", help="Only letters with this reason.")
+@click.option(
+    "--replay",
+    "config",
+    type=click.Path(path_type=Path),
+    metavar="CONFIG",
+    help="Learn the records that pass now, with the model of this configuration, and take them out of the file.",
+)
+@click.option("--dry-run", is_flag=True, help="With --replay: say what would pass, and change nothing.")
+@setting_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def command(
+    file: Path,
+    show: int,
+    reason: str | None,
+    config: Path | None,
+    dry_run: bool,
+    overrides: tuple[str, ...],
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Count the records that a daemon refused, show them, or learn them after a fix.
+
+    A replay needs the daemon to be stopped. It learns each record exactly once, as a new event, into a new checkpoint;
+    letters whose records are still refused stay in the file.
+
+    \b
+    Example:
+      streammoe dead-letters state/dead-letters.jsonl --show 5 --reason out_of_range
+      streammoe dead-letters state/dead-letters.jsonl --replay config.toml --set model.range_factor=1e9 --dry-run
+    """
+    set_up_logging(log_level, log_format)
+    if config is None and (dry_run or overrides):
+        raise click.UsageError("--dry-run and --set need --replay CONFIG")
+    if config is not None and show:
+        raise click.UsageError("--show and --replay do not go together; show the letters first")
+    with exit_codes():
+        if config is None:
+            found = look_into(file, show=show, reason=reason)
+            click.echo(contents_json(file, found) if as_json else contents_text(found))
+        else:
+            settings = load_settings(config, overrides=overrides)
+            done = replay(file, settings, reason=reason, dry_run=dry_run)
+            click.echo(json.dumps(done._asdict()) if as_json else replayed_text(done, dry_run=dry_run))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streammoe.evaluation import outputs
-from streammoe.evaluation.outputs import PICTURES, finite, number, writing
-from streammoe.evaluation.run import Evaluation
+from streammoe.commands.evaluate import outputs
+from streammoe.commands.evaluate.outputs import PICTURES, finite, number, writing
+from streammoe.commands.evaluate.run import Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from river import base, dummy, multiclass, preprocessing, stats
 
+from streammoe.commands.evaluate.curve import Curve
 from streammoe.errors import ConfigError
-from streammoe.evaluation.curve import Curve
 
-LOGGER = logging.getLogger("streammoe.evaluation")
+LOGGER = logging.getLogger("streammoe.commands.evaluate")
 PREFIX = "river:"
 MODULES = ("facto", "forest", "linear_model", "naive_bayes", "neighbors", "rules", "tree")
 """River's modules with learners that need no other learner inside."""

@@ -10,14 +10,14 @@ from typing import Any
 from streammoe import batch
 from streammoe.assembly import open_source
 from streammoe.batch import Fit, Listener
+from streammoe.commands.evaluate.outputs import experts
+from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import model_from, schema_of
 from streammoe.daemon.resume import given_model
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
-from streammoe.evaluation.outputs import experts
-from streammoe.evaluation.tally import Tally
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.settings import Settings
