@@ -83,7 +83,7 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         passed = name in OF_THE_WARM_UP and not model.is_warming_up
         if given[name] != wanted[name] and name not in TAKEN_OVER and not passed:
             section = "schema" if name in OF_THE_SCHEMA else "model"
-            yield f"{section}.{name} is {wanted[name]!r}, and it has {given[name]!r}"
+            yield f"{section}.{name} is {shown(wanted[name])}, and it has {shown(given[name])}"
     fields = model.fields
     if not fields:
         yield "it has learned nothing, so it has no features yet"
