@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from streammoe import settings as settings_module
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, warn_of_idle
 from streammoe.daemon.chained import ChainedSource
+from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, WayBack
 from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, OnJump, ProgressListener, Restored
 from streammoe.daemon.metrics import Metrics
@@ -27,7 +28,6 @@ from streammoe.daemon.resume import (
     seen_by_readers,
     undoubted,
 )
-from streammoe.daemon.retries import RetryPolicy
 from streammoe.daemon.server import Health, MetricsServer
 from streammoe.errors import ConfigError
 from streammoe.estimators import MixtureOfExperts

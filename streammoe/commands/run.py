@@ -45,7 +45,7 @@ def command(
     Example:
       streammoe run config.toml --set checkpoint.dir=state --summary json
     """
-    from streammoe.daemon.hangup import HangupFlag
+    from streammoe.daemon.signals import HangupFlag
 
     set_up_logging(log_level, log_format)
     from streammoe.daemon.signals import StopFlag

@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from streammoe.daemon.checkpointer import CheckpointWriter, Content, Written
+from streammoe.daemon.checkpointer import CheckpointWriter, Content, RetryPolicy, Written
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, Saved, WayBack
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
-from streammoe.daemon.retries import RetryPolicy
 from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable

@@ -54,9 +54,9 @@ def test_the_commands_that_are_promised():
 def test_the_help_lists_every_command_with_a_sentence(call, option):
     done = call(option)
     assert done.exit_code == 0
-    for name in COMMANDS:
+    for name, command in COMMANDS.items():
         assert f"\n  {name} " in done.stdout
-        assert COMMANDS[name].get_short_help_str()
+        assert command.get_short_help_str()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
