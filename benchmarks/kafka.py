@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import kafka_lab as lab
 from benchmarks.report import machine, table
 from scripts.kafka_broker import Broker
-from tests.integration.kafka_topics import Topics
+from streammoe.testing.topics import Topics
 
 RAW = """
 import sys, time

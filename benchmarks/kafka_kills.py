@@ -23,7 +23,7 @@ from benchmarks.report import machine, table
 from scripts.kafka_broker import Broker
 from streammoe.estimators import model_of
 from streammoe.persistence import read_checkpoint
-from tests.integration.kafka_topics import Topics
+from streammoe.testing.topics import Topics
 
 OFTEN = {"every_events": 700, "every_seconds": 0.2}
 """Checkpoints: so many that kills fall into them, too."""

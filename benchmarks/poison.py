@@ -31,7 +31,7 @@ from benchmarks.report import machine, table
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from tests.unit.pipeline.streams import batch_of
+from streammoe.testing.batches import batch_of
 
 BEFORE, AFTER, JUDGED = 500, 2_000, 1_000
 CASES: dict[str, tuple[str, Any]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scripts.kafka_broker import Broker, Unavailable
-from tests.integration.kafka_topics import Topics
+from streammoe.testing.topics import Topics
 from tests.integration.mock_cluster import MockCluster
 
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""What the demonstrations claim: ours beside River's own learners, on the same events."""
+"""What the demonstrations claim: ours next to River's own learners, on the same events."""
 
 import contextlib
 import json
@@ -69,7 +69,7 @@ def test_a_port_that_was_asked_for_must_be_free(tmp_path):
             pass
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_classification(tmp_path):
     with run_demo(tmp_path / "d", port=0, on_batch=lambda progress: None, classify=True) as report:
         rows = shown(report.table)

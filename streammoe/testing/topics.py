@@ -1,8 +1,12 @@
 """Topics and records on a broker, for tests: what is asked for has happened when a call returns."""
 
+from __future__ import annotations
+
 import itertools
 import time
 import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import NodeNotReadyError
@@ -13,13 +17,13 @@ TIMEOUT_MS = 30_000
 class Topics:
     """Creates, fills and reads topics of one broker. Its clients connect when they are first needed, and are kept."""
 
-    def __init__(self, address):
+    def __init__(self, address: str) -> None:
         self.address = address
-        self._admin = None
-        self._producer = None
+        self._admin: Any = None
+        self._producer: Any = None
 
-    def create(self, partitions=1, configs=None, name="events"):
-        """A new topic of this many partitions, with a name of its own that begins with `name`."""
+    def create(self, partitions: int = 1, configs: Mapping[str, Any] | None = None, name: str = "events") -> str:
+        """Create a topic of this many partitions, with a name of its own that begins with `name`."""
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         settings = {key: str(value) for key, value in (configs or {}).items()}
         new = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
@@ -34,12 +38,21 @@ class Topics:
             else:
                 return topic
 
-    def names(self):
-        """All topics of the broker."""
+    def names(self) -> Any:
+        """Return all topics of the broker."""
         return self._connected_admin().list_topics()
 
-    def fill(self, topic, values, *, partition=None, timestamps=None, keys=None, headers=None):
-        """Send these values (bytes, text, or None for a tombstone), in order; the offset of each.
+    def fill(
+        self,
+        topic: str,
+        values: Iterable[bytes | str | None],
+        *,
+        partition: int | None = None,
+        timestamps: Sequence[int] | None = None,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Any] | None = None,
+    ) -> list[int]:
+        """Send these values (bytes, text, or None for a tombstone), in order, and return the offset of each.
 
         `timestamps` (ms), `keys` (bytes) and `headers` (lists of names and bytes) go with them, one for each. Without
         `partition` Kafka chooses by the key.
@@ -61,8 +74,8 @@ class Topics:
         self._producer.flush(TIMEOUT_MS / 1000)
         return [future.get(TIMEOUT_MS / 1000).offset for future in sent]
 
-    def read(self, topic, **settings):
-        """All records of a topic as they are now, partition after partition."""
+    def read(self, topic: str, **settings: Any) -> list[Any]:
+        """Return all records of a topic as they are now, partition after partition."""
         settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
         consumer = KafkaConsumer(bootstrap_servers=self.address, **settings)
         try:
@@ -70,7 +83,7 @@ class Topics:
             consumer.assign(partitions)
             consumer.seek_to_beginning(*partitions)
             ends = consumer.end_offsets(partitions)
-            found = {partition: [] for partition in partitions}
+            found: dict[Any, list[Any]] = {partition: [] for partition in partitions}
             while any(consumer.position(partition) < end for partition, end in ends.items()):
                 for partition, records in consumer.poll(500).items():
                     found[partition] += records
@@ -78,16 +91,17 @@ class Topics:
             consumer.close()
         return [record for partition in partitions for record in found[partition]]
 
-    def close(self):
+    def close(self) -> None:
+        """Close the clients."""
         for client in (self._admin, self._producer):
             if client is not None:
                 client.close()
 
-    def _connected_admin(self):
+    def _connected_admin(self) -> Any:
         if self._admin is None:
             self._admin = KafkaAdminClient(bootstrap_servers=self.address)
         return self._admin
 
 
-def _each(values):
+def _each(values: Iterable[Any] | None) -> Iterable[Any]:
     return itertools.repeat(None) if values is None else values

@@ -3,26 +3,28 @@
 import numpy as np
 import pytest
 
-from benchmarks.oracle_agreement import FAMILIES, HOSTILE, STEPS, Case, oracle, powers, start_with_prior, stream
 from streammoe.engine import mm
 from streammoe.engine.em import Buffer, Em, statistics_at
 from streammoe.experts import Parameters, families
 from streammoe.kernels.state import VARIANCE_FLOOR, Prior
+from tests.oracle.agreement import FAMILIES, HOSTILE, STEPS, Case, oracle, powers, start_with_prior, stream
+from tests.pairs import pairwise_cases
 
 ROWS = 150
+SOME = ["gaussian", "full 3", "student_t 3", "laplace", "2 classes", "5 classes"]
 
 
-@pytest.mark.parametrize("strength", [0.0, 2.5])
-@pytest.mark.parametrize("bound", ["tight", "paper", "adaptive"])
-@pytest.mark.parametrize("family", [{}, *FAMILIES], ids=lambda family: " ".join(map(str, family.values())) or "-")
-@pytest.mark.sampled(one_in=4)
-def test_statistics_of_a_buffer(family, bound, strength):
-    case = Case(3, 5, bound, HOSTILE, prior=1.0, **family)
+@pytest.mark.parametrize(
+    "options",
+    pairwise_cases(family=SOME, bound=["tight", "paper", "adaptive"], strength=[0.0, 2.5], K=[3, 1]),
+)
+def test_statistics_of_a_buffer(options):
+    bound, strength = options["bound"], options["strength"]
+    case = Case(options["K"], 5, bound, HOSTILE, prior=1.0, **FAMILIES[options["family"]])
     start, events = start_with_prior(case), stream(case, ROWS)
     weights = np.random.default_rng(1).uniform(0.2, 2.0, size=ROWS)
     rows = powers(events.X, 1)
     Y = events.y.reshape(ROWS, -1).astype(np.float64)
-    kind = families()["categorical" if case.classes else f"{case.expert}{'_full' * (case.covariance == 'full')}"]
     given = start["prior"]
     prior = Prior(
         strength,
@@ -32,7 +34,7 @@ def test_statistics_of_a_buffer(family, bound, strength):
         given.get("variances", np.empty(0)),
         VARIANCE_FLOOR,
     )
-    options = mm.learning_options(
+    chosen = mm.learning_options(
         bound=bound,
         n_experts=case.K,
         n_rows=start["experts"].shape[1],
@@ -40,12 +42,9 @@ def test_statistics_of_a_buffer(family, bound, strength):
         averaging=None,
         schedule=STEPS[HOSTILE],
     )
-    theta = Parameters(
-        start["gate"].copy(),
-        start["experts"].copy(),
-        start["variances"].copy() if "variances" in start else np.empty((case.K, 0)),
-    )
-    state = statistics_at(Em(kind, Buffer(rows, rows, Y, weights), prior, options), theta)
+    variances = start.get("variances", np.empty((case.K, 0)))
+    theta = Parameters(*(array.copy() for array in (start["gate"], start["experts"], variances)))
+    state = statistics_at(Em(families()[case.family], Buffer(rows, rows, Y, weights), prior, chosen), theta)
 
     literal = oracle(case, start)
     targets = events.y if case.classes else Y
@@ -58,7 +57,8 @@ def test_statistics_of_a_buffer(family, bound, strength):
     literal.minimise()
 
     assert state.n[0] == ROWS
+    assert state.decay[0] == 1.0
     assert state.prior_weight[0] == pytest.approx(strength / (ROWS + strength))
     for name, value in literal.theta.items():
         found = getattr(state, name)
-        assert np.abs(found - value).max() <= 1e-9 * np.abs(value).max(), name
+        assert np.abs(found - value).max(initial=0.0) <= 1e-9 * np.abs(value).max(initial=0.0), name

@@ -1,29 +1,20 @@
-"""Do the O(K p²) kernels compute the iterates of [MM] Algorithms 2 and 3, solved literally at O((K p)³)?
+"""Runs of an estimator and of the literal algorithm over the same events, from the same statistics.
 
-Both begin from the same statistics and learn the same events. The oracle also runs from starts changed by 1e-15 of
-themselves: where that alone moves it by more than 1e-11, the recursion amplifies rounding, and no two correct
-implementations can agree better than that. Chance makes single such runs differ by a factor of a hundred; the largest
-of three counts. Without a prior an expert can starve until its statistics underflow the literal solve: the oracle then
-has no finite answer, and the row no verdict.
+The oracle also runs from starts changed by 1e-15 of themselves: where that alone moves it by more than 1e-11, the
+recursion amplifies rounding, and no two correct implementations can agree better than that. Chance makes single such
+runs differ by a factor of a hundred; the largest of a few counts.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import multiprocessing
-import os
-import sys
-import time
 from typing import NamedTuple
 
 import numpy as np
 
 import streammoe
-from benchmarks.report import machine, table
 from streammoe import schedules
-from tests.oracle.algorithm3 import Algorithm3
-from tests.oracle.heavy_tails import ALGORITHMS
+from streammoe.testing.literal import ALGORITHMS
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
 STEPS = {
@@ -38,25 +29,25 @@ STEADY = 1e-11
 """A self-difference up to this says that the recursion does not amplify rounding."""
 TOLERANCE = 1e-9
 HOSTILE_TOLERANCE = 1e-8
-TWINS = 3
-"""Disturbed runs of the oracle."""
 LOOKS = 10
 """How often within a run the two are compared."""
-FAMILIES = (
-    {"outputs": 3},
-    {"outputs": 3, "covariance": "full"},
-    {"expert": "student_t"},
-    {"outputs": 3, "expert": "student_t"},
-    {"expert": "laplace"},
-    {"classes": 2},
-    {"classes": 3},
-    {"classes": 5},
-)
-"""What other experts there are beside those with one output."""
+FAMILIES = {
+    "gaussian": {},
+    "gaussian 3": {"outputs": 3},
+    "full 1": {"covariance": "full"},
+    "full 3": {"outputs": 3, "covariance": "full"},
+    "student_t": {"expert": "student_t"},
+    "student_t 3": {"outputs": 3, "expert": "student_t"},
+    "laplace": {"expert": "laplace"},
+    "2 classes": {"classes": 2},
+    "3 classes": {"classes": 3},
+    "5 classes": {"classes": 5},
+}
+"""What makes a case one of a family of experts."""
 
 
 class Case(NamedTuple):
-    """One row of the table; which model it is for follows from outputs, classes and covariance."""
+    """A model, and the stream that it learns."""
 
     K: int
     p: int
@@ -65,7 +56,6 @@ class Case(NamedTuple):
     prior: float = 0.0
     degree: int = 1
     gate_degree: int = 1
-    seed: int = 0
     outputs: int = 1
     classes: int = 0
     covariance: str = "diagonal"
@@ -74,11 +64,15 @@ class Case(NamedTuple):
 
     @property
     def family(self) -> str:
-        """What the experts are, in a few characters."""
+        """The family's name in the package."""
         if self.classes:
-            return f"{self.classes} classes"
-        shown = "1 output" if self.outputs == 1 else f"{self.outputs} outputs, {self.covariance}"
-        return shown if self.expert == "gaussian" else f"{shown}, {self.expert}"
+            return "categorical"
+        return "gaussian_full" if self.covariance == "full" else self.expert
+
+    @property
+    def is_table(self) -> bool:
+        """Whether targets are rows."""
+        return not self.classes and (self.outputs > 1 or self.covariance == "full")
 
 
 class Agreement(NamedTuple):
@@ -91,22 +85,15 @@ class Agreement(NamedTuple):
     smallest_mass: float
     finite: bool
 
-    def target(self, case: Case) -> float:
-        """Largest difference that passes: a fixed one, or ten times what rounding of the start alone makes."""
+    def holds(self, case: Case) -> bool:
+        """Whether the oracle has an answer, which is the kernels' up to rounding, and no expert starves in a prior.
+
+        The limit is a fixed one, or ten times what rounding of the start alone makes.
+        """
         fixed, steady = (HOSTILE_TOLERANCE, HOSTILE_TOLERANCE / 10.0) if case.prior else (TOLERANCE, STEADY)
-        return fixed if self.self_difference <= steady else 10.0 * self.self_difference
-
-    @property
-    def decides(self) -> bool:
-        """Whether the oracle has an answer to compare with."""
-        return bool(np.isfinite(self.self_difference))
-
-    def within(self, case: Case) -> bool:
-        """Whether the kernels pass; where the oracle has no answer they only have to be finite."""
-        if not self.decides:
-            return self.finite
-        alive = self.finite and self.smallest_mass >= 1e-3 / case.K
-        return self.difference <= self.target(case) and (alive or not case.prior)
+        limit = fixed if self.self_difference <= steady else 10.0 * self.self_difference
+        alive = not case.prior or self.smallest_mass >= 1e-3 / case.K
+        return bool(np.isfinite(self.self_difference)) and self.finite and alive and self.difference <= limit
 
 
 class Events(NamedTuple):
@@ -126,7 +113,7 @@ class Events(NamedTuple):
 
 def stream(case: Case, count: int) -> Events:
     """Events of K linear or softmax experts under a softmax gate."""
-    rng = np.random.default_rng([case.seed, case.K, case.p])
+    rng = np.random.default_rng([0, case.K, case.p])
     P = (case.p - 1) // case.degree
     gate = 2.0 * rng.normal(size=(case.K, P)) / np.sqrt(P)
     experts = 2.0 * rng.normal(size=(case.K, case.classes or case.outputs, 1 + P)) / np.sqrt(1 + P)
@@ -141,7 +128,7 @@ def stream(case: Case, count: int) -> Events:
         if case.expert != "gaussian":
             noise /= np.sqrt(rng.chisquare(3.0, size=(count, 1)) / 3.0)
         y = values + 0.5 * noise
-        y = y[:, 0] if case.outputs == 1 else y
+        y = y if case.is_table else y[:, 0]
     weights = rng.gamma(2.0, 0.5, size=count) if case.weighted else np.ones(count)
     return Events(X, y, weights)
 
@@ -156,7 +143,7 @@ def start_without_prior(case: Case, events: Events) -> dict:
 
     The gate is steep enough to be sure about some events: among shares below ½ the adaptive bound is the tight one.
     """
-    rng = np.random.default_rng([case.seed, 1])
+    rng = np.random.default_rng([0, 1])
     W, R = powers(events.X, case.gate_degree), powers(events.X, case.degree)
     p_w, p_v = W.shape[1], R.shape[1]
     start = {
@@ -179,7 +166,7 @@ def start_without_prior(case: Case, events: Events) -> dict:
 
 def start_with_prior(case: Case) -> dict:
     """A random gate, random experts, and the statistics of a prior that is no round number anywhere."""
-    rng = np.random.default_rng([case.seed, 2])
+    rng = np.random.default_rng([0, 2])
     P = (case.p - 1) // case.degree
     p_w, p_v = 1 + P * case.gate_degree, case.p
     rows = case.classes - 1 if case.classes else case.outputs
@@ -216,20 +203,21 @@ def start_of(case: Case, events: Events) -> dict:
     return start_with_prior(case) if case.prior else start_without_prior(case, events)
 
 
-def estimator(case: Case, start: dict, bound: str):
+def estimator(case: Case, start: dict, **more):
     """The estimator that a case is for, at these parameters."""
     arguments = {
         "degree": case.degree,
         "gate_degree": case.gate_degree,
         "schedule": STEPS[case.steps],
-        "bound": bound,
+        "bound": case.bound,
         "prior_strength": case.prior,
         "averaging": None,
         "feature_names": names(case),
+        **more,
     }
     if case.classes:
         return streammoe.MoEClassifier.from_parameters(start, classes=list(range(case.classes)), **arguments)
-    if case.outputs > 1:
+    if case.is_table:
         return streammoe.MoEMultiTargetRegressor.from_parameters(
             start, covariance=case.covariance, expert=case.expert, **arguments
         )
@@ -238,8 +226,7 @@ def estimator(case: Case, start: dict, bound: str):
 
 def oracle(case: Case, parameters: dict):
     """The literal algorithm that a case is for, at these parameters."""
-    algorithm = Algorithm3 if case.classes else ALGORITHMS[case.expert]
-    return algorithm(parameters, bound=case.bound, prior_strength=case.prior)
+    return ALGORITHMS[case.family](parameters, bound=case.bound, prior_strength=case.prior)
 
 
 def difference(ours: dict, theirs: dict) -> float:
@@ -267,14 +254,13 @@ def disturbed(parameters: dict, seed: int) -> dict:
     return moved
 
 
-def run(case: Case, count: int, *, twins: int = TWINS, kernel_bound: str | None = None, make=estimator) -> Agreement:
+def run(case: Case, count: int = 200, *, twins: int = 2, make=estimator) -> Agreement:
     """Let kernels, oracle and disturbed oracles learn the same events.
 
-    `kernel_bound` gives the kernels another bound than the oracle, to see that the comparison notices. `make` is what
-    is compared: from (case, parameters, bound) anything with `learn_array`, `parameters` and `is_finite`.
+    `make` is what is compared: from (case, parameters) anything with `learn_array`, `parameters` and `is_finite`.
     """
     events = stream(case, START_EVENTS + count)
-    model = make(case, start_of(case, events.part(slice(START_EVENTS))), kernel_bound or case.bound)
+    model = make(case, start_of(case, events.part(slice(START_EVENTS))))
     events = events.part(slice(START_EVENTS, None))
     start = model.parameters()
     oracles = [oracle(case, each) for each in (start, *(disturbed(start, seed) for seed in range(twins)))]
@@ -299,98 +285,3 @@ def run(case: Case, count: int, *, twins: int = TWINS, kernel_bound: str | None 
         smallest_mass = min(smallest_mass, float(ours["masses"].min()))
         finite = finite and model.is_finite() and bool(np.isfinite(losses).all())
     return Agreement(found, apart, smallest_mass, finite)
-
-
-def cases() -> list[Case]:
-    """The table: the papers' algorithm under steps that leave it sound, and hostile steps with a prior."""
-    sound = [steps for steps in STEPS if steps != HOSTILE]
-    one_output = [
-        Case(K, p, bound, steps)
-        for K in (2, 4, 8)
-        for p in (3, 11, 31)
-        for bound in ("tight", "paper", "adaptive")
-        for steps in sound
-    ]
-    families = [
-        Case(4, 11, bound, sound[0], weighted=weighted, **family)
-        for family in FAMILIES
-        for bound in ("tight", "paper", "adaptive")
-        for weighted in (False, True)
-    ]
-    plain = one_output + families
-    # Under sound steps each case stands for several schedules; under hostile ones there is one.
-    hostile = [case._replace(steps=HOSTILE, prior=1.0) for case in plain if case.steps == sound[0]]
-    return plain + hostile
-
-
-def _job(work: tuple[Case, int]) -> tuple[Case, Agreement, float]:
-    case, events = work
-    begun = time.perf_counter()
-    found = run(case, events)
-    return case, found, time.perf_counter() - begun
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=20_000, help="events of each run")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side")
-    arguments = parser.parse_args(argv)
-    # Read by the workers when they load NumPy: the dense solves are small, and the runs share the cores already.
-    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
-        os.environ[name] = "1"
-    print(machine())
-    print(f"{arguments.events:,} events a run. Target for the largest relative difference:")
-    print(f"- prior 0: {TOLERANCE:g} where the oracle agrees with itself to {STEADY:g}")
-    print(f"- prior 1: {HOSTILE_TOLERANCE:g} where it does to {HOSTILE_TOLERANCE / 10:g}; all finite, masses ≥ 0.001/K")
-    print(f"- elsewhere: 10 × the self-difference, the largest of {TWINS}\n", flush=True)
-    order = cases()
-    # The longest first, so that no core waits at the end.
-    work = [
-        (case, arguments.events) for case in sorted(order, key=lambda case: -case.K * case.p * max(1, case.classes))
-    ]
-    found: dict[Case, Agreement] = {}
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
-        for case, agreement, seconds in pool.imap_unordered(_job, work):
-            found[case] = agreement
-            note = f"{case.family} K={case.K} p={case.p} {case.bound} {case.steps}: {seconds:.1f} s"
-            print(f"{len(found)}/{len(work)} {note}", file=sys.stderr, flush=True)
-    rows = []
-    for case in order:
-        a = found[case]
-        rows.append(
-            [
-                case.family + (", weights" if case.weighted else ""),
-                case.K,
-                case.p,
-                case.bound,
-                case.steps,
-                f"{case.prior:g}",
-                f"{a.difference:.1e}",
-                f"{a.self_difference:.1e}",
-                f"{a.smallest_mass:.1e}",
-                f"{a.target(case):.1e}" if a.decides else "–",
-                ("met" if a.decides else "oracle not finite") if a.within(case) else "MISSED",
-            ]
-        )
-    headers = [
-        "experts",
-        "K",
-        "p",
-        "bound",
-        "steps",
-        "prior",
-        "difference",
-        "self-difference",
-        "least mass",
-        "target",
-        "verdict",
-    ]
-    print(table(headers, rows))
-    undecided = sum(not agreement.decides for agreement in found.values())
-    met = sum(row[-1] == "met" for row in rows)
-    print(f"\n{met} of {len(rows) - undecided} met; {undecided} more where the oracle is not finite")
-
-
-if __name__ == "__main__":
-    main()
