@@ -138,13 +138,12 @@ def ours(kind: str, way: str, case: str) -> str:
 def _daemon(kind: str, way: str, case: str) -> str:
     line, twin = _line(kind), _line(kind)
     good, bad = list(events(kind)), bad_event(kind, case)
-    form = {"parquet": "arrow"}.get(way, way)
     for part in (good[:BEFORE], [bad], good[BEFORE:]):
-        done = line.process(batch_of(part, form, 0))
+        done = line.process(batch_of(part, way))
         if done.outcomes["rejected"] != (part[0] is bad):
             return "learned" if part[0] is bad else "dead"
         if part[0] is not bad:
-            twin.process(batch_of(part, form, 0))
+            twin.process(batch_of(part, way))
     return "ok" if line.model.state_digest() == twin.model.state_digest() else "damaged"
 
 

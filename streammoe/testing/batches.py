@@ -1,4 +1,4 @@
-"""Batches of records, as sources give them, made of events that are dicts."""
+"""Events as batches of records, in each format that the daemon decodes."""
 
 from __future__ import annotations
 
@@ -10,45 +10,56 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from streammoe.ports import Batch
+from streammoe.ports import Batch, Place
+
+FORMATS = ("csv", "jsonl", "arrow", "parquet")
+"""``arrow`` is a table as it is, ``parquet`` one that has been through a file."""
+Event = Mapping[str, Any]
 
 
-def batch_of(events: Sequence[Mapping[str, Any]], format: str, first: int) -> Batch:
-    """Return one batch; the columns of ``csv`` and ``arrow`` are those of the first event.
+def batch_of(events: Sequence[Event | bytes], format: str, first: int = 0) -> Batch:
+    """Write events as a source would read them from a file of this format, the first one from row `first`.
 
-    Args:
-        events: one or more.
-        format: ``csv``, ``jsonl`` or ``arrow``.
-        first: number of the first event, for places and for the position after the batch.
-
-    >>> batch = batch_of([{"x": 1, "y": 2.5}], "csv", 0)
-    >>> batch.columns, batch.block.split()
-    (('x', 'y'), [b'1,2.5'])
+    An event that lacks a value of the others has an empty cell, a null, or no such key. In csv and jsonl, bytes in
+    place of an event are a record of their own, for those that are no events.
     """
+    columns = tuple(dict.fromkeys(name for event in events if not isinstance(event, bytes) for name in event))
+    end = {"next": first + len(events)}
 
-    def place(i: int) -> dict[str, Any]:
+    def place(i: int) -> Place:
         return {"path": format, "row": first + i}
 
-    end = {"next": first + len(events)}
-    if format == "arrow":
-        table = pa.record_batch({name: pa.array([held[name] for held in events]) for name in events[0]})
-        return Batch(b"", np.empty(0, np.int64), format, None, "a.parquet", place, end, table=table)
-    if format == "jsonl":
-        lines, columns = [json.dumps(held).encode() + b"\n" for held in events], None
-    else:
-        lines, columns = [csv_line(held.values()) for held in events], tuple(events[0])
+    if format in {"arrow", "parquet"}:
+        table = _table([event for event in events if not isinstance(event, bytes)], columns, format)
+        return Batch(b"", np.empty(0, np.int64), "arrow", None, "memory.parquet", place, end, table=table)
+    lines = [_line(event, format, columns) for event in events]
     ends = np.array(list(accumulate(map(len, lines))), dtype=np.int64)
-    return Batch(b"".join(lines), ends, format, columns, f"a.{format}", place, end)
+    header = columns if format == "csv" else None
+    return Batch(b"".join(lines), ends, format, header, f"memory.{format}", place, end)
 
 
-def csv_line(values: Iterable[Any]) -> bytes:
-    """Return a line with its end; None is an empty field, and what csv does not know is written as JSON."""
+def _line(event: Event | bytes, format: str, columns: Sequence[str]) -> bytes:
+    if isinstance(event, bytes):
+        return event + b"\n"
+    return json.dumps(event).encode() + b"\n" if format == "jsonl" else csv_line([event.get(name) for name in columns])
+
+
+def csv_line(values: Iterable[object]) -> bytes:
+    """Write one record; None is an empty cell, and what is no plain value is written as JSON."""
     line = io.StringIO()
-    written = [
-        json.dumps(value) if isinstance(value, bool | list | dict) else "" if value is None else value
-        for value in values
-    ]
-    csv.writer(line, lineterminator="\n").writerow(written)
+    cells = [json.dumps(value) if isinstance(value, bool | list | dict) else value for value in values]
+    csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue().encode()
+
+
+def _table(events: Sequence[Event], columns: Sequence[str], format: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    held = {name: [event.get(name) for event in events] for name in columns}
+    if format == "arrow":
+        return pa.record_batch({name: pa.array(values) for name, values in held.items()})
+    file = io.BytesIO()
+    pq.write_table(pa.table(held), file)
+    return pq.read_table(file).combine_chunks().to_batches()[0]
