@@ -213,7 +213,7 @@ class Source(Protocol):
         """The next batch, or ``None`` when nothing came within `timeout` seconds.
 
         Never blocks longer than `timeout` plus the time of one read. A batch holds records, or counts what was
-        skipped.
+        skipped, or hands on the header of a stream that has no record, for the target to be looked for in it.
         """
         ...
 

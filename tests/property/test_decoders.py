@@ -339,7 +339,7 @@ def read(source, position=None):
     while not source.finished:
         batch = source.poll(0)
         if batch is not None:
-            assert len(batch) > 0 or batch.skipped > 0
+            assert len(batch) > 0 or batch.skipped > 0 or batch.columns is not None
             starts = [0, *batch.ends.tolist()]
             raw = [batch.block[start:stop] for start, stop in pairwise(starts)]
             assert b"".join(raw) == batch.block
