@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
-
-if TYPE_CHECKING:
-    from streammoe_connectors.kafka.values import Record
 
 _WHITE = b" \t\r\n"  # of JSON
 _QUOTED = frozenset(',"\r\n')
 
 Column = list[str] | list[float | None] | list[str | None]
+
+
+class Record(Protocol):
+    """What is used of kafka-python's ``ConsumerRecord``."""
+
+    @property
+    def value(self) -> bytes: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970; negative where unknown."""
+        ...
 
 
 class RecordFields:

@@ -13,7 +13,7 @@ import numpy as np
 from streammoe.errors import SourceError
 from streammoe.ports import Partition, Position
 from streammoe.types import IntArray
-from streammoe_connectors.kafka.values import Record
+from streammoe_connectors.kafka.fields import Record
 
 KIND = "kafka"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from streammoe.errors import InvalidEvent, not_installed
 from streammoe.types import IntArray
 from streammoe_connectors.formats.schema_registry import Registry, without_password
-from streammoe_connectors.kafka.fields import RecordFields
+from streammoe_connectors.kafka.fields import Record, RecordFields
 
 _PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}
 """What reads values of a format, by the name under which it is installed."""
@@ -153,21 +153,6 @@ class ValueSettings(BaseModel):
     @field_serializer("schema_registry")
     def _shown(self, address: str | None) -> str | None:
         return None if address is None else without_password(address)
-
-
-class Record(Protocol):
-    """What is used of kafka-python's ``ConsumerRecord``."""
-
-    @property
-    def value(self) -> bytes: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
-    @property
-    def timestamp(self) -> int | None:
-        """Milliseconds since 1970; negative where unknown."""
-        ...
 
 
 class Block(NamedTuple):

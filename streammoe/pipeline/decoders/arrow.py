@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from streammoe.errors import InvalidEvent
-from streammoe.pipeline.decoders import Decoded, Sheet, Values, Wanted, growing_runs, require_targets
+from streammoe.pipeline.decoders.rows import Decoded, Sheet, Values, Wanted, growing_runs, require_targets
 from streammoe.pipeline.decoders.values import DAY, SECOND_PARTS, TIME, Kind, Unreadable, label
 from streammoe.ports import Batch
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray

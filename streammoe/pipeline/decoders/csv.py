@@ -11,7 +11,8 @@ import pyarrow as pa
 from pyarrow import csv
 
 from streammoe.errors import InvalidEvent, SourceError
-from streammoe.pipeline.decoders import (
+from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
+from streammoe.pipeline.decoders.rows import (
     Decoded,
     Sheet,
     Values,
@@ -23,7 +24,6 @@ from streammoe.pipeline.decoders import (
     require_targets,
     text_of,
 )
-from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
 from streammoe.pipeline.decoders.values import BOOLEANS, CommaText
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.types import AnyArray, IntArray

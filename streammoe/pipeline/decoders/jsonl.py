@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
-from streammoe.pipeline.decoders import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, readable, text_of
 from streammoe.pipeline.decoders.arrow import times_of
+from streammoe.pipeline.decoders.rows import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, readable, text_of
 from streammoe.pipeline.decoders.values import LONGEST_TEXT, Kind, TooLarge
 from streammoe.ports import Batch
 from streammoe.types import FloatArray
