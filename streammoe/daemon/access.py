@@ -8,12 +8,12 @@ import hashlib
 import hmac
 import ipaddress
 import logging
-import os
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
 
 from streammoe.errors import ConfigError
+from streammoe.secrets import read_secret
 from streammoe.settings import Metrics
 
 LOGGER = logging.getLogger("streammoe.metrics")
@@ -156,28 +156,8 @@ def _digest(scheme: bytes, credentials: bytes) -> bytes:
 
 
 def _secret(settings: Metrics, name: str) -> str | None:
-    """Return a secret from the settings, a file or a variable; ``None`` if none of them is set."""
-    given = getattr(settings, name)
-    variable: str | None = getattr(settings, f"{name}_env")
-    path: str | None = getattr(settings, f"{name}_file")
-    if given is not None:
-        secret, where = str(given.get_secret_value()), name
-    elif variable is not None:
-        if variable not in os.environ:
-            raise ConfigError(
-                f"metrics.{name}_env: names the environment variable {variable!r}, which is not set; set it"
-            )
-        secret, where = os.environ[variable], f"{name}_env"
-    elif path is not None:
-        try:
-            secret, where = Path(path).read_text(encoding="utf-8").rstrip("\r\n"), f"{name}_file"
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8"
-            raise ConfigError(
-                f"metrics.{name}_file: {path!r} cannot be read ({reason}); put the secret there"
-            ) from None
-    else:
-        return None
-    if not secret:
-        raise ConfigError(f"metrics.{where}: is empty, which would let everybody in; put a secret there")
+    secret = read_secret(settings, name, "metrics")
+    if secret == "":
+        given = next(each for each in (name, f"{name}_env", f"{name}_file") if getattr(settings, each) is not None)
+        raise ConfigError(f"metrics.{given}: is empty, which would let everybody in; put a secret there")
     return secret

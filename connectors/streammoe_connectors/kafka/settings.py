@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from streammoe.errors import ConfigError, not_installed
+from streammoe.secrets import read_secret
 
 DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
 """What every client of ours is told, unless ``options`` says otherwise. kafka-python would wait 30 s before it tries a
@@ -209,11 +209,11 @@ def client_options(connection: Connection) -> dict[str, Any]:
         "client_id": connection.client_id,
         "sasl_mechanism": connection.sasl_mechanism,
         "sasl_plain_username": connection.sasl_plain_username,
-        "sasl_plain_password": _password(connection, "sasl_plain_password"),
+        "sasl_plain_password": read_secret(connection, "sasl_plain_password"),
         "ssl_cafile": connection.ssl_cafile,
         "ssl_certfile": connection.ssl_certfile,
         "ssl_keyfile": connection.ssl_keyfile,
-        "ssl_password": _password(connection, "ssl_password"),
+        "ssl_password": read_secret(connection, "ssl_password"),
         "api_version": connection.api_version,
         **connection.options,
     }
@@ -232,22 +232,3 @@ def _see(name: str, path: str | None) -> None:
             f"{name}: {path} cannot be read ({error.strerror}); put the file there, allow this user to read it, or "
             "correct the path"
         ) from None
-
-
-def _password(connection: Connection, name: str) -> str | None:
-    secret: SecretStr | None = getattr(connection, name)
-    if secret is not None:
-        return secret.get_secret_value()
-    variable: str | None = getattr(connection, f"{name}_env")
-    if variable is not None:
-        if variable not in os.environ:
-            raise ConfigError(f"{name}_env: names the environment variable {variable!r}, which is not set; set it")
-        return os.environ[variable]
-    path: str | None = getattr(connection, f"{name}_file")
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigError(f"{name}_file: {path} cannot be read ({reason}); put the password there") from None

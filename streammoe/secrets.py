@@ -1,0 +1,45 @@
+"""Secrets that settings hold, or name a file or an environment variable for. No message shows one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, SecretStr
+
+from streammoe.errors import ConfigError
+
+
+def read_secret(settings: BaseModel, name: str, section: str = "") -> str | None:
+    """Return the secret `name`, from the setting itself, from ``<name>_env`` or from ``<name>_file``.
+
+    A line end behind a secret in a file is no part of it.
+
+    Args:
+        settings: a section with these three settings, of which at most one is set.
+        name: of the secret.
+        section: for messages, such as ``metrics``; nothing where the caller adds it.
+
+    Returns:
+        The secret, or None where none is set.
+
+    Raises:
+        ConfigError: the variable is not set, or the file cannot be read.
+    """
+    setting = f"{section}.{name}" if section else name
+    secret: SecretStr | None = getattr(settings, name)
+    if secret is not None:
+        return secret.get_secret_value()
+    variable: str | None = getattr(settings, f"{name}_env")
+    if variable is not None:
+        if variable not in os.environ:
+            raise ConfigError(f"{setting}_env: names the environment variable {variable!r}, which is not set; set it")
+        return os.environ[variable]
+    path: str | None = getattr(settings, f"{name}_file")
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise ConfigError(f"{setting}_file: {path!r} cannot be read ({reason}); put the secret there") from None
