@@ -63,8 +63,8 @@ def default_size(family: Family, shape: Shape) -> int:
 def n_measured(family: Family, shape: Shape) -> int:
     """Numbers that a buffer has to suffice for: of covariances only the diagonal, as if outputs were independent.
 
-    `streammoe.engine.choice.n_parameters` counts what is free, for the price of a model. Here covariances would make
-    buffers longer with the square of the outputs, although every row measures all pairs of them at once.
+    `streammoe.engine.model_selection.n_parameters` counts what is free, for the price of a model. Here covariances
+    would make buffers longer with the square of the outputs, although every row measures all pairs of them at once.
     """
     K, N, p_w, p_v = shape
     variances = N if family.n_variances(1) else 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.drift import DriftWatch
-from streammoe.engine.racing import Race, Runner
+from streammoe.engine.model_selection import Race, Runner
 from streammoe.engine.state import MMState, restored_state, state_arrays
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import PoisonedModel

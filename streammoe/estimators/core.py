@@ -11,7 +11,7 @@ import numpy as np
 from streammoe.bounds import LARGEST_BUFFER, LARGEST_MODEL, buffer_bytes, model_bytes
 from streammoe.engine import mm
 from streammoe.engine.drift import Drift, DriftWatch
-from streammoe.engine.racing import Race, Runner
+from streammoe.engine.model_selection import Race, Runner
 from streammoe.engine.state import MMState, copy_array, copy_state, grouping, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError, InvalidEvent

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.engine import batch, choice, em, warmup
+from streammoe.engine import batch, em, model_selection, warmup
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError
@@ -99,7 +99,7 @@ class Fitting(Stepping):
         if empty:
             LOGGER.warning("no row holds a value of %s, so nothing was learned from it", ", ".join(empty))
         sizes = (self._n_outputs, self._encoder.n_gate_features, self._encoder.n_expert_features)
-        free = choice.n_parameters(self._family, n_experts, *sizes)
+        free = model_selection.n_parameters(self._family, n_experts, *sizes)
         if len(X) < free:
             LOGGER.warning(
                 "%d rows were fitted by a model of %d free numbers, which says little about others: give more rows, or "
@@ -124,7 +124,7 @@ class Fitting(Stepping):
             descents[n_experts], state = self._fit_anew(buffer, n_experts, run)
             return state
 
-        found = choice.entrants(
+        found = model_selection.entrants(
             self._family,
             buffer,
             fit,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.engine import mm
-from streammoe.engine.life import life
+from streammoe.engine.split_merge import life
 from streammoe.engine.state import is_finite
 from streammoe.estimators.stepping import Stepping
 from streammoe.noise import Noise

@@ -6,10 +6,8 @@ import logging
 
 import numpy as np
 
-from streammoe.engine.choice import n_parameters, race_start
-from streammoe.engine.life import Life, costliest, idle, life
-from streammoe.engine.racing import CHARGE_EVERY, Race, Runner
-from streammoe.engine.reseeding import reseeded
+from streammoe.engine.model_selection import CHARGE_EVERY, Race, Runner, n_parameters, race_start
+from streammoe.engine.split_merge import Life, costliest, idle, life, reseeded
 from streammoe.engine.state import copy_state
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import is_whole

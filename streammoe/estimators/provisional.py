@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.checked import array_of
 from streammoe.engine import mm
-from streammoe.engine.racing import Runner, led
+from streammoe.engine.model_selection import Runner, led
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.experts import Family
 from streammoe.features import Encoder, Scaler, restored_scaler, wider_scaler

@@ -7,11 +7,10 @@ import sys
 
 import numpy as np
 
-from streammoe.engine import choice, em, mm, warmup
-from streammoe.engine.choice import Entrant
+from streammoe.engine import em, mm, model_selection, warmup
 from streammoe.engine.cost import Shape
 from streammoe.engine.interruption import interruptible
-from streammoe.engine.racing import Race
+from streammoe.engine.model_selection import Entrant, Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.estimators.core import Core
@@ -106,7 +105,7 @@ class Starting(Core):
             return
         runners = [self._runner(entrant.state) for entrant in entrants]
         totals = np.array([entrant.total for entrant in entrants])
-        until = len(X) + choice.race_length(len(X))
+        until = len(X) + model_selection.race_length(len(X))
         self._start_race(Race(runners, totals, until))
         LOGGER.info(
             "warm-up: %s experts are the best of 1 to %d; they learn side by side until event %d",
@@ -143,7 +142,7 @@ class Starting(Core):
         if not self.is_choosing:
             return [Entrant(fit(self.most_experts), 0.0)]
         encoder = self._encoder
-        return choice.entrants(
+        return model_selection.entrants(
             self._family,
             buffer,
             fit,

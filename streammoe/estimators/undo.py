@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streammoe.engine.drift import DriftWatch
-from streammoe.engine.racing import Race
+from streammoe.engine.model_selection import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import InvalidEvent

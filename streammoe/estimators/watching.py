@@ -13,7 +13,7 @@ import numpy as np
 
 from streammoe.engine import mm
 from streammoe.engine.drift import Drift, DriftWatch
-from streammoe.engine.racing import Race
+from streammoe.engine.model_selection import Race
 from streammoe.engine.state import MMState, UnsoundError, copy_state, restart_average
 from streammoe.estimators.living import Living
 from streammoe.schedules import Steps

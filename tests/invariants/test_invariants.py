@@ -11,9 +11,9 @@ def small_counts():
     """What is due after thousands of events is due after some dozens."""
     with pytest.MonkeyPatch.context() as patch:
         for place, value in {
-            "engine.choice.SHORTEST_RACE": 40,
-            "engine.choice.RACE_PER_BUFFER": 1,
-            "engine.racing.CHARGE_EVERY": 15,
+            "engine.model_selection.SHORTEST_RACE": 40,
+            "engine.model_selection.RACE_PER_BUFFER": 1,
+            "engine.model_selection.CHARGE_EVERY": 15,
             "estimators.living.CHARGE_EVERY": 15,
             "estimators.living.FIRST_LOOK": 32,
             "estimators.living.SHORTEST_TRIAL": 20,
@@ -23,7 +23,7 @@ def small_counts():
             "engine.drift.TOLERANCE": 0.1,
             "engine.drift.THRESHOLD": 1.0,
             # So that experts are always idle, and trials won now and then.
-            "engine.life.STARVED_BELOW": 0.9,
+            "engine.split_merge.STARVED_BELOW": 0.9,
         }.items():
             patch.setattr(f"streammoe.{place}", value)
         patch.setattr("streammoe.estimators.living.Living._handicap", lambda self: 0.5)

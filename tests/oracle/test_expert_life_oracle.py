@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe.engine.mm import learning_options
-from streammoe.engine.reseeding import reseeded
+from streammoe.engine.split_merge import reseeded
 from streammoe.engine.state import state_at
 from streammoe.experts import families
 from streammoe.kernels.categorical import expected_entropy

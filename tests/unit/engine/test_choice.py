@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from streammoe.engine import mm
-from streammoe.engine.choice import ENTRANTS, SHORTEST_RACE, entrants, n_parameters, race_length, race_start
 from streammoe.engine.em import Buffer
+from streammoe.engine.model_selection import ENTRANTS, SHORTEST_RACE, entrants, n_parameters, race_length, race_start
 from streammoe.engine.state import UnsoundError
 from streammoe.experts import families
 
@@ -72,7 +72,7 @@ def test_fits_of_which_nothing_finite_comes_are_left_out():
 
 def test_what_the_prior_has_gained_an_entrant_is_added_to_its_cost(monkeypatch):
     plain = chosen(lambda K: start(K, 1.0), most=2)
-    monkeypatch.setattr("streammoe.engine.choice.prior_gain", lambda state: 0.25 * len(state.masses))
+    monkeypatch.setattr("streammoe.engine.model_selection.prior_gain", lambda state: 0.25 * len(state.masses))
     for before, after in zip(plain, chosen(lambda K: start(K, 1.0), most=2), strict=True):
         assert after.total - before.total == pytest.approx(80 * 0.25 * len(after.state.masses))
 

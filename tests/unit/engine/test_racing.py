@@ -3,8 +3,8 @@
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.model_selection import CHARGE_EVERY, Race, Runner
 from streammoe.engine.prior_gain import prior_gain
-from streammoe.engine.racing import CHARGE_EVERY, Race, Runner
 from streammoe.experts import families
 from streammoe.schedules import Power
 

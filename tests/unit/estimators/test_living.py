@@ -133,7 +133,7 @@ def test_a_model_without_idle_experts_is_not_touched():
 def test_a_trial_that_is_not_won_leaves_the_model_as_it_was(monkeypatch, caplog):
     monkeypatch.setattr(living.Living, "_handicap", lambda self: 1e9)
     monkeypatch.setattr("streammoe.estimators.living.copy_state", lambda state: state._replace(n=state.n + 0))
-    monkeypatch.setattr("streammoe.engine.racing.Race.learn", _first_alone)
+    monkeypatch.setattr("streammoe.engine.model_selection.Race.learn", _first_alone)
     tried, plain = spoilt(reseed="auto"), spoilt()
     with caplog.at_level(logging.INFO, "streammoe.estimators"):
         for model in (tried, plain):
@@ -230,8 +230,8 @@ def test_without_noise_there_are_no_more_experts_than_it_takes(case):
 
 
 def test_with_noise_the_division_of_the_prior_changes_nothing_but_totals(chosen, monkeypatch):
-    monkeypatch.setattr("streammoe.engine.choice.prior_gain", lambda state: 0.0)
-    monkeypatch.setattr("streammoe.engine.racing.prior_gain", lambda state: 0.0)
+    monkeypatch.setattr("streammoe.engine.model_selection.prior_gain", lambda state: 0.0)
+    monkeypatch.setattr("streammoe.engine.model_selection.prior_gain", lambda state: 0.0)
     model = MoERegressor("auto", **AUTO)
     model.learn_array(X[:1_000], Y[:1_000])
     totals = model._race.totals

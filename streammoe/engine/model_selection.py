@@ -1,19 +1,114 @@
-"""Several candidates side by side: each learns every event, the best so far serves, and a fixed count decides."""
+"""How many experts: fits of several numbers of them to one buffer, then a race of the best on the events that follow.
+
+Each candidate learns every event, the best so far serves, and a fixed count decides.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.cost import Shape, row_cost
+from streammoe.engine.em import Buffer
+from streammoe.engine.interruption import interruptible
 from streammoe.engine.prior_gain import prior_gain
-from streammoe.engine.state import MMState, copy_array, copy_state
+from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state
 from streammoe.experts import Family
 from streammoe.kernels.state import LearningOptions, Trace
 from streammoe.schedules import Steps
 from streammoe.types import FloatArray, IntArray
+
+PATIENCE = 2
+"""No more experts are tried once so many numbers in a row have cost more than the best."""
+ENTRANTS = 3
+"""How many of the fits go on to learn side by side."""
+SHORTEST_RACE = 2000
+RACE_PER_BUFFER = 2
+"""A race takes so many times the events of the warm-up."""
+
+
+class Entrant(NamedTuple):
+    """A state that may go on, and what it has cost."""
+
+    state: MMState
+    total: float
+    """−log-likelihood of the buffer, what the division of the prior has gained of it, and ½ log n for each parameter,
+    n being the events at the end of the race."""
+
+
+def race_length(n: int) -> int:
+    """Events after a warm-up of n until a race is decided."""
+    return max(RACE_PER_BUFFER * n, SHORTEST_RACE)
+
+
+def race_start(until: int) -> int:
+    """The events of the warm-up whose race is decided at a count.
+
+    >>> [race_start(n + race_length(n)) for n in (0, 400, 1000, 5000)]
+    [0, 400, 1000, 5000]
+    """
+    return min(until // (RACE_PER_BUFFER + 1), until - SHORTEST_RACE)
+
+
+def n_parameters(family: Family, n_experts: int, n_outputs: int, p_w: int, p_v: int) -> int:
+    """Free numbers of a mixture: (K−1) p_w of the gate, N p_v and the variances or covariances of each expert."""
+    variances = family.variances_of(np.ones(family.n_variances(n_outputs)), 1)[0]
+    # Of a covariance matrix one half.
+    free = variances.size if variances.ndim < 2 else len(variances) * (len(variances) + 1) // 2
+    return (n_experts - 1) * p_w + n_experts * (family.n_rows(n_outputs) * p_v + free)
+
+
+def entrants(
+    family: Family,
+    buffer: Buffer,
+    fit: Callable[[int], MMState],
+    *,
+    max_experts: int,
+    n_outputs: int,
+    p_w: int,
+    p_v: int,
+) -> list[Entrant]:
+    """The cheapest few of the fits of 1 to `max_experts` experts, the cheapest first.
+
+    What an entrant has cost is, with the losses that a race adds, half a Bayesian information criterion, for whose
+    likelihood all events after the buffer were predicted before they were learned.
+
+    Args:
+        family: of the experts.
+        buffer: the rows of the warm-up.
+        fit: called once for each number of experts, from 1 up.
+        max_experts: the largest of them.
+        n_outputs: Q, or the number of classes.
+        p_w, p_v: features that are more than padding.
+
+    Raises:
+        UnsoundError: nothing finite comes of any of them.
+    """
+    n_end = len(buffer.W) + race_length(len(buffer.W))
+    found: list[Entrant] = []
+    problem = UnsoundError(["likelihood of every fit"])
+    for n_experts in range(1, max_experts + 1):
+        try:
+            state = fit(n_experts)
+        except UnsoundError as error:
+            problem = error
+            continue
+        work = len(buffer.W) * row_cost(family, Shape(n_experts, family.n_rows(n_outputs), p_w, p_v))
+        scores, _ = interruptible(work, mm.score, family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
+        loss = float(np.sum(buffer.weights * scores.losses)) + len(buffer.W) * prior_gain(state)
+        penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
+        found.append(Entrant(state, loss + penalty))
+        best = min(range(len(found)), key=lambda at: found[at].total)
+        if len(found) - best > PATIENCE:
+            break
+    if not found:
+        raise problem
+    return sorted(found, key=lambda entrant: entrant.total)[:ENTRANTS]
+
 
 CHARGE_EVERY = 100
 """Events after which candidates pay for what the division of the prior has gained them."""

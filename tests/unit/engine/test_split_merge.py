@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.engine.life import DUPLICATE_BELOW, STARVED_BELOW, Life, costliest, idle, life
+from streammoe.engine.split_merge import DUPLICATE_BELOW, STARVED_BELOW, Life, costliest, idle, life
 from streammoe.experts.gaussian import Gaussian
 
 INF = np.inf
