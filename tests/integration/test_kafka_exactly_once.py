@@ -1,60 +1,131 @@
-"""Each event counts exactly once, whatever is killed: rounds of `benchmarks.kafka_kills`, few here and many there.
+"""Each event counts exactly once, whatever is killed: the whole daemon, as a process.
 
-`STREAMMOE_ROUNDS=100` runs as many as the benchmark.
+`STREAMMOE_ROUNDS=100 make test-exhaustive` plays so many rounds, each with another seed.
 """
 
+import json
 import os
 import random
+import signal
+import time
 
+import numpy as np
 import pytest
 
-from benchmarks import kafka_kills, kafka_lab
+from streammoe.estimators import model_of
+from streammoe.persistence import read_checkpoint
+from streammoe.testing.kafka.lab import Daemon, Producer
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.process]
+pytestmark = pytest.mark.process
 
-ROUNDS = range(int(os.environ.get("STREAMMOE_ROUNDS", "2")))
+ROUNDS = [
+    0,
+    *(pytest.param(i, marks=pytest.mark.exhaustive) for i in range(1, int(os.environ.get("STREAMMOE_ROUNDS", "3")))),
+]
+OFTEN = {"checkpoint.every_events": 300, "checkpoint.every_seconds": 0.2, "source.max_poll_records": 50}
+"""Checkpoints: so many that kills fall into them, too."""
+LEAST_SQUARES = {
+    "model.n_experts": 1,
+    "model.prior_strength": 0.0,
+    "model.standardize": False,
+    "model.averaging": "none",
+    "model.schedule.kind": "power",
+    "model.schedule.alpha": 1.0,
+}
+"""A model whose state is that of all events together, in whatever order they come."""
+MIXTURE = {"model.n_experts": 2, "model.warmup": 100, "model.warmup_restarts": 1}
 
 
-@pytest.fixture
-def room(broker, tmp_path):
-    return kafka_lab.Lab(tmp_path, broker.address)
+def events(n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.0, 1.0, (n, 3)).round(4)
+    return X, (np.where(X[:, 0] > 0, X @ [1, 2, 3], X @ [-1, 0, 1]) + 0.1 * rng.normal(size=n)).round(4)
 
 
-@pytest.fixture(scope="module")
-def finished(topics, broker, tmp_path_factory):
-    """A complete topic of four partitions, and the digest of a run that nobody disturbed."""
-    room = kafka_lab.Lab(tmp_path_factory.mktemp("finished"), broker.address)
-    events = 100_000
-    topic = topics.create(4)
-    room.fill(topic, kafka_lab.values(*kafka_lab.events(events)), 4).wait()
-    summaries = [kafka_lab.finish(room.config(topic)) for _ in range(2)]
-    assert summaries[0]["learned"] == events
-    assert summaries[0]["state_digest"] == summaries[1]["state_digest"], "a backlog is reproducible"
-    return topic, events, summaries[0]["state_digest"]
+def objects(X, y):
+    return [json.dumps({"a": a, "b": b, "c": c, "y": t}) for (a, b, c), t in zip(X.tolist(), y.tolist(), strict=True)]
+
+
+def killed_at_random(daemon, chance, kills):
+    """Start the daemon and kill it, so many times, at any moment from the first checkpoint with something new on."""
+    for _ in range(kills):
+        daemon.start()
+        daemon.wait_for_events(daemon.events)
+        time.sleep(chance.random() * 0.2)
+        daemon.kill()
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_one_partition_that_is_still_filled_ends_as_if_nobody_had_been_killed(room, topics, seed):
-    played = kafka_kills.live_partition(room, topics, random.Random(seed))
-    assert played.right, played
+def test_labels_on_one_partition_that_is_still_filled_end_as_if_nobody_had_been_killed(topics, tmp_path, seed):
+    chance, n, delay = random.Random(seed), 2_500, 40
+    X, y = events(n, seed)
+    features = [json.dumps({"id": i, "a": a, "b": b, "c": c}) for i, (a, b, c) in enumerate(X.tolist())]
+    labels = [json.dumps({"id": i, "y": target}) for i, target in enumerate(y.tolist())]
+    lines = [
+        line for i in range(n + delay) for line in [*features[i : i + 1], *labels[max(0, i - delay) : i - delay + 1]]
+    ]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    topic = topics.create()
+    settings = {**MIXTURE, "labels.key": "id"}
+    killed = Daemon(tmp_path / f"killed-{topic}", topics.address, topic, settings | OFTEN)
+    producer = Producer(topics.address, topic, tmp_path / "lines", rate=len(lines) / 10.0)
+    killed_at_random(killed, chance, 3)
+    producer.wait()
+    summary = killed.finish()
+    undisturbed = Daemon(tmp_path / f"undisturbed-{topic}", topics.address, topic, settings).finish()
+    assert summary["learned"] == n
+    assert summary["state_digest"] == undisturbed["state_digest"]
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_four_partitions_of_a_finished_topic_end_so_too(room, finished, seed):
-    topic, events, digest = finished
-    played = kafka_kills.finished_partitions(room, topic, events, digest, random.Random(seed))
-    assert played.right, played
+@pytest.mark.parametrize("transactional", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(topics, tmp_path, seed, transactional):
+    chance, n = random.Random(seed), 6_000
+    topic = topics.create(partitions=2)
+    for partition in (0, 1):
+        topics.fill(topic, objects(*events(n // 2, 2 * seed + partition)), partition=partition)
+    digests = []
+    for kills in (0, 3):
+        written = topics.create(name="predictions", partitions=3)
+        sink = {"predictions.kind": "kafka", "predictions.topic": written, "predictions.transactional": True}
+        settings = MIXTURE | OFTEN | {"checkpoint.keep": 3} | (sink if transactional else {})
+        daemon = Daemon(tmp_path / written, topics.address, topic, settings)
+        killed_at_random(daemon, chance, kills)
+        digests.append(daemon.finish()["state_digest"])
+        if transactional:
+            rows = topics.read(written, isolation_level="read_committed")
+            places = [json.loads(row.value)["place"] for row in rows]
+            seen = sorted((place["partition"], place["offset"]) for place in places)
+            assert seen == [(partition, i) for partition in (0, 1) for i in range(n // 2)]
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_four_partitions_that_are_still_filled_count_each_event_once(room, topics, seed):
-    played = kafka_kills.live_partitions(room, topics, random.Random(seed), kafka_kills.kill_daemon)
-    assert played.right, played
-
-
-def test_a_broker_that_is_killed_costs_and_doubles_nothing(broker_factory, topics_of, tmp_path):
-    broker = broker_factory()
-    room = kafka_lab.Lab(tmp_path, broker.address)
-    killer = kafka_kills.broker_killer(broker)
-    played = kafka_kills.live_partitions(room, topics_of(broker), random.Random(0), killer)
-    assert played.right, played
+def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_and_broker_are_killed(
+    mortal, mortal_topics, tmp_path, seed
+):
+    chance, n = random.Random(seed), 4_000
+    X, y = events(n, seed)
+    (tmp_path / "lines").write_text("\n".join(objects(X, y)))
+    topic = mortal_topics.create(partitions=4)
+    daemon = Daemon(tmp_path / f"killed-{topic}", mortal.address, topic, LEAST_SQUARES | OFTEN)
+    producer = Producer(mortal.address, topic, tmp_path / "lines", 4, rate=n / 10.0)
+    killed_at_random(daemon, chance, 1)
+    process = daemon.start()
+    daemon.wait_for_events(daemon.events)
+    mortal.kill9()
+    time.sleep(chance.random())
+    before = daemon.events
+    mortal.start()
+    daemon.wait_for_events(before)
+    process.send_signal(signal.SIGKILL)
+    daemon.kill()
+    producer.wait()
+    summary = daemon.finish()
+    assert summary["learned"] == n
+    (position,) = daemon.metadata["positions"]
+    assert position["topics"][topic]["partitions"] == {str(i): n // 4 for i in range(4)}
+    W = np.column_stack([np.ones(n), X])
+    parameters = model_of(read_checkpoint(daemon.state), "here").parameters()
+    np.testing.assert_allclose(parameters["expert_grams"][0], W.T @ W / n, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(parameters["experts"][0, 0], np.linalg.lstsq(W, y, rcond=None)[0], rtol=1e-9)

@@ -1,32 +1,47 @@
-"""Topics and records on a broker, for tests: what is asked for has happened when a call returns."""
+"""Create, fill and read topics: what is asked for has happened when a call returns."""
+
+from __future__ import annotations
 
 import itertools
 import time
 import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import NodeNotReadyError
 
-TIMEOUT_MS = 30_000
+TIMEOUT_SECONDS = 60
 
 
 class Topics:
-    """Creates, fills and reads topics of one broker. Its clients connect when they are first needed, and are kept."""
+    """Topics of one broker. The clients connect when they are first needed, and are kept.
 
-    def __init__(self, address):
+    Args:
+        address: of the broker.
+    """
+
+    def __init__(self, address: str) -> None:
         self.address = address
-        self._admin = None
-        self._producer = None
+        self._admin: Any = None
+        self._producer: Any = None
 
-    def create(self, partitions=1, configs=None, name="events"):
-        """A new topic of this many partitions, with a name of its own that begins with `name`."""
+    @property
+    def admin(self) -> Any:
+        """The client of kafka-python for everything else."""
+        if self._admin is None:
+            self._admin = KafkaAdminClient(bootstrap_servers=self.address)
+        return self._admin
+
+    def create(self, partitions: int = 1, configs: Mapping[str, object] | None = None, name: str = "events") -> str:
+        """Create a topic whose name begins with `name`, and return its name."""
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         settings = {key: str(value) for key, value in (configs or {}).items()}
         new = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
-        deadline = time.monotonic() + TIMEOUT_MS / 1000
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
-                self._connected_admin().create_topics({topic: new}, timeout_ms=TIMEOUT_MS, wait_for_metadata=True)
+                self.admin.create_topics({topic: new}, timeout_ms=1000 * TIMEOUT_SECONDS, wait_for_metadata=True)
             except NodeNotReadyError:  # the broker has just been started again; nothing was sent
                 if time.monotonic() > deadline:
                     raise
@@ -34,15 +49,24 @@ class Topics:
             else:
                 return topic
 
-    def names(self):
-        """All topics of the broker."""
-        return self._connected_admin().list_topics()
+    def names(self) -> list[str]:
+        """Return the names of all topics."""
+        found: list[str] = self.admin.list_topics()
+        return found
 
-    def fill(self, topic, values, *, partition=None, timestamps=None, keys=None, headers=None):
-        """Send these values (bytes, text, or None for a tombstone), in order; the offset of each.
+    def fill(
+        self,
+        topic: str,
+        values: Iterable[bytes | str | None],
+        *,
+        partition: int | None = None,
+        timestamps: Iterable[int] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        headers: Iterable[list[tuple[str, bytes]]] | None = None,
+    ) -> list[int]:
+        """Send these values (``None`` is a tombstone) in order, and return their offsets.
 
-        `timestamps` (ms), `keys` (bytes) and `headers` (lists of names and bytes) go with them, one for each. Without
-        `partition` Kafka chooses by the key.
+        `timestamps` (ms), `keys` and `headers` go with them, one for each. Without `partition` the key decides.
         """
         if self._producer is None:
             self._producer = KafkaProducer(bootstrap_servers=self.address, linger_ms=5)
@@ -58,11 +82,11 @@ class Topics:
             )
             for value, key, more, at in rows
         ]
-        self._producer.flush(TIMEOUT_MS / 1000)
-        return [future.get(TIMEOUT_MS / 1000).offset for future in sent]
+        self._producer.flush(TIMEOUT_SECONDS)
+        return [future.get(TIMEOUT_SECONDS).offset for future in sent]
 
-    def read(self, topic, **settings):
-        """All records of a topic as they are now, partition after partition."""
+    def read(self, topic: str, **settings: Any) -> list[Any]:
+        """Return all records of a topic as they are now, partition after partition."""
         settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
         consumer = KafkaConsumer(bootstrap_servers=self.address, **settings)
         try:
@@ -70,7 +94,7 @@ class Topics:
             consumer.assign(partitions)
             consumer.seek_to_beginning(*partitions)
             ends = consumer.end_offsets(partitions)
-            found = {partition: [] for partition in partitions}
+            found: dict[Any, list[Any]] = {partition: [] for partition in partitions}
             while any(consumer.position(partition) < end for partition, end in ends.items()):
                 for partition, records in consumer.poll(500).items():
                     found[partition] += records
@@ -78,16 +102,12 @@ class Topics:
             consumer.close()
         return [record for partition in partitions for record in found[partition]]
 
-    def close(self):
+    def close(self) -> None:
+        """Close the clients."""
         for client in (self._admin, self._producer):
             if client is not None:
                 client.close()
 
-    def _connected_admin(self):
-        if self._admin is None:
-            self._admin = KafkaAdminClient(bootstrap_servers=self.address)
-        return self._admin
 
-
-def _each(values):
+def _each(values: Iterable[Any] | None) -> Iterable[Any]:
     return itertools.repeat(None) if values is None else values
