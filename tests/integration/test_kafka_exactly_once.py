@@ -6,7 +6,6 @@
 import json
 import os
 import random
-import signal
 import time
 
 import numpy as np
@@ -24,6 +23,9 @@ ROUNDS = [
 ]
 OFTEN = {"checkpoint.every_events": 300, "checkpoint.every_seconds": 0.2, "source.max_poll_records": 50}
 """Checkpoints: so many that kills fall into them, too."""
+RATE, MOST = 250, 60_000
+"""Events a second, and so many that a slow machine does not come to their end."""
+DELAY = 40
 LEAST_SQUARES = {
     "model.n_experts": 1,
     "model.prior_strength": 0.0,
@@ -55,37 +57,49 @@ def killed_at_random(daemon, chance, kills):
         daemon.kill()
 
 
+@pytest.fixture
+def filling(tmp_path):
+    """Fills a topic with lines, until it is stopped, far sooner than there are no more."""
+    begun = []
+
+    def fill(topics, topic, lines, partitions=1):
+        path = tmp_path / f"{topic}.jsonl"
+        path.write_text("\n".join(lines))
+        begun.append(Producer(topics.address, topic, path, partitions, RATE))
+        return begun[-1]
+
+    yield fill
+    for producer in begun:
+        producer.kill()
+
+
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_labels_on_one_partition_that_is_still_filled_end_as_if_nobody_had_been_killed(topics, tmp_path, seed):
-    chance, n, delay = random.Random(seed), 2_500, 40
-    X, y = events(n, seed)
+def test_labels_on_one_partition_that_is_still_filled_end_as_if_nobody_had_been_killed(topics, tmp_path, filling, seed):
+    X, y = events(MOST // 2, seed)
     features = [json.dumps({"id": i, "a": a, "b": b, "c": c}) for i, (a, b, c) in enumerate(X.tolist())]
-    labels = [json.dumps({"id": i, "y": target}) for i, target in enumerate(y.tolist())]
-    lines = [
-        line for i in range(n + delay) for line in [*features[i : i + 1], *labels[max(0, i - delay) : i - delay + 1]]
-    ]
-    (tmp_path / "lines").write_text("\n".join(lines))
+    labels = [*[None] * DELAY, *(json.dumps({"id": i, "y": target}) for i, target in enumerate(y.tolist()))]
+    lines = [line for pair in zip(features, labels, strict=False) for line in pair if line is not None]
     topic = topics.create()
     settings = {**MIXTURE, "labels.key": "id"}
     killed = Daemon(tmp_path / f"killed-{topic}", topics.address, topic, settings | OFTEN)
-    producer = Producer(topics.address, topic, tmp_path / "lines", rate=len(lines) / 10.0)
-    killed_at_random(killed, chance, 3)
-    producer.wait()
+    producer = filling(topics, topic, lines)
+    killed_at_random(killed, random.Random(seed), 2)
+    sent = producer.stop()
     summary = killed.finish()
     undisturbed = Daemon(tmp_path / f"undisturbed-{topic}", topics.address, topic, settings).finish()
-    assert summary["learned"] == n
+    assert summary["learned"] == sum('"y"' in line for line in lines[:sent])
     assert summary["state_digest"] == undisturbed["state_digest"]
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
 @pytest.mark.parametrize("transactional", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(topics, tmp_path, seed, transactional):
-    chance, n = random.Random(seed), 6_000
+    chance, n = random.Random(seed), 4_000
     topic = topics.create(partitions=2)
     for partition in (0, 1):
         topics.fill(topic, objects(*events(n // 2, 2 * seed + partition)), partition=partition)
     digests = []
-    for kills in (0, 3):
+    for kills in (0, 2):
         written = topics.create(name="predictions", partitions=3)
         sink = {"predictions.kind": "kafka", "predictions.topic": written, "predictions.transactional": True}
         settings = MIXTURE | OFTEN | {"checkpoint.keep": 3} | (sink if transactional else {})
@@ -102,29 +116,27 @@ def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(to
 
 @pytest.mark.parametrize("seed", ROUNDS)
 def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_and_broker_are_killed(
-    mortal, mortal_topics, tmp_path, seed
+    mortal, mortal_topics, tmp_path, filling, seed
 ):
-    chance, n = random.Random(seed), 4_000
-    X, y = events(n, seed)
-    (tmp_path / "lines").write_text("\n".join(objects(X, y)))
+    X, y = events(MOST, seed)
     topic = mortal_topics.create(partitions=4)
     daemon = Daemon(tmp_path / f"killed-{topic}", mortal.address, topic, LEAST_SQUARES | OFTEN)
-    producer = Producer(mortal.address, topic, tmp_path / "lines", 4, rate=n / 10.0)
+    producer = filling(mortal_topics, topic, objects(X, y), 4)
+    chance = random.Random(seed)
     killed_at_random(daemon, chance, 1)
-    process = daemon.start()
+    daemon.start()
     daemon.wait_for_events(daemon.events)
     mortal.kill9()
     time.sleep(chance.random())
     before = daemon.events
     mortal.start()
     daemon.wait_for_events(before)
-    process.send_signal(signal.SIGKILL)
     daemon.kill()
-    producer.wait()
-    summary = daemon.finish()
-    assert summary["learned"] == n
+    n = producer.stop()
+    X, y = X[:n], y[:n]
+    assert daemon.finish()["learned"] == n
     (position,) = daemon.metadata["positions"]
-    assert position["topics"][topic]["partitions"] == {str(i): n // 4 for i in range(4)}
+    assert position["topics"][topic]["partitions"] == {str(i): len(range(i, n, 4)) for i in range(4)}
     W = np.column_stack([np.ones(n), X])
     parameters = model_of(read_checkpoint(daemon.state), "here").parameters()
     np.testing.assert_allclose(parameters["expert_grams"][0], W.T @ W / n, rtol=1e-9, atol=1e-12)

@@ -2,18 +2,19 @@
 
 import json
 import logging
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from streammoe.errors import SinkError
+from streammoe.daemon.signals import StopFlag
+from streammoe.errors import SinkError, SourceError
+from streammoe.produce.run import produce
 from streammoe.testing.kafka.lab import wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
+from streammoe_connectors.kafka import topic as kafka_topic
 from streammoe_connectors.kafka import transactions as kafka_transactions
+from streammoe_connectors.kafka.producer import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_reading import opened, polled_until, records_of, settings_of, take
 from tests.integration.kafka_writing import Transactions, rows, sink_to, versions
@@ -184,22 +185,20 @@ def test_a_transaction_that_is_open_for_too_long_ends_it(mortal, setup):
 
 
 @pytest.mark.parametrize("returns", [True, False])
-def test_produce_outlives_a_broker_that_returns_and_reports_one_that_does_not(mortal, mortal_topics, tmp_path, returns):
+def test_produce_outlives_a_broker_that_returns_and_reports_one_that_does_not(
+    mortal, mortal_topics, tmp_path, monkeypatch, returns
+):
+    monkeypatch.setattr(kafka_topic, "DELIVER_MS", 120_000 if returns else 2_000)
     (tmp_path / "rides.csv").write_text("\n".join(["id", *map(str, range(1_000))]) + "\n")
-    name = mortal_topics.create()
-    command = [sys.executable, "-m", "streammoe.cli", "produce", "rides.csv", "--topic", name]
-    command += ["--bootstrap-servers", mortal.address, "--rate", "200"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        wait_until(lambda: mortal_topics.read(name), "it has begun")
-        mortal.kill9()
-        if returns:
-            mortal.start()
-        else:
-            process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert (process.returncode, "Traceback" in said) == (0 if returns else 3, False), said
+    name, stop = mortal_topics.create(), StopFlag()
+    arguments = {"servers": mortal.address, "topic": name, "rate": 200.0, "on_batch": lambda _: None}
+    sending = in_background(lambda: produce(str(tmp_path / "rides.csv"), stop=stop, **arguments))
+    wait_until(lambda: mortal_topics.read(name), "it has begun")
+    mortal.kill9()
     if returns:
+        mortal.start()
+        assert sending.result(120).records == 1_000
         assert [json.loads(record.value)["id"] for record in mortal_topics.read(name)] == list(range(1_000))
+    else:
+        with pytest.raises(SourceError):
+            sending.result(120)

@@ -243,7 +243,9 @@ def test_an_open_transaction_holds_up_its_partition_and_no_other(topics, transac
 # --- what is lost ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("policy", "at"), [("fail", None), ("earliest", 3), ("latest", 5)])
+@pytest.mark.parametrize(
+    ("policy", "at"), [("fail", None), pytest.param("earliest", 3, marks=pytest.mark.exhaustive), ("latest", 5)]
+)
 def test_what_has_expired_is_left_as_the_policy_says(topics, policy, at):
     name = topics.create()
     topics.fill(name, numbers(0, 1, 2, 3, 4))
@@ -315,7 +317,7 @@ def test_a_topic_that_was_created_again_is_noticed_at_the_start(topics):
     assert end["topics"][name]["id"] != position["topics"][name]["id"]
 
 
-@pytest.mark.parametrize("policy", ["fail", "earliest"])
+@pytest.mark.parametrize("policy", ["fail", pytest.param("earliest", marks=pytest.mark.exhaustive)])
 def test_a_topic_that_is_created_again_is_noticed_while_it_is_read(topics, policy):
     name = topics.create()
     topics.fill(name, numbers(0, 1))

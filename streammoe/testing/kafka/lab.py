@@ -142,38 +142,50 @@ class Producer:
     """
 
     SCRIPT = """
-import sys, time
+import signal, sys, time
 from kafka import KafkaProducer
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
 address, topic, path, partitions, rate = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
 lines = open(path, "rb").read().split(b"\\n")
 producer = KafkaProducer(
     bootstrap_servers=address, acks="all", linger_ms=2 if rate else 20, batch_size=1 << 17,
     delivery_timeout_ms=120_000, max_block_ms=120_000, reconnect_backoff_max_ms=500,
 )
-begun = time.monotonic()
-for i, line in enumerate(lines):
-    if rate:
-        ahead = begun + i / rate - time.monotonic()
-        if ahead > 0.001:
-            time.sleep(ahead)
-    producer.send(topic, line, partition=i % partitions)
+begun, sent = time.monotonic(), 0
+while sent < len(lines) and not stopped:
+    ahead = begun + sent / rate - time.monotonic() if rate else 0.0
+    if ahead > 0.001:
+        time.sleep(ahead)
+    producer.send(topic, lines[sent], partition=sent % partitions)
+    sent += 1
 producer.flush(120)
+print(sent)
 """
 
     def __init__(self, address: str, topic: str, path: Path, partitions: int = 1, rate: float = 0.0) -> None:
         arguments = [address, topic, str(path), str(partitions), str(rate)]
-        self._process = subprocess.Popen([sys.executable, "-c", self.SCRIPT, *arguments])  # nosec B603 # our script
+        self._process = subprocess.Popen(  # nosec B603 # our script
+            [sys.executable, "-c", self.SCRIPT, *arguments], stdout=subprocess.PIPE
+        )
 
-    @property
-    def busy(self) -> bool:
-        """Whether it still sends."""
-        return self._process.poll() is None
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        self._process.kill()
+        self._process.communicate()
 
-    def wait(self) -> None:
-        """Return once all is sent.
+    def stop(self) -> int:
+        """Send no more lines; return how many were sent, once the broker has them."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Return how many lines were sent, once the broker has all of them.
 
         Raises:
-            RuntimeError: it could not be.
+            RuntimeError: it does not.
         """
-        if self._process.wait(300):
+        output = self._process.communicate(timeout=300)[0]
+        if self._process.returncode:
             raise RuntimeError("the producer failed")
+        return int(output)

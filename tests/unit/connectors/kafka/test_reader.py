@@ -12,6 +12,7 @@ import pytest
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Partition
+from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka import reader as kafka_reader
 from streammoe_connectors.kafka.child import Forward
 from streammoe_connectors.kafka.cluster import Lost, Unanswered
@@ -156,7 +157,7 @@ def child(monkeypatch):
         os.set_blocking(read, False)
 
         def until(wanted):
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline:
                 frame = inlet.next()
                 if frame is None:
@@ -213,19 +214,18 @@ def test_records_are_kept_while_a_registry_does_not_answer_which_is_no_stall(chi
     script, start = child
     script.logs[0] = [Row(0), Row(1)]
     reader, until = start(stall_seconds=0.2)
-    failures = [RetriableSourceError("the registry is down")] * 3
-    block = reader._values.block
+    block, began = reader._values.block, time.monotonic()
 
     def failing(records):
-        if failures:
+        if time.monotonic() < began + 3.0:  # for some looks at partitions of which nothing comes
             script.logs[0].append(Row(len(script.logs[0])))
-            raise failures.pop()
+            raise RetriableSourceError("the registry is down")
         return block(records)
 
     reader._values.block = failing
     assert until(is_a("batch"))["count"] >= 2
     batch = until(is_a("batch"))
-    while batch["end"]["topics"]["t"]["partitions"] != {"0": 5}:
+    while batch["end"]["topics"]["t"]["partitions"] != {"0": len(script.logs[0])}:
         batch = until(is_a("batch"))
     assert "consumer_rebuilt" not in reader._counters
 
@@ -291,10 +291,7 @@ def test_where_it_moves_to_skips_nothing_that_was_fetched_and_not_given(child):
     script.deaf = {1}  # for which the records of the other one wait
     reader, until = start(on_lost="earliest")
     until(is_a("ready"))
-    deadline = time.monotonic() + 10
-    while len(reader._lanes[Partition("t", 0)].records) < 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(reader._lanes[Partition("t", 0)].records) == 4, "they are fetched")
     script.first = {0: 7}
     script.logs[0] += [Row(i, b"{}", i) for i in range(4, 9)]
     assert offsets(until(is_a("moved"))) == {"0": 0, "1": 0}
@@ -302,6 +299,20 @@ def test_where_it_moves_to_skips_nothing_that_was_fetched_and_not_given(child):
     batch = until(is_a("batch"))
     assert batch["count"] >= 4
     assert batch["end"]["topics"]["t"]["partitions"]["0"] >= 7
+
+
+def test_what_was_fetched_of_a_topic_is_not_given_once_it_was_created_again(child):
+    script, start = child
+    script.id = script.next_id = "one"
+    script.logs = {0: [Row(i, b"{}", i) for i in range(4)], 1: []}
+    script.deaf = {1}  # for which the records of the other one wait
+    reader, until = start(on_lost="earliest")
+    until(is_a("ready"))
+    wait_until(lambda: len(reader._lanes[Partition("t", 0)].records) == 4, "they are fetched")
+    script.recreate({0: [Row(0)], 1: []})
+    assert offsets(until(is_a("moved"))) == {"0": 0, "1": 0}
+    script.deaf = set()
+    assert until(is_a("batch"))["count"] == 1
 
 
 def test_partitions_that_a_topic_created_again_lacks_are_named(child, caplog):
@@ -372,10 +383,7 @@ def test_of_what_waits_for_another_partition_only_so_much_is_fetched(child):
     script.deaf = {1}
     reader, until = start(buffer_bytes=1 << 20)
     until(is_a("ready"))
-    deadline = time.monotonic() + 10
-    while not script.paused:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: script.paused, "it is held back")
     assert script.paused == {0}
     assert reader._lanes[Partition("t", 0)].bytes < 2 << 20
     script.deaf = set()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders import Wanted, decoder
-from tests.unit.connectors.kafka_records import batch_of, numbers, outcomes, record, values_of
+from tests.unit.connectors.kafka_records import batch_of, numbers, only, outcomes, record, refusal, values_of
 
 EVENT = {
     "type": "record",
@@ -67,20 +67,6 @@ def avro(tmp_path_factory):
         return values_of(format="avro", schema_file=str(path), **settings)
 
     return values
-
-
-def only(values, octets, **of_record):
-    block = values.block([record(octets, **of_record)])
-    assert block.refused == {}
-    assert block.ends.tolist() == [len(block.block)]
-    return json.loads(block.block)
-
-
-def refusal(values, octets):
-    block = values.block([record(octets)])
-    assert block.block == octets + b"\n"
-    ((index, (reason, _)),) = block.refused.items()
-    return index, reason
 
 
 def test_records_become_json_objects(avro):

@@ -1,4 +1,3 @@
-import json
 import math
 import struct
 
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders import Wanted
-from tests.unit.connectors.kafka_records import numbers, outcomes, record, values_of
+from tests.unit.connectors.kafka_records import numbers, only, outcomes, record, refusal, values_of
 
 TYPES = descriptor_pb2.FieldDescriptorProto
 
@@ -118,20 +117,6 @@ def protobuf(path):
         return values_of(format="protobuf", schema_file=path, message=message, **settings)
 
     return values
-
-
-def only(values, octets, **of_record):
-    block = values.block([record(octets, **of_record)])
-    assert block.refused == {}
-    assert block.ends.tolist() == [len(block.block)]
-    return json.loads(block.block)
-
-
-def refusal(values, octets):
-    block = values.block([record(octets)])
-    assert block.block == octets + b"\n"
-    ((index, (reason, _)),) = block.refused.items()
-    return index, reason
 
 
 EMPTY = (
