@@ -117,7 +117,7 @@ def test_numbers_of_schemas_that_cannot_be_used_refuse_their_records_and_are_ask
     registry.answers["/subjects/loop/versions/1"] = (200, loop)
     holder = json.dumps(HOLDER)
     for answer in [
-        {"schema": "{}", "schemaType": "JSON"},
+        {"schema": json.dumps(POINT), "schemaType": "JSON"},
         {"schema": "no json"},
         {"schema": '"string"'},
         {"schema": holder},
@@ -176,7 +176,7 @@ def test_what_is_no_registry_or_refuses_stops_reading(registry):
         (200, {}),
         (200, {"schema": "{}", "references": 1}),
         (200, {"schema": "{}", "references": [1]}),
-        (200, b" " * (1 << 22) + b"{}"),  # too much
+        (200, json.dumps({"schema": json.dumps(POINT)}).encode() + b" " * (1 << 22)),  # too much
         *((status, b"", moved) for status in (301, 302, 303, 307, 308)),
     ]:
         registry.answers["/schemas/ids/7"] = answer
