@@ -30,8 +30,9 @@ test: $(VENV)/.stamp-dev  ## Run everything that protects a promise, fast tests 
 	$(BIN)/pytest -n $(WORKERS) -m "not slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
 
-test-exhaustive: test  ## The same, and the full products, long fuzzing and soak
+test-exhaustive: test  ## The same, the full products, long fuzzing and soak, and which test finds which fault
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m exhaustive $(PYTEST_ARGS) || test $$? -eq 5
+	$(BIN)/python -m tests.mutations --jobs $(if $(filter auto,$(WORKERS)),0,$(WORKERS))
 
 messages: $(VENV)/.stamp-dev  ## Write tests/messages/approved.md again, to be reviewed as prose
 	$(BIN)/python -m tests.messages

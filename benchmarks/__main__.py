@@ -16,7 +16,6 @@ from pathlib import Path
 from benchmarks.report import machine
 
 NAMES = (
-    "oracle_agreement",
     "kernel_speed",
     "expert_life",
     "shortcuts",

@@ -185,7 +185,7 @@ def write_config(folder: Path, path: Path | str) -> Path:
 
 def daemon_command(config: Path, settings: Iterable[str] = ()) -> list[str]:
     flags = [part for setting in settings for part in ("--set", setting)]
-    return [sys.executable, "-m", "streammoe.cli", "run", str(config), "--fresh", "--summary", "json", *flags]
+    return [sys.executable, "-m", "streammoe", "run", str(config), "--fresh", "--summary", "json", *flags]
 
 
 @contextmanager

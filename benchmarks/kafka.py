@@ -97,7 +97,8 @@ def throughput(folder: Path, topics: Topics, partitions: int, events: int, repea
 
 def latencies(folder: Path, topics: Topics, partitions: int, seconds: float, idle_ms: int) -> Any:
     """Milliseconds from the broker to the model of each event, at 1,000 events a second."""
-    from streammoe.assembly import load_settings, open_daemon
+    from streammoe.assembly import open_daemon
+    from streammoe.configuration import load_settings
     from streammoe.daemon.signals import StopFlag
     from streammoe.ports import Batch, Source
 

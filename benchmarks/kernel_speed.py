@@ -151,8 +151,7 @@ def seconds_of_learn_array(case: Case, p: int, count: int) -> float:
 
 def seconds_of_oracle(case: Case, p: int, count: int) -> float:
     """The literal algorithm in NumPy, from the same state."""
-    from tests.oracle.algorithm3 import Algorithm3
-    from tests.oracle.heavy_tails import ALGORITHMS
+    from streammoe.testing.literal import ALGORITHMS
 
     state = start(case, p)
     parameters = {
@@ -168,9 +167,8 @@ def seconds_of_oracle(case: Case, p: int, count: int) -> float:
         },
     }
     R, Y = rows(case, count, p)
-    is_classifier = case.family == "categorical"
-    algorithm, targets = (Algorithm3, Y[:, 0].astype(int)) if is_classifier else (ALGORITHMS[case.expert], Y)
-    oracle = algorithm(parameters, bound=case.bound, prior_strength=0.1)
+    targets = Y[:, 0].astype(int) if case.family == "categorical" else Y
+    oracle = ALGORITHMS[case.family](parameters, bound=case.bound, prior_strength=0.1)
     gammas = schedule_of(case).steps(EVENTS_SO_FAR + 1, count)
     begun = time.perf_counter()
     for r, y, gamma in zip(R, targets, gammas, strict=True):

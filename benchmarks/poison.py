@@ -31,7 +31,7 @@ from benchmarks.report import machine, table
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from tests.unit.pipeline.streams import batch_of
+from streammoe.testing.batches import batch_of
 
 BEFORE, AFTER, JUDGED = 500, 2_000, 1_000
 CASES: dict[str, tuple[str, Any]] = {
@@ -138,13 +138,12 @@ def ours(kind: str, way: str, case: str) -> str:
 def _daemon(kind: str, way: str, case: str) -> str:
     line, twin = _line(kind), _line(kind)
     good, bad = list(events(kind)), bad_event(kind, case)
-    form = {"parquet": "arrow"}.get(way, way)
     for part in (good[:BEFORE], [bad], good[BEFORE:]):
-        done = line.process(batch_of(part, form, 0))
+        done = line.process(batch_of(part, way))
         if done.outcomes["rejected"] != (part[0] is bad):
             return "learned" if part[0] is bad else "dead"
         if part[0] is not bad:
-            twin.process(batch_of(part, form, 0))
+            twin.process(batch_of(part, way))
     return "ok" if line.model.state_digest() == twin.model.state_digest() else "damaged"
 
 

@@ -56,7 +56,8 @@ def spoil(path: Path) -> None:
 
 def learn(config: Path) -> None:
     """Run the daemon in this process; prints where its metrics are, and at the end what it did, as JSON."""
-    from streammoe.assembly import load_settings, open_daemon
+    from streammoe.assembly import open_daemon
+    from streammoe.configuration import load_settings
     from streammoe.daemon.signals import StopFlag
 
     gaps: list[tuple[float, float]] = []

@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.assembly import describe_checkpoint, open_daemon, settings_from
+from streammoe.assembly import open_daemon
+from streammoe.commands.inspect import describe_checkpoint
+from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.persistence import FORMAT, CheckpointStore

@@ -1,21 +1,23 @@
 """Streaming mixture-of-experts learning: a daemon and a River model that learn one event at a time."""
 
-from importlib import import_module
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
-
-from streammoe.errors import (
-    CheckpointError,
-    ConfigError,
-    InvalidEvent,
-    SourceError,
-    StreammoeError,
-    TooManyBadRecords,
-)
-
+# By this name type checkers know it; typing itself takes a while to import, and the command must not wait for it before
+# it has taken over the signals.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from streammoe import schedules
+    from streammoe.errors import (
+        CheckpointError,
+        ConfigError,
+        InvalidEvent,
+        SourceError,
+        StreammoeError,
+        TooManyBadRecords,
+    )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+
+    __version__: str
 
 __all__ = [
     "CheckpointError",
@@ -30,15 +32,20 @@ __all__ = [
     "load",
     "schedules",
 ]
-__version__ = version("streammoe")
 
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
 
 
-def __getattr__(name: str) -> Any:
-    """Import the estimators when they are first asked for: connectors and their processes do without."""
+def __getattr__(name: str) -> "Any":
+    """Import things when they are first asked for: connectors, their processes and the command do without most."""
+    from importlib import import_module
+
     if name in _ESTIMATORS:
         return getattr(import_module("streammoe.estimators"), name)
     if name == "schedules":
         return import_module("streammoe.schedules")
+    if name in __all__:
+        return getattr(import_module("streammoe.errors"), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("streammoe")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,15 +1,40 @@
-"""The command as a process of its own: `streammoe`, or ``python -m streammoe``."""
+"""The command as a process of its own: `streammoe`, or ``python -m streammoe``.
 
-from __future__ import annotations
+It imports next to nothing before `main` has taken over the signals, and nothing here may: until then Ctrl-C ends the
+process with Python's traceback.
+"""
 
-from streammoe.daemon.signals import StopFlag
+import os
+import signal
+import sys
 
 
 def main() -> None:
-    """Run the command line; a signal while it is still being imported ends the process without a traceback."""
+    """Run the command line; a signal that a command does not handle itself ends the process without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # also amid the next import, and while Python shuts down
+    from streammoe.daemon.signals import StopFlag
+
     with StopFlag(armed=False):
-        from streammoe.cli import main as command
-    command()
+        from streammoe.commands import main as command
+
+        try:
+            command()
+        except SystemExit as end:
+            leave_at_once_amid_a_fit(end)
+            raise
+
+
+def leave_at_once_amid_a_fit(end: SystemExit) -> None:
+    """End the process without waiting for a fit that was given up; everything is saved and closed by now."""
+    interruption = sys.modules.get("streammoe.engine.interruption")  # importing it would take a second
+    if interruption is None or not interruption.is_running_on() or not isinstance(end.code, int | None):
+        return
+    import logging
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    logging.shutdown()
+    os._exit(end.code or 0)
 
 
 if __name__ == "__main__":

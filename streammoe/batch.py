@@ -27,7 +27,8 @@ from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, MoEClassifier
-from streammoe.estimators.arguments import is_amount, is_whole
+from streammoe.estimators.arguments import is_amount, is_one_of, is_whole
+from streammoe.features import quoted
 from streammoe.types import AnyArray, FloatArray
 
 __all__ = ["METHODS", "STARTS", "Fit", "Listener", "Round", "check", "fit", "fit_gathered"]
@@ -124,6 +125,8 @@ def fit(
         InvalidEvent: a row that would poison the model; its index is in ``row``.
     """
     check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
+    if on_round is not None and not callable(on_round):
+        raise ConfigError(f"on_round: got {quoted(on_round)}; it must be a function that takes a Round")
     trial = copy.deepcopy(model)
     with trial.gathering():
         _gather(trial, X, y, weights, feature_names)
@@ -185,25 +188,25 @@ def check(
     """
     if not issubclass(type(model), MixtureOfExperts):  # River's pipelines pass as instances of what they end with
         raise ConfigError(
-            f"model: got a {type(model).__name__}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, "
+            f"model: got {quoted(model)}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, "
             "without a pipeline around it"
         )
     rules = [
-        (method in METHODS, f"method: {method!r} is not known; choose one of {', '.join(METHODS)}"),
-        (start in STARTS, f"start: {start!r} is not known; choose one of {', '.join(STARTS)}"),
+        (is_one_of(method, METHODS), f"method: {method!r} is not known; choose one of {', '.join(METHODS)}"),
+        (is_one_of(start, STARTS), f"start: {start!r} is not known; choose one of {', '.join(STARTS)}"),
         (is_whole(rounds, 1), f"rounds: got {rounds!r}; it must be a whole number ≥ 1"),
         (is_amount(tolerance), f"tolerance: got {tolerance!r}; it must be a finite number ≥ 0"),
         (step is None or (is_amount(step) and step > 0), f"step: got {step!r}; it must be a finite number > 0"),
         (
-            step is None or method in STEPPED or method not in METHODS,
+            step is None or is_one_of(method, STEPPED) or not is_one_of(method, METHODS),
             f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",
         ),
         (
-            start != "model" or not model.is_warming_up,
+            not is_one_of(start, ("model",)) or not model.is_warming_up,
             'start: "model" needs a model that has parameters; the warm-up of this one is not over: give "warmup"',
         ),
         (
-            start != "warmup" or model.n == 0,
+            not is_one_of(start, ("warmup",)) or model.n == 0,
             f'start: "warmup" needs a model that has learned nothing; this one has learned {model.n}: give "model"',
         ),
     ]

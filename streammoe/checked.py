@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.errors import CheckpointError
-from streammoe.text import shown
+from streammoe.text import cut, printable, shown
 from streammoe.types import AnyArray
 
 LARGEST_COUNT = 2**53
@@ -42,8 +42,9 @@ def restoring(origin: object) -> Iterator[None]:
     except CheckpointError as error:
         raise CheckpointError(f"{origin}: {error}; {_ADVICE}") from error
     except UNREAD as error:
-        said = shown(f"{type(error).__name__}: {error}")
-        raise CheckpointError(f"{origin}: holds what no version of streammoe writes ({said}); {_ADVICE}") from error
+        raise CheckpointError(
+            f"{origin}: holds what no version of streammoe writes ({unread(error)}); {_ADVICE}"
+        ) from error
 
 
 _ADVICE = "its digest is right, so it was written so: restore a copy that you trust, or begin anew with --fresh"
@@ -145,3 +146,16 @@ def counts_of(found: Mapping[str, Any], name: str) -> dict[str, int]:
     for key, value in table.items():
         require(is_count(value), f"{name} counts {shown(value)} of {shown(key)}; a count is a whole number from 0 on")
     return table
+
+
+def unread(error: Exception) -> str:
+    """Say in words why something cannot be read, for a message; what Python says of types tells a user nothing."""
+    if isinstance(error, KeyError):
+        return f"{shown(error.args[0])} is missing" if error.args else "something is missing"
+    if isinstance(error, UnicodeError):
+        return "its text is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if not isinstance(error, ValueError):
+        return "a value has another type or shape than it must have"
+    return cut(printable(str(error)))

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, overload
 
 import numpy as np
@@ -17,12 +18,11 @@ from numpy.typing import ArrayLike
 
 from streammoe.errors import ConfigError
 from streammoe.noise import NORMAL, Noise, RoundedLaplace, StudentT
+from streammoe.quantiles import lower_quantile
 from streammoe.types import AnyArray, FloatArray
 
 SHARES_OFF = 1e-6
 """How far shares may be from adding up to 1; they are rescaled, so that rounding does not matter."""
-MOST_STEPS = 400
-"""Steps of a quantile's search. Halving the widest bracket of doubles down to the smallest scale takes fewer."""
 
 _ROOT_2PI = math.sqrt(2.0 * math.pi)
 
@@ -96,8 +96,8 @@ class Mixture(ABC):
         def find(probability: float) -> float:
             # Upper quantiles as lower ones of −Y: 1 − q is exact there, and small probabilities keep their digits.
             if probability > 0.5:
-                return -_lower_quantile(1.0 - probability, shares, mirrored, scales, self.noise)
-            return _lower_quantile(probability, shares, means, scales, self.noise)
+                return -lower_quantile(1.0 - probability, shares, mirrored, scales, self.noise)
+            return lower_quantile(probability, shares, means, scales, self.noise)
 
         found = np.array([find(each) for each in probabilities.ravel().tolist()])
         return _like(q, found.reshape(probabilities.shape))
@@ -447,41 +447,6 @@ class MultivariateStudentTMixture(MultivariateMixture):
         return StudentTMixture(self.shares, self.means[:, q], self.scales[:, q], self.degrees_of_freedom)
 
 
-def _lower_quantile(q: float, shares: list[float], means: list[float], scales: list[float], noise: Noise) -> float:
-    """The y with P(Y ≤ y) = q ≤ ½, by Newton's steps inside a bracket, halved where they do not do better.
-
-    All shares are above 0. Below the lowest of the components' own quantiles each has less than q, above the highest
-    more: a bracket that needs no search, but for the rounding of its ends.
-    """
-    score = noise.quantile_at(q)
-    own = [mean + scale * score for mean, scale in zip(means, scales, strict=True)]
-    low, high = min(own), max(own)
-    low, high = low - 4.0 * math.ulp(low), high + 4.0 * math.ulp(high)
-    finest = 1e-13 * min(scales)
-    y = sum(share * each for share, each in zip(shares, own, strict=True))
-    step = high - low
-    for _ in range(MOST_STEPS):
-        probability = density = 0.0
-        for share, mean, scale in zip(shares, means, scales, strict=True):
-            z = (y - mean) / scale
-            probability += share * noise.cdf_at(z)
-            density += share * noise.pdf_at(z) / scale
-        if probability == q:
-            break
-        low, high = (y, high) if probability < q else (low, y)
-        following = math.inf
-        if density > 0.0 and probability > 0.0:
-            # On the logarithm, which is nearly straight far out, where the probability itself bends sharply.
-            following = y - math.log(probability / q) * (probability / density)
-        if not (low <= following <= high and abs(following - y) < 0.5 * step):
-            following = low + 0.5 * (high - low)
-        step = abs(following - y)
-        y = following
-        if step <= finest + math.ulp(y):
-            break
-    return y
-
-
 def _keep_parts(mixture: Any, scales: str) -> None:
     """Check and keep shares, means and scales of a mixture of one number."""
     shares = _shares(mixture.shares)
@@ -517,13 +482,15 @@ def _diagonals(variances: FloatArray) -> FloatArray:
 
 def _choose(shares: FloatArray, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> AnyArray:
     """Random components, each as often as its share; one of share 0 never."""
+    if not isinstance(rng, np.random.Generator):
+        raise ConfigError(f"rng: got {rng!r}; make one with numpy.random.default_rng(seed)")
     ends = np.cumsum(shares)
     return np.asarray(np.searchsorted(ends, rng.random(size) * ends[-1], side="right"))
 
 
 def _tail(level: float) -> float:
     """The probability on each side of the central interval."""
-    if not 0.0 < level < 1.0:
+    if not isinstance(level, Real) or not 0.0 < level < 1.0:
         raise ConfigError(f"level: got {level!r}; a probability must lie between 0 and 1, both excluded")
     return 0.5 * (1.0 - level)
 

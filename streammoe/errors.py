@@ -29,8 +29,11 @@ class ConfigError(StreammoeError, ValueError):
 
 
 def not_installed(what: str, package: str, extra: str) -> ConfigError:
-    """What to raise where `what`, a setting or an option, needs a package that only an extra of ours brings."""
-    return ConfigError(f"{what} needs {package}, which is not installed; pip install 'streammoe[{extra}]'")
+    """Return the error for `what`, a setting or an option, that needs a package which only an extra of ours brings."""
+    return ConfigError(
+        f"{what} needs {package}, which is not installed; run pip install {package}, or pip install '.[{extra}]' in a "
+        "clone of streammoe"
+    )
 
 
 class SourceError(StreammoeError):
@@ -79,7 +82,7 @@ class SinkError(StreammoeError):
 
 
 class TooManyBadRecords(StreammoeError):  # noqa: N818 - a public name that operators know from the exit codes
-    """More of the latest records were refused than `dead_letters.max_ratio` allows; a deploy has probably gone bad."""
+    """More records were refused than `dead_letters.max_ratio` allows, of the latest or up to the end of a source."""
 
     exit_code = 5
 

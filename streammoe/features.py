@@ -132,7 +132,7 @@ def number(value: object, name: object) -> float:
                 return result
             problem, reason = "is not a finite number", "not_finite"
     else:
-        problem, reason = f"is a {type(value).__name__}, not a number", "wrong_type"
+        problem, reason = f"is {a_kind(value)}, not a number", "wrong_type"
     raise _refusal(name, value, f"{problem}; leave the key out where a value is missing", reason)
 
 
@@ -154,7 +154,7 @@ def level(value: object, name: object) -> str:
         if isinstance(value, int | np.integer):
             return str(int(value))
         return str(int(found)) if found.is_integer() else repr(found)
-    problem = f"is a {type(value).__name__}, not a category; give text, a truth value or a number"
+    problem = f"is {a_kind(value)}, not a category; give text, a truth value or a number"
     raise _refusal(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")
 
 
@@ -177,7 +177,7 @@ def seconds(value: object, name: object) -> float:
     if isinstance(value, date):
         return _since_1970(datetime(value.year, value.month, value.day, tzinfo=UTC))
     if isinstance(value, bool | np.bool_) or not isinstance(value, float | int | np.floating | np.integer):
-        raise _not_a_time(name, value, f"is a {type(value).__name__}")
+        raise _not_a_time(name, value, f"is {a_kind(value)}")
     return number(value, name)
 
 
@@ -275,10 +275,25 @@ class Encoder:
         """Length of a row of expert features, padding included."""
         return padded(self.n_expert_features)
 
+    def widths_with(self, news: News) -> tuple[int, int]:
+        """p_w and p_v of gate and experts, once `news` are taken in."""
+        kinds = [self._kind(name) for name in news.fields]
+        numeric = kinds.count(NUMERIC)
+        columns = numeric + len(CYCLES) * kinds.count(TIMESTAMP) + len(news.levels)
+        gate = self.n_gate_features + columns + (self.gate_degree - 1) * numeric
+        return gate, self.n_expert_features + columns + (self.degree - 1) * numeric
+
     # -- Fields and levels -----------------------------------------------------------------------------------------
 
     def set_columns(self, names: Iterable[Any]) -> None:
-        """Fix the fields of an encoder that has none, in this order; categorical ones have no levels yet."""
+        """Fix the fields of an encoder that has none, in this order; categorical ones have no levels yet.
+
+        Raises:
+            InvalidEvent: a name is neither text nor a whole number.
+        """
+        names = list(names)
+        for name in names:
+            check_name(name, place="names")
         self._append([(name, None) for name in names])
 
     def set_features(self, names: Iterable[Any]) -> None:
@@ -288,6 +303,8 @@ class Encoder:
             ConfigError: a timestamp lacks one of its six columns, or a name stands twice.
         """
         wanted = list(names)
+        for name in wanted:
+            check_name(name, place="feature_names")
         categorical = {f"{field}=": field for field in self.categorical}
         timestamps = {f"{field}:{CYCLES[0]}": field for field in self.timestamps}
         at = 0
@@ -311,10 +328,12 @@ class Encoder:
         """Fields and levels of `event` that are not held yet and would be after learning it.
 
         Raises:
-            InvalidEvent: the value of a categorical field is no category.
+            InvalidEvent: the value of a categorical field is no category, or a name is neither text nor a whole number.
         """
         index = self._index
         unseen = [name for name in event if name not in index]
+        for name in unseen:
+            check_name(name)
         if not unseen and not self.levels:
             return NO_NEWS
         unseen.sort(key=str)
@@ -381,7 +400,7 @@ class Encoder:
         Other names are ignored, other levels are −1.
 
         Raises:
-            InvalidEvent: a value is of the wrong type or not finite.
+            InvalidEvent: a value is of the wrong type or not finite, or a name is neither text nor a whole number.
         """
         index, kinds = self._index, self.kinds
         codes: dict[tuple[Any, str], float] = {}
@@ -398,6 +417,7 @@ class Encoder:
         for name, value in items:
             j = index.get(name)
             if j is None:
+                check_name(name)
                 continue
             kind = kinds[j]
             if kind == NUMERIC:
@@ -504,14 +524,7 @@ class Encoder:
     # -- Keeping it ------------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, AnyArray]:
-        """All that shapes what comes next, by name; names and levels are JSON.
-
-        Raises:
-            CheckpointError: a field's name is neither text nor an integer.
-        """
-        if not all(isinstance(name, str | int) for name in self.fields):
-            msg = f"feature names must be strings or integers to be saved, got {self.fields!r}; rename them"
-            raise CheckpointError(msg)
+        """All that shapes what comes next, by name; names and levels are JSON."""
         arrays = {
             "encoder.columns": _as_json(self.fields),
             "encoder.largest": self.largest,
@@ -735,6 +748,41 @@ def quoted(value: object) -> str:
 def not_a_mapping(event: object) -> InvalidEvent:
     """The error for an event that has no names."""
     return InvalidEvent(f"x: got {quoted(event)}; an event is a mapping of names to values", reason="wrong_type")
+
+
+def check_name(name: object, what: str = "feature name", place: str = "x") -> None:
+    """See that the name of a feature or output is one that a checkpoint can hold: text, or a whole number of 64 bits.
+
+    Raises:
+        InvalidEvent: it is something else.
+    """
+    if isinstance(name, str) or (type(name) is int and -(2**63) <= name < 2**63):
+        return
+    problem = "is beyond 64 bits" if type(name) is int else f"is {a_kind(name)}"
+    rule = "checkpoints hold names that are text or whole numbers of 64 bits; rename it"
+    raise InvalidEvent(f"{place}: the {what} {shown(name)} {problem}; {rule}", reason="wrong_type")
+
+
+def a_kind(value: object) -> str:
+    """What a value is, in words.
+
+    >>> a_kind(None), a_kind(b"x"), a_kind(True), a_kind((1, 2)), a_kind(0.5), a_kind(1)
+    ('None', 'bytes', 'a truth value', 'a tuple', 'a decimal number', 'a whole number')
+    """
+    kinds: tuple[tuple[Any, str], ...] = (
+        (type(None), "None"),
+        (bool | np.bool_, "a truth value"),
+        (bytes, "bytes"),
+        (str, "text"),
+        (int | np.integer, "a whole number"),
+        (float | np.floating, "a decimal number"),
+        (np.ndarray, "an array"),
+    )
+    for kind, words in kinds:
+        if isinstance(value, kind):
+            return words
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _refusal(name: object, value: object, problem: str, reason: str) -> InvalidEvent:

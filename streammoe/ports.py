@@ -48,6 +48,12 @@ For a file ``path`` and ``offset`` (in what it holds, decompressed) or ``row``; 
 """
 
 
+DELIMITERS = (",", ";", "\t", "|")
+"""What may stand between two values of csv."""
+DECIMALS = (".", ",")
+"""What may stand before the decimals of a number in csv."""
+
+
 class Unreadable(NamedTuple):
     """A record of which the source itself could make nothing."""
 
@@ -93,6 +99,11 @@ class Batch:
     unreadable: Mapping[int, Unreadable] = field(default_factory=dict)
     """Records that must be refused, by their number. In the block stands something in their place that no decoder
     accepts."""
+
+    delimiter: str = ","
+    """Of csv: what stands between two values."""
+    decimal: str = "."
+    """Of csv: what stands before the decimals of a number."""
 
     def __len__(self) -> int:
         return len(self.ends) if self.table is None else int(self.table.num_rows)
@@ -250,6 +261,10 @@ class DeadLetter(NamedTuple):
     """Which run of the daemon refused it, from one start to the next."""
     events: int | None = None
     """How many events had been dealt with once the record's batch was; restarts go on counting."""
+    delimiter: str | None = None
+    """See `Batch.delimiter`; ``None`` for a comma."""
+    decimal: str | None = None
+    """See `Batch.decimal`; ``None`` for a point."""
 
 
 def nothing_more() -> None:
@@ -376,7 +391,9 @@ class Recovered(NamedTuple):
 
 
 class PredictionSink(Protocol):
-    """Where predictions go. At least once: a restart may write rows again, with the same places and versions.
+    """Where predictions go: at least once, or exactly once where a sink has a `position` or is `transactional`.
+
+    A row that is written again has the same place and version.
 
     Methods with a body are what most sinks need; they are inherited by classes that derive from this one.
     """
@@ -401,6 +418,25 @@ class PredictionSink(Protocol):
     def begin_flush(self) -> Callable[[], None]:
         """As in `DeadLetterSink`; not called of a transactional sink."""
         self.flush()
+        return nothing_more
+
+    def position(self) -> Position | None:
+        """Return where ends what the latest `flush` or `begin_flush` has taken; ``None`` if nobody can go back there.
+
+        JSON-able, opaque to everyone but sinks of this kind. The checkpoint that follows keeps it, and a start from
+        that checkpoint hands it to `restore`, so that no row is to be seen twice. Without it rows come at least once.
+        """
+        return None
+
+    def restore(self, position: Position) -> Callable[[], None]:
+        """Make sure that all is there up to a `position`, and return what takes away everything after it.
+
+        Called at most once, before anything is written. It changes nothing; what it returns does, durably, and is
+        called when nothing else can fail: the rows that it takes away are made again.
+
+        Raises:
+            CheckpointError: what is there is not what the position speaks of.
+        """
         return nothing_more
 
     def close(self) -> None:

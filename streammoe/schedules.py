@@ -7,6 +7,7 @@ factories, config files and checkpoints read all of it from there.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
@@ -175,16 +176,16 @@ def _validated(schedule: Checked) -> Checked:
         f"{name} must be a number in {_written(interval)}, got {value!r}"
         for name, value in numbers.items()
         for interval in hints[name].__metadata__
-        if not (not isinstance(value, bool) and isinstance(value, Real) and _contains(interval, float(value)))
+        if not (not isinstance(value, bool) and isinstance(value, Real) and _contains(interval, value))
     ]
     if problems:
         raise ConfigError(*problems)
     return type(schedule)(*map(float, schedule))
 
 
-def _contains(interval: Interval, value: float) -> bool:
+def _contains(interval: Interval, value: Any) -> bool:
     low, high = _ends(interval)
-    return math.isfinite(value) and (low < value < high or value in (interval.ge, interval.le))
+    return bool(abs(value) <= sys.float_info.max and (low < value < high or value in (interval.ge, interval.le)))
 
 
 def _written(interval: Interval) -> str:

@@ -12,6 +12,8 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from datetime import time as clock
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, get_type_hints
@@ -34,6 +36,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from streammoe.bounds import BOUNDS
 from streammoe.errors import ConfigError
 from streammoe.schedules import SCHEDULES, Schedule, from_settings, power, to_settings
 
@@ -41,6 +44,16 @@ ENVIRONMENT_PREFIX = "STREAMMOE_"
 ENVIRONMENT_SEPARATOR = "__"
 
 Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _within_bounds(name: str) -> Any:
+    """The rule of a number's bounds, which are those of the estimators."""
+    return Field(ge=BOUNDS[name].least, le=BOUNDS[name].most)
+
+
+def _size(name: str, default: int | None) -> Any:
+    """A field with that rule."""
+    return Field(default, ge=BOUNDS[name].least, le=BOUNDS[name].most)
 
 
 class Section(BaseModel):
@@ -56,6 +69,8 @@ def _target(value: object) -> object:
         if not names:
             raise ValueError("must name a column, or several of them in a list")
         return names[0] if len(names) == 1 else names
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be the name of a column, or a list of several")
     return value
 
 
@@ -78,6 +93,15 @@ def _all_or_columns(value: object) -> object:
 Columns = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 
 
+def _host_names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError("must be a list of host names")
+    for name in value:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]", name):
+            raise ValueError(f"must be host names without scheme, port and path, but holds {name!r}")
+    return tuple(value)
+
+
 class Schema(Section):
     """Which columns are learned from, and what they hold."""
 
@@ -90,7 +114,7 @@ class Schema(Section):
     categorical: Columns = ()
     timestamps: Columns = ()
     late_columns: bool = False
-    max_columns: int = Field(256, ge=1)
+    max_columns: int = _size("max_columns", 256)
     """Columns that there may be where ``features`` lists none; up to so many late ones join."""
 
     @property
@@ -161,7 +185,9 @@ def _labels(value: object) -> tuple[str, ...] | None:
     return labels
 
 
-NUMBER_OF_EXPERTS: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1, le=1000)], config=ConfigDict(strict=True))
+NUMBER_OF_EXPERTS: TypeAdapter[int] = TypeAdapter(
+    Annotated[int, _within_bounds("n_experts")], config=ConfigDict(strict=True)
+)
 
 
 def _experts(value: object, _: object) -> object:
@@ -179,37 +205,39 @@ class Model(Section):
     kind: Literal["regressor", "classifier"] = "regressor"
     n_experts: Annotated[int | Literal["auto"], WrapValidator(_experts)] = 4
     """``"auto"`` lets the model choose among 1 to `max_experts`."""
-    max_experts: int = Field(6, ge=2, le=1000)
-    top_k: int | None = Field(None, ge=1)
+    max_experts: int = _size("max_experts", 6)
+    top_k: int | None = _size("top_k", None)
     """How many experts learn from an event; ``None``: all."""
-    batch_size: int = Field(1, ge=1, le=100_000)
+    batch_size: int = _size("batch_size", 1)
     """Events of a step."""
     reseed: Literal["off", "auto"] = "off"
     """Whether an expert that is starved or a duplicate is tried as half of another."""
-    degree: int = Field(1, ge=1)
-    gate_degree: int = Field(1, ge=1)
+    degree: int = _size("degree", 1)
+    gate_degree: int = _size("gate_degree", 1)
     expert: Literal["gaussian", "student_t", "laplace"] = "gaussian"
     degrees_of_freedom: float = Field(4.0, gt=2, le=1e6)
     """Of Student-t experts."""
     covariance: Literal["diagonal", "full"] = "diagonal"
     bound: Literal["adaptive", "tight", "paper"] = "adaptive"
-    prior_strength: float = Field(default_factory=lambda data: DEFAULT_PRIOR_STRENGTH[_kind(data)], ge=0)
-    seed: int = Field(0, ge=0)
+    prior_strength: Annotated[float, _within_bounds("prior_strength")] = Field(
+        default_factory=lambda data: DEFAULT_PRIOR_STRENGTH[_kind(data)]
+    )
+    seed: int = _size("seed", 0)
     standardize: bool = True
     range_factor: float = Field(1e6, ge=0)
     averaging: Literal["polyak", "decay", "exponential", "none"] = "polyak"
     averaging_rate: float = Field(0.01, gt=0, lt=1)
     """Least weight of an iterate in an exponential average."""
     drift: Literal["off", "page_hinkley"] = "off"
-    drift_restart: int = Field(200, ge=1)
+    drift_restart: int = _size("drift_restart", 200)
     """Events that steps take for seen after a drift."""
-    warmup: int | None = Field(None, ge=0)
+    warmup: int | None = _size("warmup", None)
     """Events in the warm-up buffer; ``None`` lets it grow with the number of parameters."""
-    warmup_restarts: int = Field(5, ge=1)
+    warmup_restarts: int = _size("warmup_restarts", 5)
     classes: Annotated[tuple[str, ...] | None, BeforeValidator(_labels)] = None
     """All labels of a classifier; ``None`` takes them as they come."""
-    max_classes: int = Field(100, ge=2)
-    max_levels: int = Field(64, ge=1)
+    max_classes: int = _size("max_classes", 100)
+    max_levels: int = _size("max_levels", 64)
     schedule: SkipValidation[Schedule] = Field(default_factory=lambda data: power(DEFAULT_ALPHA[_kind(data)]))
     """Checked as a table of its own, whose names depend on its kind (`SCHEDULE_TABLES`)."""
 
@@ -292,6 +320,8 @@ class Metrics(Section):
     """0 takes any free port."""
     alive_seconds: float = Field(300.0, gt=0)
     """How long one turn of the learning loop may take before /healthz says that it hangs."""
+    allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_host_names)] = ()
+    """Host names that requests may use, in addition to this machine's loopback names."""
     tls_certfile: Text | None = None
     """The certificate, with those of the authorities behind it; without it nothing is encrypted."""
     tls_keyfile: Text | None = Field(None, validate_default=True)
@@ -565,8 +595,12 @@ class _Reader:
             self._unreadable(f"cannot be read ({error.strerror}); give the path of a config file")
         except UnicodeDecodeError as error:
             self._unreadable(f"is not UTF-8 text (byte {error.start}); save it in that encoding")
-        except (ValueError, RecursionError) as error:  # beside TOMLDecodeError, of huge numbers and deep nesting
+        except tomllib.TOMLDecodeError as error:
             self._unreadable(f"is not TOML: {error}")
+        except ValueError:
+            self._unreadable("holds a number of too many digits")
+        except RecursionError:
+            self._unreadable("nests lists or tables too deeply")
 
     def _unreadable(self, sentence: str) -> NoReturn:
         # Without the file every required setting would be reported as missing, which would bury the cause.
@@ -575,12 +609,16 @@ class _Reader:
     def read_variable(self, name: str, text: str) -> None:
         place = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split(ENVIRONMENT_SEPARATOR))
         if name.startswith(ENVIRONMENT_PREFIX) and len(place) > 1:
-            self._put(place, text, f"environment variable {name}")
+            if all(place):
+                self._put(place, text, f"environment variable {name}")
+            else:
+                shape = f"{ENVIRONMENT_PREFIX}SECTION{ENVIRONMENT_SEPARATOR}FIELD"
+                self.problems.append(f"environment variable {name}: must look like {shape}")
 
     def read_flag(self, flag: str) -> None:
         name, equals, text = flag.partition("=")
         place = tuple(name.strip().split("."))
-        if equals and len(place) > 1:
+        if equals and len(place) > 1 and all(place):
             self._put(place, text, f"flag {name.strip()}")
         else:  # the value stays out of the message, it may be a password
             self.problems.append(f"flag {name!r}: must look like section.field=value, such as model.n_experts=4")
@@ -724,9 +762,7 @@ class _Reader:
             return self._unknown(place, "setting", model.model_fields if len(place) == len(section) + 1 else ())
         if error["type"] == "missing":
             return self._missing(place, f"add it to [{'.'.join(section)}] in {self.file}")
-        raised = error.get("ctx", {}).get("error")
-        # Pydantic says "Input should be ...", "String should have ...".
-        return self._broken(place, str(raised or re.sub(r"^\w+ should", "must", error["msg"])), error["input"])
+        return self._broken(place, _rule(error), error["input"])
 
     def _unknown(self, place: Place, what: str, known: Iterable[str]) -> str:
         near = difflib.get_close_matches(place[-1], known, n=1)
@@ -746,6 +782,32 @@ class _Reader:
     def _origin(self, place: Place) -> str:
         lengths = range(len(place), 0, -1)
         return "from " + next((self.origins[place[:n]] for n in lengths if place[:n] in self.origins), self.file)
+
+
+_RULES = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a table",
+    "float_type": "must be a number",
+    "greater_than_equal": "must be at least {ge}",
+    "int_type": "must be a whole number",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "string_type": "must be text",
+    "tuple_type": "must be a list",
+}
+"""What pydantic says in Python's words, as those who write a config file say it, by the type of its error."""
+
+
+def _rule(error: ErrorDetails) -> str:
+    """Return which rule a value breaks."""
+    details = error.get("ctx", {})
+    if error["type"] == "string_too_short" and details["min_length"] == 1:
+        return "must not be empty"
+    if error["type"] in _RULES:
+        bounds = {name: f"{value:g}" if isinstance(value, float) else value for name, value in details.items()}
+        return _RULES[error["type"]].format(**bounds)
+    # A validator's own words; or pydantic's, "Input should be ...", "String should have ...".
+    return str(details.get("error") or re.sub(r"^\w+ should", "must", error["msg"]))
 
 
 def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
@@ -790,5 +852,7 @@ def _shown(value: object) -> str:
             return "a table"
         case list() | tuple():
             return "a list"
+        case date() | clock():  # TOML knows dates and times of day
+            return value.isoformat()
     text = _LOGIN.sub(f"{_MASK}@", repr(value))
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_LONGEST_SHOWN = 120
+LONGEST_SHOWN = 120
 
 
 def printable(text: str) -> str:
@@ -23,10 +23,19 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def cut(text: str) -> str:
+    """Return a text, cut off if it is too long for a message."""
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
 def shown(value: object) -> str:
-    """Return a value for a message: short, without anything that a terminal would obey."""
+    """Return a value for a message: short, without Python's words, and without anything that a terminal would obey."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # whole numbers of thousands of digits; deep nesting
         text = f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+    return cut(text)

@@ -11,10 +11,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
+from streammoe_connectors.files.settings import CsvSettings
 from streammoe_connectors.formats.records import LARGEST_BYTES, RecordReader, no_records
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -39,7 +40,7 @@ class StdinSource(Source):
 
     replayable = False
 
-    class Settings(BaseModel):
+    class Settings(CsvSettings):
         """The ``[source]`` section for the standard input.
 
         Attributes:
@@ -47,8 +48,6 @@ class StdinSource(Source):
             block_bytes: most that is read and decoded at once.
             max_record_bytes: a longer record is cut and refused.
         """
-
-        model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
         kind: Literal["stdin"]
         format: Literal["csv", "jsonl"]
@@ -65,6 +64,7 @@ class StdinSource(Source):
             max_record_bytes=settings.max_record_bytes,
             start=0,
             place={"stdin": datetime.now(UTC).isoformat()},
+            dialect=settings.dialect,
         )
         self._skipped = 0
 
@@ -94,7 +94,7 @@ class StdinSource(Source):
             batch = self._reader.next()
             if batch is not None:
                 self._skipped += batch.skipped
-                if len(batch):
+                if len(batch) or self._reader.empty:
                     skipped, self._skipped = self._skipped, 0
                     return replace(batch, end=self._position, skipped=skipped)
             if self.finished and self._skipped:

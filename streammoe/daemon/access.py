@@ -1,4 +1,4 @@
-"""Who may scrape metrics: passwords and tokens, and the certificate that keeps them from others' eyes."""
+"""Who may read metrics: passwords and tokens, TLS, and the host names that are answered."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import base64
 import binascii
 import hashlib
 import hmac
+import ipaddress
+import logging
 import os
 import ssl
+from collections.abc import Iterable
 from pathlib import Path
 
 from streammoe.errors import ConfigError
 from streammoe.settings import Metrics
 
+LOGGER = logging.getLogger("streammoe.metrics")
+
 
 class Access:
-    """What a request must bring to see metrics. Holds digests of the secrets and not the secrets themselves.
+    """Credentials that a request for metrics needs. Holds digests of the secrets and not the secrets themselves.
 
     Args:
         settings: the section ``[metrics]``.
@@ -26,9 +31,9 @@ class Access:
 
     def __init__(self, settings: Metrics) -> None:
         self._expected: list[bytes] = []
-        """Digests of what may follow each scheme."""
+        """Digests of the accepted headers, each of a scheme and its credentials."""
         self.challenges: list[str] = []
-        """Schemes to offer to whoever brings nothing."""
+        """Values of the header WWW-Authenticate, one per accepted scheme."""
         password = _secret(settings, "password")
         if settings.username is not None and password is not None:
             self._expected.append(_digest(b"basic", f"{settings.username}:{password}".encode()))
@@ -44,7 +49,7 @@ class Access:
             self.challenges.append('Bearer realm="streammoe"')
 
     def allows(self, authorization: str | None) -> bool:
-        """Whether a request with this header, or none, may see metrics.
+        """Return whether a request with this header, or none, may read metrics.
 
         Takes the same time however much of a secret was guessed.
         """
@@ -60,9 +65,63 @@ class Access:
         digest = _digest(scheme.lower().encode("latin-1", "replace"), given)
         return any(hmac.compare_digest(digest, expected) for expected in self._expected)
 
+    def warn_if_exposed(self, address: str, *, encrypted: bool) -> None:
+        """Log a warning where others than this machine's users may read metrics, or see credentials."""
+        if is_loopback(address):
+            return
+        if not self._expected:
+            LOGGER.warning(
+                "metrics.host %s: ANYBODY WHO REACHES THIS MACHINE CAN READ THE METRICS, including names of outputs "
+                "and topics; set metrics.username with metrics.password_file, or metrics.bearer_token_file%s, or "
+                "restrict access by a firewall",
+                address,
+                "" if encrypted else ", with metrics.tls_certfile and metrics.tls_keyfile",
+            )
+        elif not encrypted:
+            LOGGER.warning(
+                "metrics.host %s: PASSWORDS AND TOKENS CROSS THE NETWORK IN PLAIN TEXT; set metrics.tls_certfile and "
+                "metrics.tls_keyfile",
+                address,
+            )
+
+
+class HostNames:
+    """Host names that requests may use; without this check a web page could read metrics by DNS rebinding.
+
+    A page's own domain name may be made to resolve to 127.0.0.1. The browser then takes this server's answers for the
+    page's, but still sends that name in the header ``Host``. A server that listens on other addresses has names that it
+    cannot know, and answers all of them unless the settings list some.
+
+    Args:
+        address: the address that is bound.
+        allowed: ``metrics.allowed_hosts``; answered in addition to this machine's loopback names.
+    """
+
+    def __init__(self, address: str, allowed: Iterable[str]) -> None:
+        self._allowed = {_plain(name) for name in allowed}
+        self._any = not self._allowed and not is_loopback(address)
+
+    def include(self, name: str) -> bool:
+        """Return whether a request with this host name, without its port, may be answered."""
+        name = _plain(name)
+        return self._any or name == "localhost" or name in self._allowed or is_loopback(name)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether this is an address in 127.0.0.0/8, or ::1; names are not."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _plain(name: str) -> str:
+    """Return a host name in lower case, without brackets around an IPv6 address or the dot of a complete name."""
+    return name.lower().removeprefix("[").removesuffix("]").removesuffix(".")
+
 
 def tls_context(settings: Metrics) -> ssl.SSLContext | None:
-    """What encrypts, at TLS 1.2 or later, with the certificate of the settings; ``None`` where they name none.
+    """Return a context for TLS 1.2 or later with the certificate of the settings; ``None`` where they name none.
 
     Raises:
         ConfigError: certificate or key cannot be read, or do not go together.
@@ -84,11 +143,10 @@ def tls_context(settings: Metrics) -> ssl.SSLContext | None:
     try:
         # The password is never asked for: a daemon has nobody to ask.
         context.load_cert_chain(certificate, key, password=lambda: "")
-    except ssl.SSLError as error:
+    except ssl.SSLError:
         raise ConfigError(
-            f"metrics.tls_certfile {certificate!r} with metrics.tls_keyfile {key!r}: cannot be used "
-            f"({error.reason or error}); both must be PEM files, the key must be that of the certificate, and without "
-            "a password"
+            f"metrics.tls_certfile {certificate!r} with metrics.tls_keyfile {key!r}: cannot be used; "
+            "both must be PEM files, the key must be that of the certificate, and without a password"
         ) from None
     return context
 
@@ -98,7 +156,7 @@ def _digest(scheme: bytes, credentials: bytes) -> bytes:
 
 
 def _secret(settings: Metrics, name: str) -> str | None:
-    """A secret, wherever the settings say that it is."""
+    """Return a secret from the settings, a file or a variable; ``None`` if none of them is set."""
     given = getattr(settings, name)
     variable: str | None = getattr(settings, f"{name}_env")
     path: str | None = getattr(settings, f"{name}_file")

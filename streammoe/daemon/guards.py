@@ -232,12 +232,23 @@ def last_good(metadata: Mapping[str, Any]) -> int | None:
 
 
 class BadRecordGuard:
-    """Stops the daemon when too many of the latest records were refused: a bad deploy must not empty a topic."""
+    """Stops the daemon when too many records were refused: a bad deploy must not empty a topic, or pass for a success.
+
+    Two things are judged: any `BAD_RECORD_WINDOW` records in a row, and, where a source ends, all records to its end.
+
+    Args:
+        max_ratio: part of the records that may be refused.
+        latest: of a run that is resumed, see there.
+    """
 
     def __init__(self, max_ratio: float, latest: BoolArray | None = None) -> None:
         self.max_ratio = max_ratio
         self.latest: BoolArray = np.zeros(0, dtype=np.bool_) if latest is None else latest
-        """Which of the latest records were refused; kept in checkpoints, so that restarts grant no new start."""
+        """Which of the latest records since a source last ended were refused; kept in checkpoints, so that restarts
+        grant no new start."""
+        self._earlier = len(self.latest), int(self.latest.sum())
+        self._read = self._refused = 0
+        """Records of this run alone, and how many of them were refused."""
 
     def judge(self, bad: BoolArray) -> None:
         """Take which of the next records were refused, in order.
@@ -245,6 +256,8 @@ class BadRecordGuard:
         Raises:
             TooManyBadRecords: among some `BAD_RECORD_WINDOW` records in a row more than `max_ratio` were refused.
         """
+        self._read += len(bad)
+        self._refused += int(bad.sum())
         flags = np.concatenate([self.latest, bad])
         self.latest = flags[-(BAD_RECORD_WINDOW - 1) :]
         if len(flags) < BAD_RECORD_WINDOW:
@@ -252,11 +265,46 @@ class BadRecordGuard:
         sums = np.concatenate([[0], np.cumsum(flags)])
         worst = int((sums[BAD_RECORD_WINDOW:] - sums[:-BAD_RECORD_WINDOW]).max())
         if worst > self.max_ratio * BAD_RECORD_WINDOW:
-            message = (
-                f"{worst} of {BAD_RECORD_WINDOW} records in a row were refused, dead_letters.max_ratio allows "
-                f"{self.max_ratio:g} "
-                "of them; look at the reasons in the dead letters, mend the producer, or name the columns that hold no "
-                "numbers in schema.categorical, schema.timestamps or schema.ignore, and start again: nothing after the "
-                "last checkpoint has been passed over"
+            raise TooManyBadRecords(self._message(f"{worst} of {BAD_RECORD_WINDOW} records in a row were refused"))
+
+    def judge_end(self) -> None:
+        """Judge all records of a source that has ended, however few; the next run starts a new count.
+
+        Those that an earlier run left in `latest` count as well, but cannot fail a run by themselves: more than
+        `max_ratio` of the records that this run has read must have been refused, too. So a repaired producer ends well.
+
+        Raises:
+            TooManyBadRecords: more than `max_ratio` of them were refused.
+        """
+        if self.fails_at_end:
+            read, refused = self._total
+            earlier = self._earlier[0]
+            since = f" ({earlier} of them read by an earlier run)" if earlier else ""
+            raise TooManyBadRecords(
+                self._message(f"{refused} of the {read} records up to the end of the source{since} were refused")
             )
-            raise TooManyBadRecords(message)
+        self.latest = np.zeros(0, dtype=np.bool_)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are still too few records to be judged before the source ends."""
+        return self._total[0] < BAD_RECORD_WINDOW
+
+    @property
+    def fails_at_end(self) -> bool:
+        """Whether `judge_end` would raise now."""
+        read, refused = self._total
+        return refused > self.max_ratio * read and self._refused > self.max_ratio * self._read
+
+    @property
+    def _total(self) -> tuple[int, int]:
+        read, refused = self._earlier
+        return read + self._read, refused + self._refused
+
+    def _message(self, found: str) -> str:
+        return (
+            f"{found}, dead_letters.max_ratio allows {self.max_ratio:g} of them; look at the reasons in the dead "
+            "letters, fix the producer, or name the columns that hold no numbers in schema.categorical, "
+            "schema.timestamps or schema.ignore, and start again: nothing after the last checkpoint has been passed "
+            "over"
+        )

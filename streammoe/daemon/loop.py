@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from streammoe.daemon.checkpointer import CheckpointWriter, Content, Written
+from streammoe.daemon.checkpointer import CheckpointWriter, Content, RetryPolicy, Written
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, Saved, WayBack
-from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
-from streammoe.daemon.retries import RetryPolicy
+from streammoe.daemon.server import Health
 from streammoe.daemon.signals import StopFlag
+from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore
@@ -119,6 +119,7 @@ class Daemon:
         on_jump: OnJump | None = None,
         on_begin: Callable[[], object] | None = None,
         save_first: bool = False,
+        mark_first: bool = False,
         on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
@@ -144,7 +145,12 @@ class Daemon:
         """Called once reading can begin, before anything is saved."""
         self._save_first = save_first
         """Whether the model must be kept before anything is read: it came from a file that may be gone tomorrow."""
+        self._mark_first = mark_first
+        """Whether a checkpoint should say where predictions begin before any are made; if the disk is full, a later one
+        does."""
         self._on_batch = on_batch
+        self._latest_refusal = ""
+        """Why the latest refused record of this run was refused."""
         self._unsaved = 0
         """Records since the state of the latest checkpoint, written or under way."""
         self._processed = 0
@@ -180,7 +186,8 @@ class Daemon:
         Raises:
             SourceError: reading failed for good; what was learned before has been saved.
             CheckpointError: nothing can be saved, for longer than the settings bear.
-            TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint.
+            TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint, also where the source
+                has ended.
             ModelJumped: see `LossGuard`; the newest checkpoint is one from before.
         """
         try:
@@ -192,6 +199,8 @@ class Daemon:
         started = time.monotonic()
         self._publish()
         self._begin(stop)
+        gave_up = False
+        """Whether a batch that was read was not learned."""
         try:
             while not stop.requested and not self._source.finished:
                 if self._reload is not None and self._reload.requested:
@@ -199,15 +208,26 @@ class Daemon:
                 if self._must_wait:
                     self._pause()
                 else:
-                    self._advance()
+                    with cancellable(lambda: stop.requested):
+                        self._advance()
                 self._attempt(self._keep_saved)
+        except FitCancelled:
+            gave_up = True
         except SourceError:
             self._attempt(partial(self._take_outcome, wait=True))
             if self._unsaved or self._retries.failing:
                 self._save_at_last(stop)
             raise
-        if stop.requested:
+        if gave_up:
+            LOGGER.info(
+                "asked to stop during a fit, which is given up; saving what was learned before the batch that it "
+                "belongs to, which the next start learns again"
+            )
+        elif stop.requested:
             LOGGER.info("asked to stop; saving what was learned")
+        self._attempt(partial(self._take_outcome, wait=True))
+        if self._source.finished and not stop.requested:
+            self._judge(self._guard.judge_end)
         if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
             LOGGER.warning(
                 "nothing was learned: %d records were refused (%s); see the dead letters, mend files or schema, "
@@ -215,9 +235,12 @@ class Daemon:
                 self._outcomes["rejected"],
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
-        self._attempt(partial(self._take_outcome, wait=True))
         # Also without new events: a run that ends well always leaves a checkpoint to inspect.
-        if self._is_prepared and (self._has_moved() or self._unsaved or self._retries.failing or not self._path):
+        if gave_up:
+            has_moved, is_saved = False, bool(self._path) or self._position is None
+        else:
+            has_moved, is_saved = self._is_prepared and self._has_moved(), bool(self._path)
+        if self._is_prepared and (has_moved or self._unsaved or self._retries.failing or not is_saved):
             self._save_at_last(stop)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
@@ -233,6 +256,8 @@ class Daemon:
             self._on_begin()
         if self._has_moved() or self._save_first:
             self.checkpoint()
+        elif self._mark_first:
+            self._save()
         else:
             self._tell_source(self._position)
         self._look_at_source()
@@ -314,8 +339,9 @@ class Daemon:
         """Make everything learned so far survive a crash, before learning goes on.
 
         1. Dead letters and predictions are flushed, so that they are durable. 2. State, positions and counters replace
-        the checkpoint, durably. 3. The source is told, for the sake of lag tools; or a transaction makes predictions
-        and position seen. The order is the guarantee: nothing is ahead of the state.
+        the checkpoint, durably, and among them how far predictions in files go. 3. The source is told, for the sake of
+        lag tools; or a transaction makes predictions and position seen. The order is the guarantee: nothing is ahead of
+        the state.
 
         One that is under way comes first.
 
@@ -329,7 +355,7 @@ class Daemon:
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
-        written = self._writer.write(self._content(), taken_at)
+        written = self._writer.write(self._with_predictions(self._content()), taken_at)
         self._passed(taken_at, time.monotonic() - started)
         self._tell(written)
 
@@ -350,7 +376,7 @@ class Daemon:
         sinks = [self._dead_letters.begin_flush()]
         if self._pipeline.predictions is not None:
             sinks.append(self._pipeline.predictions.sink.begin_flush())
-        self._writer.begin(content, sinks, taken_at)
+        self._writer.begin(self._with_predictions(content), sinks, taken_at)
         self._passed(taken_at, time.monotonic() - taken_at)
 
     def _passed(self, taken_at: float, pause: float) -> None:
@@ -417,6 +443,14 @@ class Daemon:
             mark=None if self._on_jump is None else self._on_jump.way_back.mark(self.model.n),
         )
 
+    def _with_predictions(self, content: Content) -> Content:
+        """Add how far predictions go, right after their sink was asked to flush: a restart takes away what follows."""
+        predictions = self._pipeline.predictions
+        position = None if predictions is None else predictions.sink.position()
+        if position is None:
+            return content
+        return content._replace(metadata={**content.metadata, "predictions": position})
+
     def reconfigure(self, settings: Settings, *, judging: bool) -> None:
         """Take those settings that may change between two batches.
 
@@ -469,7 +503,7 @@ class Daemon:
         batch = self._source.poll(POLL_SECONDS)
         self._look_at_source()
         if batch is None:
-            if self._has_moved():
+            if not self._must_hold_back() and self._has_moved():
                 self._save()
             return
         started = time.monotonic()
@@ -480,12 +514,8 @@ class Daemon:
             events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
             self._report_new_reasons(processed.letters)
-        try:
-            self._guard.judge(processed.bad)
-        except TooManyBadRecords as error:
-            # The letters say what is wrong with the deploy. The model and its positions stay at the last checkpoint.
-            self._dead_letters.flush()
-            raise TooManyBadRecords(f"{error}. The latest: {processed.letters[-1].detail}") from None
+            self._latest_refusal = processed.letters[-1].detail
+        self._judge(partial(self._guard.judge, processed.bad))
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
             LOGGER.warning("no record so far holds the target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
@@ -507,6 +537,18 @@ class Daemon:
             if jump is not None:
                 self._jumped(self._on_jump, jump, batch)
         self._publish()
+
+    def _judge(self, judge: Callable[[], None]) -> None:
+        """Ask the guard; the letters say what is wrong, so they are made durable before the run fails.
+
+        Raises:
+            TooManyBadRecords: the model and its positions stay at the last checkpoint.
+        """
+        try:
+            judge()
+        except TooManyBadRecords as error:
+            self._dead_letters.flush()
+            raise TooManyBadRecords(f"{error}. The latest: {self._latest_refusal}") from None
 
     @property
     def _goes_back(self) -> bool:
@@ -576,7 +618,12 @@ class Daemon:
     def _process(self, batch: Batch) -> Processed:
         if self._labels is None:
             return self._pipeline.process(batch)
-        return self._labels.settle(self._pipeline.process(self._labels.join(batch)))
+        before = self._labels.copy() if self.model.is_warming_up else None
+        try:
+            return self._labels.settle(self._pipeline.process(self._labels.join(batch)))
+        except FitCancelled:
+            self._labels = before
+            raise
 
     def _report_new_reasons(self, letters: list[DeadLetter]) -> None:
         """Log the first refusal of each kind: the dead letters have them all, and a flood helps nobody."""
@@ -605,9 +652,18 @@ class Daemon:
         """Only a checkpoint knows which files an endless source was reading, should they be rotated away."""
         return self._unsaved > 0 and not self._begun and self._source.progress() is None
 
+    def _must_hold_back(self) -> bool:
+        """Whether a checkpoint would pass over records because of which the end of the source would fail the run.
+
+        So that the next run, after a repair, still has all of them. While a source is being read this is for less than
+        a window of records; one without an end, whose records may come slowly, is saved all the same.
+        """
+        is_ending = self._guard.is_short and self._source.progress() is not None
+        return self._guard.fails_at_end and (is_ending or self._source.finished)
+
     def _is_due(self) -> bool:
         # One at a time: the next one waits until the one under way is durable, and then holds all that came meanwhile.
-        if not self._unsaved or self._writer.busy:
+        if not self._unsaved or self._writer.busy or self._must_hold_back():
             return False
         if self._is_overdue:
             return True

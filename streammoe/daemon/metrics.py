@@ -10,6 +10,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from streammoe.estimators import MixtureOfExperts
+from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import SourceStatus
 
@@ -78,6 +79,9 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_guard_jumps_total": Metric(Counter, "Jumps of the loss, since the first start"),
     "streammoe_guard_high_windows": Metric(
         Gauge, "Windows in a row whose loss is far above what is usual; 3 are a jump"
+    ),
+    "streammoe_kernel_compile_seconds": Metric(
+        Gauge, "Seconds spent compiling kernels since this start; 0 where they came from numba's cache"
     ),
     "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
     "streammoe_checkpoint_seconds": Metric(
@@ -204,6 +208,7 @@ class Metrics:
             self._show("streammoe_prequential_accuracy", scores.accuracy())
             self._show("streammoe_baseline_accuracy", scores.baseline_accuracy())
             self._gauge("streammoe_model_classes").set(len(model.output_names))
+        self._gauge("streammoe_kernel_compile_seconds").set(compile_seconds())
         self._gauge("streammoe_model_features").set(model.n_expert_features)
         self._gauge("streammoe_model_events").set(model.n)
         self._gauge("streammoe_warming_up").set(model.is_warming_up)

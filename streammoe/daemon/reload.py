@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from streammoe.daemon.hangup import HangupFlag
 from streammoe.daemon.metrics import REFUSED
+from streammoe.daemon.signals import HangupFlag
 from streammoe.errors import RetriableCheckpointError, StreammoeError
 from streammoe.settings import Settings
 

@@ -1,4 +1,8 @@
-"""SIGTERM and SIGINT: finish the batch, save, leave; a second one, or one before there is anything to save, at once."""
+"""Signals as flags that the loop looks at.
+
+SIGTERM and SIGINT finish the batch, save and leave; a second one, or one before there is anything to save, leaves at
+once. SIGHUP asks for the settings to be read again.
+"""
 
 from __future__ import annotations
 
@@ -43,4 +47,24 @@ class StopFlag:
         if self.requested or not self._armed:
             # Not sys.exit: it would run clean-up that may be what hangs. The last checkpoint is sound at any moment.
             os._exit(128 + number)
+        self.requested = True
+
+
+class HangupFlag:
+    """Remembers SIGHUP until the loop reloads the settings; while it is entered, it does not end the process."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGHUP, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGHUP, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         self.requested = True

@@ -11,7 +11,8 @@ import numpy as np
 
 from streammoe.engine.em import Em, statistics_at
 from streammoe.engine.gradient import gradient, squared_norm
-from streammoe.engine.methods import METHODS, point_at
+from streammoe.engine.interruption import FitCancelled, interruptible, is_cancelled, uncancellable
+from streammoe.engine.methods import M_STEPS, METHODS, point_at
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.engine.warmup import Candidate, as_streamed, chosen
 from streammoe.experts import Parameters
@@ -94,16 +95,24 @@ def fit(
     with np.errstate(all="ignore"):  # the result is judged instead
         ways: list[Descent] = []
         for at, theta in enumerate(starts):
-            way = descend(em, theta, method, at, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
+            try:
+                way = descend(em, theta, method, at, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
+            except FitCancelled:
+                if not ways:
+                    raise
+                break
             if way is not None:
                 ways.append(way)
                 if way.reason == STOPPED:
                     break
         if not ways:
             raise UnsoundError(["likelihood of every start"])
-        theta = chosen([Candidate(way.objective, way.theta) for way in ways], em, folds)
-        best = next(way for way in ways if way.theta is theta)
-        state = statistics_at(as_streamed(em), best.theta.copied())
+        # Whoever wants to stop waits for no refits to parts of the rows.
+        folds = None if is_cancelled() else folds
+        with uncancellable():
+            theta = chosen([Candidate(way.objective, way.theta) for way in ways], em, folds)
+            best = next(way for way in ways if way.theta is theta)
+            state = interruptible(em.work(len(theta.experts)), statistics_at, as_streamed(em), best.theta.copied())
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return best, state
@@ -120,7 +129,11 @@ def descend(
     step: float | None = None,
     on_round: Listener | None = None,
 ) -> Descent | None:
-    """Rounds from one start, which is left as it was; None where its likelihood is not finite."""
+    """Rounds from one start, which is left as it was; None where its likelihood is not finite.
+
+    Raises:
+        FitCancelled: a stop was requested before the first point was known; later, that point is the end.
+    """
     way = METHODS[method](step)
     began = time.perf_counter()
     trace: list[Round] = []
@@ -128,10 +141,19 @@ def descend(
     if not math.isfinite(point.objective):
         return None
     change, reason = math.nan, OUT_OF_ROUNDS
+    work = em.work(len(theta.experts))
     for number in range(rounds + 1):
-        slope = gradient(em, point.theta, point.tau)
+        try:
+            slope = interruptible(work, gradient, em, point.theta, point.tau)
+        except FitCancelled:
+            if not trace:
+                raise
+            reason = STOPPED
+            break
         norm = math.sqrt(squared_norm(*slope))
         trace.append(Round(start, number, point.objective, change, norm, time.perf_counter() - began))
+        if point.objective > best.objective:
+            best = point
         if on_round is not None and on_round(trace[-1]) is True:
             reason = STOPPED
             break
@@ -140,7 +162,11 @@ def descend(
             break
         if number == rounds:
             break
-        after = way.advance(em, point, slope)
+        try:
+            after = interruptible(M_STEPS * work, way.advance, em, point, slope)
+        except FitCancelled:
+            reason = STOPPED
+            break
         if after is None:
             reason = STATIONARY
             break
@@ -149,6 +175,4 @@ def descend(
             break
         change = after.objective - point.objective
         point = after
-        if point.objective > best.objective:
-            best = point
     return Descent(best.theta, tuple(trace), reason)

@@ -9,7 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import Buffer
+from streammoe.engine.interruption import interruptible
 from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.experts import Family
@@ -89,7 +91,8 @@ def entrants(
         except UnsoundError as error:
             problem = error
             continue
-        scores, _ = mm.score(family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
+        work = len(buffer.W) * row_cost(family, Shape(n_experts, family.n_rows(n_outputs), p_w, p_v))
+        scores, _ = interruptible(work, mm.score, family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
         loss = float(np.sum(buffer.weights * scores.losses)) + len(buffer.W) * prior_gain(state)
         penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
         found.append(Entrant(state, loss + penalty))

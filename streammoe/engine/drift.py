@@ -1,23 +1,21 @@
 """Whether the relation has changed: a test on the prequential losses, and what it remembers, as arrays.
 
 Losses are averaged over blocks of `BLOCK` learned events. Each mean is held against the usual one, in the standard
-deviations that such means have (`kernels/drift.py`), and River's Page-Hinkley test adds up how far they lie above.
+deviations that such means have (`kernels/drift.py`), and a Page-Hinkley test adds up how far they lie above.
 What is found depends on the events and not on how they came in batches, and only at the end of a block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
+from streammoe.engine.page_hinkley import PageHinkley
 from streammoe.kernels.drift import hold_against_usual
 from streammoe.types import AnyArray, FloatArray
-
-if TYPE_CHECKING:
-    from streammoe.engine.page_hinkley import KeptPageHinkley
 
 DETECTORS = ("off", "page_hinkley")
 BLOCK = 32
@@ -136,7 +134,5 @@ class DriftWatch:
         self._test = _test(*arrays["drift.sums"].tolist())
 
 
-def _test(total: float = 0.0, least: float = 0.0) -> KeptPageHinkley:
-    from streammoe.engine.page_hinkley import KeptPageHinkley
-
-    return KeptPageHinkley(threshold=THRESHOLD, tolerance=TOLERANCE, total=total, least=least)
+def _test(total: float = 0.0, least: float = 0.0) -> PageHinkley:
+    return PageHinkley(threshold=THRESHOLD, tolerance=TOLERANCE, total=total, least=least)

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streammoe.engine.cost import Shape, row_cost
+from streammoe.engine.interruption import interruptible
 from streammoe.engine.mm import no_trace
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
@@ -23,6 +25,10 @@ from streammoe.kernels.state import LearningOptions, Prior
 from streammoe.types import BoolArray, FloatArray
 
 TOLERANCE = 1e-7
+PRIOR_ROUNDS = 20
+"""Of the fit of one expert that the prior takes its coefficients and variances from."""
+UNDER_ROUNDS = 6
+"""Of the fit of experts to the responsibilities of a start."""
 COLDEST = 0.3
 """Power of the responsibilities that an annealed start begins with; it rises to 1 over 60 % of its rounds."""
 
@@ -68,7 +74,8 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
         np.zeros((1, *prior.experts.shape)),
         family.variances_of(family.first_variances(Y), 1),
     )
-    family.fit_experts(one, family.start_prior(prior), options, np.ascontiguousarray(weights[:, None]), R, Y, 20)
+    tau = np.ascontiguousarray(weights[:, None])
+    family.fit_experts(one, family.start_prior(prior), options, tau, R, Y, PRIOR_ROUNDS)
     variances = one.variances[0]
     # Of a full covariance the prior keeps the diagonal: it must not vanish where outputs depend on each other.
     variances = np.diag(variances).copy() if variances.ndim == 2 else variances
@@ -76,12 +83,18 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
 
 
 class Em(NamedTuple):
-    """EM ([MD] Algorithm 1) with a prior, on a buffer."""
+    """EM ([MD] Algorithm 1) with a prior, on a buffer; a signal interrupts each of its steps."""
 
     family: Family
     buffer: Buffer
     prior: Prior
     options: LearningOptions
+
+    def work(self, n_experts: int) -> float:
+        """Multiply-adds of one round with so many experts, to a factor."""
+        n, p_v = self.buffer.R.shape
+        shape = Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], p_v)
+        return float(n * row_cost(self.family, shape))
 
     def expect(self, theta: Parameters) -> tuple[float, FloatArray]:
         """Penalised log-likelihood of an event, and responsibilities (n, K)."""
@@ -97,6 +110,9 @@ class Em(NamedTuple):
 
     def _score(self, theta: Parameters) -> tuple[FloatArray, FloatArray]:
         """`losses`, and responsibilities (n, K)."""
+        return interruptible(self.work(len(theta.experts)), self._score_now, theta)
+
+    def _score_now(self, theta: Parameters) -> tuple[FloatArray, FloatArray]:
         W, R, Y, _ = self.buffer
         n = len(W)
         losses = np.empty(n)
@@ -107,13 +123,19 @@ class Em(NamedTuple):
 
     def maximise(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:
         """Fit experts and gate to responsibilities, in place."""
+        interruptible(rounds * self.work(len(theta.experts)), self._maximise_now, theta, tau, rounds)
+
+    def _maximise_now(self, theta: Parameters, tau: FloatArray, rounds: int) -> None:
         tau = tau * self.buffer.weights[:, None]
         self.family.fit_experts(theta, self.prior, self.options, tau, self.buffer.R, self.buffer.Y, rounds)
         self.fit_gate(theta, tau, rounds)
 
     def fit_gate(self, theta: Parameters, tau: FloatArray, rounds: int) -> None:
         """Fit the gate alone to responsibilities times weights, in place."""
-        fit_softmax(
+        work = rounds * self.work(len(theta.experts))
+        interruptible(
+            work,
+            fit_softmax,
             theta.gate,
             self.prior.strength,
             self.prior.gate_gram,
@@ -147,6 +169,9 @@ class Em(NamedTuple):
 
     def under(self, tau: FloatArray) -> Parameters:
         """Experts fitted under responsibilities, and a gate of zeros."""
+        return interruptible(UNDER_ROUNDS * self.work(tau.shape[1]), self._under_now, tau)
+
+    def _under_now(self, tau: FloatArray) -> Parameters:
         K = tau.shape[1]
         prior = self.prior
         theta = Parameters(
@@ -155,7 +180,7 @@ class Em(NamedTuple):
             self.family.variances_of(prior.variances, K),
         )
         tau = tau * self.buffer.weights[:, None]
-        self.family.fit_experts(theta, prior, self.options, tau, self.buffer.R, self.buffer.Y, 6)
+        self.family.fit_experts(theta, prior, self.options, tau, self.buffer.R, self.buffer.Y, UNDER_ROUNDS)
         return theta
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streammoe.engine.interruption import interruptible_by_signals
 from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family
@@ -189,7 +190,11 @@ def learn(
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))
     trace = _trace(state, len(W), n_outputs) if traced else no_trace()
-    if not family.learn_rows(state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace):
+    K, n_rows, p_v = state.experts.shape
+    work = len(W) * (W.shape[1] ** 2 + K * p_v * (p_v + n_rows))
+    rows = (gammas, counts, W, R, Y, losses, predictions, trace)
+    # On Ctrl-C whoever learns goes back to a copy of the state, so that the abandoned call may write on.
+    if not interruptible_by_signals(work, family.learn_rows, state, residual, options, *rows):
         raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group) else "prediction"])
     return Scores(losses, predictions, trace)
 

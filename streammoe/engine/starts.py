@@ -6,12 +6,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from streammoe.engine.em import Em
+from streammoe.engine.interruption import interruptible
 from streammoe.engine.spectral import regressors
 from streammoe.experts import Parameters
 from streammoe.kernels.batch import kmeans, softmax_rows
 from streammoe.kernels.linalg import VANISHED
 from streammoe.types import BoolArray, FloatArray
 
+KMEANS_ROUNDS = 50
 GATE_ROUNDS = 20
 """Of EM on the gate alone, while experts out of moments stay."""
 STEEPNESS = 4.0
@@ -27,7 +29,8 @@ def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list
     starts = []
     for at in range(count):
         tau = np.empty((len(points), K))
-        kmeans(points, int(rng.integers(len(points))), rng.random(K), K, 50, tau)
+        first, draws = int(rng.integers(len(points))), rng.random(K)
+        interruptible(KMEANS_ROUNDS * points.size * K, kmeans, points, first, draws, K, KMEANS_ROUNDS, tau)
         start = em.under(tau)
         if at % 2:
             em.fit_gate(start, tau * em.buffer.weights[:, None], 10)
@@ -81,7 +84,7 @@ def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> list[Parameters
     is scaled to the deviation that regressors of length 1 would give it.
     """
     with threadpool_limits(1):  # sums over several threads would have other bits on another machine
-        start = _spectral_start(em, K, rng)
+        start = interruptible(GATE_ROUNDS * em.work(K), _spectral_start, em, K, rng)
     return [] if start is None else [start]
 
 

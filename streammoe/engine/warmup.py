@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
+from streammoe.engine.cost import Shape, row_cost
+from streammoe.engine.em import PRIOR_ROUNDS, Buffer, Em, one_expert_prior, statistics_at
+from streammoe.engine.interruption import interruptible
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
-from streammoe.kernels.batch import NEWTON_LIMIT
 from streammoe.kernels.state import LearningOptions
 from streammoe.types import FloatArray, IntArray
 
@@ -45,15 +46,6 @@ ROUND_LIMIT = 1e9
 """Multiply-adds of one round over a buffer of default size."""
 
 
-class Shape(NamedTuple):
-    """What a fit costs: K experts, N rows of coefficients each, p_w and p_v features."""
-
-    n_experts: int
-    n_rows: int
-    p_w: int
-    p_v: int
-
-
 def default_size(family: Family, shape: Shape) -> int:
     """Events a warm-up buffer holds unless told: a dozen or more for each parameter, at least 400.
 
@@ -64,7 +56,7 @@ def default_size(family: Family, shape: Shape) -> int:
     >>> default_size(family, Shape(4, 1, 11, 11)), default_size(family, Shape(4, 1, 301, 301))
     (972, 1839)
     """
-    affordable = ROUND_LIMIT / _row_cost(family, shape)
+    affordable = ROUND_LIMIT / row_cost(family, shape)
     return int(max(min(family.events_per_parameter * n_measured(family, shape), affordable), 2 * shape.p_v, 400))
 
 
@@ -77,18 +69,6 @@ def n_measured(family: Family, shape: Shape) -> int:
     K, N, p_w, p_v = shape
     variances = N if family.n_variances(1) else 0
     return (K - 1) * p_w + K * (N * p_v + variances)
-
-
-def _row_cost(family: Family, shape: Shape) -> float:
-    """Multiply-adds of one row in one round of EM, to a factor."""
-    K, N, p_w, p_v = shape
-    experts = K * p_v**2 if family.n_variances(1) else K * _softmax_cost(N, p_v)
-    return max(experts + _softmax_cost(K - 1, p_w), 1.0)
-
-
-def _softmax_cost(free: int, p: int) -> float:
-    size = free * p
-    return size**2 if size <= NEWTON_LIMIT else 2 * p**2
 
 
 def fit(
@@ -120,7 +100,7 @@ def fit(
     with np.errstate(all="ignore"):  # the result is judged instead
         em = with_own_prior(family, buffer, n_outputs, options)
         theta = _search(em, n_experts, restarts, np.random.default_rng(seed), brief=brief)
-        state = statistics_at(as_streamed(em), theta)
+        state = interruptible(em.work(n_experts), statistics_at, as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return state
@@ -131,7 +111,9 @@ def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: Lear
 
     Without any prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
     """
-    prior = one_expert_prior(family, buffer, n_outputs, options)
+    n, p_v = buffer.R.shape
+    work = n * row_cost(family, Shape(1, family.n_rows(n_outputs), buffer.W.shape[1], p_v)) * PRIOR_ROUNDS
+    prior = interruptible(work, one_expert_prior, family, buffer, n_outputs, options)
     return Em(family, buffer, prior._replace(strength=max(prior.strength, LEAST_STRENGTH)), options)
 
 
@@ -168,7 +150,7 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
     if n_experts == 1:
         return Starts([em.under(np.ones((n, 1)))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
-    affordable_rounds = WORK_LIMIT / (n * _row_cost(em.family, shape))
+    affordable_rounds = WORK_LIMIT / (n * row_cost(em.family, shape))
     if brief:
         affordable_rounds = min(affordable_rounds / BRIEF_PART, BRIEF_ROUNDS)
     starts = _starts(em, n_experts, restarts, affordable_rounds, rng)

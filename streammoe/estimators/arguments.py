@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from river import base
 
 from streammoe import schedules
+from streammoe.bounds import BOUNDS
 from streammoe.engine import mm
 from streammoe.engine.drift import DETECTORS
 from streammoe.errors import ConfigError
 from streammoe.schedules import Schedule
+from streammoe.text import shown
 
 AUTO = "auto"
 RESEED = ("off", AUTO)
-LARGEST_BATCH = 100_000
 MAY_BE_NONE = {"warmup", "top_k"}
+WHOLE = (
+    "n_experts",
+    "max_experts",
+    "top_k",
+    "batch_size",
+    "degree",
+    "gate_degree",
+    "seed",
+    "drift_restart",
+    "warmup",
+    "warmup_restarts",
+    "max_levels",
+)
+"""Arguments that are whole numbers, of all estimators."""
 
 
 class Arguments(base.Estimator):
@@ -78,8 +93,7 @@ class Arguments(base.Estimator):
 
     def _rules(self) -> list[tuple[bool, str]]:
         """Rules for the arguments: whether each holds, and what to say if it does not."""
-        whole = {"n_experts": 1, "degree": 1, "gate_degree": 1, "warmup_restarts": 1, "seed": 0, "warmup": 0}
-        whole |= {"max_levels": 1, "max_experts": 2, "drift_restart": 1, "top_k": 1, "batch_size": 1}
+        starts_at_once = is_whole(self.warmup, 0) and self.warmup == 0
         named = are_names(self.categorical) and are_names(self.timestamps)
         both = [name for name in self.categorical or () if name in (self.timestamps or ())] if named else []
         return [
@@ -92,42 +106,36 @@ class Arguments(base.Estimator):
             ),
             (not both, f"timestamps: {both!r} stands in categorical too; a feature can be one of them"),
             *(
-                (
-                    is_whole(getattr(self, name), least),
-                    f"{name}: got {getattr(self, name)!r}; it must be a whole number ≥ {least}"
-                    + (" or 'auto'" if name == "n_experts" else ""),
-                )
-                for name, least in whole.items()
+                rule
+                for name in WHOLE
                 if not (name in MAY_BE_NONE and getattr(self, name) is None)
                 and not (name == "n_experts" and self.is_choosing)
+                for rule in whole_number_rules(name, getattr(self, name))
             ),
             (
-                not (self.warmup == 0 and self.is_choosing),
+                not (starts_at_once and self.is_choosing),
                 "n_experts: 'auto' needs a warm-up to judge candidates by; set warmup above 0, or a number",
             ),
-            (
-                not is_whole(self.batch_size, 1) or self.batch_size <= LARGEST_BATCH,
-                f"batch_size: got {self.batch_size!r}; it may be {LARGEST_BATCH} at most, since all that wait are kept",
-            ),
-            (self.reseed in RESEED, f"reseed: {self.reseed!r} is not known; choose one of 'off', 'auto'"),
+            (is_one_of(self.reseed, RESEED), f"reseed: {self.reseed!r} is not known; choose one of 'off', 'auto'"),
             *(
                 (is_amount(getattr(self, name)), f"{name}: got {getattr(self, name)!r}; it must be a finite number ≥ 0")
                 for name in ("prior_strength", "range_factor")
             ),
+            _at_most("prior_strength", self.prior_strength, is_valid=is_amount(self.prior_strength)),
             (
                 self.schedule is None or isinstance(self.schedule, Schedule),
                 f"schedule: got {self.schedule!r}; make one with streammoe.schedules.power or .constant",
             ),
             (
-                not (self.warmup == 0 and self.standardize),
+                not (starts_at_once and self.standardize),
                 "standardize: needs a warm-up to take means and scales from; set warmup above 0",
             ),
             (
-                not (self.warmup == 0 and self.prior_strength == 0.0),
+                not (starts_at_once and is_amount(self.prior_strength) and self.prior_strength == 0.0),
                 "prior_strength: 0 needs a warm-up or given Gram matrices to start from; set warmup or a prior above 0",
             ),
             (
-                self.averaging in mm.AVERAGING,
+                is_one_of(self.averaging, mm.AVERAGING),
                 f"averaging: {self.averaging!r} is not known; choose one of 'polyak', 'decay', 'exponential', None",
             ),
             (
@@ -135,10 +143,13 @@ class Arguments(base.Estimator):
                 f"averaging_rate: got {self.averaging_rate!r}; it must be a number above 0 and below 1",
             ),
             (
-                self.drift in DETECTORS,
+                is_one_of(self.drift, DETECTORS),
                 f"drift: {self.drift!r} is not known; choose one of {', '.join(map(repr, DETECTORS))}",
             ),
-            (self.bound in mm.BOUNDS, f"bound: {self.bound!r} is not known; choose one of {', '.join(mm.BOUNDS)}"),
+            (
+                is_one_of(self.bound, mm.BOUNDS),
+                f"bound: {self.bound!r} is not known; choose one of {', '.join(mm.BOUNDS)}",
+            ),
         ]
 
     @property
@@ -167,9 +178,31 @@ def restored_arguments(said: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
+def whole_number_rules(name: str, value: object) -> list[tuple[bool, str]]:
+    """Rules for an argument that is a whole number within its bounds, as `Arguments` wants them."""
+    least = int(BOUNDS[name].least)
+    choice = " or 'auto'" if name == "n_experts" else ""
+    is_valid = is_whole(value, least)
+    return [
+        (is_valid, f"{name}: got {shown(value)}; it must be a whole number ≥ {least}{choice}"),
+        _at_most(name, value, is_valid=is_valid),
+    ]
+
+
+def _at_most(name: str, value: Any, *, is_valid: bool) -> tuple[bool, str]:
+    """The rule that a value is not above its bound; one that is no such number has a rule of its own."""
+    most = BOUNDS[name].most
+    return not is_valid or bool(value <= most), f"{name}: got {shown(value)}; it must be at most {most:,}"
+
+
 def is_whole(value: object, least: int) -> bool:
     """Whether it is an integer, at least `least`."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
+def is_one_of(value: object, known: Container[Any]) -> bool:
+    """Whether it is one of these texts, or None where that is one of them."""
+    return (value is None or isinstance(value, str)) and value in known
 
 
 def is_amount(value: object) -> bool:
@@ -179,4 +212,8 @@ def is_amount(value: object) -> bool:
 
 def are_names(value: object) -> bool:
     """Whether it is a list of names of features, or None."""
-    return value is None or (isinstance(value, tuple | list) and all(isinstance(name, str | int) for name in value))
+    return value is None or (isinstance(value, tuple | list) and all(map(_is_name, value)))
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) or type(value) is int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -37,7 +36,7 @@ class Keeping(Core):
         Raises:
             PoisonedModel: a number in it is not finite; nothing was written.
         """
-        durable.replace(Path(path), *pieces(self.arrays(), self.describe()))
+        durable.replace(durable.path_of(path), *pieces(self.arrays(), self.describe()))
 
     def arrays(self) -> dict[str, AnyArray]:
         """All arrays of a checkpoint: what shapes what comes next, and ``diagnostics.*``.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from streammoe.errors import InvalidEvent
+from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import quoted
 from streammoe.types import AnyArray, FloatArray
 
@@ -52,6 +52,19 @@ def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
     return found
 
 
+def names_in(names: object, what: str) -> list[Any]:
+    """Several names as a list; numpy's own kinds of text and of whole numbers become Python's.
+
+    Raises:
+        ConfigError: it is no collection of names.
+    """
+    if isinstance(names, np.ndarray):
+        names = names.tolist()
+    if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+        raise ConfigError(f"{what}: got {quoted(names)}; it must be a list of names")
+    return list(names)
+
+
 def rectangle(values: AnyArray, what: str) -> AnyArray:
     """Values as an array, of whatever class and type.
 
@@ -77,6 +90,9 @@ def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None
     numbers = np.array(found, dtype=np.float64, order="C")
     finite = np.isfinite(numbers)
     if not finite.all():
+        if numbers.ndim == 0:
+            msg = f"{what}: got {quoted(values)}; it must be an array, with a finite number for each row of X"
+            raise InvalidEvent(msg, reason="wrong_shape", feature=what)
         place = np.argwhere(~finite)[0]
         row = int(place[0])
         feature = names[int(place[1])] if names is not None else what

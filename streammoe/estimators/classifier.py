@@ -12,12 +12,13 @@ from river import base
 from streammoe import schedules
 from streammoe.engine.state import with_class
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators.arguments import is_whole
+from streammoe.estimators.arguments import whole_number_rules
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.estimators.outputs import names_array
+from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family, families
-from streammoe.features import names_of, number, quoted
+from streammoe.features import a_kind, names_of, number, quoted
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
@@ -191,10 +192,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         fixed: Any = self.classes
         return [
             *super()._rules(),
-            (
-                is_whole(self.max_classes, 1),
-                f"max_classes: got {self.max_classes!r}; it must be a whole number ≥ 1",
-            ),
+            *whole_number_rules("max_classes", self.max_classes),
             (
                 fixed is None
                 or (
@@ -218,6 +216,10 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     @property
     def _n_outputs(self) -> int:
         return len(self._labels)
+
+    @property
+    def _most_outputs(self) -> int:
+        return self.max_classes if self.classes is None else len(self.classes)
 
     @property
     def output_names(self) -> list[Any]:
@@ -391,7 +393,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     # -- Keeping it, and going on from given statistics ------------------------------------------------------------
 
     def _output_arrays(self) -> dict[str, AnyArray]:
-        return {"encoder.classes": names_array(self._labels, "labels")}
+        return {"encoder.classes": names_array(self._labels)}
 
     def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
         self._labels = names_of(arrays, "encoder.classes", (str, int, float, bool))
@@ -422,11 +424,12 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Raises:
             ConfigError: an entry is missing or has a shape that does not fit the others.
         """
-        n_classes = np.shape(parameters["experts"])[1] + 1
+        experts = experts_in(parameters)
+        n_classes = experts.shape[1] + 1
         labels = tuple(range(n_classes)) if classes is None else tuple(classes)
         if len(labels) != n_classes:
             raise ConfigError(f"classes: got {len(labels)} labels for parameters of {n_classes} classes")
-        model = cls(**{"n_experts": len(parameters["experts"]), "classes": labels, **arguments})
+        model = cls(**{"n_experts": len(experts), "classes": labels, **arguments})
         model._continue_from(parameters, feature_names, average, n_average)
         return model
 
@@ -440,7 +443,7 @@ def _plain(label: Any) -> Label:
     if isinstance(label, np.generic) and not isinstance(label, np.timedelta64 | np.datetime64):
         label = label.item()
     if not _is_label(label):
-        problem = "is NaN" if isinstance(label, float) else f"is a {type(label).__name__}"
+        problem = "is not finite" if isinstance(label, float) else f"is {a_kind(label)}"
         msg = f"target: {quoted(label)} {problem}; a label must be a string, a finite number or a boolean"
         raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")
     if isinstance(label, int):

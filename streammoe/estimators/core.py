@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.bounds import LARGEST_BUFFER, LARGEST_MODEL, buffer_bytes, model_bytes
 from streammoe.engine import mm
 from streammoe.engine.drift import Drift, DriftWatch
 from streammoe.engine.racing import Race, Runner
 from streammoe.engine.state import MMState, copy_array, copy_state, grouping, widen
 from streammoe.engine.warming import WarmUp
-from streammoe.errors import ConfigError
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.estimators.checks import names_in
 from streammoe.estimators.outputs import Outputs
 from streammoe.estimators.provisional import ProvisionalMixture
 from streammoe.estimators.undo import Snapshot, Undo
-from streammoe.features import NO_NEWS, Encoder, Layout, News
+from streammoe.features import NO_NEWS, Encoder, Layout, News, check_name
 from streammoe.kernels.state import LearningOptions
 from streammoe.schedules import Restarted, Steps
 from streammoe.types import FloatArray
@@ -163,6 +165,11 @@ class Core(Outputs):
         """Fix the columns of a model that has none yet, in this order."""
         if self._encoder.fields:
             raise ConfigError(f"set_columns: the model has columns already: {self._encoder.fields!r}")
+        names = names_in(names, "set_columns")
+        for name in names:
+            check_name(name, place="set_columns")
+        if problem := self._excess(News(tuple(names))):
+            raise ConfigError(problem)
         self._encoder.set_columns(names)
         self._guard.forget()
 
@@ -195,7 +202,13 @@ class Core(Outputs):
                 self._interim.change(lambda state: self._runner(change(state)), len(self._encoder.feature_names))
 
     def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
-        """Let rows into the ranges, and the columns that they bring into the state."""
+        """Let rows into the ranges, and the columns that they bring into the state.
+
+        Raises:
+            InvalidEvent: a value is out of range, or the model would become too large.
+        """
+        if news and (problem := self._excess(news)):
+            raise InvalidEvent(problem, reason="too_many_columns", row=0)
         layout = self._encoder.layout
         self._encoder.take(rows, self._ranged(targets), news)
         if news:
@@ -207,6 +220,8 @@ class Core(Outputs):
 
     def _append(self, levels: Sequence[tuple[Any, str]]) -> None:
         if levels:
+            if problem := self._excess(News((), tuple(levels))):
+                raise ConfigError(problem)
             layout = self._encoder.layout
             self._encoder.append_levels(levels)
             self._widen(layout)
@@ -219,6 +234,26 @@ class Core(Outputs):
         if self._warm_up is not None:
             self._warm_up.widen(len(encoder.fields), expert_at, encoder.expert_width)
         self._grow(lambda state: widen(state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
+
+    def _excess(self, news: News) -> str | None:
+        """What is wrong with the size that the model would have with these fields and levels, if anything."""
+        K, (p_w, p_v) = self.most_experts, self._encoder.widths_with(news)
+        size = model_bytes(K, self._family.n_rows(self._most_outputs), p_w, p_v)
+        if size > LARGEST_MODEL:
+            return (
+                f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "
+                f"{size / 2**30:,.1f} GiB, and {LARGEST_MODEL >> 30} GiB is the most: give fewer features or levels "
+                "(max_levels), or lower degree, gate_degree or n_experts"
+            )
+        for name, rows in (("warmup", self.warmup or 0), ("batch_size", self.batch_size)):
+            size = buffer_bytes(rows, p_w, p_v)
+            if size > LARGEST_BUFFER:
+                return (
+                    f"{rows:,} events with {p_v:,} features would take {size / 2**30:,.1f} GiB, and "
+                    f"{LARGEST_BUFFER >> 30} GiB is the most: lower {name}, degree or gate_degree, or give fewer "
+                    "features"
+                )
+        return None
 
     # -- The way back --------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.tables import Table
-from streammoe.features import level, seconds
+from streammoe.features import a_kind, check_name, level, quoted, seconds
 from streammoe.types import AnyArray
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
     Raises:
         InvalidEvent: a column or a value is of the wrong type, or a number is missing or not finite.
     """
+    check_frame(X, "X")
     names = list(X.columns)
+    for name in names:
+        check_name(name, "column name", "X")
     twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)
     if twice:
         msg = f"X: the columns {twice!r} stand more than once; give each column a name of its own"
@@ -55,6 +58,17 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
         msg = f"row {row}: {names[j]!s} is {rows[row, j]}, not a finite number; drop or fill the row"
         raise InvalidEvent(msg, reason="not_finite", feature=names[j], row=row)
     return Table(rows, names, texts)
+
+
+def check_frame(frame: object, what: str) -> None:
+    """See that somebody gives a data frame.
+
+    Raises:
+        InvalidEvent: it is something else.
+    """
+    if not (hasattr(frame, "columns") and hasattr(frame, "index")):
+        msg = f"{what}: got {quoted(frame)}, {a_kind(frame)}; it must be a data frame"
+        raise InvalidEvent(msg, reason="wrong_type", feature=what)
 
 
 def series_like(X: pd.DataFrame, values: AnyArray) -> pd.Series:

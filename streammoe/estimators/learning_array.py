@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from streammoe.estimators.checks import event_weights
 from streammoe.estimators.coding import Coding
 from streammoe.estimators.tables import Events, Table, table_of_array
 from streammoe.estimators.undo import poisonous
-from streammoe.features import News
+from streammoe.features import News, a_kind, quoted
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
 
@@ -46,6 +46,10 @@ class LearningArray(Coding):
 
     def _learn_table(self, table: Table, y: AnyArray, weights: AnyArray | None) -> FloatArray:
         """Learn the rows of a table, some of which may have a weight of 0."""
+        given: Any = y
+        if isinstance(given, Mapping | str | bytes):
+            msg = f"y: got {quoted(given)}, {a_kind(given)}; it must be an array or a list, one target for each row"
+            raise InvalidEvent(msg, reason="wrong_type", feature="target")
         n = len(table.rows)
         counts = event_weights(weights, n)
         if counts.all():
@@ -87,16 +91,18 @@ class LearningArray(Coding):
         except UnsoundError as error:
             before, found = self.copied(), error
         start, stop = 0, len(table.rows)
-        while stop - start > 1:
-            middle = (start + stop) // 2
-            try:
-                learn(slice(start, middle))
-            except UnsoundError as error:
-                stop, found = middle, error
-            else:
-                start = middle
-        self._guard.forget()
-        self.go_back(before)
+        try:
+            while stop - start > 1:
+                middle = (start + stop) // 2
+                try:
+                    learn(slice(start, middle))
+                except UnsoundError as error:
+                    stop, found = middle, error
+                else:
+                    start = middle
+        finally:
+            self._guard.forget()
+            self.go_back(before)
         raise poisonous(found, start)
 
     def _learn_weighted(self, table: Table, y: AnyArray, weights: FloatArray) -> FloatArray:

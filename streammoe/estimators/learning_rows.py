@@ -49,6 +49,8 @@ class LearningRows(Coding):
         target, _, refused = self._read_targets(targets, 1)
         if refused:
             raise refused[0]
+        if problem := self._excess(News(tuple(names))):
+            raise InvalidEvent(problem, reason="too_many_columns")
         trial = self._new_encoder(names)
         trial.take(row, target)
         self.set_columns(names)

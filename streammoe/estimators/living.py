@@ -81,6 +81,7 @@ class Living(Starting):
         """What is due at this count."""
         if self._is_buffering and self._warm_up is not None:
             self._fit_buffered(self._warm_up)
+            self._guard.expire()
         elif self._race is not None:
             self._go_on(self._race)
         elif self._state is not None and len(self._state.masses) > 1:

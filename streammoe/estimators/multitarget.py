@@ -16,13 +16,14 @@ from streammoe.distributions import (
 )
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.base import MixtureOfExperts
-from streammoe.estimators.checks import finite_array
-from streammoe.estimators.frames import frame_like, table_of
+from streammoe.estimators.checks import finite_array, names_in
+from streammoe.estimators.frames import check_frame, frame_like, table_of
 from streammoe.estimators.noise import family_of, noise_rules
 from streammoe.estimators.outputs import names_array
+from streammoe.estimators.parameters import experts_in
 from streammoe.estimators.tables import table_of_array
 from streammoe.experts import Family
-from streammoe.features import names_of, number, quoted
+from streammoe.features import a_kind, check_name, names_of, number, quoted
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 
@@ -203,7 +204,15 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         return list(self._targets)
 
     def set_targets(self, names: Sequence[Any]) -> None:
-        """Fix the outputs of a model that has none yet, in this order."""
+        """Fix the outputs of a model that has none yet, in this order.
+
+        Raises:
+            ConfigError: it has outputs, or a name stands twice.
+            InvalidEvent: a name is neither text nor a whole number.
+        """
+        names = names_in(names, "set_targets")
+        for name in names:
+            check_name(name, "output name", "y")
         if self._targets:
             raise ConfigError(f"set_targets: the model has outputs already: {self._targets!r}")
         if not names or len(set(names)) != len(names):
@@ -311,6 +320,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         Raises:
             InvalidEvent: a row that would poison the model, whose index is in ``row``; or another set of outputs.
         """
+        check_frame(y, "y")
         names = self._output_names(y.columns)
         with self._outputs(names):
             self._learn_table(table_of(self, X), y[names].to_numpy(), None if w is None else np.asarray(w))
@@ -322,7 +332,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     def _target_row(self, y: Mapping[Any, float]) -> FloatArray:
         given: Any = y
         if not isinstance(given, Mapping):
-            msg = f"target: got {quoted(given)}; it must be a mapping of outputs to numbers"
+            msg = f"target: got {quoted(given)}, {a_kind(given)}; it must be a mapping of outputs to numbers"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
         return np.array([[number(y[name], name) for name in self._output_names(y)]])
 
@@ -347,7 +357,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     # -- Keeping it, and going on from given statistics ------------------------------------------------------------
 
     def _output_arrays(self) -> dict[str, AnyArray]:
-        return {"encoder.targets": names_array(self._targets, "names of outputs")}
+        return {"encoder.targets": names_array(self._targets)}
 
     def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
         self._targets = names_of(arrays, "encoder.targets", (str, int, float, bool))
@@ -377,9 +387,10 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         Raises:
             ConfigError: an entry is missing or has a shape that does not fit the others.
         """
-        covariance = "full" if np.ndim(parameters["variances"]) == 3 else "diagonal"
-        model = cls(**{"n_experts": len(parameters["experts"]), "covariance": covariance, **arguments})
-        n_outputs = np.shape(parameters["experts"])[1]
+        experts = experts_in(parameters)
+        covariance = "full" if np.ndim(parameters.get("variances", 0.0)) == 3 else "diagonal"
+        model = cls(**{"n_experts": len(experts), "covariance": covariance, **arguments})
+        n_outputs = experts.shape[1]
         model.set_targets([f"y{q}" for q in range(n_outputs)] if target_names is None else target_names)
         model._continue_from(parameters, feature_names, average, n_average)
         return model

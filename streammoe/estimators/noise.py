@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from streammoe.estimators.arguments import is_amount
+from streammoe.estimators.arguments import is_amount, is_one_of
 from streammoe.experts import Family, families
 from streammoe.experts.student_t import LEAST_DEGREES, MOST_DEGREES, StudentT
 
@@ -27,19 +27,24 @@ def noise_rules(expert: Any, covariance: Any, degrees_of_freedom: Any, *, severa
     """Rules for the arguments, as `Arguments` wants them; `several`: whether there may be more outputs than one."""
     may_be = [name for name in EXPERTS if not several or families()[name].most_outputs is None]
     known = ", ".join(map(repr, may_be))
-    hint = f"{expert!r} knows one output only; make a model for each output, or " if expert in EXPERTS else ""
+    is_known = is_one_of(expert, may_be)
+    is_full = is_one_of(covariance, ("full",))
+    hint = f"{expert!r} knows one output only; make a model for each output, or " if is_one_of(expert, EXPERTS) else ""
     sound = is_amount(degrees_of_freedom) and LEAST_DEGREES < degrees_of_freedom <= MOST_DEGREES
     least = f"above {LEAST_DEGREES:g}, or predictions have no variance, and at most {MOST_DEGREES:g}"
     return [
-        (expert in may_be, f"expert: got {expert!r}; {hint}choose one of {known}"),
+        (is_known, f"expert: got {expert!r}; {hint}choose one of {known}"),
         (sound, f"degrees_of_freedom: got {degrees_of_freedom!r}; it must be {least}"),
         (
-            not several or covariance in COVARIANCES,
+            not several or is_one_of(covariance, COVARIANCES),
             f"covariance: got {covariance!r}; choose one of {', '.join(map(repr, COVARIANCES))}",
         ),
         (
-            not (several and covariance == "full" and expert in may_be and expert != "gaussian"),
+            not (several and is_full and is_known and expert != "gaussian"),
             f"covariance: got 'full' with expert = {expert!r}; only 'gaussian' experts learn how errors go together",
         ),
-        (several or covariance == "diagonal", f"covariance: got {covariance!r}; one output knows only 'diagonal'"),
+        (
+            several or is_one_of(covariance, ("diagonal",)),
+            f"covariance: got {covariance!r}; one output knows only 'diagonal'",
+        ),
     ]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from streammoe.errors import CheckpointError, InvalidEvent
+from streammoe.errors import InvalidEvent
 from streammoe.estimators.arguments import Arguments
 from streammoe.experts import Family
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -30,6 +30,11 @@ class Outputs(Arguments):
     @abstractmethod
     def _n_outputs(self) -> int:
         """Q, or the number of classes met."""
+
+    @property
+    def _most_outputs(self) -> int:
+        """How many there may be in the end."""
+        return self._n_outputs
 
     @property
     def output_names(self) -> list[Any]:
@@ -63,13 +68,6 @@ class Outputs(Arguments):
         """The inverse of `_output_arrays`."""
 
 
-def names_array(names: Sequence[Any], what: str) -> AnyArray:
-    """Names as JSON in an array of bytes.
-
-    Raises:
-        CheckpointError: one of them is no plain value.
-    """
-    if not all(isinstance(name, str | int | float | bool) for name in names):
-        msg = f"{what} must be strings or numbers to be saved, got {names!r}; rename them"
-        raise CheckpointError(msg)
+def names_array(names: Sequence[Any]) -> AnyArray:
+    """Names of outputs, or labels, which were checked when they came, as JSON in an array of bytes."""
     return np.frombuffer(json.dumps(list(names)).encode(), dtype=np.uint8)

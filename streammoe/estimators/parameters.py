@@ -9,9 +9,12 @@ import numpy as np
 
 from streammoe.engine.state import state_at
 from streammoe.errors import ConfigError
+from streammoe.estimators.arguments import is_whole
+from streammoe.estimators.checks import names_in
 from streammoe.estimators.core import Core
 from streammoe.features import Scaler
 from streammoe.kernels.groups import n_waiting
+from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
 
@@ -72,8 +75,8 @@ class Parameters(Core):
     ) -> None:
         """Go on from these statistics; the model knows its outputs already."""
         encoder, family, Q = self._encoder, self._family, self._n_outputs
-        encoder.set_features(feature_names)
-        K = len(parameters["experts"]) if self.is_choosing else self.most_experts
+        encoder.set_features(names_in(feature_names, "feature_names"))
+        K = len(experts_in(parameters)) if self.is_choosing else self.most_experts
         N, p_w, p_v = family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
         wide_w, wide_v = encoder.gate_width, encoder.expert_width
         n_variances = family.n_variances(Q)
@@ -93,6 +96,8 @@ class Parameters(Core):
         diagonal = arrays["variances"] if variances.ndim == 2 else np.einsum("kqq->kq", arrays["variances"])
         if not (diagonal > 0.0).all() or not (arrays["masses"] > 0.0).all():
             raise ConfigError("parameters: 'variances' and 'masses' must be above 0")
+        if not is_whole(parameters.get("n"), 0):
+            raise ConfigError(f"parameters: 'n' is {shown(parameters.get('n'))}; it must be a whole number ≥ 0")
         n = int(parameters["n"])
         prior = family.unit_prior(self.prior_strength, wide_w, wide_v, Q)
         if "prior" in parameters:
@@ -123,12 +128,38 @@ class Parameters(Core):
         self._start(state)
 
 
+def experts_in(parameters: object) -> FloatArray:
+    """The coefficients of the experts, (K, N, p_v), whose shape says how large a model is.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if not isinstance(parameters, Mapping):
+        msg = f"parameters: got {shown(parameters)}; it must be a mapping such as the method `parameters` returns"
+        raise ConfigError(msg)
+    if "experts" not in parameters:
+        raise ConfigError("parameters: 'experts' is missing; it must have the shape (experts, outputs, features)")
+    experts = _numbers(parameters["experts"], "experts")
+    if experts.ndim != 3:
+        msg = f"parameters: 'experts' has shape {experts.shape}; it must be (experts, outputs, features)"
+        raise ConfigError(msg)
+    return experts
+
+
+def _numbers(values: Any, name: str) -> FloatArray:
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        msg = f"parameters: {name!r} is {shown(values)}; it must be an array of numbers"
+        raise ConfigError(msg) from None
+
+
 def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...], padded: tuple[int, ...]) -> FloatArray:
     """An entry of the right shape, padded with zeros."""
     if name not in values:
         msg = f"parameters: {name!r} is missing; it must have shape {shape}"
         raise ConfigError(msg)
-    array = np.array(values[name], dtype=np.float64)
+    array = _numbers(values[name], name)
     if array.shape != shape:
         msg = f"parameters: {name!r} has shape {array.shape}; with these feature names it must have {shape}"
         raise ConfigError(msg)

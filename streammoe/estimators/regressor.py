@@ -14,6 +14,7 @@ from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.estimators.noise import family_of, noise_rules
+from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family
 from streammoe.features import number
 from streammoe.schedules import Schedule
@@ -279,6 +280,6 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Raises:
             ConfigError: an entry is missing or has a shape that does not fit the others.
         """
-        model = cls(**{"n_experts": len(parameters["experts"]), **arguments})
+        model = cls(**{"n_experts": len(experts_in(parameters)), **arguments})
         model._continue_from(parameters, feature_names, average, n_average)
         return model

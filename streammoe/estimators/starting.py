@@ -9,6 +9,8 @@ import numpy as np
 
 from streammoe.engine import choice, em, mm, warmup
 from streammoe.engine.choice import Entrant
+from streammoe.engine.cost import Shape
+from streammoe.engine.interruption import interruptible
 from streammoe.engine.racing import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
@@ -19,6 +21,10 @@ from streammoe.kernels.robust import winsorised
 from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
+SCALER_COST = 100
+"""Multiply-adds that a value takes, roughly, where scales are fitted: they ask for quantiles."""
+DESIGN_COST = 10
+"""The same of a feature."""
 
 
 class Starting(Core):
@@ -31,7 +37,7 @@ class Starting(Core):
             return self.warmup
         encoder = self._encoder
         n_rows = self._family.n_rows(self._n_outputs)
-        shape = warmup.Shape(self.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
+        shape = Shape(self.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
         return warmup.default_size(self._family, shape)
 
     def _next_fit(self, warm_up: WarmUp) -> int:
@@ -149,12 +155,13 @@ class Starting(Core):
 
     def _fit_scaler(self, encoder: Encoder, X: FloatArray, Y: FloatArray) -> None:
         # Class indexes are not for scaling.
-        encoder.fit_scaler(X, Y if self._family.is_metric else np.zeros_like(Y), standardize=self.standardize)
+        targets = Y if self._family.is_metric else np.zeros_like(Y)
+        interruptible(SCALER_COST * (X.size + Y.size), encoder.fit_scaler, X, targets, standardize=self.standardize)
 
     def _buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
         """Raw rows as batch fits take them, in coordinates of the encoder's."""
         scaler = encoder.scaler
-        W, R = encoder.design(X)
+        W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
         targets = (Y - scaler.target_center) / scaler.target_scale
         return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.checks import finite_array, rectangle
+from streammoe.estimators.checks import finite_array, names_in, rectangle
+from streammoe.features import check_name
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 Texts: TypeAlias = Mapping[Any, Sequence[str | None]]
@@ -76,7 +77,9 @@ def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Seq
         msg = f"X: got {np.ndim(X)} dimension(s); it must be (n, P), one row for each event"
         raise InvalidEvent(msg, reason="wrong_shape")
     width = np.shape(X)[1]
-    names = _default_names(width, fields) if feature_names is None else list(feature_names)
+    names = _default_names(width, fields) if feature_names is None else names_in(feature_names, "feature_names")
+    for name in names:
+        check_name(name, place="feature_names")
     if len(names) != width or len(set(names)) != width:
         msg = f"feature_names: got {len(set(names))} different names for {width} columns; give each column one"
         raise InvalidEvent(msg, reason="wrong_shape")

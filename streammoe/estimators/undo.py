@@ -64,6 +64,8 @@ class Undo:
         """Methods and their arguments that lead from the copy to the model as it is."""
         self._rows = 0
         """Learned by them."""
+        self._has_expired = False
+        """Whether the way back is not to be kept beyond the call that is under way."""
         self._spare: Snapshot | None = None
         """A copy that is no longer wanted: arrays of a large model are slow to come by."""
 
@@ -86,7 +88,10 @@ class Undo:
         Raises:
             UnsoundError: it would leave numbers that are not finite; the model is as it was before.
             InvalidEvent: the method has refused to begin; the same.
+
+        The same holds for anything else that is raised, such as Ctrl-C.
         """
+        self._has_expired = False
         if self._copied is None or self._rows + rows > EVERY:
             self.forget()
             self._copied = model.copied(self._spare)
@@ -96,20 +101,21 @@ class Undo:
             kept = [_own(argument) for argument in arguments] if shared else arguments
         try:
             result = getattr(model, method)(*arguments)
+            if kept is None or self._has_expired:
+                self.forget()
+            else:
+                self._since.append((method, kept))
+                self._rows += rows
         except InvalidEvent:
             raise
-        except UnsoundError:
+        except BaseException:
             self._go_back(model)
             raise
-        except BaseException:
-            self.forget()  # such as Ctrl-C: nobody knows how far it came
-            raise
-        if kept is None:
-            self.forget()
-        else:
-            self._since.append((method, kept))
-            self._rows += rows
         return result
+
+    def expire(self) -> None:
+        """What is learned right now took so long that it is not to be learned again, were a later event taken back."""
+        self._has_expired = True
 
     def forget(self) -> None:
         """The model was changed by other means, so that nothing before it counts."""
@@ -120,8 +126,10 @@ class Undo:
 
     def _go_back(self, model: Guarded) -> None:
         copied, since = self._copied, self._since
-        assert copied is not None  # noqa: S101 - for the type checker; `learn` has made one
-        self._copied, self._since, self._rows = None, [], 0
+        # The model takes the copy's arrays, so they are spare no more.
+        self._copied, self._since, self._rows, self._spare = None, [], 0, None
+        if copied is None:  # interrupted once everything was learned
+            return
         model.go_back(copied)
         for method, arguments in since:
             getattr(model, method)(*arguments)

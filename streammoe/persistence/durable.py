@@ -6,7 +6,21 @@ import os
 import uuid
 from pathlib import Path
 
+from streammoe.errors import ConfigError
+from streammoe.text import shown
+
 TEMPORARY_SUFFIX = ".tmp"
+
+
+def path_of(place: object) -> Path:
+    """A path as users give it.
+
+    Raises:
+        ConfigError: it is no path.
+    """
+    if not isinstance(place, str | os.PathLike) or not isinstance(os.fspath(place), str):
+        raise ConfigError(f"path: got {shown(place)}; it must be text or a pathlib.Path")
+    return Path(place)
 
 
 def replace(path: Path, *data: bytes | memoryview) -> None:

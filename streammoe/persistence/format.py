@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.checked import UNREAD, is_shallow
+from streammoe.checked import UNREAD, is_shallow, unread
 from streammoe.errors import CheckpointError
 from streammoe.text import shown
 from streammoe.types import AnyArray
@@ -102,7 +102,7 @@ def decode(data: bytes, origin: str) -> Checkpoint:
         if not is_shallow(header):
             raise ValueError("its metadata is nested too deeply")
     except UNREAD as error:
-        raise CheckpointError(f"{origin}: not a checkpoint, or cut off or damaged ({shown(error)})") from error
+        raise CheckpointError(f"{origin}: not a checkpoint, or cut off or damaged ({unread(error)})") from error
     if not sound:
         raise CheckpointError(f"{origin}: damaged, its content does not match its digest")
     if number != FORMAT:

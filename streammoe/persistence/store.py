@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from streammoe.errors import CheckpointError, RetriableCheckpointError
-from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, replace, sync_folder
+from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, path_of, replace, sync_folder
 from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, pieces
 from streammoe.persistence.lock import FolderLock
 from streammoe.types import AnyArray
@@ -213,7 +213,7 @@ def read_checkpoint(place: str | os.PathLike[str]) -> Checkpoint:
     Raises:
         CheckpointError: there is none, it is damaged, or it needs a newer version.
     """
-    path = Path(place)
+    path = path_of(place)
     if path.is_dir():
         found = CheckpointStore(path).latest()
         if found is None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 
 from streammoe.persistence.append_log import AppendLog
-from streammoe.ports import DeadLetter
+from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter
 
 
 class DeadLetterFile:
@@ -56,7 +56,14 @@ class DeadLetterFile:
 
 
 _REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detail": str}
-_OPTIONAL: dict[str, type] = {"format": str, "columns": list, "run": str, "events": int}
+_OPTIONAL: dict[str, type] = {
+    "format": str,
+    "columns": list,
+    "run": str,
+    "events": int,
+    "delimiter": str,
+    "decimal": str,
+}
 
 
 def read_letter(line: bytes) -> DeadLetter | None:
@@ -76,4 +83,6 @@ def read_letter(line: bytes) -> DeadLetter | None:
         values["columns"] = tuple(values["columns"])
         if not all(isinstance(column, str) for column in values["columns"]):
             return None
+    if values.get("delimiter", ";") not in DELIMITERS or values.get("decimal", ",") not in DECIMALS:
+        return None
     return DeadLetter(record=record, **values)

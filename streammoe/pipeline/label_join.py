@@ -6,6 +6,7 @@ batches may be cut anywhere, and a restart goes on from what a checkpoint holds 
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections import OrderedDict
@@ -128,6 +129,15 @@ class LabelJoin:
             self._pass_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
             return batch
         return self._joined(batch)
+
+    def copy(self) -> LabelJoin:
+        """One that a later `join` of this one does not change; only one of the two may go on."""
+        other = copy.copy(self)
+        waiting = self._waiting.copy()
+        if self._now == _UNKNOWN:  # the first time that comes is the time of all that wait
+            waiting = OrderedDict((key, replace(each)) for key, each in waiting.items())
+        vars(other).update(_waiting=waiting)
+        return other
 
     def settle(self, processed: Processed) -> Processed:
         """Count events instead of records, once the pipeline is through with the latest batch.

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
-from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, to_row
+from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import some_of
-from streammoe.pipeline.predictions import mixture_intervals
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
+from streammoe.quantiles import mixture_intervals
 from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
@@ -93,23 +94,42 @@ class Pipeline:
 
         Raises:
             ConfigError: the records hold none of the columns of a model that was fitted elsewhere.
+            FitCancelled: a stop was requested during a fit; all is as it was before the batch.
+            SourceError: a header lacks the target, or has too many columns.
         """
         if batch.too_long:
             return _refused_whole(batch)
         ledger = _Ledger(batch)
         if not len(batch):
+            if batch.columns is not None:
+                require_targets(batch.origin, batch.columns, self._wanted(()))
             return ledger.closed()
         if self._is_given:
             self._compare_columns(batch)
+        # Fits belong to warm-ups.
+        before = self.model.copied() if self.model.is_warming_up else None
+        try:
+            learned = self._learn_all(batch, ledger)
+        except FitCancelled:
+            if before is not None:
+                self.model.go_back(before)
+            raise
+        for each in learned:
+            self._report(ledger, *each)
+        return ledger.closed()
+
+    def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_Learned]:
+        """Learn a batch of records; nothing but the model and the ledger changes."""
+        learned: list[_Learned] = []
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
         ignored = self.schema.others if self._takes_columns() else None
         while True:
             decoded = decoder(batch.format).decode(rest, self._wanted(self.model.fields), ignored)
-            self._learn(rest, decoded, ledger)
+            learned += self._learn(rest, decoded, ledger)
             if decoded.first_new is None:
                 break
             at, values = decoded.first_new
-            self._learn_wider(rest, at, values, ledger)
+            learned.append(self._learn_wider(rest, at, values, ledger))
             rest = rest.tail(at + 1)
             if not self._takes_columns():
                 LOGGER.warning(
@@ -120,15 +140,15 @@ class Pipeline:
                 ignored = None
         if ignored is None:
             self._notice_unknown(batch)
-        return ledger.closed()
+        return learned
 
-    def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> None:
+    def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> list[_Learned]:
         """Learn what was decoded of a batch that ends where the ledger's batch does."""
         first = len(ledger.batch) - len(batch)
         for i, reason, detail in decoded.rejected:
             ledger.refuse(first + i, "decode", reason, detail)
         if not len(decoded.rows):
-            return
+            return []
         fields = self.model.fields
         before = self._before()
         outcome = self.model.learn_rows(
@@ -138,9 +158,9 @@ class Pipeline:
             texts={fields[j]: texts for j, texts in decoded.texts.items()},
             traced=self.predictions is not None,
         )
-        self._report(ledger, first + decoded.rows, outcome, before, decoded.labels)
+        return [_Learned(first + decoded.rows, outcome, before, decoded.labels)]
 
-    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> None:
+    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _Learned:
         """Learn the i-th record, which holds values under new names."""
         names = sorted(values)[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
@@ -159,7 +179,7 @@ class Pipeline:
             LOGGER.info("%s: %s joined the columns", batch.origin, ", ".join(map(repr, names)))
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
-        self._report(ledger, np.array([at]), outcome, before, labels)
+        return _Learned(np.array([at]), outcome, before, labels)
 
     def _report(
         self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _Before, labels: Sequence[str | None] | None
@@ -367,6 +387,15 @@ class _Before(NamedTuple):
     """Classes that it had met, if it is a classifier."""
 
 
+class _Learned(NamedTuple):
+    """Records that the model has learned, or refused; see `Pipeline._report`."""
+
+    rows: Any
+    outcome: Outcome
+    before: _Before
+    labels: Sequence[str | None] | None
+
+
 class _Ledger:
     """What becomes of each record of a batch."""
 
@@ -387,7 +416,18 @@ class _Ledger:
         written = "jsonl" if batch.table is not None else batch.format  # see `Batch.record`
         columns = None if batch.table is not None else batch.columns
         whole = None if batch.too_long else written
-        self._letters[i] = DeadLetter(batch.place(i), stage, reason, detail, batch.record(i), whole, columns)
+        usual = whole != "csv"
+        self._letters[i] = DeadLetter(
+            batch.place(i),
+            stage,
+            reason,
+            detail,
+            batch.record(i),
+            whole,
+            columns,
+            delimiter=None if usual or batch.delimiter == "," else batch.delimiter,
+            decimal=None if usual or batch.decimal == "." else batch.decimal,
+        )
 
     def closed(self) -> Processed:
         """The sums, and the letters in the order of the records, wherever the stream was cut."""

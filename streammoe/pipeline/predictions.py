@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import glob
-import math
+import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,17 +17,63 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from streammoe.errors import ConfigError, RetriableCheckpointError
-from streammoe.noise import NORMAL, Noise
+from streammoe.checked import is_count, require, restoring
+from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
 from streammoe.persistence import durable
-from streammoe.persistence.append_log import AppendLog, failing_loudly
-from streammoe.ports import Predictions, PredictionSink
+from streammoe.persistence.append_log import AppendLog, failing_loudly, of_another_kind
+from streammoe.ports import Position, Predictions, PredictionSink
 from streammoe.rows import json_rows
+from streammoe.text import shown
 from streammoe.types import FloatArray
 
+LOGGER = logging.getLogger("streammoe.predictions")
 SETTING = "predictions.path"
 MOST_ROWS = 250_000
 """Rows of a Parquet part; more are not held in memory, however far checkpoints are apart."""
+
+_KIND = "parts"
+_SERIES, _NUMBER = b"streammoe.series", b"streammoe.part"
+
+
+class Restart(NamedTuple):
+    """What a start has to do with predictions that there are already."""
+
+    cut: Callable[[], None] | None = None
+    """Takes away what came after the checkpoint, once nothing else can fail."""
+    save_first: bool = False
+    """Whether a checkpoint must say how far they go before more are made."""
+
+
+def restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Restart:
+    """Find out what to do with predictions where a daemon goes on from a checkpoint, or begins.
+
+    Args:
+        sink: of the predictions.
+        metadata: of the checkpoint, if there is one.
+
+    Raises:
+        CheckpointError: predictions are not what they were when the checkpoint was written.
+    """
+    if sink.position() is None:
+        return Restart()
+    if metadata is None:
+        return Restart(save_first=True)
+    known = metadata.get("predictions")
+    if known is None:
+        LOGGER.info("the checkpoint does not say how far predictions go; those that came after it are made again")
+        return Restart(save_first=True)
+    if "stdin" in _kinds(metadata["positions"]):
+        LOGGER.warning("predictions that came after the checkpoint stay: stdin cannot be read again to make them again")
+        return Restart()
+    return Restart(sink.restore(known))
+
+
+def _kinds(positions: Sequence[Position | None]) -> Iterator[object]:
+    """Yield the kinds of these positions, and of those that are joined in them."""
+    for position in positions:
+        if isinstance(position, dict):
+            yield position.get("kind")
+            yield from _kinds(position.get("positions", []))
 
 
 def prediction_sink(path: str | os.PathLike[str], format: str) -> PredictionSink:
@@ -45,8 +92,8 @@ def prediction_sink(path: str | os.PathLike[str], format: str) -> PredictionSink
 class JsonlPredictions(PredictionSink):
     """Appends one JSON object a row, see `json_rows`; numbers that are not finite and what is not known are null.
 
-    Durable after `flush`. A line that a killed process has torn is ended
-    at the next start, and stays as a line that is no JSON.
+    Durable after `flush`. Without a checkpoint to go back to, a line that a killed process has torn is ended at the
+    next start, and stays as a line that is no JSON.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -66,6 +113,12 @@ class JsonlPredictions(PredictionSink):
     def begin_flush(self) -> Callable[[], None]:
         return self._lines.begin_flush()
 
+    def position(self) -> Position | None:
+        return self._lines.position()
+
+    def restore(self, position: Position) -> Callable[[], None]:
+        return self._lines.restore(position)
+
     def close(self) -> None:
         self._lines.close()
 
@@ -79,6 +132,9 @@ class ParquetPredictions(PredictionSink):
     Each part has one schema, that of its first rows; rows that do not fit begin a new one. A part never replaces
     another one: one that begins with the same version, after a restart or amid events that are not learned, has
     ``_1``, ``_2``, … behind its number.
+
+    The metadata of a part say which series it belongs to, and as what number: by that a restart knows those that came
+    after its checkpoint, and no other file is ever removed. A new series begins where there is no checkpoint.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -90,6 +146,11 @@ class ParquetPredictions(PredictionSink):
         self._refused = False
         """Whether the latest attempt to write failed."""
         self._writing = threading.Lock()
+        self._series = uuid.uuid4().hex
+        self._parts = 0
+        """Of the series, so far."""
+        self._newest = 0
+        """Model version of the first row of its newest part."""
         try:
             durable.make_folder(self.path.parent)
             # What a killed process has left half-written.
@@ -110,7 +171,9 @@ class ParquetPredictions(PredictionSink):
         if self._open is not None and self._open.batches[0].schema != batch.schema:
             self._end_part()
         if self._open is None:
-            self._open = _Part(int(rows.versions[0]), [])
+            self._newest = int(rows.versions[0])
+            self._open = _Part(self._newest, self._parts, [])
+            self._parts += 1
         self._open.batches.append(batch)
         if self._open.rows >= MOST_ROWS:
             self._end_part()
@@ -127,6 +190,45 @@ class ParquetPredictions(PredictionSink):
             self._whole.append(self._open)
             self._open = None
         return self._put_on_disk
+
+    def position(self) -> Position | None:
+        return {"kind": _KIND, "series": self._series, "parts": self._parts, "newest": self._newest}
+
+    def restore(self, position: Position) -> Callable[[], None]:
+        place = f"{SETTING} {self.path}"
+        if position.get("kind") != _KIND:
+            return of_another_kind(place)
+        with restoring(place):
+            series, parts, newest = position["series"], position["parts"], position["newest"]
+            require(
+                isinstance(series, str) and is_count(parts) and is_count(newest),
+                f"predictions is {shown(position)}, and must count the parts of a series",
+            )
+        self._series, self._parts, self._newest = series, parts, newest
+        return self._remove_later
+
+    def _remove_later(self) -> None:
+        """Remove the parts of this series that have numbers beyond those counted."""
+        rows = 0
+        with failing_loudly(SETTING, self.path, CheckpointError):
+            for path in self.path.parent.glob(f"{glob.escape(self.path.stem)}-*{glob.escape(self._extension)}"):
+                version = path.stem.removeprefix(f"{self.path.stem}-").partition("_")[0]
+                # Versions only rise between checkpoints, so that few parts have to be looked at.
+                if not (version.isdecimal() and version.isascii() and int(version) >= self._newest):
+                    continue
+                try:
+                    metadata = parquet.read_metadata(path)
+                except (pa.ArrowException, OSError):
+                    continue  # none of ours: those are whole
+                held = metadata.metadata or {}
+                if held.get(_SERIES) == self._series.encode() and int(held.get(_NUMBER, b"0")) >= self._parts:
+                    rows += metadata.num_rows
+                    path.unlink()
+            durable.sync_folder(self.path.parent)
+        if rows:
+            LOGGER.info(
+                "%s %s: removed the parts after the checkpoint; %d rows are made again", SETTING, self.path, rows
+            )
 
     def close(self) -> None:
         self._open = None
@@ -145,7 +247,7 @@ class ParquetPredictions(PredictionSink):
             self._refused = bool(self._whole)
             while self._whole:
                 sink = pa.BufferOutputStream()
-                parquet.write_table(pa.Table.from_batches(self._whole[0].batches), sink)
+                parquet.write_table(self._whole[0].table(self._series), sink)
                 durable.make_folder(self.path.parent)
                 durable.replace(self._path_of(self._whole[0]), memoryview(sink.getvalue()))
                 del self._whole[0]
@@ -170,70 +272,18 @@ class _Part(NamedTuple):
 
     first: int
     """Model version of the first row."""
+    number: int
+    """In its series, from 0."""
     batches: list[Any]
+
+    def table(self, series: str) -> Any:
+        """Return all of it, with what says where it belongs."""
+        own = {_SERIES: series.encode(), _NUMBER: str(self.number).encode()}
+        return pa.Table.from_batches(self.batches).replace_schema_metadata(own)
 
     @property
     def rows(self) -> int:
         return sum(map(len, self.batches))
-
-
-def mixture_intervals(
-    shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, noise: Noise = NORMAL
-) -> FloatArray:
-    """Central predictive intervals of mixtures, output by output.
-
-    The ends are the quantiles (1 ∓ level) / 2 of Σ_k g_k N(μ_kq, σ²_kq), or of another noise, found by Newton's method
-    on its distribution function, inside a bracket that starts with the same quantiles of the single components and is
-    halved wherever a Newton step leaves it or gains too little.
-
-    Args:
-        shares: (n, K) of the components, from 0 to 1.
-        means: (n, K, Q).
-        variances: (n, K, Q), above 0; of another noise the squared scales.
-        level: probability of the interval, from 0 (the median, twice) to below 1.
-
-        noise: of each component, at scale 1.
-
-    Returns:
-        (n, Q, 2) lower and upper ends, to about 1e-9 of the smallest deviation; NaN where an argument is.
-
-    >>> mixture_intervals(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)), 0.9).round(4).tolist()
-    [[[-1.6449, 1.6449]]]
-    """
-    n, K, Q = means.shape
-    # One problem for each event, output and end.
-    weights = np.repeat(shares, 2 * Q, axis=0)
-    centers = np.repeat(means.transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
-    widths = np.repeat(np.sqrt(variances).transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
-    tails = np.tile([(1.0 - level) / 2.0, (1.0 + level) / 2.0], n * Q)
-    ends = centers + noise.quantile(tails)[:, None] * widths
-    low = np.where(weights > 0.0, ends, math.inf).min(axis=1, initial=math.inf)
-    high = np.where(weights > 0.0, ends, -math.inf).max(axis=1, initial=-math.inf)
-    tolerances = 1e-9 * widths.min(axis=1, initial=math.inf) + 4e-16 * np.maximum(np.abs(low), np.abs(high))
-    found = np.clip((weights * ends).sum(axis=1), low, high)
-    moved = high - low
-    active = np.flatnonzero(moved > tolerances)
-    for _ in range(_MOST_ROUNDS):
-        if not active.size:
-            break
-        x, weight, width = found[active], weights[active], widths[active]
-        z = (x[:, None] - centers[active]) / width
-        excess = (weight * noise.cdf(z)).sum(axis=1) - tails[active]
-        density = (weight / width * noise.pdf(z)).sum(axis=1)
-        below = excess < 0.0
-        low[active] = np.where(below, x, low[active])
-        high[active] = np.where(below, high[active], x)
-        good = np.abs(excess) < 0.5 * moved[active] * density
-        proposed = x - np.divide(excess, density, out=np.zeros_like(x), where=good)
-        good &= (low[active] <= proposed) & (proposed <= high[active])
-        found[active] = np.where(good, proposed, 0.5 * (low[active] + high[active]))
-        moved[active] = np.abs(found[active] - x)
-        active = active[moved[active] > tolerances[active]]
-    quantiles: FloatArray = found.reshape(n, Q, 2)
-    return quantiles
-
-
-_MOST_ROUNDS = 200  # bisection alone needs fewer
 
 
 def _record_batch(rows: Predictions) -> Any:

@@ -8,8 +8,7 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import families
 from streammoe.testing import FamilyContract
-from tests.oracle.algorithm3 import Algorithm3
-from tests.oracle.heavy_tails import ALGORITHMS
+from streammoe.testing.literal import ALGORITHMS
 
 GATE = np.array([[6.0, 0.0, 0.0], [-3.0, 5.0, 0.0], [-3.0, -5.0, 0.0]])
 EXPERTS = np.random.default_rng(0).normal(scale=2.0, size=(3, 5, 4))
@@ -55,8 +54,7 @@ class TestGaussian(Regression):
         return MoERegressor.from_parameters(parameters, feature_names=feature_names, expert=self.expert, **arguments)
 
 
-class TestGaussianOfSeveralOutputs(Regression):
-    family = families()["gaussian"]
+class SeveralOutputs(Regression):
     covariance = "diagonal"
     n_targets = 3
 
@@ -71,17 +69,12 @@ class TestGaussianOfSeveralOutputs(Regression):
         )
 
 
-class TestGaussianFull(TestGaussianOfSeveralOutputs):
+class TestGaussianFull(SeveralOutputs):
     family = families()["gaussian_full"]
     covariance = "full"
 
 
-class TestStudentT(TestGaussian):
-    family = families()["student_t"]
-    expert = "student_t"
-
-
-class TestStudentTOfSeveralOutputs(TestGaussianOfSeveralOutputs):
+class TestStudentT(SeveralOutputs):
     family = families()["student_t"]
     expert = "student_t"
 
@@ -94,9 +87,7 @@ class TestLaplace(TestGaussian):
 class TestCategorical(FamilyContract):
     family = families()["categorical"]
 
-    @pytest.fixture(autouse=True, params=[2, 4], ids=["2 classes", "4 classes"])
-    def classes(self, request):
-        self.labels = [f"c{m}" for m in range(request.param)]
+    labels = ("c0", "c1", "c2", "c3")
 
     def make_events(self, n, seed):
         M = len(self.labels)
@@ -124,10 +115,26 @@ class TestCategorical(FamilyContract):
             yield poisoned
 
     def make_oracle(self, parameters, bound, prior_strength, top_k=None):
-        return Algorithm3(parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
+        return ALGORITHMS["categorical"](parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
 
     def learn_oracle(self, oracle, events, gammas, weights):
         return oracle.learn_batch([(w, r, int(y[0])) for w, r, y in events], gammas, weights)
+
+
+@pytest.mark.exhaustive
+class TestGaussianOfSeveralOutputs(SeveralOutputs):
+    family = families()["gaussian"]
+
+
+@pytest.mark.exhaustive
+class TestStudentTOfOneOutput(TestGaussian):
+    family = families()["student_t"]
+    expert = "student_t"
+
+
+@pytest.mark.exhaustive
+class TestTwoClasses(TestCategorical):
+    labels = ("c0", "c1")
 
 
 def test_every_family_is_held_to_the_contract():
@@ -136,7 +143,7 @@ def test_every_family_is_held_to_the_contract():
 
 
 class SloppyRegressor(MoERegressor):
-    """Its results depend on how it is fed, on what it refused, and on nothing that an event weighs."""
+    """Its results depend on how it is fed, on what it rejected, and on nothing that an event weighs."""
 
     def learn_array(self, X, y, *, weights=None, feature_names=None):
         if self._state is not None:
@@ -237,8 +244,8 @@ for suite in (
         (Sloppy, "looking_changes_nothing"),
         (Sloppy, "events_of_weight_0_leave_no_trace"),
         (Sloppy, "weights_are_those_of_its_oracle"),
-        (Sloppy, "poison_is_refused_and_changes_nothing"),
-        (Sloppy, "an_expert_begun_anew_leaves_the_statistics_of_the_whole"),
+        (Sloppy, "poison_is_rejected_and_changes_nothing"),
+        (Sloppy, "a_reseeded_expert_leaves_the_statistics_of_the_whole"),
         (WithBlindFamily, "twins_are_seen_and_parted"),
         (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_after_a_warm_up"),
         (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_from_a_random_start"),

@@ -14,19 +14,8 @@ NUMBERS = (0, -1, 1, 2, 7, 2**31, 2**53 + 1, 2**63 - 1, 2**64, 10**400, -0.5, 0.
 TEXTS = ("", "x", "../../etc/passwd", "/dev/zero", "a\0b", "\n\x1b[2Jerror: forged", "ü" * 300, "\ud800")
 ODD = (None, [], {}, [[]], {"": {}}, "text", *NUMBERS, *TEXTS)
 ODD_JSON = (
-    b"",
-    b"{",
-    b"[NaN]",
-    b"[1e999]",
-    b"null",
-    b'"x"',
-    b"[" * 5000,
-    b"\xff\xfe",
-    b"[1, 1]",
-    b"[[0]]",
-    b'["' + b"a" * 5000 + b'"]',
-    b"[[0, null], [0, null]]",
-    b"[[1, null]]",
+    *b'{ [NaN] [1e999] null "x" [[[[ [1,1] [[0]] [0][0][0] [[0,null],[0,null]] [[1,null]]'.split(),
+    *(b"", b"[" * 5000, b"\xff\xfe", b'["' + b"a" * 5000 + b'"]'),
 )
 DTYPES = (np.float64, np.int64, np.uint8, np.bool_)
 POISON = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e308, -1e308, 5e-324)
@@ -86,11 +75,8 @@ class Enemy:
 
     def _other_json(self, data):
         pick = self.random
-        odd = (b"", b"{", b"[NaN]", b"[1e999]", b"null", b'"x"', b"[[[[", b"[" * 5000, b"\xff\xfe", b"[1, 1]", b"[[0]]")
         if pick.random() < 0.5:
-            return pick.choice(
-                (*odd, b'["' + b"a" * 5000 + b'"]', b"[[0, null], [0, null]]", b"[[1, null]]", b"[0]" * 3)
-            )
+            return pick.choice(ODD_JSON)
         at = pick.randrange(len(data))
         return data[:at] + bytes([pick.randrange(256)]) + data[at + pick.randrange(2) :]
 

@@ -3,61 +3,40 @@
 import json
 from pathlib import Path
 
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 
 DEFAULT = (Path(__file__).parents[2] / "config/default.toml").read_text(encoding="utf-8")
 EXAMPLES = tuple(path.read_text("utf-8") for path in sorted(Path(__file__).parents[2].glob("config/examples/*.toml")))
 SECTIONS = (
-    "source",
-    "schema",
-    "labels",
-    "model",
-    "model.schedule",
-    "checkpoint",
-    "metrics",
-    "predictions",
-    "dead_letters",
+    *("source", "schema", "labels", "model", "model.schedule"),
+    *("checkpoint", "metrics", "predictions", "dead_letters"),
 )
 NAMES = tuple(
     line.split("=")[0].strip(" #") for line in DEFAULT.splitlines() if "=" in line and not line.startswith("[")
 )
 VALUES = (
-    "true",
-    "-1",
-    "0",
-    "1",
-    "0.5",
-    "9" * 400,
-    "9" * 5000,
-    "9223372036854775808",
-    "1e999",
-    "-1e308",
-    "nan",
-    "-inf",
-    "0x" + "f" * 300,
-    "1979-05-27T07:32:00Z",
-    "07:32:00",
-    '""',
-    '"*"',
-    '"file"',
-    '"kafka"',
-    '"stdin"',
-    '"classifier"',
-    '"../../../etc/passwd"',
-    r'"a\u0000b"',
-    r'"\u001b[2J\nerror: forged"',
-    '"ü\U0001f600" ',
-    '"' + "x" * 10_000 + '"',
-    '"//user:secret@host"',
-    "[]",
-    "{}",
-    '["y", "y"]',
-    '["a", 1, [2, {b = 3}]]',
-    "[" * 200 + "]" * 200,
-    '{ kind = "constant", gamma = 2 }',
-    '{ kind = ["power"] }',
-    "{ a = { b = { c = {} } } }",
+    *("true", "-1", "0", "1", "0.5", "9" * 400, "9" * 5000, "9223372036854775808", "1e999", "-1e308", "nan", "-inf"),
+    *(
+        "0x" + "f" * 300,
+        "1979-05-27T07:32:00Z",
+        "07:32:00",
+        '""',
+        '"*"',
+        '"file"',
+        '"kafka"',
+        '"stdin"',
+        '"classifier"',
+    ),
+    *(
+        '"../../../etc/passwd"',
+        r'"a\u0000b"',
+        r'"\u001b[2J\nerror: forged"',
+        '"ü\U0001f600" ',
+        '"' + "x" * 10_000 + '"',
+    ),
+    *('"//user:secret@host"', "[]", "{}", '["y", "y"]', '["a", 1, [2, {b = 3}]]', "[" * 200 + "]" * 200),
+    *('{ kind = "constant", gamma = 2 }', '{ kind = ["power"] }', "{ a = { b = { c = {} } } }"),
 )
 ODD_FLAGS = ("", "=", "a", "a=b", ".=1", "source.=1", "source..a=1", "model.schedule.gamma.x=1", "\x1b=")
 
@@ -72,9 +51,7 @@ def config(pick):
     }
     flags = [f"{_name(pick)}={_value(pick)}" for _ in range(pick.choice((0, 0, 1, 3)))]
     if pick.random() < 0.1:
-        flags.append(
-            pick.choice(("", "=", "a", "a=b", ".=1", "source.=1", "source..a=1", "model.schedule.gamma.x=1", "\x1b="))
-        )
+        flags.append(pick.choice(ODD_FLAGS))
     return data, variables, flags
 
 

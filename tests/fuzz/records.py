@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 import sys
 import time
 from collections import Counter
@@ -10,11 +11,11 @@ from pathlib import Path
 from tests.fuzz.rounds import breaks, kept, planned, play, play_tables, shrunk, written
 
 
-def fuzz(seed, seconds, folder):
-    """Play rounds for so long; returns how many records were read, and what went wrong."""
+def fuzz(seed, folder, *, seconds=math.inf, rounds=math.inf):
+    """Play so many rounds, or for so long; returns how many records were read, and what went wrong."""
     started = told = time.monotonic()
     records, number, stopped, outcomes, reasons, failures = 0, 0, 0, Counter(), Counter(), []
-    while time.monotonic() - started < seconds:
+    while number < rounds and time.monotonic() - started < seconds:
         plan = planned(seed, number)
         lines = [] if plan.way == "tables" else written(plan, seed, number)
         try:
@@ -52,7 +53,7 @@ def main():
     arguments = parser.parse_args()
     print(f"--seed {arguments.seed}", flush=True)
     logging.disable(logging.WARNING)  # models and pipelines have much to say of such input
-    _, failures = fuzz(arguments.seed, arguments.seconds, arguments.keep)
+    _, failures = fuzz(arguments.seed, arguments.keep, seconds=arguments.seconds)
     print(f"{len(failures)} rounds failed")
     sys.exit(bool(failures))
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
-from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.commands.inspect import describe_checkpoint
+from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError, StreammoeError
 from streammoe.persistence import CheckpointStore, read_checkpoint
@@ -100,6 +102,7 @@ class Victim:
             schema = {{ target = "{target}", ignore = ["id"] }}
             checkpoint.dir = "{self.folder}/state"
             dead_letters.path = "{self.folder}/refused/letters.jsonl"
+            dead_letters.max_ratio = 1
             metrics.enabled = false
             {extra}
         """)

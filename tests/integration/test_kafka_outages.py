@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from streammoe.commands.produce.run import produce
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import SinkError, SourceError
-from streammoe.produce.run import produce
 from streammoe.testing.kafka.lab import wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic as kafka_topic

@@ -15,9 +15,8 @@ import pytest
 import trustme
 import yaml
 
-from streammoe.daemon.health import Health
 from streammoe.daemon.metrics import CATALOGUE, Metrics
-from streammoe.daemon.serving import MetricsServer
+from streammoe.daemon.server import Health, MetricsServer
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus

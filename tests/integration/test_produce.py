@@ -9,12 +9,12 @@ import uuid
 
 import pytest
 
+from streammoe.commands.produce.run import produce
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SinkError, SourceError
-from streammoe.produce.run import produce
 from streammoe.testing.kafka.lab import PATIENCE, wait_until
 
-COMMAND = [sys.executable, "-m", "streammoe.cli", "produce"]
+COMMAND = [sys.executable, "-m", "streammoe", "produce"]
 LIMIT = 1_048_588
 """Kafka's default for max.message.bytes."""
 

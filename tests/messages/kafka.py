@@ -7,9 +7,9 @@ from collections import Counter
 
 from kafka import errors
 
-from streammoe.assembly import load_settings
+from streammoe.commands.produce.messages import Messages
+from streammoe.configuration import load_settings
 from streammoe.ports import Partition
-from streammoe.produce.messages import Messages
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
 from streammoe_connectors.kafka.delivery import Delivery, Target

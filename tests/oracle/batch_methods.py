@@ -1,4 +1,4 @@
-"""One round of EM and of batch MM as the formulas say them, with dense matrices and SciPy's densities.
+"""The penalised likelihood and one round of EM as the formulas say them, with dense matrices and SciPy's densities.
 
 The prior counts as `strength` further events, a K-th of them at each expert; its curvature for softmax blocks is A ⊗ Λ.
 """
@@ -9,7 +9,8 @@ import numpy as np
 
 from streammoe.engine.methods import M_STEPS
 from streammoe.experts import Parameters
-from tests.unit.cases import HEAVY, bent, log_classes, log_gate, responsibilities, trust
+from streammoe.testing.literal import curvature_bound
+from tests.unit.cases import HEAVY, responsibilities, trust
 
 
 class Literal:
@@ -20,7 +21,8 @@ class Literal:
         _, self.R, self.Y, self.weights = em.buffer
         self.prior = em.prior
 
-    # --- the objective --------------------------------------------------------------------------------------------
+    def curvature(self, free):
+        return curvature_bound(self.bound, free)
 
     def log_prior(self, theta):
         prior, share = self.prior, self.prior.strength / len(theta.experts)
@@ -34,22 +36,20 @@ class Literal:
                     0.5 * share * (np.linalg.slogdet(covariance)[1] + np.trace(np.linalg.inv(covariance) @ scatter))
                 )
             else:
-                total -= 0.5 * share * curved(apart, bent(self.bound, len(apart)), prior.expert_gram)
-        return total - 0.5 * prior.strength * curved(theta.gate, bent(self.bound, len(theta.gate)), prior.gate_gram)
+                total -= 0.5 * share * curved(apart, self.curvature(len(apart)), prior.expert_gram)
+        return total - 0.5 * prior.strength * curved(theta.gate, self.curvature(len(theta.gate)), prior.gate_gram)
 
     def objective(self, theta):
         """Penalised log-likelihood of an event."""
         _, log_likelihoods = responsibilities(self.case, theta, self.R, self.Y)
         return (self.weights @ log_likelihoods + self.log_prior(theta)) / len(self.R)
 
-    # --- EM, [MD] Algorithm 1 -------------------------------------------------------------------------------------
-
     def em(self, theta):
-        """The next θ: both M-steps to their ends."""
+        """The next θ by [MD] Algorithm 1: both M-steps to their ends."""
         tau = self.weighted(theta)
         K = len(theta.experts)
         gate = regression(
-            tau, self.R, K - 1, theta.gate, bent(self.bound, K - 1), self.prior.strength, self.prior.gate_gram,
+            tau, self.R, K - 1, theta.gate, self.curvature(K - 1), self.prior.strength, self.prior.gate_gram,
             np.zeros_like(theta.gate),
         )  # fmt: skip
         if self.case.family.is_metric:
@@ -63,7 +63,7 @@ class Literal:
             targets[np.arange(len(self.R)), self.Y[:, 0].astype(int)] = tau[:, k]
             experts.append(
                 regression(
-                    targets, self.R, 0, theta.experts[k], bent(self.bound, self.case.n_rows), self.prior.strength / K,
+                    targets, self.R, 0, theta.experts[k], self.curvature(self.case.n_rows), self.prior.strength / K,
                     self.prior.expert_gram, self.prior.experts,
                 )
             )  # fmt: skip
@@ -88,55 +88,10 @@ class Literal:
             variances.append(covariance if theta.variances.ndim == 3 else np.diag(covariance))
         return np.stack(experts), np.stack(variances)
 
-    # --- batch MM, [MM] with averages over all rows ---------------------------------------------------------------
-
-    def mm(self, theta):
-        """The minimum of the majorizer that touches at θ."""
-        tau = self.weighted(theta)
-        K, prior = len(theta.experts), self.prior
-        log_g = log_gate(theta.gate, self.R)
-        push = (np.exp(log_g) * self.weights[:, None] - tau)[:, :-1]
-        gate = majorized(
-            theta.gate, push, self.R, self.weights * self.bends(log_g), bent(self.bound, K - 1), prior.strength,
-            prior.gate_gram, np.zeros_like(theta.gate),
-        )  # fmt: skip
-        if self.case.family.is_metric:
-            return Parameters(gate, *self.least_squares(theta, tau))
-        experts = []
-        for k in range(K):
-            log_e = log_classes(theta.experts[k], self.R)
-            push = np.exp(log_e)
-            push[np.arange(len(self.R)), self.Y[:, 0].astype(int)] -= 1.0
-            experts.append(
-                majorized(
-                    theta.experts[k], (push * tau[:, k, None])[:, 1:], self.R, tau[:, k] * self.bends(log_e),
-                    bent(self.bound, self.case.n_rows), prior.strength / K, prior.expert_gram, prior.experts,
-                )
-            )  # fmt: skip
-        return Parameters(gate, np.stack(experts), theta.variances)
-
-    def bends(self, log_probabilities):
-        """2 tanh(ξ/2)/ξ at the log-odds ξ of the largest probability, 1 where it is below a half."""
-        if self.bound != "adaptive":
-            return np.ones(len(log_probabilities))
-        largest = np.exp(log_probabilities.max(axis=1))
-        odds = np.log(np.maximum(largest, 0.5) / np.maximum(1.0 - largest, 1e-300))
-        found = np.ones(len(odds))
-        found[odds > 1e-8] = 2.0 * np.tanh(0.5 * odds[odds > 1e-8]) / odds[odds > 1e-8]
-        return found
-
 
 def curved(apart, A, gram):
     """Apartᵀ (A ⊗ Λ) apart."""
     return np.einsum("aj,ab,bj,j->", apart, A, apart, gram)
-
-
-def majorized(coefficients, push, X, weights, A, strength, gram, target):
-    """argmin over C of Σ push·C x + ½ Σ weight (C − C_n) A (C − C_n) x xᵀ + the prior, as one dense system."""
-    G = (X * weights[:, None]).T @ X
-    quadratic = np.kron(A, G + strength * np.diag(gram))
-    linear = push.T @ X - A @ coefficients @ G - strength * A @ target @ np.diag(gram)
-    return -np.linalg.solve(quadratic, linear.ravel()).reshape(coefficients.shape)
 
 
 def regression(targets, X, reference, coefficients, A, strength, gram, prior_target):

@@ -63,7 +63,7 @@ class Steps:
         return max(self.schedule(n), self.again(n - self.drifts[-1] + self.restart))
 
     def learned(self, n, loss):
-        """Whether steps begin anew after the n-th event."""
+        """Whether steps restart after the n-th event."""
         if not self.detector.takes(loss):
             return False
         self.detector = Detector()

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from streammoe.assembly import describe_checkpoint
+from streammoe.commands.inspect import describe_checkpoint
 
 BATCH = 4096
 TIMEOUT = 60
@@ -78,7 +78,7 @@ class Place:
         """)
         return config
 
-    def start(self, *arguments, program=("-m", "streammoe.cli"), **options):
+    def start(self, *arguments, program=("-m", "streammoe"), **options):
         return subprocess.Popen(
             [sys.executable, *program, *map(str, arguments)],
             cwd=self.folder,

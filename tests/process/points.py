@@ -140,7 +140,7 @@ def watch_checkpoints(hit):
 
 def watch_the_rest(hit):
     """Put the other points."""
-    from streammoe import assembly
+    from streammoe import assembly, configuration
     from streammoe.daemon.signals import StopFlag
     from streammoe.engine import warmup
     from streammoe.persistence import CheckpointStore, FolderLock
@@ -148,7 +148,7 @@ def watch_the_rest(hit):
     from streammoe_connectors.files.source import FileSource
 
     around(StopFlag, "_handle", after=lambda *_: hit.noticed.set())
-    around(assembly, "load_settings", before=lambda *_: hit("settings"))
+    around(configuration, "load_settings", before=lambda *_: hit("settings"))
     around(CheckpointStore, "prepare", before=lambda *_: hit("locked"))
     around(CheckpointStore, "latest", before=lambda *_: hit("loading"))
     around(assembly, "compile_kernels", before=lambda *_: hit("compiling"))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from streammoe.assembly import describe_checkpoint
+from streammoe.commands.inspect import describe_checkpoint
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 TIMEOUT = 120
-STREAMMOE = [sys.executable, "-m", "streammoe.cli"]
+STREAMMOE = [sys.executable, "-m", "streammoe"]
 CONFIG = """
 source = { kind = "file", path = "data.csv" }
 schema.target = "y"
@@ -24,8 +24,8 @@ metrics.enabled = false
 """
 KILLED_BEFORE = """
 import os, signal, sys
-from streammoe import cli
-from streammoe import replay
+from streammoe import commands as cli
+from streammoe.commands import dead_letters as replay
 {place} = lambda *arguments, **more: os.kill(os.getpid(), signal.SIGKILL)
 cli.main(sys.argv[1:])
 """

@@ -165,7 +165,7 @@ def test_a_signal_before_the_settings_are_read_ends_the_process_and_leaves_nothi
 KILLED_IN_THE_MIDDLE = """
 import os, signal, sys
 from pathlib import Path
-from streammoe import cli
+from streammoe import commands as cli
 
 sync = os.fsync
 

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from streammoe.assembly import load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.configuration import load_settings
 from tests.process.place import Place, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

@@ -17,7 +17,7 @@ ROUNDS = 3
 def test_killed_at_every_step_of_a_checkpoint_nothing_is_lost_or_doubled(tmp_path):
     file_kills.write_events(tmp_path / "events.csv")
     undisturbed = file_kills.outcome(file_kills.prepare(tmp_path, "undisturbed"))
-    assert len(undisturbed["rows"]) == undisturbed["learned"] > 0
+    assert undisturbed["rows"].count(b"\n") == undisturbed["learned"] > 0
     assert len(undisturbed["letters"]) == undisturbed["rejected"] > 0
     assert undisturbed["learned"] + undisturbed["rejected"] == file_kills.EVENTS
     rng = random.Random(1)

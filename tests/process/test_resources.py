@@ -223,7 +223,8 @@ def test_a_disk_that_is_full_for_a_while_ends_nothing(place, whole, tail, form):
     assert daemon.metric("streammoe_checkpoint_failures_total") >= 1
     status, text = daemon.ask("readyz")
     assert status == 503
-    assert re.match(r"nothing can be saved: predictions\.path rows/p.* cannot be written \(File too large\)", text)
+    # Predictions outgrow the limit first; on a slow machine the next attempt finds that letters have, too.
+    assert re.match(r"nothing can be saved: \w+\.path (rows/p|letters/).* cannot be written \(File too large\)", text)
     assert daemon.ask("healthz")[0] == 200
     daemon.limit(resource.RLIMIT_FSIZE, UNLIMITED)
     daemon.wait_for("saving works again")

@@ -31,7 +31,7 @@ any_array = arrays.arrays(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     named=st.dictionaries(st.text(max_size=8).filter(lambda name: name != "__metadata__"), any_array, max_size=4),
     metadata=st.dictionaries(st.text(max_size=8).filter(lambda key: key != "format"), json_values, max_size=4),
@@ -44,30 +44,18 @@ def test_what_is_written_is_read(named: dict[str, AnyArray], metadata: dict[str,
     assert encode(*read) == data
 
 
-@pytest.mark.parametrize("keep", [slice(None, -1), slice(1, None)], ids=["end", "beginning"])
-def test_every_truncation_is_detected(keep: slice) -> None:
-    data = SMALL
-    while data:
-        data = data[keep]
-        with pytest.raises(CheckpointError):
-            decode(data, "here")
-
-
-@pytest.mark.parametrize("bit", range(8))
-def test_every_flipped_bit_is_detected(bit: int) -> None:
-    for i in range(len(SMALL)):
-        flipped = bytearray(SMALL)
-        flipped[i] ^= 1 << bit
-        with pytest.raises(CheckpointError):
-            decode(bytes(flipped), "here")
-
-
-@pytest.mark.parametrize("byte", [0, ord(" "), ord("\t"), ord("0"), ord("9"), ord('"'), ord("\\"), 255])
-def test_every_overwritten_byte_is_detected(byte: int) -> None:
-    for i in range(len(SMALL)):
-        if SMALL[i] != byte:
+def test_every_truncation_is_detected() -> None:
+    for i in range(1, len(SMALL) + 1):
+        for data in (SMALL[:-i], SMALL[i:]):
             with pytest.raises(CheckpointError):
-                decode(SMALL[:i] + bytes([byte]) + SMALL[i + 1 :], "here")
+                decode(data, "here")
+
+
+def test_every_changed_byte_is_detected() -> None:
+    for i, byte in enumerate(SMALL):
+        for other in {*(byte ^ 1 << bit for bit in range(8)), *b' \t09"\\\0\xff'} - {byte}:
+            with pytest.raises(CheckpointError):
+                decode(SMALL[:i] + bytes([other]) + SMALL[i + 1 :], "here")
 
 
 @given(cut=st.integers(0, len(SMALL)), length=st.integers(1, 64), filler=st.sampled_from([b"", b"\0", b"x"]))

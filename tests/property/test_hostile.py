@@ -35,21 +35,21 @@ def sound():
 @pytest.mark.parametrize(
     "name", ["regressor", "mixed-warming-up", "full", "classifier", "classifier-warming-up", "untouched"]
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(pick=randoms)
 def test_a_rewritten_model_is_refused_or_harmless(sound, folder, name, pick):
     refused = attack_model(Enemy(*sound[name], pick).bytes(), folder)
     assert refused is None or (isinstance(refused, CheckpointError) and str(refused).isprintable())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(pick=randoms)
 def test_a_spoilt_configuration_is_refused_with_every_problem(folder, pick):
     refused = attack_config(config(pick), folder)
     assert refused is None or isinstance(refused, ConfigError)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.process
 def test_a_minute_of_attacks_on_models_daemons_and_configurations():
     done = subprocess.run(

@@ -9,7 +9,6 @@ from collections import Counter
 from itertools import accumulate, pairwise
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -131,7 +130,7 @@ def written(stream):
     return records, [max(0, time) for time in accumulate(step for _, _, step in stream)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(stream=STREAM, limits=LIMITS, cuts=st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=12))
 @example(
     stream=[("bad features", 1, 1), ("label", 1, 1), ("features", 1, 1), ("features", 1, 0)],
@@ -153,7 +152,7 @@ def test_where_batches_are_cut_and_runs_interrupted_leaves_no_trace(stream, limi
         assert array.tobytes() == parts.join.arrays()[name].tobytes(), name
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(stream=STREAM, limits=LIMITS)
 def test_what_passes_is_what_the_plain_model_says(stream, limits):
     records, times = written(stream)
@@ -170,7 +169,7 @@ def test_what_passes_is_what_the_plain_model_says(stream, limits):
     assert len(found.join._waiting) == waiting
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(stream=STREAM, limits=LIMITS)
 def test_every_record_is_in_one_event_that_counts_once(stream, limits):
     records, times = written(stream)
@@ -187,8 +186,8 @@ def test_every_record_is_in_one_event_that_counts_once(stream, limits):
     assert found.outcomes["learned"] == found.pipeline.model.n
 
 
-@pytest.mark.parametrize("n", [400])
-def test_delays_of_every_length(n):
+def test_delays_of_every_length():
+    n = 400
     rng = np.random.default_rng(3)
     order = np.argsort(np.concatenate([np.arange(n), np.arange(n) + rng.exponential(40.0, n)]), kind="stable").tolist()
     records = [record_of("features" if at < n else "label", at % n, at % n) for at in order]

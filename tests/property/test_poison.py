@@ -73,13 +73,13 @@ KINDS = {
 
 @pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), arguments=arguments)
 def test_an_event_is_learned_whole_or_leaves_no_trace(kind, data, arguments):
     target, more = KINDS[kind]
     # Never without a feature: columns are those of the first event.
     event = st.tuples(st.dictionaries(names, value, min_size=1), target, st.sampled_from([1.0, 1.0, 2, 0.25, 1e6]))
-    stream = data.draw(st.lists(event, min_size=20, max_size=60))
+    stream = data.draw(st.lists(event, min_size=15, max_size=45))
     given_arguments = arguments | data.draw(more)
     model, clean = kind(**given_arguments), kind(**given_arguments)
     for x, y, w in stream:
@@ -105,48 +105,9 @@ def test_an_event_is_learned_whole_or_leaves_no_trace(kind, data, arguments):
         assert np.isfinite(predicted).all()
 
 
-def table_of(kind, rng, rows):
-    X = rng.normal(size=(rows, 3))
-    if kind is MoEClassifier:
-        return X, rng.choice(list("abc"), size=rows).tolist()
-    return X, rng.normal(size=rows if kind is MoERegressor else (rows, 2))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
-@given(
-    rows=st.integers(1, 30),
-    bad=st.lists(st.tuples(st.integers(0, 29), st.integers(0, 3), st.sampled_from([math.nan, math.inf, 1e300]))),
-    start=st.sampled_from([0, 10, 40]),
-)
-def test_an_array_is_learned_whole_or_leaves_no_trace(kind, rows, bad, start):
-    rng = np.random.default_rng(rows)
-    model = kind(2, warmup=20, warmup_restarts=1)
-    if start:
-        model.learn_array(*table_of(kind, rng, start))
-    before = model.state_digest()
-    X, y = table_of(kind, rng, rows)
-    hit = [(row, column, number) for row, column, number in bad if row < rows]
-    for row, column, number in hit:
-        if column < 3:
-            X[row, column] = number
-        elif kind is MoEMultiTargetRegressor:
-            y[row, 1] = number
-        else:
-            y[row] = None if kind is MoEClassifier else number
-    if hit:
-        with pytest.raises(InvalidEvent) as refused:
-            model.learn_array(X, y)
-        assert refused.value.row in {row for row, _, _ in hit}
-        assert model.state_digest() == before
-    else:
-        assert model.learn_array(X, y).shape == (rows,)
-        assert model.is_finite()
-
-
-@pytest.mark.parametrize(("degree", "tiny"), [(2, 1e-78), (1, 1e-155), (2, 1e-155)])
-def test_values_whose_squares_vanish_do_no_harm(tiny, degree):
-    model = MoERegressor(1, degree=degree, warmup=3)
-    for value in (0.0, 0.0, tiny, 1.0, 2.0, 1000.0):
-        model.learn_one({"a": value}, value)
-        assert model.is_finite()
+def test_values_whose_squares_vanish_do_no_harm():
+    for degree, tiny in ((2, 1e-78), (1, 1e-155), (2, 1e-155)):
+        model = MoERegressor(1, degree=degree, warmup=3)
+        for value in (0.0, 0.0, tiny, 1.0, 2.0, 1000.0):
+            model.learn_one({"a": value}, value)
+            assert model.is_finite()

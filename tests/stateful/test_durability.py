@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from streammoe.assembly import load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.commands.rollback import roll_back
+from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.dead_letters import read_letter
-from streammoe.rollback import roll_back
 
 pytestmark = pytest.mark.slow
 
@@ -201,7 +202,15 @@ class Durability(RuleBasedStateMachine):
         self.seen = found
 
 
-TestDurability = Durability.TestCase
-TestDurability.settings = settings(
-    max_examples=50, stateful_step_count=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+FEW = settings(
+    max_examples=8, stateful_step_count=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
+
+
+def test_any_history_ends_in_the_model_of_a_quiet_run():
+    run_state_machine_as_test(Durability, settings=FEW)
+
+
+@pytest.mark.exhaustive
+def test_many_histories_do():
+    run_state_machine_as_test(Durability, settings=settings(FEW, max_examples=100, stateful_step_count=15))

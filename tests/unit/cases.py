@@ -1,14 +1,14 @@
-"""One mixture of each family for tests: data, parameters, and densities as the formulas say them."""
+"""One mixture of each family for tests: data and parameters, and what the literal algorithms say of them."""
 
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax
-from scipy.stats import multivariate_normal, multivariate_t, norm
 
 from streammoe.engine import mm
 from streammoe.experts import Parameters, families
 from streammoe.schedules import power
+from streammoe.testing.literal import ALGORITHMS
 
 
 class Case(NamedTuple):
@@ -39,7 +39,6 @@ CASES = [
     Case("categorical", 5),
 ]
 HEAVY = ("student_t", "laplace")
-CLASSES = [case for case in CASES if case.name == "categorical"]
 
 
 def options(case, K, prior_strength=0.1, bound="tight", averaging="polyak", schedule=None):
@@ -95,57 +94,28 @@ def log_classes(coefficients, R):
     return log_softmax(np.column_stack([np.zeros(len(R)), R @ coefficients.T]), axis=1)
 
 
-def log_rounded_laplace(errors, scale, tip=0.1):
-    """(n,) log densities of Laplace noise whose tip is Gaussian up to `tip`."""
-    z = np.abs(errors / scale)
-    middle = np.exp(-0.5 * tip) * np.sqrt(2.0 * np.pi * tip) * (2.0 * norm.cdf(np.sqrt(tip)) - 1.0)
-    heights = np.where(z > tip, z, z**2 / (2.0 * tip) + tip / 2.0)
-    return -heights - np.log(scale * (2.0 * np.exp(-tip) + middle))
-
-
-def log_densities(case, theta, R, Y):
-    """(n, K) log e_k(y|x)."""
-    columns = []
-    for expert, variances in zip(theta.experts, theta.variances, strict=True):
-        if case.name == "categorical":
-            columns.append(log_classes(expert, R)[np.arange(len(R)), Y[:, 0].astype(int)])
-            continue
-        if case.name == "student_t":
-            noise = multivariate_t(shape=np.diag(variances), df=4.0)
-            columns.append(np.atleast_1d(noise.logpdf(np.squeeze(Y - R @ expert.T))))
-            continue
-        if case.name == "laplace":
-            columns.append(log_rounded_laplace((Y - R @ expert.T)[:, 0], np.sqrt(variances[0])))
-            continue
-        covariance = variances if variances.ndim == 2 else np.diag(variances)
-        columns.append(np.atleast_1d(multivariate_normal(cov=covariance).logpdf(np.squeeze(Y - R @ expert.T))))
-    return np.stack(columns, axis=1)
-
-
-def trust(case, theta, R, Y):
-    """(n, K) u, what each event weighs in each expert besides its responsibility; 1 but for heavy tails."""
-    columns = []
-    for expert, variances in zip(theta.experts, theta.variances, strict=True):
-        if case.name not in HEAVY:
-            columns.append(np.ones(len(R)))
-            continue
-        squares = np.sum((Y - R @ expert.T) ** 2 / variances, axis=1)
-        t = (4.0 + Y.shape[1]) / (4.0 + squares)
-        columns.append(t if case.name == "student_t" else 1.0 / np.maximum(np.sqrt(squares), 0.1))
-    return np.stack(columns, axis=1)
+def literal(case, theta):
+    """The literal algorithm of the case's family at these parameters."""
+    K, _, p = theta.experts.shape
+    parameters = {**theta._asdict(), "masses": np.full(K, 1.0 / K), "decay": 1.0, "prior_weight": 0.0, "prior": {}}
+    return ALGORITHMS[case.name](parameters | {"gate_gram": np.eye(p), "expert_grams": np.stack([np.eye(p)] * K)})
 
 
 def responsibilities(case, theta, R, Y):
     """(n, K) τ, and (n,) log s(y|x), with the same features for gate and experts."""
-    joint = log_gate(theta.gate, R) + log_densities(case, theta, R, Y)
+    algorithm = literal(case, theta)
+    targets = Y if case.family.is_metric else Y[:, 0].astype(int)
+    joint = np.stack([algorithm.log_joint(r, r, y) for r, y in zip(R, targets, strict=True)])
     total = np.logaddexp.reduce(joint, axis=1)
     return np.exp(joint - total[:, None]), total
 
 
-def bent(bound, free):
-    """The dense A whose inverse the kernels apply as a (d + b Σd)."""
-    a, b = mm.curvature(bound, free)
-    return np.linalg.inv(a * (np.eye(free) + b * np.ones((free, free))))
+def trust(case, theta, R, Y):
+    """(n, K) u, what each event weighs in each expert on top of its responsibility; 1 but for heavy tails."""
+    if case.name not in HEAVY:
+        return np.ones((len(R), len(theta.experts)))
+    algorithm = literal(case, theta)
+    return np.stack([algorithm.trust(r, y) for r, y in zip(R, Y, strict=True)])
 
 
 def same_bits(one, other):

@@ -9,7 +9,11 @@ import pytest
 from pyarrow import parquet
 
 from streammoe import assembly
-from streammoe.assembly import connectors, describe_checkpoint, load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.commands.inspect import describe_checkpoint
+from streammoe.configuration import connectors, load_settings
+from streammoe.daemon import model
+from streammoe.daemon.model import schema_of
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.persistence import CheckpointStore, FolderLock
@@ -170,8 +174,8 @@ def test_settings_reach_the_noise(here, flags, expert):
 
 @pytest.mark.parametrize(("flags", "kernels"), [((), "heavy-tailed"), (OUTPUTS, "heavy-tailed outputs")])
 def test_kernels_of_heavy_tails_are_compiled_before_events(here, flags, kernels):
-    assert assembly._kind(settings(*flags, "model.expert=student_t")) == kernels
-    assert assembly._kind(settings("model.expert=laplace")) == "heavy-tailed"
+    assert model._kind(settings(*flags, "model.expert=student_t")) == kernels
+    assert model._kind(settings("model.expert=laplace")) == "heavy-tailed"
 
 
 def test_a_column_of_weights_is_no_feature(here):
@@ -322,11 +326,11 @@ def test_a_fresh_start_that_fails_leaves_the_checkpoints_in_place(here, flag, er
         ("schema.features=['a']", r"schema.features was '*' and is ['a'] now"),
         ("schema.ignore=['a']", "schema.ignore was [] and is ['a'] now"),
         ("schema.target=['y', 'a']", "schema.target was 'y' and is ['y', 'a'] now"),
-        ("schema.weight=a", "schema.weight was None and is 'a' now"),
+        ("schema.weight=a", "schema.weight was nothing and is 'a' now"),
         ("schema.categorical=['a']", "schema.categorical was [] and is ['a'] now"),
-        ("schema.late_columns=true", "schema.late_columns was False and is True now"),
+        ("schema.late_columns=true", "schema.late_columns was false and is true now"),
         ("model.max_levels=3", "model.max_levels was 64 and is 3 now"),
-        ("labels.key=id", "labels.key was None and is 'id' now"),
+        ("labels.key=id", "labels.key was nothing and is 'id' now"),
     ],
 )
 @pytest.mark.sampled(one_in=4)
@@ -371,9 +375,9 @@ def later(here):
 
 
 def test_the_key_of_labels_is_no_feature_unless_it_is_named(here):
-    assert "id" in assembly.schema_of(settings("labels.key=id")).others
-    assert assembly.schema_of(settings("labels.key=id", "schema.ignore=['id']")).ignore == ("id",)
-    named = assembly.schema_of(settings("labels.key=id", "schema.features=['id']"))
+    assert "id" in schema_of(settings("labels.key=id")).others
+    assert schema_of(settings("labels.key=id", "schema.ignore=['id']")).ignore == ("id",)
+    named = schema_of(settings("labels.key=id", "schema.features=['id']"))
     assert (named.features, named.ignore) == (("id",), ())
 
 

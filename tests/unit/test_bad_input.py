@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from streammoe import assembly, errors, settings
+from streammoe import assembly, configuration, errors, settings
 from streammoe.errors import InvalidEvent, StreammoeError
 from streammoe.estimators import MoEClassifier, MoERegressor
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -411,7 +411,7 @@ def test_the_daemon_counts_and_keeps_each_of_them_by_reason(format, tmp_path, mo
     content = csv_of(*lines) if format == "csv" else b"\n".join(lines) + b"\n"
     expected = run(from_file(tmp_path / f"a.{format}", content), pipeline())
     assert len(expected.reasons) > 1
-    configured = assembly.settings_from(
+    configured = configuration.settings_from(
         {
             "source": {"kind": "file", "path": f"a.{format}"},
             "schema": {

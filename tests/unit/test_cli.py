@@ -13,15 +13,16 @@ from click.testing import CliRunner
 
 import streammoe
 from streammoe import batch
-from streammoe.cli import LEVELS, JsonLines, Lines, exit_codes, main, progress_bar, set_up_logging
-from streammoe.demo import Report
+from streammoe.commands import main
+from streammoe.commands.demo import Report
+from streammoe.console import LEVELS, JsonLines, Lines, exit_codes, progress_bar, set_up_logging
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import encode
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
-COMMANDS = sorted(main.commands)
+COMMANDS = {name: main.get_command(None, name) for name in main.list_commands(None)}
 
 
 @pytest.fixture
@@ -46,16 +47,16 @@ def config(tmp_path):
 
 
 def test_the_commands_that_are_promised():
-    assert {"run", "check-config", "inspect", "demo", "evaluate", "fit", "dead-letters"} <= set(COMMANDS)
+    assert {"run", "check-config", "inspect", "demo", "evaluate", "fit", "dead-letters"} <= COMMANDS.keys()
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_the_help_lists_every_command_with_a_sentence(call, option):
     done = call(option)
     assert done.exit_code == 0
-    for name in COMMANDS:
+    for name, command in COMMANDS.items():
         assert f"\n  {name} " in done.stdout
-        assert main.commands[name].get_short_help_str()
+        assert command.get_short_help_str()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -69,14 +70,14 @@ def test_every_commands_help_has_an_example_and_both_log_options(call, name):
 
 @pytest.mark.parametrize("name", [None, *COMMANDS])
 def test_examples_use_only_what_there_is(name):
-    text = (main if name is None else main.commands[name]).help
+    text = (main if name is None else COMMANDS[name]).help
     lines = [line.strip() for line in text.split("Example:")[1].splitlines() if line.strip()]
     assert lines
     for line in lines:
         program, command, *arguments = shlex.split(line)
         assert program == "streammoe"
         assert name in {None, command}
-        main.commands[command].make_context(command, arguments)  # raises what a user would be told
+        COMMANDS[command].make_context(command, arguments)  # raises what a user would be told
 
 
 def test_the_version(call):
@@ -110,7 +111,7 @@ def test_check_config_tells_every_error_at_once_and_the_nearest_name(call, confi
     assert len(done.stderr.splitlines()) == 6
     for said in (
         f"error: model.n_expert: unknown setting (from {config}); did you mean n_experts?",
-        "error: model.degree: must be a valid integer, got 'two'",
+        "error: model.degree: must be a whole number, got 'two'",
         "error: modle: unknown section",
         "error: schema.target: required",
         "error: source.path: required",
@@ -122,7 +123,7 @@ def test_check_config_tells_every_error_at_once_and_the_nearest_name(call, confi
 def test_check_config_knows_the_connectors_own_settings(call, config):
     done = call("check-config", config, "--set", "source.block_bytes=1", "--set", "source.pth=x")
     assert done.exit_code == 2
-    assert "source.block_bytes: must be greater than or equal to 4096, got 1" in done.stderr
+    assert "source.block_bytes: must be at least 4096, got 1" in done.stderr
     assert "source.pth: unknown setting (from flag source.pth); did you mean path?" in done.stderr
 
 
@@ -376,7 +377,7 @@ def test_evaluate_draws_and_writes_what_it_is_asked_for(call, data):
         (["many.csv", "--target", "q"], 3, "has no column 'q'"),
         (["many.csv", "--target", "y", "--target", "z", "--classify"], 2, "must be one column"),
         (["many.csv", "--target", "y", "--ignore", "y"], 2, "schema.ignore: must not hold the target 'y'"),
-        (["many.csv", "--target", "y", "--n-experts", "0"], 2, "model.n_experts: must be greater than or equal to 1"),
+        (["many.csv", "--target", "y", "--n-experts", "0"], 2, "model.n_experts: must be at least 1"),
         (["many.csv", "--target", "y", "--n-experts", "lots"], 2, "model.n_experts: must be a whole number, or 'auto'"),
         (["many.csv", "--target", "y", "--schedule", "linear"], 2, "--schedule 'linear': must begin with one of"),
         (["many.csv", "--target", "y", "--schedule", "constant:2"], 2, "model.schedule.gamma: must be less than 1"),
@@ -473,6 +474,14 @@ def test_fit_of_a_file_that_is_mostly_refused_ends_with_a_code_and_no_model(call
     assert call("fit", *named, "--config", "c.toml").exit_code == 0
 
 
+def test_a_file_that_is_mostly_refused_is_not_scored(call, tmp_path):
+    (tmp_path / "half.csv").write_text("\n".join(["a,y", *[f"{i},{i % 3}" for i in range(40)], *["?,1"] * 41]))
+    named = ["evaluate", "half.csv", "--target", "y", "--n-experts", 1]
+    done = call(*named)
+    assert (done.exit_code, done.stdout) == (5, "")
+    assert call(*named, "--set", "dead_letters.max_ratio=0.6").exit_code == 0
+
+
 @pytest.mark.parametrize("command", ["fit", "evaluate"])
 def test_a_target_of_labels_is_answered_with_the_option_for_it(call, data, command):
     done = call(command, "many.csv", "--target", "z")
@@ -567,7 +576,7 @@ def test_a_fit_that_is_stopped_while_it_reads_ends_without_results(call, data, m
         ),
         (["many.csv"], 2, "Missing option '--target'"),
         (["many.csv", "--config", "no.toml"], 2, "no.toml"),
-        (["many.csv", "--target", "y", "--n-experts", "0"], 2, "model.n_experts: must be greater than or equal to 1"),
+        (["many.csv", "--target", "y", "--n-experts", "0"], 2, "model.n_experts: must be at least 1"),
         (
             ["many.csv", "--target", "y", "--set", "checkpoint.dir=x"],
             2,
@@ -672,7 +681,7 @@ def test_the_demonstrations_keep_apart(call, tmp_path, monkeypatch, options, fol
         asked.append((str(place), port, classify))
         yield Report("a table", ["places"], lambda: None)
 
-    monkeypatch.setattr("streammoe.demo.run_demo", run_demo)
+    monkeypatch.setattr("streammoe.commands.demo.run_demo", run_demo)
     done = call("demo", "--port", "0", *options)
     assert (done.exit_code, done.stdout) == (0, "a table\n\nplaces\n")
     assert asked == [(folder, 0, bool(options))]

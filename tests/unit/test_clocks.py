@@ -6,8 +6,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 OF_THE_DAY = {
     "streammoe/daemon/loop.py": "when a checkpoint was made, for people",
-    "streammoe/replay.py": "the same",
-    "streammoe/inspection.py": "how old one is, for people",
+    "streammoe/commands/dead_letters.py": "the same",
+    "streammoe/commands/inspect.py": "how old one is, for people",
     "connectors/streammoe_connectors/stdin.py": "a name for what came through one pipe",
     "connectors/streammoe_connectors/kafka/ownership.py": "who owns a group, told to other machines",
     "connectors/streammoe_connectors/kafka/transactions.py": "the same",

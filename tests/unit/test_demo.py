@@ -1,13 +1,16 @@
-"""What the demonstrations claim: ours beside River's own learners, on the same events."""
+"""What the demonstrations claim: ours next to River's own learners, on the same events."""
 
+import contextlib
 import json
 import re
+import socket
 import tomllib
 
 import pytest
 
-from streammoe.assembly import load_settings
-from streammoe.demo import CLASSIFICATION, CONFIG, REGRESSION, run_demo
+from streammoe.commands.demo import CLASSIFICATION, CONFIG, REGRESSION, run_demo
+from streammoe.configuration import load_settings
+from streammoe.errors import ConfigError
 
 
 def shown(table):
@@ -42,7 +45,31 @@ def test_regression(tmp_path):
     assert (tmp_path / "d" / "trump-approval.csv").read_text().count("\n") == 1_002
 
 
-@pytest.mark.slow
+def test_two_at_a_time_and_one_after_the_other(tmp_path):
+    """Only one of them has the usual port, if another program does not have it anyway."""
+
+    def demo(name, port=None):
+        return run_demo(tmp_path / name, port=port, on_batch=lambda progress: None)
+
+    with demo("first") as first, demo("second") as second:
+        addresses = [re.search(r"http://\S+", report.places[0]).group() for report in (first, second)]
+        assert len(set(addresses)) == 2
+        assert shown(first.table).keys() == shown(second.table).keys()
+    assert {path.name for path in tmp_path.iterdir()} == {"first", "second"}
+    with demo("first") as again:
+        assert again.table.startswith("1,001 events")
+    names = {path.name for path in (tmp_path / "first").iterdir()}
+    assert names == {"trump-approval.csv", "demo.toml", "checkpoints", "dead-letters.jsonl"}
+
+
+def test_a_port_that_was_asked_for_must_be_free(tmp_path):
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError), run_demo(tmp_path, port=port, on_batch=lambda progress: None):
+            pass
+
+
+@pytest.mark.exhaustive
 def test_classification(tmp_path):
     with run_demo(tmp_path / "d", port=0, on_batch=lambda progress: None, classify=True) as report:
         rows = shown(report.table)

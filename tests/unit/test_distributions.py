@@ -26,6 +26,9 @@ CORRELATED = MultivariateGaussianMixture(
 DIAGONAL = MultivariateGaussianMixture([0.4, 0.6], [[0.0, 1.0], [3.0, -2.0]], [[1.0, 2.0], [0.5, 0.3]])
 
 
+SHARES, MEANS, ONES = [0.5, 0.5], np.zeros((2, 2)), np.ones((2, 2))
+
+
 @st.composite
 def mixtures(draw, largest_scale=8.0):
     """Up to five components, some of share 0, of scales from 1e-8 to 1e8."""
@@ -46,7 +49,7 @@ probabilities = st.one_of(
 
 class TestOneOutput:
     @given(mixture=mixtures(), q=probabilities)
-    @settings(deadline=None)
+    @settings(max_examples=50, deadline=None)
     def test_the_cdf_inverts_quantiles(self, mixture, q):
         y = mixture.quantile(q)
         # No double lies between these two and y: where the density is high, they are all that can be asked for.
@@ -55,7 +58,7 @@ class TestOneOutput:
         assert lowest * (1.0 - 1e-11) - rounding <= q <= highest * (1.0 + 1e-11) + rounding
 
     @given(mixture=mixtures(), q=st.lists(probabilities, min_size=2, max_size=8))
-    @settings(deadline=None)
+    @settings(max_examples=50, deadline=None)
     def test_quantiles_rise_with_their_probability(self, mixture, q):
         found = mixture.quantile(np.sort(q))
         slack = 1e-12 * np.sqrt(mixture.variances.min()) + 1e-15 * np.abs(found[1:])
@@ -66,16 +69,6 @@ class TestOneOutput:
         found = mixture.cdf(np.sort(points))
         assert (np.diff(found) >= -1e-16).all()
         assert ((found >= 0.0) & (found <= 1.0)).all()
-
-    @given(mixture=mixtures(2.0))
-    @settings(deadline=None)
-    def test_the_mirrored_mixture_has_mirrored_quantiles(self, mixture):
-        mirrored = GaussianMixture(mixture.shares, -mixture.means, mixture.variances)
-        low, high = mixture.interval(0.8)
-        other_low, other_high = mirrored.interval(0.8)
-        tolerance = 1e-12 * (high - low)
-        assert low == pytest.approx(-other_high, abs=tolerance, rel=1e-14)
-        assert high == pytest.approx(-other_low, abs=tolerance, rel=1e-14)
 
     def test_one_component_is_the_normal_distribution(self):
         one = GaussianMixture([1.0], [10.0], [4.0])
@@ -104,6 +97,11 @@ class TestOneOutput:
         far = GaussianMixture([0.5, 0.5], [1e9, 1e9], [1e-6, 3e-6])
         assert far.variance() == pytest.approx(2e-6, rel=1e-9)
 
+    @pytest.mark.parametrize("tail", [2.0**-30, 2.0**-45, 2.0**-52])
+    def test_far_upper_quantiles_are_as_exact_as_lower_ones(self, tail):
+        around_0 = GaussianMixture([0.25, 0.5, 0.25], [-3.0, 0.0, 3.0], [1.0, 4.0, 1.0])
+        assert around_0.quantile(1.0 - tail) == -around_0.quantile(tail)
+
     def test_a_needle_on_a_hill_keeps_its_quantiles(self):
         mixture = GaussianMixture([0.5, 0.5], [0.0, 123.0], [1e16, 1e-16])
         # Half of the mass lies within 1e-8 of 123, with nearly a quarter on each side.
@@ -118,10 +116,6 @@ class TestOneOutput:
         assert more.cdf(1.0) == TWO.cdf(1.0)
         assert more.mean() == TWO.mean()
         assert more.sample(np.random.default_rng(0), 1000).max() < 100.0
-
-    def test_a_gap_between_components_has_a_point_of_it_for_the_median(self):
-        apart = GaussianMixture([0.5, 0.5], [-1e6, 1e6], [1.0, 1.0])
-        assert -1e6 + 8.0 < apart.quantile(0.5) < 1e6 - 8.0
 
     def test_samples_have_its_moments_and_fill_its_intervals(self):
         drawn = TWO.sample(np.random.default_rng(1), 200_000)
@@ -145,49 +139,24 @@ class TestOneOutput:
         assert TWO.cdf(grid)[0, 0] == TWO.cdf(0.5)
         assert TWO.quantile(np.empty(0)).shape == TWO.sample(rng, 0).shape == (0,)
 
-    def test_equal_generators_give_equal_samples(self):
-        first, second = (TWO.sample(np.random.default_rng(3), 5) for _ in range(2))
-        assert first.tobytes() == second.tobytes()
-
     def test_it_cannot_be_changed_nor_through_the_arrays_it_was_given(self):
         shares = np.array([0.5, 0.5])
         mixture = GaussianMixture(shares, [0.0, 1.0], [1.0, 1.0])
         shares[0] = 7.0
         assert mixture.shares.tolist() == [0.5, 0.5]
-        with pytest.raises(ValueError, match="read-only"):
+        with pytest.raises(ValueError):
             mixture.means[0] = 1.0
         with pytest.raises(FrozenInstanceError):
             mixture.means = shares
 
-    @pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 1.1, math.nan, np.array([0.5, 1.0]), "a half", None])
-    def test_quantiles_exist_between_0_and_1(self, q):
-        with pytest.raises(ConfigError, match=r"^q: got"):
-            TWO.quantile(q)
-
-    @pytest.mark.parametrize("level", [0.0, 1.0, -1.0, 90, math.nan])
-    def test_levels_are_between_0_and_1(self, level):
-        with pytest.raises(ConfigError, match=r"^level: got"):
-            TWO.interval(level)
-        with pytest.raises(ConfigError, match=r"^level: got"):
-            CORRELATED.interval(level)
-
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (([], [], []), "shares: got shape"),
-            ((0.5, 0.0, 1.0), "shares: got shape"),
-            (([0.5, 0.6], [0, 1], [1, 1]), "add up to 1"),
-            (([1.5, -0.5], [0, 1], [1, 1]), "add up to 1"),
-            (([0.5, math.nan], [0, 1], [1, 1]), "shares: .* finite"),
-            (([0.5, 0.5], [0, 1, 2], [1, 1]), "means: got shape"),
-            (([0.5, 0.5], [0, math.inf], [1, 1]), "means: .* finite"),
-            (([0.5, 0.5], [0, 1], [1]), "variances: got shape"),
-            (([0.5, 0.5], [0, 1], [1, 0]), "variances: .* above 0"),
-        ],
-    )
-    def test_what_is_no_mixture_is_refused(self, arguments, message):
-        with pytest.raises(ConfigError, match=message):
-            GaussianMixture(*arguments)
+    def test_quantiles_and_levels_lie_between_0_and_1(self):
+        for q in (0.0, 1.0, -0.1, 1.1, math.nan, np.array([0.5, 1.0]), "a half", None):
+            with pytest.raises(ConfigError):
+                TWO.quantile(q)
+        for level in (0.0, 1.0, -1.0, 90, math.nan):
+            for mixture in (TWO, CORRELATED):
+                with pytest.raises(ConfigError):
+                    mixture.interval(level)
 
 
 @pytest.mark.parametrize("mixture", [CORRELATED, DIAGONAL], ids=["full", "diagonal"])
@@ -225,15 +194,15 @@ class TestSeveralOutputs:
 
     def test_points_of_another_length_are_refused(self, mixture):
         for y in (1.0, [1.0], np.ones((2, 3))):
-            with pytest.raises(ConfigError, match="last axis must hold the 2 outputs"):
+            with pytest.raises(ConfigError):
                 mixture.pdf(y)
 
     def test_an_unknown_output_is_refused(self, mixture):
-        with pytest.raises(ConfigError, match="there is no output 'weight'"):
+        with pytest.raises(ConfigError):
             mixture.marginal("weight")
 
     def test_it_cannot_be_changed(self, mixture):
-        with pytest.raises(ValueError, match="read-only"):
+        with pytest.raises(ValueError):
             mixture.covariances[0] = 1.0
 
 
@@ -253,24 +222,47 @@ def test_outputs_without_names_are_numbered():
     assert DIAGONAL.interval().keys() == {"y0", "y1"}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"means": [0.0, 1.0]}, "means: got shape"),
-        ({"means": np.zeros((2, 0))}, "means: got shape"),
-        ({"covariances": np.ones((2, 3))}, "covariances: got shape"),
-        ({"covariances": np.zeros((2, 2))}, "covariances: .* above 0"),
-        ({"covariances": [[[1.0, 2.0], [2.0, 1.0]]] * 2}, "not positive definite"),
-        ({"covariances": [[[1.0, 0.5], [0.0, 1.0]]] * 2}, "not symmetric"),
-        ({"covariances": [[[1.0, math.nan], [math.nan, 1.0]]] * 2}, "finite"),
-        ({"names": ["a"]}, "names: got"),
-        ({"names": ["a", "a"]}, "names: got"),
+WRONG = {
+    GaussianMixture: [
+        ([], [], []),
+        (0.5, 0.0, 1.0),
+        ([0.5, 0.6], [0, 1], [1, 1]),
+        ([1.5, -0.5], [0, 1], [1, 1]),
+        ([0.5, math.nan], [0, 1], [1, 1]),
+        ([0.5, 0.5], [0, 1, 2], [1, 1]),
+        ([0.5, 0.5], [0, math.inf], [1, 1]),
+        ([0.5, 0.5], [0, 1], [1]),
+        ([0.5, 0.5], [0, 1], [1, 0]),
     ],
-)
-def test_what_is_no_mixture_of_several_outputs_is_refused(changes, message):
-    sound = {"shares": [0.5, 0.5], "means": np.zeros((2, 2)), "covariances": np.ones((2, 2))}
-    with pytest.raises(ConfigError, match=message):
-        MultivariateGaussianMixture(**(sound | changes))
+    MultivariateGaussianMixture: [
+        (SHARES, [0.0, 1.0], ONES),
+        (SHARES, np.zeros((2, 0)), ONES),
+        (SHARES, MEANS, np.ones((2, 3))),
+        (SHARES, MEANS, np.zeros((2, 2))),
+        (SHARES, MEANS, [[[1.0, 2.0], [2.0, 1.0]]] * 2),
+        (SHARES, MEANS, [[[1.0, 0.5], [0.0, 1.0]]] * 2),
+        (SHARES, MEANS, [[[1.0, math.nan], [math.nan, 1.0]]] * 2),
+        (SHARES, MEANS, ONES, ["a"]),
+        (SHARES, MEANS, ONES, ["a", "a"]),
+    ],
+    StudentTMixture: [
+        *(([1.0], [0.0], [1.0], degrees) for degrees in (2.0, 0.0, math.nan, math.inf)),
+        ([0.5, 0.5], [0.0, 1.0], [1.0, 0.0], 4.0),
+        ([0.5, 0.5], [0.0, math.nan], [1.0, 1.0], 4.0),
+    ],
+    MultivariateStudentTMixture: [([1.0], [[0.0]], [[1.0]], 2.0)],
+    LaplaceMixture: [
+        ([1.0], [0.0], [1.0], 0.0),
+        ([0.5, 0.5], [0.0, 1.0], [1.0, 0.0], 0.1),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_no_mixture_is_rejected(kind):
+    for arguments in WRONG[kind]:
+        with pytest.raises(ConfigError):
+            kind(*arguments)
 
 
 @st.composite
@@ -285,7 +277,7 @@ def heavy_mixtures(draw):
 
 class TestHeavyTails:
     @given(mixture=heavy_mixtures(), q=st.one_of(st.floats(1e-12, 1.0 - 1e-12), st.floats(1e-100, 1e-3)))
-    @settings(deadline=None)
+    @settings(max_examples=50, deadline=None)
     def test_the_cdf_inverts_quantiles(self, mixture, q):
         y = mixture.quantile(q)
         lowest, highest = mixture.cdf(y - 2.0 * math.ulp(y)), mixture.cdf(y + 2.0 * math.ulp(y))
@@ -324,21 +316,3 @@ class TestHeavyTails:
         expected = stats.multivariate_t([1.0, -1.0], np.diag([1.0, 4.0]), df=5.0)
         np.testing.assert_allclose(one.pdf(drawn[:10]), expected.pdf(drawn[:10]), rtol=1e-10)
         assert one.sample(np.random.default_rng(0)).shape == (2,)
-
-    @pytest.mark.parametrize("degrees", [2.0, 0.0, math.nan, math.inf])
-    def test_degrees_of_freedom_without_a_variance_are_refused(self, degrees):
-        with pytest.raises(ConfigError, match=r"degrees_of_freedom: got .*; it must be above 2"):
-            StudentTMixture([1.0], [0.0], [1.0], degrees)
-        with pytest.raises(ConfigError, match="degrees_of_freedom"):
-            MultivariateStudentTMixture([1.0], [[0.0]], [[1.0]], degrees)
-
-    @pytest.mark.parametrize("kind", [lambda *a: StudentTMixture(*a, 4.0), lambda *a: LaplaceMixture(*a, 0.1)])
-    def test_scales_that_are_none_are_refused(self, kind):
-        with pytest.raises(ConfigError, match="scales: got"):
-            kind([0.5, 0.5], [0.0, 1.0], [1.0, 0.0])
-        with pytest.raises(ConfigError, match="means: got"):
-            kind([0.5, 0.5], [0.0, math.nan], [1.0, 1.0])
-
-    def test_a_tip_that_is_none_is_refused(self):
-        with pytest.raises(ConfigError, match="tip: got 0"):
-            LaplaceMixture([1.0], [0.0], [1.0], 0.0)

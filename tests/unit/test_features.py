@@ -1,4 +1,5 @@
 import math
+import time
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import numpy as np
@@ -8,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
-from streammoe.features import CYCLES, NO_NEWS, Encoder, News, level, number, seconds
+from streammoe.features import CYCLES, Encoder, News, level, number, seconds
+
+TOO_LONG = 10**5000
+"""Python itself cannot write this number."""
 
 
 def encoder(columns=(), *, degree=1, gate_degree=1, range_factor=1e6, **kinds):
@@ -39,41 +43,98 @@ def frozen(of):
     return {name: (array.dtype, array.shape, array.tobytes()) for name, array in of.arrays().items()}
 
 
-class TestNumber:
-    @pytest.mark.parametrize(
-        ("value", "expected"), [(1, 1.0), (2.5, 2.5), (True, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5)]
-    )
-    def test_numbers_are_numbers(self, value, expected):
+def refused(read, value):
+    with pytest.raises(InvalidEvent) as found:
+        read(value, "sensor 7")
+    assert found.value.feature == "sensor 7"
+    assert len(str(found.value)) < 300
+    return found.value.reason
+
+
+def test_numbers_are_numbers_and_all_else_is_rejected():
+    for value, expected in ((1, 1.0), (2.5, 2.5), (True, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5)):
         found = number(value, "a")
-        assert found == expected
-        assert type(found) is float
+        assert (type(found), found) == (float, expected)
+    for value in (math.nan, math.inf, -np.inf, np.float64("nan")):
+        assert refused(number, value) == "not_finite"
+    for value in (10**400, TOO_LONG):
+        assert refused(number, value) == "out_of_range"
+    for value in (None, "1.0", "x" * 10_000, 1j, [1.0], {}):
+        assert refused(number, value) == "wrong_type"
 
-    @pytest.mark.parametrize(
-        ("value", "reason"),
-        [
-            (float("nan"), "not_finite"),
-            (float("inf"), "not_finite"),
-            (-np.inf, "not_finite"),
-            (np.float64("nan"), "not_finite"),
-            (10**400, "out_of_range"),
-            pytest.param(10**5000, "out_of_range", id="too-long-to-print"),
-            (None, "wrong_type"),
-            ("1.0", "wrong_type"),
-            (1j, "wrong_type"),
-            ([1.0], "wrong_type"),
-            ({}, "wrong_type"),
-        ],
-    )
-    def test_all_else_is_refused_by_name(self, value, reason):
-        with pytest.raises(InvalidEvent, match="sensor 7") as refused:
-            number(value, "sensor 7")
-        assert refused.value.reason == reason
-        assert refused.value.feature == "sensor 7"
 
-    def test_a_message_stays_short(self):
-        with pytest.raises(InvalidEvent) as refused:
-            number("x" * 10_000, "a")
-        assert len(str(refused.value)) < 300
+LEVELS = [
+    ("red", "red"),
+    ("", ""),
+    (np.str_("red"), "red"),
+    (True, "true"),
+    (np.False_, "false"),
+    (7, "7"),
+    (np.int8(-7), "-7"),
+    (7.0, "7"),
+    (-0.0, "0"),
+    (1e22, "10000000000000000000000"),
+    (0.1, "0.1"),
+    (np.float32(0.5), "0.5"),
+    (10**30, "1" + "0" * 30),
+]
+
+
+def test_a_level_is_the_same_text_in_every_format_and_all_else_is_rejected():
+    for value, expected in LEVELS:
+        found = level(value, "c")
+        assert (type(found), found) == (str, expected)
+    for value in (None, b"red", ["red"], {}, 1j):
+        assert refused(level, value) == "wrong_type"
+    for value in (math.nan, np.float32("inf")):
+        assert refused(level, value) == "not_finite"
+    assert refused(level, TOO_LONG) == "out_of_range"
+
+
+NOON = 1_769_860_800.0
+SECONDS = [
+    (0, 0.0),
+    (1.5, 1.5),
+    (np.int64(86_400), 86_400.0),
+    (1e300, 1e300),
+    (datetime(2026, 1, 31, 12, tzinfo=UTC), NOON),
+    (datetime(2026, 1, 31, 12), NOON),  # noqa: DTZ001 - what says nothing is UTC
+    (datetime(2026, 1, 31, 14, tzinfo=timezone(timedelta(hours=2))), NOON),
+    (pd.Timestamp("2026-01-31 12:00"), NOON),
+    (date(2026, 1, 31), NOON - 43_200.0),
+    ("2026-01-31T12:00:00Z", NOON),
+    ("2026-01-31t12:00:00z", NOON),
+    ("2026-01-31 12:00", NOON),
+    ("2026-01-31T14:00:00+02:00", NOON),
+    ("20260131T120000Z", NOON),
+    ("2026-01-31", NOON - 43_200.0),
+    ("2026-01-31T12:00:00.25Z", NOON + 0.25),
+    ("1969-12-31T23:59:59.5", -0.5),
+    ("0001-01-01", -62_135_596_800.0),
+    (datetime.max.replace(tzinfo=UTC), 253_402_300_800.0),
+]
+NO_TIMES = [None, True, np.True_, [2026], b"2026-01-31", "", "yesterday", "1769860800", "20260131", "20260131.05"]
+NO_TIMES += ["2026-02-30", "2026-01-31T25:00", "0000-01-01", "٢٠٢٦-01-31"]
+
+
+@pytest.fixture
+def far_from_utc():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC+5")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def test_times_are_seconds_since_1970_utc_and_all_else_is_rejected(far_from_utc):
+    for value, expected in SECONDS:
+        found = seconds(value, "t")
+        assert (type(found), found) == (float, expected)
+    for value in NO_TIMES:
+        assert refused(seconds, value) == "wrong_type", value
+    for value in (math.nan, -math.inf, pd.NaT):
+        assert refused(seconds, value) == "not_finite"
+    assert refused(seconds, 10**400) == "out_of_range"
 
 
 class TestColumns:
@@ -89,36 +150,8 @@ class TestColumns:
         take(made, {10: 1.0, "x": 2.0, 9: 3.0})
         assert made.fields == [10, 9, "x"]
 
-    def test_unknown_names_do_not_enter_a_row_unless_asked(self):
-        made = encoder(["a"])
-        assert made.row({"a": 1, "new": 2}).tolist() == [[1.0]]
-        assert made.row({"a": 1, "new": 2}, News(("new",))).tolist() == [[1.0, 2.0]]
-
-    def test_unknown_names_are_not_even_looked_at(self):
-        assert encoder(["a"]).row({"a": 1, "comment": "fine"}).tolist() == [[1.0]]
-
-    def test_a_refused_event_adds_no_column(self):
-        made = encoder(["a"])
-        with pytest.raises(InvalidEvent):
-            take(made, {"a": 1.0, "b": 1e60})
-        assert made.fields == ["a"]
-        assert made.largest.tolist() == [0.0]
-
 
 class TestRanges:
-    def test_the_largest_accepted_so_far_widens(self):
-        made = encoder()
-        for value in (5e5, 4e11, 3e17):
-            take(made, {"a": value})
-        with pytest.raises(InvalidEvent, match=r"a: 4e\+23 is out of range.*3e\+17.*range_factor"):
-            take(made, {"a": 4e23})
-
-    def test_small_values_do_not_narrow_it(self):
-        made = encoder()
-        take(made, {"a": 1e-9})
-        take(made, {"a": -1e6})
-        assert made.largest.tolist() == [1e6]
-
     def test_each_column_and_the_target_have_their_own(self):
         made = encoder()
         take(made, {"a": 1e6, "b": 1.0}, target=10.0)
@@ -126,16 +159,16 @@ class TestRanges:
         with pytest.raises(InvalidEvent) as refused:
             take(made, {"a": 1.0, "b": 1e7})
         assert refused.value.feature == "b"
-        with pytest.raises(InvalidEvent, match="target") as refused:
+        with pytest.raises(InvalidEvent) as refused:
             take(made, {"a": 1.0, "b": 1.0}, target=-1e14)
         assert refused.value.reason == "out_of_range"
 
     def test_without_the_rule_only_the_limit_holds(self):
         made = encoder(range_factor=0.0)
         take(made, {"a": 9e49})
-        with pytest.raises(InvalidEvent, match=r"limit is 1e\+50, whatever range_factor is; rescale it") as refused:
+        with pytest.raises(InvalidEvent) as refused:
             take(made, {"a": -1.1e50})
-        assert "raise range_factor" not in str(refused.value)
+        assert refused.value.reason == "out_of_range"
 
     @pytest.mark.parametrize(
         ("degree", "gate_degree", "limit"), [(1, 1, 1e50), (3, 1, 1e50), (4, 1, 10**37.5), (1, 6, 1e25)]
@@ -161,20 +194,22 @@ class TestRanges:
 
 
 class TestDesign:
-    def test_intercept_then_powers_block_by_block(self):
-        W, R = features(encoder(["a", "b"], degree=3, gate_degree=2), [[2.0, 3.0]])
-        assert R == [[1, 2, 3, 4, 9, 8, 27]]
-        assert W == [[1, 2, 3, 4, 9]]
+    def test_what_is_far_out_comes_out_no_more_than_a_thousand_deviations_away(self):
+        made = encoder(["a"])
+        X = np.append(np.tile([0.0, 1.0], 200), 1e12)[:, None]
+        made.fit_scaler(X, np.zeros((len(X), 1)), standardize=True)
+        assert made.scaler.center[0] < 10.0, "one absurd value must not shape the column"
+        assert made.scaler.scale[0] == pytest.approx(1e-3 * (X - made.scaler.center).std(), rel=0.1)
 
-    @pytest.mark.parametrize("P", range(9))
-    def test_rows_are_as_wide_as_said_and_end_in_zeros(self, P):
-        made = encoder([f"x{j}" for j in range(P)], degree=3, gate_degree=2)
-        W, R = made.design(np.ones((2, P)))
-        assert (made.gate_width, made.expert_width) == (W.shape[1], R.shape[1])
-        assert (made.n_gate_features, made.n_expert_features) == (1 + 2 * P, 1 + 3 * P)
-        assert (W.sum(axis=1) == made.n_gate_features).all()
-        assert (R[:, made.n_expert_features :] == 0).all()
-        assert R.flags.c_contiguous
+    def test_rows_are_as_wide_as_said_and_end_in_zeros(self):
+        for P in range(9):
+            made = encoder([f"x{j}" for j in range(P)], degree=3, gate_degree=2)
+            W, R = made.design(np.ones((2, P)))
+            assert (made.gate_width, made.expert_width) == (W.shape[1], R.shape[1])
+            assert (made.n_gate_features, made.n_expert_features) == (1 + 2 * P, 1 + 3 * P)
+            assert (W.sum(axis=1) == made.n_gate_features).all()
+            assert (R[:, made.n_expert_features :] == 0).all()
+            assert R.flags.c_contiguous
 
     def test_a_missing_value_is_zero_before_means_are_known_and_the_mean_after(self):
         made = encoder(["a", "b"])
@@ -209,19 +244,6 @@ class TestDesign:
         assert made.scaler.target_scale.tolist() == [1.0]
         assert np.abs(made.design(X)[1][:, 1:]).max() < 1e-5
 
-    def test_late_columns_are_not_scaled(self):
-        made = encoder(["a"])
-        made.fit_scaler(np.array([[1.0], [5.0]]), np.zeros((2, 1)), standardize=True)
-        take(made, {"a": 3.0, "late": 8.0})
-        assert features(made, [[5.0, 8.0], [5.0, np.nan]])[1] == [[1, 1, 8], [1, 1, 0]]
-
-    @pytest.mark.parametrize(("degree", "expected"), [(1, [0, 1, 2]), (2, [0, 1, 2, 4, 5])])
-    def test_where_old_features_stand_after_a_column_came(self, degree, expected):
-        made = encoder(["a", "b"], degree=degree)
-        before = made.layout
-        take(made, {"late": 1.0})
-        assert made.moved(before, degree).tolist() == expected
-
     def test_powers_are_those_of_numbers_alone_behind_all_columns_of_degree_1(self):
         made = encoder(["c", "x", "t", "y"], degree=3, categorical=("c",), timestamps=("t",))
         made.append_levels([("c", "red"), ("c", "blue")])
@@ -230,114 +252,6 @@ class TestDesign:
         assert R == [[1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 1, 4, 9, 8, 27]]
         assert made.n_expert_features == 15
         assert made.n_gate_features == 11
-
-
-class TestLevel:
-    @pytest.mark.parametrize(
-        ("value", "expected"),
-        [
-            ("red", "red"),
-            ("", ""),
-            (np.str_("red"), "red"),
-            (True, "true"),
-            (np.False_, "false"),
-            (7, "7"),
-            (np.int8(-7), "-7"),
-            (7.0, "7"),
-            (-0.0, "0"),
-            (1e22, "10000000000000000000000"),
-            (0.1, "0.1"),
-            (np.float32(0.5), "0.5"),
-            (10**30, "1" + "0" * 30),
-        ],
-    )
-    def test_is_the_same_text_in_every_format(self, value, expected):
-        found = level(value, "c")
-        assert found == expected
-        assert type(found) is str
-
-    @pytest.mark.parametrize(
-        ("value", "reason"),
-        [
-            (None, "wrong_type"),
-            (b"red", "wrong_type"),
-            (["red"], "wrong_type"),
-            ({}, "wrong_type"),
-            (1j, "wrong_type"),
-            (math.nan, "not_finite"),
-            (np.float32("inf"), "not_finite"),
-            pytest.param(10**5000, "out_of_range", id="too-long-to-print"),
-        ],
-    )
-    def test_all_else_is_refused_by_name(self, value, reason):
-        with pytest.raises(InvalidEvent, match="color 7") as refused:
-            level(value, "color 7")
-        assert refused.value.reason == reason
-        assert refused.value.feature == "color 7"
-
-
-class TestSeconds:
-    @pytest.mark.parametrize(
-        ("value", "expected"),
-        [
-            (0, 0.0),
-            (1.5, 1.5),
-            (np.int64(86_400), 86_400.0),
-            (1e300, 1e300),
-            (datetime(2026, 1, 31, 12, tzinfo=UTC), 1_769_860_800.0),
-            (datetime(2026, 1, 31, 12), 1_769_860_800.0),  # noqa: DTZ001 - what says nothing is UTC
-            (datetime(2026, 1, 31, 14, tzinfo=timezone(timedelta(hours=2))), 1_769_860_800.0),
-            (pd.Timestamp("2026-01-31 12:00"), 1_769_860_800.0),
-            (date(2026, 1, 31), 1_769_817_600.0),
-            ("2026-01-31T12:00:00Z", 1_769_860_800.0),
-            ("2026-01-31t12:00:00z", 1_769_860_800.0),
-            ("2026-01-31 12:00", 1_769_860_800.0),
-            ("2026-01-31T14:00:00+02:00", 1_769_860_800.0),
-            ("20260131T120000Z", 1_769_860_800.0),
-            ("2026-01-31", 1_769_817_600.0),
-            ("2026-01-31T12:00:00.25Z", 1_769_860_800.25),
-            ("1969-12-31T23:59:59.5", -0.5),
-            ("0001-01-01", -62_135_596_800.0),
-            (datetime.max.replace(tzinfo=UTC), 253_402_300_800.0),
-        ],
-    )
-    def test_are_since_1970_utc(self, value, expected):
-        found = seconds(value, "t")
-        assert found == expected
-        assert type(found) is float
-
-    @pytest.mark.parametrize(
-        ("value", "reason"),
-        [
-            (None, "wrong_type"),
-            (True, "wrong_type"),
-            (np.True_, "wrong_type"),
-            ([2026], "wrong_type"),
-            (b"2026-01-31", "wrong_type"),
-            ("", "wrong_type"),
-            ("yesterday", "wrong_type"),
-            ("1769860800", "wrong_type"),
-            ("20260131", "wrong_type"),
-            ("20260131.05", "wrong_type"),
-            ("2026-02-30", "wrong_type"),
-            ("2026-01-31T25:00", "wrong_type"),
-            ("0000-01-01", "wrong_type"),
-            ("٢٠٢٦-01-31", "wrong_type"),
-            (math.nan, "not_finite"),
-            (-math.inf, "not_finite"),
-            (10**400, "out_of_range"),
-            (pd.NaT, "not_finite"),
-        ],
-    )
-    def test_all_else_is_refused_by_name(self, value, reason):
-        with pytest.raises(InvalidEvent, match="seen at") as refused:
-            seconds(value, "seen at")
-        assert refused.value.reason == reason
-        assert refused.value.feature == "seen at"
-
-    def test_a_refusal_says_what_to_give(self):
-        with pytest.raises(InvalidEvent, match=r"t: '31\.01\.2026' .*seconds since 1970.*2026-01-31T12:00:00Z"):
-            seconds("31.01.2026", "t")
 
 
 class TestLevels:
@@ -365,18 +279,11 @@ class TestLevels:
         assert features(made, row)[1] == [[1, 2, 0]]
         assert features(made, [[np.nan, 2.0]])[1] == [[1, 2, 0]]
 
-    @pytest.mark.parametrize("code", [-1.0, 2.0, 1e300, np.inf, -np.inf, np.nan])
-    def test_a_code_without_a_column_is_all_zeros(self, code):
+    def test_a_code_without_a_column_is_all_zeros(self):
         made = encoder(["c"], categorical=("c",))
         made.append_levels([("c", "red"), ("c", "blue")])
-        assert features(made, [[code]])[1] == [[1, 0, 0]]
-
-    def test_a_missing_category_is_all_zeros_after_the_warm_up_too(self):
-        made = encoder(["c", "x"], categorical=("c",))
-        made.append_levels([("c", "red")])
-        rows = np.array([[0.0, 1.0], [0.0, 3.0]])
-        made.fit_scaler(rows, np.zeros((2, 1)), standardize=True)
-        assert features(made, [[np.nan, np.nan], [0.0, 3.0]])[1] == [[1, 0, 0], [1, 1, 1]]
+        for code in (-1.0, 2.0, 1e300, np.inf, -np.inf, np.nan):
+            assert features(made, [[code]])[1] == [[1, 0, 0]]
 
     def test_beyond_max_levels_none_is_added_which_is_said_once(self, caplog):
         made = encoder(["c"], categorical=("c",), max_levels=2)
@@ -394,15 +301,6 @@ class TestLevels:
         made.append_levels([("c", "a")])
         made.notice_unplaced(np.array([[-1.0], [0.0]]), np.array([[np.nan], [1.0]]))
         assert made.unplaced == {}
-
-    def test_a_refused_event_adds_none(self):
-        made = encoder(["c", "x"], categorical=("c",))
-        take(made, {"c": "red", "x": 1.0})
-        before = frozen(made)
-        for event in ({"c": "blue", "x": 1e60}, {"c": "blue", "new": 1e60}, {"c": "blue", "x": math.nan}, {"c": []}):
-            with pytest.raises(InvalidEvent):
-                take(made, event)
-            assert frozen(made) == before
 
     def test_codes_of_texts(self):
         made = encoder(["x", "c"], categorical=("c",))
@@ -430,48 +328,20 @@ class TestLevels:
         made = encoder(["c", "x"], categorical=("c",), max_levels=2)
         made.append_levels([("c", "a")])
         before = frozen(made)
-        with pytest.raises(ValueError, match=f"{levels[-1][0]}: cannot take level"):
+        with pytest.raises(ValueError):
             made.append_levels(levels)
         assert frozen(made) == before
 
 
 class TestTimes:
-    @pytest.mark.parametrize(
-        ("text", "day", "week"),
-        [
-            ("2026-01-05T00:00", 0.0, 0.0),  # a Monday
-            ("2026-01-05T06:00", 0.25, 0.25 / 7),
-            ("2026-01-08T12:00", 0.5, 3.5 / 7),
-            ("1965-01-03T18:00", 0.75, 6.75 / 7),
-        ],
-    )
-    def test_are_their_places_in_day_and_week(self, text, day, week):
-        made = encoder(timestamps=("t",))
-        ((_, *found),) = features(made, [take(made, {"t": text})])[1]
-        expected = [f(2 * math.pi * at) for at in (day, week) for f in (math.sin, math.cos)]
-        assert found[:4] == pytest.approx(expected, abs=1e-12)
-
-    def test_the_year_begins_as_1970_did_and_has_365_2425_days(self):
-        made = encoder(["t"], timestamps=("t",))
-        year = 365.2425 * 86_400.0
-        found = features(made, [[0.0], [year / 4], [-30.5 * year]])[1]
-        assert np.array(found)[:, 5:] == pytest.approx(np.array([[0, 1], [1, 0], [0, -1]]), abs=1e-9)
-
     def test_range_factor_is_not_for_them_and_the_years_1_to_9999_are(self):
         made = encoder(["t", "x"], timestamps=("t",), range_factor=2.0)
         X = np.array([[1.7e9, 1.0], [1.7e12, 1.0], [-6.3e10, 1.0], [np.inf, 1.0], [0.0, 3.0], [np.nan, 1.0]])
         assert made.screen(X, np.zeros((6, 1))).tolist() == [-1, 0, 0, 0, 1, -1]
         assert made.largest.tolist() == [0.0, 1.0]
-        with pytest.raises(InvalidEvent, match=r"t: 1\.7e\+12 is out of range: .*milliseconds") as refused:
+        with pytest.raises(InvalidEvent) as refused:
             take(made, {"t": 1_700_000_000_000})
         assert (refused.value.reason, refused.value.feature) == ("out_of_range", "t")
-
-    def test_of_a_new_field_are_held_to_it_too(self):
-        made = encoder(["x"], timestamps=("t",))
-        before = frozen(made)
-        with pytest.raises(InvalidEvent, match="milliseconds"):
-            take(made, {"x": 1.0, "t": 1e300})
-        assert frozen(made) == before
 
     def test_predictions_take_what_is_beyond_as_the_end_and_leave_codes_alone(self):
         made = encoder(["c", "t", "x"], degree=150, categorical=("c",), timestamps=("t",))
@@ -502,10 +372,9 @@ class TestNames:
         made.append_levels([(1, "a=b")])
         assert made.feature_names == [3, *(f"2:{part}" for part in CYCLES), "1=a=b"]
 
-    @pytest.mark.parametrize("order", ["cxt", "txc", "xtc"])
-    def test_features_are_found_again_by_their_names(self, order):
+    def test_features_are_found_again_by_their_names(self):
         made = encoder(categorical=("c", "c=d"), timestamps=("t",))
-        for name in order:
+        for name in "txc":
             take(made, {name: 1.0})
         take(made, {"c=d": "e=f", "late": 3.0, "c": "g"})
         again = encoder(categorical=("c", "c=d"), timestamps=("t",))
@@ -516,7 +385,7 @@ class TestNames:
     @pytest.mark.parametrize("names", [["x", "x"], ["t:day_sin", "x"], ["c=a", "c=a"], ["t:day_sin"]])
     def test_names_that_are_no_layout_are_refused(self, names):
         made = encoder(categorical=("c",), timestamps=("t",))
-        with pytest.raises(ConfigError, match="feature_names"):
+        with pytest.raises(ConfigError):
             made.set_features(names)
 
 
@@ -527,26 +396,9 @@ class TestKeeping:
         assert list(made.arrays()) == [f"encoder.{name}" for name in names]
         assert made.arrays()["encoder.columns"].tobytes() == b'["a", 1]'
 
-    def test_restored_it_goes_on_bit_for_bit(self):
-        kinds = {"categorical": ("c", "empty"), "timestamps": ("t",), "degree": 2}
-        made = encoder(["empty"], **kinds)
-        take(made, {"x": 2.0, "c": "\ud800", "t": "2026-01-01"}, target=3.0)
-        take(made, {"c": "ü", "x": 4.0})
-        made.fit_scaler(np.array([[np.nan, 0, 0, 2.0], [np.nan, 1, 0, 4.0]]), np.ones((2, 1)), standardize=True)
-        again = encoder(**kinds)
-        again.restore({name: array.copy() for name, array in made.arrays().items()})
-        for one in (made, again):
-            take(one, {"c": 3, "late": 1.0, "empty": False})
-        assert frozen(again) == frozen(made)
-        assert (again.fields, again.kinds, again.levels) == (made.fields, made.kinds, made.levels)
-        assert again.feature_names == made.feature_names
-        row = made.row({"c": 3, "late": 1.0, "t": 5, "x": 1})
-        assert again.row({"c": 3, "late": 1.0, "t": 5, "x": 1}).tobytes() == row.tobytes()
-        assert again.design(row)[1].tobytes() == made.design(row)[1].tobytes()
-
     def test_a_field_of_another_kind_is_refused(self):
         kept = encoder(["a"]).arrays()
-        with pytest.raises(CheckpointError, match="a: is numeric in the checkpoint and timestamp here"):
+        with pytest.raises(CheckpointError):
             encoder(timestamps=("a",)).restore(kept)
 
 
@@ -567,12 +419,7 @@ times = st.one_of(
 sound = st.fixed_dictionaries(
     {}, optional={"a": numbers, "b": numbers, "z": numbers, "c": categories, "d": categories, "s": times, "t": times}
 )
-anything = st.one_of(
-    numbers,
-    categories,
-    times,
-    st.sampled_from([math.nan, math.inf, 1e60, None, b"", [], {}, 1j, 10**400, 10**5000, "2026-13-01", pd.NaT, 1e15]),
-)
+
 degrees = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
@@ -599,21 +446,7 @@ def by_hand(of, event):
     return [columns.get(name, 0.0) for name in of.feature_names]
 
 
-@settings(max_examples=60, deadline=None)
-@given(events=st.lists(sound, min_size=1, max_size=12), degree=degrees, standardize=st.booleans(), data=st.data())
-def test_rows_one_by_one_are_rows_in_blocks_bit_for_bit(events, degree, standardize, data):
-    made = made_of(events, *degree)
-    X = np.concatenate([made.row(event) for event in events])
-    made.fit_scaler(X, np.zeros((len(X), 1)), standardize=standardize)
-    whole = made.design(X)
-    cut = data.draw(st.integers(0, len(X)))
-    for pieces in ([X[:cut], X[cut:]], [row[None] for row in X]):
-        blocks = [made.design(piece) for piece in pieces]
-        for at in range(2):
-            assert np.concatenate([block[at] for block in blocks]).tobytes() == whole[at].tobytes()
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(events=st.lists(sound, min_size=1, max_size=8), degree=degrees)
 def test_features_are_what_their_names_say(events, degree):
     made = made_of(events, *degree)
@@ -626,7 +459,7 @@ def test_features_are_what_their_names_say(events, degree):
         assert W[0][: len(R[0])] == R[0][: len(W[0])]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(events=st.lists(sound, min_size=2, max_size=12), degree=degrees, data=st.data())
 def test_old_features_stand_where_moved_says(events, degree, data):
     first = data.draw(st.integers(1, len(events) - 1))
@@ -644,24 +477,3 @@ def test_old_features_stand_where_moved_says(events, degree, data):
         assert wide[:, places].tolist() == before[at]
         assert (np.delete(wide, places, axis=1) == 0).all()
         assert len(set(places.tolist())) == len(places) == len(before[at][0])
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    events=st.lists(st.dictionaries(st.sampled_from("abcdst"), anything, min_size=1), max_size=10),
-    targets=st.lists(st.sampled_from([0.0, 1.0, 1e60]), min_size=10, max_size=10),
-)
-def test_an_event_is_taken_whole_or_leaves_no_trace(events, targets):
-    made, clean = made_of([], 2, 1), made_of([], 2, 1)
-    for event, target in zip(events, targets, strict=False):
-        before = frozen(made)
-        try:
-            row = take(made, event, target)
-        except InvalidEvent:
-            assert frozen(made) == before
-        else:
-            take(clean, event, target)
-            assert row.tobytes() == made.row(event).tobytes()
-            assert np.isfinite(made.design(row[None])[1]).all()
-            assert made.news(event) == NO_NEWS
-    assert frozen(made) == frozen(clean)

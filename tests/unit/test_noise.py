@@ -1,3 +1,5 @@
+"""Distributions of noise: densities, quantiles and samples against each other, SciPy and the kernels."""
+
 import math
 from itertools import pairwise
 
@@ -9,26 +11,18 @@ from scipy.integrate import quad
 from streammoe.kernels import laplace, student_t
 from streammoe.noise import NORMAL, RoundedLaplace, StudentT
 
-LAWS = [NORMAL, StudentT(2.1), StudentT(4.0), StudentT(300.0), RoundedLaplace(0.1), RoundedLaplace(1.5)]
-laws = pytest.mark.parametrize("law", LAWS, ids=str)
+laws = pytest.mark.parametrize("law", [NORMAL, StudentT(2.1), RoundedLaplace(0.1), RoundedLaplace(1.5)], ids=str)
 TAILS = np.array([1e-200, 1e-30, 1e-9, 0.01, 0.2, 0.25, 0.4, 0.49999999, 0.5])
 
 
 @laws
-def test_the_density_has_area_1_and_the_variance_that_it_says(law):
-    edges = [0.0, 0.1, 1.5, 5.0, 40.0]
-    parts = list(pairwise(edges))
+def test_the_density_has_area_1_its_variance_and_is_the_slope_of_the_distribution_function(law):
+    parts = list(pairwise([0.0, 0.1, 1.5, 5.0, 40.0]))
     area = 2.0 * sum(quad(law.pdf_at, *part)[0] for part in parts)
-    tails = 2.0 * law.cdf_at(-edges[-1])
-    assert area + tails == pytest.approx(1.0, abs=1e-9)
+    assert area + 2.0 * law.cdf_at(-40.0) == pytest.approx(1.0, abs=1e-9)
     if not isinstance(law, StudentT):  # there the tails hold too much of it
-        assert 2.0 * sum(quad(lambda z: z * z * law.pdf_at(z), *part)[0] for part in parts) == pytest.approx(
-            law.variance, rel=1e-8
-        )
-
-
-@laws
-def test_the_density_is_the_slope_of_the_distribution_function(law):
+        variance = 2.0 * sum(quad(lambda z: z * z * law.pdf_at(z), *part)[0] for part in parts)
+        assert variance == pytest.approx(law.variance, rel=1e-8)
     z = np.array([-30.0, -5.0, -1.6, -0.3, -0.05, 0.02, 0.2, 2.0, 9.0])
     step = 1e-5 * np.maximum(np.abs(z), 0.1)
     slope = (law.cdf(-np.abs(z) + step) - law.cdf(-np.abs(z) - step)) / (2.0 * step)
@@ -44,57 +38,44 @@ def test_quantiles_are_its_inverse_far_out_too(law):
 
 
 @laws
-def test_single_numbers_are_those_of_arrays(law):
+def test_single_numbers_and_samples_are_those_of_arrays(law):
     for z in (-7.0, -0.05, 0.0, 0.3, 2.0):
         assert law.pdf_at(z) == pytest.approx(float(law.pdf(np.array(z))), rel=1e-13)
         assert law.cdf_at(z) == pytest.approx(float(law.cdf(np.array(z))), rel=1e-13)
     for q in (1e-12, 0.3, 0.5):
         assert law.quantile_at(q) == pytest.approx(float(law.quantile(np.array(q))), rel=1e-9, abs=1e-15)
-
-
-@laws
-def test_samples_follow_the_distribution_function(law):
     drawn = law.sample(np.random.default_rng(0), 20_000)
     assert stats.kstest(drawn, law.cdf).pvalue > 1e-3
     assert law.sample(np.random.default_rng(0), (2, 3)).shape == (2, 3)
 
 
-@pytest.mark.parametrize("degrees", [2.1, 4.0, 300.0])
-def test_student_t_is_that_of_scipy(degrees):
+def test_they_are_those_of_scipy():
     z = np.array([-1e3, -5.0, -1.0, -1e-3, 0.0, 0.3, 40.0])
-    law, reference = StudentT(degrees), stats.t(degrees)
-    np.testing.assert_allclose(law.pdf(z), reference.pdf(z), rtol=1e-10)
-    np.testing.assert_allclose(law.cdf(z), reference.cdf(z), rtol=1e-8)
-    assert law.variance == pytest.approx(reference.var())
-
-
-def test_near_the_middle_small_steps_are_seen():
-    law = StudentT(4.0)
-    assert law.cdf_at(1e-10) - 0.5 == pytest.approx(1e-10 * law.pdf_at(0.0), rel=1e-4)
-
-
-def test_without_a_tip_it_is_laplaces():
+    for degrees in (2.1, 4.0, 300.0):
+        law, reference = StudentT(degrees), stats.t(degrees)
+        np.testing.assert_allclose(law.pdf(z), reference.pdf(z), rtol=1e-10)
+        np.testing.assert_allclose(law.cdf(z), reference.cdf(z), rtol=1e-8)
+        assert law.variance == pytest.approx(reference.var())
+        # Near the middle small steps are seen.
+        assert law.cdf_at(1e-10) - 0.5 == pytest.approx(1e-10 * law.pdf_at(0.0), rel=1e-4)
     z = np.array([-9.0, -1.0, -0.01, 0.0, 0.5, 3.0])
     np.testing.assert_allclose(RoundedLaplace(1e-9).cdf(z), stats.laplace.cdf(z), rtol=1e-8)
-    assert RoundedLaplace(laplace.TIP).pdf_at(0.0) / 0.5 == pytest.approx(0.95, abs=0.01)
-    assert RoundedLaplace(laplace.TIP).pdf_at(2.0) / stats.laplace.pdf(2.0) == pytest.approx(1.002, abs=0.001)
-
-
-@pytest.mark.parametrize("z", [0.0, 0.03, 0.1, 0.7, 50.0])
-def test_the_kernels_have_the_same_densities(z):
     law = RoundedLaplace(laplace.TIP)
-    assert laplace.energy(z * z) + laplace.LOG_AREA == pytest.approx(-math.log(law.pdf_at(z)), rel=1e-12)
-    t = StudentT(3.0)
-    loss = student_t.energy(z * z, 3.0, 1) + student_t.log_constant(3.0, 1)
-    assert loss == pytest.approx(-math.log(t.pdf_at(z)), rel=1e-12)
+    assert law.pdf_at(0.0) / 0.5 == pytest.approx(0.95, abs=0.01)
+    assert law.pdf_at(2.0) / stats.laplace.pdf(2.0) == pytest.approx(1.002, abs=0.001)
 
 
-@pytest.mark.parametrize("square", [1e-6, 0.004, 0.5, 30.0, 1e8])
-def test_an_events_weight_is_twice_the_slope_of_its_energy(square):
-    step = 1e-5 * square
-    for energy, trust in (
-        (laplace.energy, laplace.trust),
-        (lambda s: student_t.energy(s, 4.0, 3), lambda s: student_t.trust(s, 4.0, 3)),
-    ):
-        slope = (energy(square + step) - energy(square - step)) / (2.0 * step)
-        assert trust(square) == pytest.approx(2.0 * slope, rel=1e-4)
+def test_the_kernels_have_the_same_densities_and_weights_that_are_twice_the_slope():
+    for z in (0.0, 0.03, 0.1, 0.7, 50.0):
+        law = RoundedLaplace(laplace.TIP)
+        assert laplace.energy(z * z) + laplace.LOG_AREA == pytest.approx(-math.log(law.pdf_at(z)), rel=1e-12)
+        loss = student_t.energy(z * z, 3.0, 1) + student_t.log_constant(3.0, 1)
+        assert loss == pytest.approx(-math.log(StudentT(3.0).pdf_at(z)), rel=1e-12)
+    for square in (1e-6, 0.004, 0.5, 30.0, 1e8):
+        step = 1e-5 * square
+        for energy, trust in (
+            (laplace.energy, laplace.trust),
+            (lambda s: student_t.energy(s, 4.0, 3), lambda s: student_t.trust(s, 4.0, 3)),
+        ):
+            slope = (energy(square + step) - energy(square - step)) / (2.0 * step)
+            assert trust(square) == pytest.approx(2.0 * slope, rel=1e-4)

@@ -9,8 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streammoe import replay as module
-from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.commands import dead_letters as module
+from streammoe.commands.dead_letters import NOT_PASSED, NOT_WHOLE, OTHER_MODEL, look_into, replay
+from streammoe.commands.inspect import describe_checkpoint
+from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.estimators import MoERegressor
@@ -19,7 +22,6 @@ from streammoe.pipeline.dead_letters import DeadLetterFile, read_letter
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.ports import Batch, DeadLetter
-from streammoe.replay import NOT_PASSED, NOT_WHOLE, OTHER_MODEL, look_into, replay
 
 N = 600
 FAR = 9

@@ -9,14 +9,16 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe import assembly
-from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
-from streammoe.cli import main
+from streammoe.assembly import open_daemon
+from streammoe.commands import main
+from streammoe.commands.dead_letters import replay
+from streammoe.commands.inspect import describe_checkpoint
+from streammoe.commands.rollback import roll_back
+from streammoe.configuration import load_settings
 from streammoe.daemon.loop import Daemon
 from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore, FolderLock, encode
 from streammoe.persistence.format import _pack
-from streammoe.replay import replay
-from streammoe.rollback import roll_back
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 

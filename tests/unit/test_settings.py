@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe.schedules import Constant, Power
 from streammoe.settings import (
@@ -95,7 +95,14 @@ class TestDefaults:
         written = tomllib.loads(opened)
         assert written["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
         path = tmp_path / "opened.toml"
-        path.write_text(re.sub(r"^(block_\w+|max_record_bytes|follow|on_truncate).*\n", "", opened, flags=re.MULTILINE))
+        path.write_text(
+            re.sub(
+                r"^(delimiter|decimal|header|block_\w+|max_record_bytes|follow|on_truncate).*\n",
+                "",
+                opened,
+                flags=re.MULTILINE,
+            )
+        )
         settings = read(path)
         assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", 400)
         assert settings.model.classes == ("no", "yes")
@@ -197,30 +204,30 @@ class TestProblems:
             ("model = 1", "model: must be a table, got 1 (from config.toml)"),
             (
                 "model.n_experts = 0",
-                "model.n_experts: must be greater than or equal to 1, got 0 (from config.toml)",
+                "model.n_experts: must be at least 1, got 0 (from config.toml)",
             ),
-            ("model.n_experts = true", "model.n_experts: must be a valid integer, got true (from config.toml)"),
+            ("model.n_experts = true", "model.n_experts: must be a whole number, got true (from config.toml)"),
             (
                 'model.n_experts = "many"',
                 "model.n_experts: must be a whole number, or 'auto', got 'many' (from config.toml)",
             ),
             (
                 "model.max_experts = 1",
-                "model.max_experts: must be greater than or equal to 2, got 1 (from config.toml)",
+                "model.max_experts: must be at least 2, got 1 (from config.toml)",
             ),
             ('model.reseed = "always"', "model.reseed: must be 'off' or 'auto', got 'always' (from config.toml)"),
-            ('model.degree = "1"', "model.degree: must be a valid integer, got '1' (from config.toml)"),
-            ("model.seed = true", "model.seed: must be a valid integer, got true (from config.toml)"),
+            ('model.degree = "1"', "model.degree: must be a whole number, got '1' (from config.toml)"),
+            ("model.seed = true", "model.seed: must be a whole number, got true (from config.toml)"),
             ("model.prior_strength = inf", "model.prior_strength: must be a finite number, got inf (from config.toml)"),
             (
                 'model.bound = "loose"',
                 "model.bound: must be 'adaptive', 'tight' or 'paper', got 'loose' (from config.toml)",
             ),
-            ("metrics.port = -1", "metrics.port: must be greater than or equal to 0, got -1 (from config.toml)"),
+            ("metrics.port = -1", "metrics.port: must be at least 0, got -1 (from config.toml)"),
             ("dead_letters.max_ratio = 0", "dead_letters.max_ratio: must be greater than 0, got 0 (from config.toml)"),
             (
                 "model.schedule.alpha = 0.3",
-                "model.schedule.alpha: must be greater than or equal to 0.5, got 0.3 (from config.toml)",
+                "model.schedule.alpha: must be at least 0.5, got 0.3 (from config.toml)",
             ),
             (
                 'model.schedule.kind = "cosine"',
@@ -333,12 +340,12 @@ class TestProblems:
     def test_what_belongs_to_the_other_kind_of_model_is_told_at_once(self, config: Path) -> None:
         config.write_text(MINIMAL + '[model]\nkind = "classifier"\ncovariance = "full"\nn_experts = 0\n')
         assert problems(config, 'schema.target=["y", "z"]', "metrics.port=-1") == (
-            "model.n_experts: must be greater than or equal to 1, got 0 (from config.toml)",
+            "model.n_experts: must be at least 1, got 0 (from config.toml)",
             (
                 "model.covariance: must be 'diagonal' where model.kind = 'classifier'; classes have no covariance, "
                 "got 'full' (from config.toml)"
             ),
-            "metrics.port: must be greater than or equal to 0, got -1 (from flag metrics.port)",
+            "metrics.port: must be at least 0, got -1 (from flag metrics.port)",
             "schema.target: must be one column where model.kind = 'classifier', got a list (from flag schema.target)",
         )
 
@@ -430,19 +437,19 @@ class TestProblems:
 
     def test_members_of_a_connectors_unions_are_not_part_of_the_path(self, config: Path) -> None:
         config.write_text('[source]\nkind = "queue"\ntopics = ["a", 1]\n[schema]\ntarget = "y"\n')
-        assert problems(config)[0] == "source.topics.1: must be a valid string, got 1 (from config.toml)"
+        assert problems(config)[0] == "source.topics.1: must be text, got 1 (from config.toml)"
 
     def test_where_a_value_came_from_is_told(self, config: Path) -> None:
         found = problems(config, "model.degree=x", STREAMMOE_MODEL__SEED="-1", STREAMMOE_CHEKPOINT__DIR="a")
         assert found == (
             "chekpoint: unknown section (from environment variable STREAMMOE_CHEKPOINT__DIR); did you mean checkpoint?",
-            "model.degree: must be a valid integer, got 'x' (from flag model.degree)",
-            "model.seed: must be greater than or equal to 0, got -1 (from environment variable STREAMMOE_MODEL__SEED)",
+            "model.degree: must be a whole number, got 'x' (from flag model.degree)",
+            "model.seed: must be at least 0, got -1 (from environment variable STREAMMOE_MODEL__SEED)",
         )
 
     def test_the_winning_layer_is_blamed(self, config: Path) -> None:
         (found,) = problems(config, "model.schedule={alpha = 2}", STREAMMOE_MODEL__SCHEDULE__ALPHA="3")
-        assert found == "model.schedule.alpha: must be less than or equal to 1, got 2 (from flag model.schedule)"
+        assert found == "model.schedule.alpha: must be at most 1, got 2 (from flag model.schedule)"
 
     def test_all_problems_come_at_once(self, config: Path) -> None:
         config.write_text("[model]\nn_experts = 0\nwarmup = 0\ndegre = 2\n[model.schedule]\nalpha = 2\n")
@@ -521,7 +528,7 @@ class TestProblems:
         with pytest.raises(ConfigError, match=r"model\.seed: must be"):
             read(config, f"model.seed={value}")
         config.write_text(f"model.seed = {value}")
-        with pytest.raises(ConfigError, match="is not TOML"):
+        with pytest.raises(ConfigError):
             read(config)
 
 
@@ -531,6 +538,8 @@ class TestMetrics:
         [
             ('tls_certfile = "a"', "metrics.tls_keyfile: must be set together with metrics.tls_certfile"),
             ('tls_keyfile = "a"', "metrics.tls_keyfile: must be set together with metrics.tls_certfile"),
+            ('allowed_hosts = "a"', "metrics.allowed_hosts: must be a list of host names"),
+            ('allowed_hosts = ["a:9464"]', "metrics.allowed_hosts: must be host names without scheme, port and path"),
             ('username = "a:b"', "metrics.username: must not hold a colon"),
             ('username = "a"', "metrics.password_env: must be set where metrics.username is"),
             ('password = "hunter2"', "metrics.password_env: must be set where metrics.username is"),

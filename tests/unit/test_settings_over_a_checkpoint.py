@@ -10,7 +10,8 @@ import pytest
 import trustme
 
 from streammoe import assembly
-from streammoe.assembly import load_settings, open_daemon
+from streammoe.assembly import open_daemon
+from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import CheckpointStore
 
@@ -77,12 +78,16 @@ CHANGED = {
     "metrics.host": "0.0.0.0",
     "metrics.port": 9,
     "metrics.alive_seconds": 9.0,
+    "metrics.allowed_hosts": ["daemon.example"],
     "metrics.tls_certfile": [*SERVED, "metrics.tls_certfile=cert.pem", "metrics.tls_keyfile=key.pem"],
     "metrics.tls_keyfile": [*SERVED, "metrics.tls_certfile=cert.pem", "metrics.tls_keyfile=key.pem"],
     "metrics.username": [*SERVED, "metrics.username=prometheus", "metrics.password_file=secret"],
     "metrics.password_file": [*SERVED, "metrics.username=prometheus", "metrics.password_file=secret"],
     "metrics.bearer_token_file": [*SERVED, "metrics.bearer_token_file=secret"],
     "guard.on_jump": "stop",
+    "source.delimiter": ";",
+    "source.decimal": ["source.delimiter=;", "source.decimal=,"],
+    "source.header": '["a", "b", "y"]',
     "predictions.kind": ["predictions.kind=file", "predictions.path=p.jsonl"],
     "predictions.format": "parquet",
     "predictions.path": "q.jsonl",
@@ -228,7 +233,13 @@ def test_raised_limits_are_applied_to_what_comes(here):
     """What messages advise must be possible."""
     rows = (f"{'uvw'[i % 3]},{i % 5},{'no' if i % 2 else 'yes'}\n" for i in range(EVENTS))
     Path("data.csv").write_text("a,b,y\n" + "".join(rows))
-    flags = ["model.kind=classifier", "schema.categorical=['a']", "source.path=data*.csv", "schema.late_columns=true"]
+    flags = [
+        "dead_letters.max_ratio=1",
+        "model.kind=classifier",
+        "schema.categorical=['a']",
+        "source.path=data*.csv",
+        "schema.late_columns=true",
+    ]
     low = ["model.max_classes=2", "model.max_levels=2", "schema.max_columns=2"]
     high = ["model.max_classes=3", "model.max_levels=3", "schema.max_columns=3"]
     more = "a,b,y,c\n" + "w,1,maybe,3\n" * 5

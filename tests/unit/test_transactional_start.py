@@ -8,8 +8,9 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel
 
-from streammoe import assembly
-from streammoe.assembly import load_settings, open_daemon
+from streammoe import assembly, configuration
+from streammoe.assembly import open_daemon
+from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore
 from streammoe.ports import PredictionSink, Recovered
@@ -118,8 +119,9 @@ class Transactions(PredictionSink):
 def broker(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
-    known = {assembly.CONNECTORS: {"steady": Steady}, assembly.PREDICTIONS: {"transactions": Transactions}}
-    monkeypatch.setattr(assembly, "connectors", lambda group=assembly.CONNECTORS: known.get(group, {}))
+    known = {configuration.CONNECTORS: {"steady": Steady}, configuration.PREDICTIONS: {"transactions": Transactions}}
+    for module in (assembly, configuration):
+        monkeypatch.setattr(module, "connectors", lambda group=configuration.CONNECTORS: known.get(group, {}))
     (tmp_path / "config.toml").write_text("""
         source = { kind = "steady" }
         schema.target = "y"

@@ -25,6 +25,7 @@ from streammoe_connectors.files.listing import (
     is_named,
     kind_of,
     listed,
+    without_other_names,
 )
 from streammoe_connectors.files.parquet import ParquetReader
 from streammoe_connectors.files.plain import PlainStream
@@ -36,6 +37,8 @@ _LOGGER = logging.getLogger("streammoe.source")
 
 class FiniteFiles:
     """Reads files in name order, and those that are new since a position after those that it lists.
+
+    A file with several names, by links, is read once.
 
     Blank lines are counted in `Batch.skipped` of their own or the next batch; those after the very last record of all
     come in a batch without records, if there is none other for them.
@@ -55,6 +58,7 @@ class FiniteFiles:
         before = [] if position is None else listed(position)
         known = {Path(file["path"]).absolute() for file in before}
         found = [path for path in expand(self._settings.path) if Path(path).absolute() not in known]
+        found = without_other_names(found, [file["path"] for file in before])
         if not before and not found:
             raise SourceError(
                 f"source.path {self._settings.path!r} matches no file; correct the path, or put the files there"
@@ -135,7 +139,8 @@ class FiniteFiles:
         if batch is None:
             return None
         self._skipped += batch.skipped
-        if not len(batch):
+        # Of a file without records the header is handed on: whoever reads the batch may miss a column in it.
+        if not len(batch) and not (isinstance(reader, RecordReader) and reader.empty):
             return None
         skipped, self._skipped = self._skipped, 0
         return replace(batch, end=self._position, skipped=skipped)
@@ -170,6 +175,7 @@ class FiniteFiles:
                     max_record_bytes=settings.max_record_bytes,
                     start=start,
                     place={"path": path},
+                    dialect=settings.dialect,
                 )
             on_failure.pop_all()
         self._reader = reader

@@ -23,11 +23,14 @@ from streammoe_connectors.files.listing import (
     expand,
     explained,
     file_at,
+    identity,
     inspect,
     is_named,
     is_same,
     kind_of,
     listed,
+    status_at,
+    without_other_names,
 )
 from streammoe_connectors.files.settings import FileSettings
 from streammoe_connectors.formats.records import RecordReader
@@ -161,7 +164,7 @@ class FollowedFiles:
         looked_for = {Path(name).absolute() for name in expand(self._settings.path)}
         names = [name for name in _beside(path) if name.startswith(path) and Path(name).absolute() not in looked_for]
         since = followed.status().st_mtime_ns
-        found = [(name, status) for name in names if (status := _status(name)) is not None]
+        found = [(name, status) for name in names if (status := status_at(name)) is not None]
         return [name for name, status in found if status.st_ino not in known and status.st_mtime_ns > since]
 
     def _may_restart(self, lost: _LostError) -> None:
@@ -200,17 +203,21 @@ class FollowedFiles:
 
     def _find_new(self, *, tell: bool) -> None:
         paths = {Path(followed.file["path"]).absolute() for followed in self._files}
-        inodes = {followed.file["inode"] for followed in self._files}
-        kept = []
+        followed = {identity(each.status()) for each in self._files}
+        kept, new = [], []
         for path in expand(self._settings.path):
-            inode = _inode_at(path)
+            status = status_at(path)
             # A file under the path of one that was rotated away has to wait until that one has been read.
-            if inode is None or inode in inodes or Path(path).absolute() in paths or path in self._ignored:
+            if status is None or identity(status) in followed:
                 continue
-            stays = [file for file in self._done if file["inode"] == inode and _is_at(path, file)]
+            if Path(path).absolute() in paths or path in self._ignored:
+                continue
+            stays = [file for file in self._done if file["inode"] == status.st_ino and _is_at(path, file)]
             kept += stays
             if not stays:
-                self._add(path, tell=tell)
+                new.append(path)
+        for path in without_other_names(new):
+            self._add(path, tell=tell)
         # Also the last one of each path that nothing followed yet, to count on from.
         paths = {Path(followed.file["path"]).absolute() for followed in self._files}
         self._done = [file for file in self._done if file in kept or Path(file["path"]).absolute() not in paths]
@@ -337,7 +344,7 @@ class _Followed:
 
     def look_for_successor(self) -> None:
         """Find out whether another file has taken its place."""
-        status = _status(self.file["path"])
+        status = status_at(self.file["path"])
         if status is not None and status.st_ino != self.file["inode"] and status.st_size:
             self._stream.is_last = True
 
@@ -368,6 +375,7 @@ class _Followed:
             max_record_bytes=settings.max_record_bytes,
             start=self.file["offset"],
             place={"path": path, "rotation": self.file["rotation"]},
+            dialect=settings.dialect,
         )
 
 
@@ -488,24 +496,14 @@ def _beside(path: str) -> list[str]:
         return sorted(str(name) for name in folder.iterdir() if name != Path(path)) if folder.is_dir() else []
 
 
-def _status(path: str) -> os.stat_result | None:
-    try:
-        with explained(path):
-            return Path(path).stat()
-    except SourceError as error:
-        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            return None
-        raise
-
-
 def _inode_at(path: str) -> int | None:
-    status = _status(path)
+    status = status_at(path)
     return None if status is None else status.st_ino
 
 
 def _is_at(path: str, file: File) -> bool:
     """Whether what is at `path` begins like `file`."""
-    status = _status(path)
+    status = status_at(path)
     if status is None or not stat.S_ISREG(status.st_mode):
         return False
     with explained(path), Path(path).open("rb") as stream:

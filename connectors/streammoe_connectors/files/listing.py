@@ -6,10 +6,11 @@ import errno
 import fnmatch
 import glob
 import hashlib
+import logging
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, NotRequired, Protocol, TypedDict, cast
 
@@ -19,6 +20,8 @@ from streammoe.ports import Position
 START_AFRESH = "restore it, or start with a fresh checkpoint folder"
 PARQUET = "parquet"
 HEAD_BYTES = 4096
+_LOGGER = logging.getLogger("streammoe.source")
+_MOST_TOLD = 10
 _GZIP_MAGIC = b"\x1f\x8b"
 _FORMATS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
 
@@ -67,6 +70,65 @@ def expand(path: str) -> list[str]:
     found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob refuses absolute patterns
     _check_listable(path)
     return found
+
+
+def status_at(path: str) -> os.stat_result | None:
+    """Return the status of what is at `path`; ``None`` if nothing is there.
+
+    Raises:
+        SourceError: nobody can say.
+    """
+    try:
+        with explained(path):
+            return Path(path).stat()
+    except SourceError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            return None
+        raise
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
+    """Return what all names of a file have in common: its device and inode."""
+    return status.st_dev, status.st_ino
+
+
+def without_other_names(paths: Sequence[str], known: Sequence[str] = ()) -> list[str]:
+    """Leave out paths that are links to a file that has another name among them, with one warning for each file.
+
+    Of several names the one that is no symbolic link, nor goes through one, is kept, else the first in the order given.
+
+    Args:
+        paths: names of files, in order.
+        known: names under which files are read already; they come before all others.
+
+    Raises:
+        SourceError: nobody can say what is at one of the paths.
+    """
+    taken: dict[tuple[int, int], str] = {}
+    for path in known:
+        with suppress(OSError):  # finished files need not stay
+            taken.setdefault(identity(Path(path).stat()), path)
+    names: dict[tuple[int, int], list[str]] = {}
+    for path in paths:
+        if (status := status_at(path)) is not None:  # whoever opens it says that it is gone
+            names.setdefault(identity(status), []).append(path)
+    left_out: set[str] = set()
+    told = 0
+    for file, same in names.items():
+        kept = taken.get(file)
+        if kept is None:
+            if len(same) == 1:
+                continue
+            kept = next((path for path in same if os.path.realpath(path) == os.path.abspath(path)), same[0])  # noqa: PTH100 - `resolve` follows links
+        others = [path for path in same if path != kept]
+        left_out.update(others)
+        if told < _MOST_TOLD:
+            more = f", and so are {len(others) - 1} more" if len(others) > 1 else ""
+            _LOGGER.warning("%s is the same file as %s%s; it is read once, under that name", others[0], kept, more)
+        told += 1
+    if told > _MOST_TOLD:
+        _LOGGER.warning("%d more files have several names; each is read once", told - _MOST_TOLD)
+    return [path for path in paths if path not in left_out]
 
 
 def _check_listable(pattern: str) -> None:

@@ -2,14 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from streammoe_connectors.formats.records import LARGEST_BYTES
+from streammoe_connectors.formats.records import LARGEST_BYTES, Dialect
 
 
-class FileSettings(BaseModel):
+class CsvSettings(BaseModel):
+    """How csv is written, in the ``[source]`` section of files and of the standard input.
+
+    Attributes:
+        delimiter: what stands between two values.
+        decimal: what stands before the decimals of a number.
+        header: ``True`` if the first line names the columns; else their names, and every line is a record.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    delimiter: Literal[",", ";", "\t", "|"] = ","
+    decimal: Literal[".", ","] = "."
+    header: Literal[True] | list[str] = True
+
+    @field_validator("delimiter", mode="before")
+    @classmethod
+    def _tab(cls, delimiter: Any) -> Any:
+        return "\t" if delimiter == "\\t" else delimiter  # as a shell hands it on
+
+    @field_validator("decimal")
+    @classmethod
+    def _differs(cls, decimal: str, info: ValidationInfo) -> str:
+        if decimal == info.data.get("delimiter"):
+            raise ValueError('must not be source.delimiter; set that too, such as to ";"')
+        return decimal
+
+    @field_validator("header")
+    @classmethod
+    def _names(cls, header: Literal[True] | list[str]) -> Literal[True] | list[str]:
+        if header is not True and not (header and all(map(str.strip, header)) and len(set(header)) == len(header)):
+            raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
+        return header
+
+    @property
+    def dialect(self) -> Dialect:
+        """All of it, for whoever cuts and reads records."""
+        return Dialect(self.delimiter, self.decimal, None if self.header is True else tuple(self.header))
+
+
+class FileSettings(CsvSettings):
     """The ``[source]`` section for files.
 
     Attributes:
@@ -23,8 +63,6 @@ class FileSettings(BaseModel):
         on_truncate: what to do when a followed file no longer holds what was to be read: ``stop`` with an error, or
             ``restart`` at the beginning of what is there instead.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     kind: Literal["file"]
     path: str = Field(min_length=1)

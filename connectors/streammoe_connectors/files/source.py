@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 
 from streammoe.errors import RetriableSourceError
 from streammoe.ports import Batch, Position, Source, SourceStatus
 from streammoe_connectors.files.finite import FiniteFiles
 from streammoe_connectors.files.follow import FollowedFiles
+from streammoe_connectors.files.listing import is_named
 from streammoe_connectors.files.settings import FileSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -29,6 +31,11 @@ class FileSource(Source):
         self._settings = settings
         self._can_open = True
         self._files = FollowedFiles(settings) if settings.follow else FiniteFiles(settings)
+
+    @staticmethod
+    def reads(settings: FileSettings, path: str) -> bool:
+        """Return whether the source described by `settings` reads the file at `path`, however either is spelled."""
+        return is_named(os.path.realpath(settings.path), os.path.realpath(path))
 
     def seek(self, position: Position | None) -> None:
         self._files.seek(position)

@@ -12,7 +12,7 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -50,11 +50,24 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
+class Dialect(NamedTuple):
+    """How a csv stream is written."""
+
+    delimiter: str = ","
+    decimal: str = "."
+    names: tuple[str, ...] | None = None
+    """Of the columns, where there is no header."""
+
+
+_USUAL = Dialect()
+
+
 class RecordReader:
     """Reads a stream as batches of whole records.
 
-    A csv stream begins with a header, which names the columns and is no record. A byte order mark at the beginning is
-    passed over. Lines of nothing but white space are no records; they are counted in `Batch.skipped`.
+    A csv stream begins with a header, which names the columns and is no record, unless their names are given. A byte
+    order mark at the beginning is passed over. Lines of nothing but white space are no records; they are counted in
+    `Batch.skipped`.
 
     In csv a line end inside quotes belongs to the record. A stray quote cannot swallow the stream: a record without an
     end within `max_record_bytes` (or before the end of the stream) is cut at its first line end, for the decoder to
@@ -69,6 +82,7 @@ class RecordReader:
         max_record_bytes: a longer record is cut.
         start: the first record to give begins here; a position of an earlier reader, or 0.
         place: what the places of all records have in common; each adds its ``offset``.
+        dialect: of csv.
     """
 
     def __init__(
@@ -81,6 +95,7 @@ class RecordReader:
         max_record_bytes: int,
         start: int,
         place: Place,
+        dialect: Dialect = _USUAL,
     ) -> None:
         self.offset = 0
         """Where the next record begins."""
@@ -88,6 +103,8 @@ class RecordReader:
         """Whether the stream has ended and all of it was given."""
         self.waiting = False
         """Whether nothing can be given before the stream has more; after `next` gave nothing."""
+        self.empty = False
+        """Whether the stream has ended without a single record."""
         self._stream = stream
         self._name = name
         self._format = format
@@ -95,20 +112,40 @@ class RecordReader:
         self._limit = max_record_bytes
         self._start = start
         self._place = place
-        self._columns: tuple[str, ...] | None = None
+        self._dialect = dialect
+        self._columns: tuple[str, ...] | None = dialect.names if format == "csv" else None
         self._buffer = b""  # from `offset` on
         self._scanned = 0  # so much of it holds no complete record
         self._goes_on = False  # whether the buffer begins inside a record that was too long
+        self._gave_any = start > 0
         self._prepare: list[Callable[[], bool]] = [self._pass_mark, self._take_header, self._go_to_start]
 
     def next(self) -> Batch | None:
         """The next batch, without its `end`; ``None`` where there is none, or none yet.
 
-        A batch of blank lines alone holds no records.
+        A batch of blank lines alone holds no records; nor does the one that hands on a header without any records.
 
         Raises:
             SourceError: reading fails, after all complete records before were given; or the header cannot be used.
         """
+        batch = self._next()
+        self._gave_any |= batch is not None and len(batch) > 0
+        if not self.done or self._gave_any:
+            return batch
+        self.empty = True
+        _LOGGER.warning("%s is empty: it %s", self._name, self._what_it_holds(batch))
+        if batch is None and self._columns is not None:
+            return no_records(self._name, {}, 0, self._format, self._columns)
+        return batch
+
+    def _what_it_holds(self, batch: Batch | None) -> str:
+        """Say what there is instead of records, `batch` being the last of it."""
+        rest = "no record" if batch is None else "nothing but blank lines"
+        if self._format != "csv" or self._dialect.names is not None:
+            return f"holds {rest}"
+        return "has not even a header" if self._columns is None else f"has a header and then {rest}"
+
+    def _next(self) -> Batch | None:
         self.waiting = False
         while self._prepare:
             if not self._prepare[0]():
@@ -151,6 +188,8 @@ class RecordReader:
             end={},
             skipped=blank,
             too_long=too_long,
+            delimiter=self._dialect.delimiter,
+            decimal=self._dialect.decimal,
         )
 
     def close(self) -> None:
@@ -189,12 +228,11 @@ class RecordReader:
         return not self.waiting
 
     def _take_header(self) -> bool:
-        if self._format != "csv":
+        if self._format != "csv" or self._columns is not None:
             return True
         ends = self._cut()
         if not ends.size:
             if self._stream.ended:
-                _LOGGER.warning("%s is empty: it has not even a header", self._name)
                 self.done = True
             return False
         header = self._buffer[: int(ends[0])]
@@ -203,7 +241,7 @@ class RecordReader:
                 f"{self._name} has a header of more than source.max_record_bytes = {self._limit}; raise that setting, "
                 "or correct the header"
             )
-        self._columns = _column_names(self._name, header)
+        self._columns = _column_names(self._name, header, self._dialect.delimiter)
         self._take(len(header))
         return True
 
@@ -274,9 +312,11 @@ class RecordReader:
             want = min(2 * want, max(want, self._limit))
 
 
-def no_records(origin: str, end: Position, skipped: int) -> Batch:
-    """Blank lines at the end of everything, with no batch of records to be counted in."""
-    return Batch(b"", np.empty(0, np.int64), "jsonl", None, origin, lambda _: {}, end, skipped)
+def no_records(
+    origin: str, end: Position, skipped: int, format: str = "jsonl", columns: tuple[str, ...] | None = None
+) -> Batch:
+    """Return a batch without records, for blank lines at the end of everything or a header that nothing follows."""
+    return Batch(b"", np.empty(0, np.int64), format, columns, origin, lambda _: {}, end, skipped)
 
 
 def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArray:
@@ -331,10 +371,15 @@ def _without_blank_lines(chunk: bytes, ends: IntArray) -> tuple[bytes, IntArray,
     return block, np.cumsum(lengths[keep]), begins[keep], len(blank)
 
 
-def _column_names(path: str, header: bytes) -> tuple[str, ...]:
+def _column_names(path: str, header: bytes, delimiter: str) -> tuple[str, ...]:
     advice = "the first line of a csv file must name its columns, each by a name of its own, in UTF-8"
+    if b"\0" in header:
+        raise SourceError(
+            f"{path} has NUL bytes in its header, so it is no text in UTF-8: a binary file, UTF-16, or what a crash "
+            f"has left of one; {advice}"
+        )
     try:
-        lines = list(csv.reader(io.StringIO(header.decode(), newline=""), strict=True))
+        lines = list(csv.reader(io.StringIO(header.decode(), newline=""), delimiter=delimiter, strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise SourceError(f"{path} has a header that cannot be read ({error}); {advice}") from error
     names = tuple(name for line in lines for name in line)

@@ -89,6 +89,8 @@ def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
         "columns": None if letter.columns is None else json.dumps(letter.columns, ensure_ascii=False),
         "run": letter.run,
         "events": None if letter.events is None else str(letter.events),
+        "delimiter": letter.delimiter,
+        "decimal": letter.decimal,
     }
     # Records that are no UTF-8 may have left halves of characters in what is said of them.
     return [(name, text.encode(errors="backslashreplace")) for name, text in texts.items() if text is not None]

@@ -146,10 +146,10 @@ class Topic(RecordWriter):
             raise self._explained(error) from error
         except ConfigError:
             raise
-        except (AssertionError, TypeError, ValueError, OSError) as error:
+        except (AssertionError, TypeError, ValueError, OSError):
             # Values of settings are judged by kafka-python, which may quote them.
             raise ConfigError(
-                f"kafka-python cannot use these settings ({type(error).__name__}); see --config, "
+                "kafka-python cannot use these settings; see --config, "
                 f"--bootstrap-servers {self._servers!r} and --topic {self._name!r}"
             ) from None
 

@@ -18,6 +18,9 @@ from streammoe.types import IntArray
 from streammoe_connectors.formats.schema_registry import Registry, without_password
 from streammoe_connectors.kafka.fields import RecordFields
 
+_PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}
+"""What reads values of a format, by the name under which it is installed."""
+
 
 def _names(value: object) -> object:
     if value is None:
@@ -254,6 +257,8 @@ def _reader(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
 
             framed = settings.framing == "confluent"
             return ProtobufReader(str(settings.schema_file), str(settings.message), framed=framed)
-    except ModuleNotFoundError as error:
-        raise not_installed(f'source.format = "{settings.format}"', str(error.name), settings.format) from None
+    except ModuleNotFoundError:
+        raise not_installed(
+            f'source.format = "{settings.format}"', _PACKAGES[settings.format], settings.format
+        ) from None
     return None

@@ -7,6 +7,7 @@ floats and texts, so that what is learned does not depend on the company in whic
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +17,7 @@ import numpy as np
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators.checks import LARGEST_WEIGHT
 from streammoe.pipeline.decoders.values import READERS, Kind, label, shortened, some_of
-from streammoe.ports import Batch
+from streammoe.ports import DELIMITERS, Batch
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 Values = dict[str, object]
@@ -311,8 +312,17 @@ def require_targets(origin: str, header: Sequence[str], wanted: Wanted) -> None:
         if target not in header:
             raise SourceError(
                 f"{origin} has no column {target!r}, which the settings name as target; its columns are "
-                f"{some_of(header)}"
+                f"{some_of(header)}{_hint(header)}"
             )
+
+
+def _hint(header: Sequence[str]) -> str:
+    """Say what a header that is none, or that another delimiter would divide, seems to want."""
+    if len(header) == 1 and (found := [mark for mark in DELIMITERS if mark in header[0]]):
+        return f"; it looks like csv with another delimiter: set source.delimiter to {json.dumps(found[0])}"
+    if all(name.replace(".", "", 1).removeprefix("-").isdecimal() for name in header):
+        return '; it looks like a record and no header: name the columns by source.header, such as ["a", "b", "y"]'
+    return ""
 
 
 def is_utf8(data: bytes) -> bool:

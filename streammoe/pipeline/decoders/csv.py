@@ -24,11 +24,16 @@ from streammoe.pipeline.decoders import (
     text_of,
 )
 from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
-from streammoe.pipeline.decoders.values import BOOLEANS
-from streammoe.ports import Batch
+from streammoe.pipeline.decoders.values import BOOLEANS, CommaText
+from streammoe.ports import DELIMITERS, Batch
 from streammoe.types import AnyArray, IntArray
 
-_FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",\r\n][^,\r\n]*|))(,|\Z)')
+_FIELD = {
+    delimiter: re.compile(
+        r'(?:"([^"]*(?:""[^"]*)*)"|([^"{0}\r\n][^{0}\r\n]*|))([{0}]|\Z)'.replace("{0}", re.escape(delimiter))
+    )
+    for delimiter in DELIMITERS
+}
 _LOOKED_AT = 4  # records that say which columns hold booleans,
 _LOOKED_AT_MOST = 32  # or more while a column has been empty
 _FEW = 256  # so few records are taken one by one rather than halved again
@@ -42,11 +47,11 @@ class CsvDecoder:
         record = text_of(readable(batch, i))
         if record.startswith("\ufeff"):
             raise malformed(record, "must not begin with a byte order mark, which belongs to the beginning of a stream")
-        fields = _fields(record)
+        fields = _fields(record, batch.delimiter)
         columns = _columns(batch)
         if len(fields) != len(columns):
             raise malformed(record, f"has {len(fields)} values; it must have one for each of {len(columns)} columns")
-        return dict(zip(columns, fields, strict=True))
+        return dict(zip(columns, map(CommaText, fields) if batch.decimal == "," else fields, strict=True))
 
     def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
         header = _columns(batch)
@@ -93,7 +98,7 @@ class CsvDecoder:
                 expected = number if kind == "number" else pa.string()
                 if types.setdefault(where[name], expected) != expected:
                     return False  # one column as two things
-        if not types or not _plain(block, ends):
+        if not types or not _plain(block, ends, batch.delimiter):
             return False
         try:
             table = csv.read_csv(
@@ -101,7 +106,7 @@ class CsvDecoder:
                 read_options=csv.ReadOptions(
                     use_threads=False, block_size=len(block) + 1, column_names=[str(j) for j in range(len(header))]
                 ),
-                parse_options=csv.ParseOptions(newlines_in_values=b'"' in block),
+                parse_options=csv.ParseOptions(delimiter=batch.delimiter, newlines_in_values=b'"' in block),
                 convert_options=csv.ConvertOptions(
                     check_utf8=False,
                     column_types=types,
@@ -110,6 +115,7 @@ class CsvDecoder:
                     strings_can_be_null=True,
                     true_values=_TRUE,
                     false_values=_FALSE,
+                    decimal_point=batch.decimal,
                 ),
             )
         except pa.ArrowException:  # also an interrupt, which Arrow hands on to Python before it raises
@@ -135,7 +141,10 @@ class CsvDecoder:
             elif kind == "time" and name in where:
                 seconds = times_of(table[where[name]].combine_chunks())
                 if seconds is None:
-                    sheet.put_column(j, range(start, stop), table[where[name]].to_numpy().tolist(), text=True)
+                    cells = table[where[name]].to_numpy().tolist()
+                    if batch.decimal == ",":
+                        cells = [None if cell is None else CommaText(cell) for cell in cells]
+                    sheet.put_column(j, range(start, stop), cells, text=True)
                 else:
                     sheet.numbers[start:stop, j] = seconds
         sheet.judge(start, stop)
@@ -173,12 +182,12 @@ def _columns(batch: Batch) -> tuple[str, ...]:
     return batch.columns
 
 
-def _fields(record: str) -> list[str]:
+def _fields(record: str, delimiter: str) -> list[str]:
     if '"' not in record and "\r" not in record and "\n" not in record:
-        return record.split(",")
+        return record.split(delimiter)
     fields = []
     start = 0
-    while match := _FIELD.match(record, start):
+    while match := _FIELD[delimiter].match(record, start):
         quoted, plain, separator = match.groups()
         fields.append(plain if quoted is None else quoted.replace('""', '"'))
         if not separator:
@@ -187,7 +196,7 @@ def _fields(record: str) -> list[str]:
     raise malformed(record, f"must pair its quotes and hold line ends only inside them, and does not from {start} on")
 
 
-def _plain(block: bytes, ends: IntArray) -> bool:
+def _plain(block: bytes, ends: IntArray, delimiter: str) -> bool:
     """Whether every csv reader sees the same records and fields in `block`.
 
     Records end where lines end outside quotes; quotes only surround whole fields or are doubled inside of them.
@@ -200,9 +209,10 @@ def _plain(block: bytes, ends: IntArray) -> bool:
     lines = np.flatnonzero(octets == ord("\n")) + 1
     if b'"' in block:
         quotes = np.flatnonzero(octets == ord('"'))
+        mark = delimiter.encode()
         framed = np.frombuffer(b"\n" + block + b"\n", np.uint8)
         before, after = framed[quotes[0::2]], framed[quotes[1::2] + 2]
-        if not (_among(before, b',\n"') and _among(after, b',\r\n"') and len(quotes) % 2 == 0):
+        if not (_among(before, b'\n"' + mark) and _among(after, b'\r\n"' + mark) and len(quotes) % 2 == 0):
             return False
         lines = lines[np.searchsorted(quotes, lines) % 2 == 0]
     if not block.endswith(b"\n"):

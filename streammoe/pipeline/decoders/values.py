@@ -41,6 +41,22 @@ class Unreadable(str):
         return str(self)
 
 
+class CommaText(str):
+    """A cell of csv in which a comma stands before the decimals, and a point nowhere in a number."""
+
+    __slots__ = ()
+
+    def with_point(self) -> str:
+        """Return the text as a number is written elsewhere; one that has a point already becomes none."""
+        return self.translate(_SWAPPED)
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+
+_SWAPPED = str.maketrans(",.", ".,")
+
+
 def number(name: str, value: object, text: bool) -> float:
     """A finite number; NaN where missing. Booleans are 1 and 0.
 
@@ -57,8 +73,9 @@ def number(name: str, value: object, text: bool) -> float:
     if isinstance(value, str):
         if isinstance(value, TooLarge):
             _refuse(name, value, "number", "out_of_range")
-        if text and _NUMBER.fullmatch(value):
-            read = float(value)
+        written = value.with_point() if isinstance(value, CommaText) else value
+        if text and _NUMBER.fullmatch(written):
+            read = float(written)
             if math.isinf(read):
                 _refuse(name, TooLarge(value), "number", "out_of_range")
             return read
@@ -96,7 +113,7 @@ def seconds(name: str, value: object, text: bool) -> float:
         return number(name, value, text)
     if not isinstance(value, str):
         _refuse(name, value, "time", "wrong_type")
-    if text and (not value or _NUMBER.fullmatch(value)):
+    if text and (not value or _NUMBER.fullmatch(value.with_point() if isinstance(value, CommaText) else value)):
         return number(name, value, text)
     found = TIME.fullmatch(value.strip(" \t") if text else value)
     if found is None:
@@ -130,7 +147,7 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
         case Unreadable():
             _refuse(name, value, "text", "wrong_type")
         case str():
-            shown = value
+            shown = str(value)  # without a class of ours, which nothing that is learned should keep
         case bool():
             shown = "true" if value else "false"
         case int():
@@ -159,6 +176,7 @@ READERS: dict[Kind, Callable[[str, object, bool], float | str | None]] = {
 
 # What Arrow's csv reader takes for a finite number, and float() reads to the same bits.
 _NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")
+_COMMA = re.compile(r"[ \t]*[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]+)?[ \t]*")
 _NOT_FINITE = re.compile(r"\s*[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\s*", re.IGNORECASE)
 BOOLEANS = {"true": 1.0, "false": 0.0}
 """In lower case; text formats write them so."""
@@ -192,6 +210,10 @@ def _joined(whole: int, nanoseconds: int) -> float:
 
 def _refuse(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
     message = f"field {name!r} is {shortened(value)}; it {_RULES[kind, reason]}"
+    if kind == "number" and isinstance(value, CommaText) and "." in value:
+        message += ' (no number holds a point where source.decimal is ",")'
+    elif kind == "number" and isinstance(value, str) and _COMMA.fullmatch(value):
+        message += ' (if the comma stands before decimals, set source.decimal to ",")'
     raise InvalidEvent(message, reason=reason, feature=name)
 
 

@@ -127,7 +127,7 @@ class Daemon:
 
     def _command(self, settings: Iterable[str]) -> list[str]:
         flags = [part for setting in settings for part in ("--set", setting)]
-        return [sys.executable, "-m", "streammoe.cli", "run", str(self.config), "--summary", "json", *flags]
+        return [sys.executable, "-m", "streammoe", "run", str(self.config), "--summary", "json", *flags]
 
 
 class Producer:

@@ -4,62 +4,33 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 from streammoe.testing.kafka.broker import DEFAULTS, KAFKA
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
-KEYS = {
-    "image",
-    "build",
-    "depends_on",
-    "environment",
-    "ports",
-    "volumes",
-    "healthcheck",
-    "entrypoint",
-    "command",
-    "restart",
-    "stop_grace_period",
-    "read_only",
-    "tmpfs",
-    "cap_drop",
-    "security_opt",
-    "pids_limit",
-}
 
 
-def test_only_known_keys_are_used():
+def test_images_have_a_version_and_what_they_need_exists():
     assert COMPOSE.keys() == {"services", "volumes"}
     for service in SERVICES.values():
-        assert service.keys() <= KEYS
         assert ("image" in service) != ("build" in service)
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_images_have_a_version_and_dependencies_exist(name):
-    service = SERVICES[name]
-    assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service.get("image", "own:1.0.0"))
-    assert set(service.get("depends_on", ())) <= SERVICES.keys()
-    waits = service.get("depends_on", {})
-    for other, how in waits.items() if isinstance(waits, dict) else ():
-        assert how.get("condition") != "service_healthy" or "healthcheck" in SERVICES[other]
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_what_is_mounted_exists(name):
-    for volume in SERVICES[name].get("volumes", ()):
-        source, target, *mode = volume.split(":")
-        assert target.startswith("/")
-        if source.startswith("./"):
-            assert (ROOT / source).exists()
-            assert mode == ["ro"]
-        else:
-            assert source in COMPOSE["volumes"]
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service.get("image", "own:1.0.0"))
+        waits = service.get("depends_on", {})
+        assert set(waits) <= SERVICES.keys()
+        for other, how in waits.items() if isinstance(waits, dict) else ():
+            assert how.get("condition") != "service_healthy" or "healthcheck" in SERVICES[other]
+        for volume in service.get("volumes", ()):
+            source, target, *mode = volume.split(":")
+            assert target.startswith("/")
+            if source.startswith("./"):
+                assert (ROOT / source).exists()
+                assert mode == ["ro"]
+            else:
+                assert source in COMPOSE["volumes"]
 
 
 def test_ports_are_open_to_this_machine_only_and_differ():
@@ -101,7 +72,7 @@ def test_it_is_the_kafka_that_tests_run_against():
         assert image["KAFKA_" + name.upper().replace(".", "_")] == DEFAULTS[name]
 
 
-def test_the_daemon_may_do_no_more_than_it_must():
+def test_the_daemon_may_do_no_more_than_it_must_and_writes_to_volumes_of_the_image():
     daemon = SERVICES["streammoe"]
     assert daemon["read_only"] is True
     assert daemon["cap_drop"] == ["ALL"]
@@ -109,11 +80,7 @@ def test_the_daemon_may_do_no_more_than_it_must():
     assert [mount.split(":")[0] for mount in daemon["tmpfs"]] == ["/tmp"]
     assert "user" not in daemon  # that of the image, which is not root
     assert not any(service.get("privileged") for service in SERVICES.values())
-
-
-def test_what_the_daemon_writes_to_is_a_volume_of_the_image():
     [line] = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("VOLUME ")]
-    volumes = json.loads(line.removeprefix("VOLUME "))
-    written = [volume.split(":")[1] for volume in SERVICES["streammoe"]["volumes"] if not volume.endswith(":ro")]
-    assert set(written) <= set(volumes)
-    assert "/opt/streammoe/kernels" in volumes
+    volumes = set(json.loads(line.removeprefix("VOLUME ")))
+    written = {volume.split(":")[1] for volume in daemon["volumes"] if not volume.endswith(":ro")}
+    assert written | {"/opt/streammoe/kernels"} <= volumes

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from streammoe import assembly
+from streammoe import assembly, configuration
+from streammoe.commands.inspect import look_into
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
-from streammoe.inspection import look_into
 
 N, CHANGE = 1500, 900
 
@@ -35,7 +35,7 @@ def opened(folder, rows=slice(None), **model):
         "metrics": {"enabled": False},
         "dead_letters": {"path": str(folder / "letters.jsonl")},
     }
-    with assembly.open_daemon(assembly.settings_from(tables, "test")) as running:
+    with assembly.open_daemon(configuration.settings_from(tables, "test")) as running:
         yield running.daemon
 
 

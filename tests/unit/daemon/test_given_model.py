@@ -8,8 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, assembly, load, schedules
-from streammoe.assembly import describe_checkpoint, load_settings, open_daemon
-from streammoe.cli import main
+from streammoe.assembly import open_daemon
+from streammoe.commands import main
+from streammoe.commands.inspect import describe_checkpoint
+from streammoe.configuration import load_settings
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.persistence import CheckpointStore
 
@@ -120,14 +122,12 @@ def test_of_a_followed_file_the_first_batch_is_still_kept_at_once():
     assert CheckpointStore(STATE).latest()[1].metadata["positions"][0] is not None
 
 
-def test_where_there_are_checkpoints_it_is_not_used_and_that_is_said(caplog):
+def test_where_there_are_checkpoints_it_is_an_error_that_changes_nothing():
     fitted()
     before = run(from_model=MODEL)
-    MODEL.write_bytes(b"not even a model")
-    with caplog.at_level(logging.WARNING, "streammoe.assembly"):
-        again = run(from_model=MODEL)
-    assert again.state_digest == before.state_digest
-    assert "--from-model model.safetensors is not used: there are checkpoints in state" in caplog.text
+    with pytest.raises(ConfigError):
+        run(from_model=MODEL)
+    assert run().state_digest == before.state_digest
 
 
 def test_fresh_begins_anew_with_it():
@@ -189,7 +189,7 @@ def test_everything_that_differs_is_told_at_once():
     fitted(n_experts=3, standardize=False, schedule=schedules.constant(0.1), averaging=None, warmup=90)
     refused(
         "model.n_experts is 2, and it has 3",
-        "model.standardize is True, and it has False",
+        "model.standardize is true, and it has false",
         "model.schedule is {'kind': 'power', ",
         "and it has {'kind': 'constant', 'gamma': 0.1}",
         "model.averaging is 'polyak', and it has 'none'",
@@ -221,9 +221,9 @@ def test_other_features():
 def test_records_with_none_of_its_features_are_not_learned_as_if_all_were_missing(caplog):
     fitted()
     Path("data.csv").write_text("p,q,y\n1,2,3\n" * 2)
-    for _ in range(2):  # also once the model is in a checkpoint
+    for model in (MODEL, None):  # also once the model is in a checkpoint
         with pytest.raises(ConfigError, match=r"data\.csv: holds none of the features .* \('a', 'b'\) but 'p', 'q'; "):
-            run("schema.features=*", from_model=MODEL)
+            run("schema.features=*", from_model=model)
     assert describe_checkpoint(STATE)["n"] == FIRST
     Path("data.csv").write_text("a,q,y\n1,2\n1,2,3\n")  # the first one is no record
     assert run("schema.features=*").learned == 1

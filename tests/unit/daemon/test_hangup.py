@@ -1,6 +1,6 @@
 import signal
 
-from streammoe.daemon.hangup import HangupFlag
+from streammoe.daemon.signals import HangupFlag
 
 
 def test_sighup_sets_the_flag_and_ends_nothing():

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from streammoe import assembly
+from streammoe import assembly, configuration
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError, ModelJumped
 from streammoe.persistence import CheckpointStore
@@ -51,7 +51,7 @@ def opened(folder, on_jump, lines=STREAM, **more):
     folder.mkdir(exist_ok=True)
     if lines is not None:
         (folder / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    with assembly.open_daemon(assembly.settings_from(tables(folder, on_jump, **more), "test")) as running:
+    with assembly.open_daemon(configuration.settings_from(tables(folder, on_jump, **more), "test")) as running:
         yield running.daemon
 
 
@@ -245,4 +245,4 @@ def test_transactional_predictions_cannot_be_taken_back(tmp_path):
         guard.on_jump = "rollback"
     """)
     with pytest.raises(ConfigError, match=r"guard\.on_jump"):
-        assembly.load_settings(config)
+        configuration.load_settings(config)

@@ -13,11 +13,11 @@ import pytest
 from pydantic import create_model
 
 from streammoe import settings
+from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.guards import BadRecordGuard
-from streammoe.daemon.health import Health
 from streammoe.daemon.loop import CheckpointPolicy, Daemon
 from streammoe.daemon.metrics import Metrics
-from streammoe.daemon.retries import RetryPolicy
+from streammoe.daemon.server import Health
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
@@ -283,7 +283,7 @@ def test_a_checkpoint_is_due_after_so_many_events(build, clock):
 
 def test_refused_and_blank_records_count_towards_it(build, clock):
     records = [b"{"] * 150 + GOOD[:150]
-    ran = build(records, policy=CheckpointPolicy(250, 1e9), blank={110: 60}, sizes=[50])
+    ran = build(records, policy=CheckpointPolicy(250, 1e9), blank={110: 60}, sizes=[50], max_ratio=1.0)
     ran.daemon.run(Asked())
     assert ran.store.positions == [200, 300]
 
@@ -471,7 +471,7 @@ class Full:
 @pytest.fixture
 def at_once(monkeypatch):
     """Attempts follow each other without a pause."""
-    monkeypatch.setattr("streammoe.daemon.retries.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 0.0)
     monkeypatch.setattr("streammoe.daemon.loop.RETRY_LOOK_SECONDS", 0.0)
 
 
@@ -506,7 +506,7 @@ def test_before_a_fault_of_the_source_is_told_what_came_before_is_saved_however_
 
 
 def test_where_a_source_had_to_go_on_is_saved_in_the_end(build, at_once, monkeypatch):
-    monkeypatch.setattr("streammoe.daemon.retries.FIRST_PAUSE", 1e6)  # no attempt before the end
+    monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 1e6)  # no attempt before the end
     moved = {"kind": "list", "next": 100, "moved": True}
     stop = Asked()
     ran = build(GOOD[:100], patience=1e9, endless=True, policy=CheckpointPolicy(1, 1e9))
@@ -538,7 +538,7 @@ def test_whoever_asks_to_stop_does_not_wait_for_the_disk(build, at_once):
 
 
 def test_a_wait_at_the_end_is_ended_by_a_stop(build, at_once, monkeypatch):
-    monkeypatch.setattr("streammoe.daemon.retries.FIRST_PAUSE", 1e6)
+    monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 1e6)
     stop = Asked()
     ran = build(GOOD[:100], patience=1e9)
     full = Full(ran, 10**9)
@@ -571,7 +571,7 @@ def test_what_is_for_good_is_not_tried_again(build, at_once):
 
 def test_learning_waits_once_memory_holds_enough_of_what_cannot_be_written(build, at_once, monkeypatch):
     monkeypatch.setattr("streammoe.persistence.append_log.MOST_WAITING", 20_000)
-    monkeypatch.setattr("streammoe.daemon.retries.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 0.01)
     ran = build(GOOD[:2000], predicting=True, patience=1e9)
     rows = ran.daemon._pipeline.predictions.sink
     drain, attempts, held = rows._lines._drain, [], []

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from streammoe.assembly import load_settings
-from streammoe.daemon.hangup import HangupFlag
+from streammoe.configuration import load_settings
 from streammoe.daemon.reload import MAY_CHANGE, Reload
+from streammoe.daemon.signals import HangupFlag
 from streammoe.errors import RetriableCheckpointError
 
 BASE = """

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from streammoe.daemon import retries
-from streammoe.daemon.retries import LONGEST_PAUSE, RetryPolicy
+from streammoe.daemon import checkpointer as retries
+from streammoe.daemon.checkpointer import LONGEST_PAUSE, RetryPolicy
 from streammoe.errors import RetriableCheckpointError
 
 FULL = RetriableCheckpointError("the disk is full")

@@ -66,7 +66,7 @@ def test_fits_of_which_nothing_finite_comes_are_left_out():
         return start(K)
 
     assert [len(entrant.state.masses) for entrant in chosen(fit)] == [2]
-    with pytest.raises(UnsoundError, match="experts of 1"):
+    with pytest.raises(UnsoundError):
         chosen(fit, most=1)
 
 

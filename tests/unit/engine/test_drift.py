@@ -5,11 +5,10 @@ import pickle
 
 import numpy as np
 import pytest
-from river.drift import PageHinkley
+from river.drift import PageHinkley as RiversPageHinkley
 
-from streammoe.engine import drift
 from streammoe.engine.drift import BLOCK, CALIBRATION, DriftWatch
-from streammoe.engine.page_hinkley import KeptPageHinkley
+from streammoe.engine.page_hinkley import PageHinkley
 from streammoe.errors import CheckpointError
 
 RNG = np.random.default_rng(0)
@@ -50,18 +49,6 @@ class TestWhatItFinds:
         assert abs(seen.before - 0.5) < 0.3
         assert abs(seen.after - 2.5) < 0.8
 
-    def test_a_second_change(self):
-        at = np.arange(len(QUIET))
-        losses = QUIET + 3.0 * (at >= 30 * BLOCK) + 3.0 * (at >= 70 * BLOCK)
-        first, second = found(losses)
-        assert 30 * BLOCK < first <= 42 * BLOCK
-        assert 70 * BLOCK < second <= 82 * BLOCK
-
-    def test_a_slow_rise(self):
-        slope = np.maximum(np.arange(3 * len(QUIET)) / BLOCK - 60.0, 0.0) * 0.03
-        n, *_ = found(np.tile(QUIET, 3) + slope)
-        assert n < 160 * BLOCK
-
 
 class TestWhatItDoesNotMind:
     def test_a_fall(self):
@@ -71,12 +58,12 @@ class TestWhatItDoesNotMind:
         shrinking = 30.0 / (1.0 + np.arange(len(QUIET)) / BLOCK)
         assert found(QUIET + shrinking) == []
 
-    @pytest.mark.parametrize("size", [1e2, 1e6, 1e200])
-    def test_single_outliers_of_any_size(self, size):
-        losses = QUIET.copy()
-        losses[40::61] = size
-        losses[20 * BLOCK] = -size
-        assert found(losses) == []
+    def test_single_outliers_of_any_size(self):
+        for size in (1e2, 1e6, 1e200):
+            losses = QUIET.copy()
+            losses[40::61] = size
+            losses[20 * BLOCK] = -size
+            assert found(losses) == []
 
     def test_an_outlier_in_the_very_first_block(self):
         losses = QUIET + 3.0 * (np.arange(len(QUIET)) >= 60 * BLOCK)
@@ -115,17 +102,18 @@ class TestWhatItRemembers:
             watch = between(watch)
         raise AssertionError("no drift")
 
-    @pytest.mark.parametrize("cuts", [[1], [BLOCK], [BLOCK - 1, BLOCK, 64 * BLOCK], range(1, len(QUIET), 7)], ids=str)
     @pytest.mark.parametrize(
-        "between",
+        ("cuts", "between"),
         [
-            lambda watch: watch,
-            DriftWatch.copy,
-            copy.deepcopy,
-            lambda watch: pickle.loads(pickle.dumps(watch)),
-            lambda watch: DriftWatch.from_arrays({name: array.copy() for name, array in watch.arrays().items()}),
+            ([1], copy.deepcopy),
+            ([BLOCK], lambda watch: pickle.loads(pickle.dumps(watch))),
+            ([BLOCK - 1, BLOCK, 64 * BLOCK], DriftWatch.copy),
+            (
+                range(1, len(QUIET), 7),
+                lambda watch: DriftWatch.from_arrays({name: array.copy() for name, array in watch.arrays().items()}),
+            ),
         ],
-        ids=["itself", "copy", "deepcopy", "pickle", "arrays"],
+        ids=["deepcopy", "pickle", "copy", "arrays"],
     )
     def test_it_goes_on_identically_wherever_it_was_cut(self, cuts, between):
         watch, drift = self.pieces(list(cuts), between)
@@ -139,34 +127,28 @@ class TestWhatItRemembers:
         watch.take(QUIET[:100], 0)
         before = {name: array.copy() for name, array in watch.arrays().items()}
         watch.copy().take(self.LOSSES[100:], 100)
-        for name, array in watch.arrays().items():
-            assert array.tobytes() == before[name].tobytes()
+        assert all(array.tobytes() == before[name].tobytes() for name, array in watch.arrays().items())
 
-    @pytest.mark.parametrize(
-        ("name", "at", "value", "says"),
-        [
-            ("drift.counts", 0, BLOCK, "32 losses in a block of 32"),
-            ("drift.counts", 1, -1, "drift.counts"),
-            ("drift.usual", 1, -1.0, "below 0"),
-            ("drift.usual", 0, np.nan, "drift.usual"),
-            ("drift.sums", 0, np.inf, "drift.sums"),
-        ],
-    )
-    def test_arrays_that_no_watch_has_are_refused(self, name, at, value, says):
-        arrays = {key: array.copy() for key, array in self.whole().arrays().items()}
-        arrays[name][at] = value
-        with pytest.raises(CheckpointError, match=says):
-            DriftWatch.from_arrays(arrays)
-
-    def test_an_array_that_is_missing_is_named(self):
-        arrays = self.whole().arrays()
-        del arrays["drift.block"]
-        with pytest.raises(CheckpointError, match=r"drift\.block"):
-            DriftWatch.from_arrays(arrays)
+    def test_arrays_that_no_watch_has_are_rejected(self):
+        sound = self.whole().arrays()
+        DriftWatch.from_arrays({key: array.copy() for key, array in sound.items()})
+        for name, at, value in [
+            ("drift.counts", 0, BLOCK),
+            ("drift.counts", 1, -1),
+            ("drift.usual", 1, -1.0),
+            ("drift.usual", 0, np.nan),
+            ("drift.sums", 0, np.inf),
+        ]:
+            arrays = {key: array.copy() for key, array in sound.items()}
+            arrays[name][at] = value
+            with pytest.raises(CheckpointError):
+                DriftWatch.from_arrays(arrays)
+        with pytest.raises(CheckpointError):
+            DriftWatch.from_arrays({key: array for key, array in sound.items() if key != "drift.block"})
 
 
 class TestTheTest:
-    """River's, with a mean that is known."""
+    """Page's, with a mean that is known."""
 
     VALUES = np.random.default_rng(3).normal(size=300) + 0.02 * np.arange(300)
 
@@ -184,30 +166,39 @@ class TestTheTest:
         while not expected or height <= 20.0:
             height = max(height + self.VALUES[len(expected)] - 0.5, 0.0)
             expected.append(height)
-        found = self.heights(KeptPageHinkley(threshold=20.0, tolerance=0.5), self.VALUES)
+        found = self.heights(PageHinkley(threshold=20.0, tolerance=0.5), self.VALUES)
         assert [total - least for total, least, _ in found] == pytest.approx(expected)
         assert [changed for *_, changed in found] == [False] * (len(expected) - 1) + [True]
 
     def test_goes_on_from_its_sums_bit_for_bit(self):
-        whole = self.heights(KeptPageHinkley(threshold=20.0, tolerance=0.5), self.VALUES)
+        whole = self.heights(PageHinkley(threshold=20.0, tolerance=0.5), self.VALUES)
         for cut in (1, 50, len(whole) - 1):
-            test = KeptPageHinkley(threshold=20.0, tolerance=0.5)
+            test = PageHinkley(threshold=20.0, tolerance=0.5)
             first = self.heights(test, self.VALUES[:cut])
             total, least = test.sums
-            again = KeptPageHinkley(threshold=20.0, tolerance=0.5, total=total, least=least)
+            again = PageHinkley(threshold=20.0, tolerance=0.5, total=total, least=least)
             assert first + self.heights(again, self.VALUES[cut:]) == whole
+
+    def test_has_rivers_sums_bit_for_bit_where_the_mean_is_known(self):
+        """River subtracts the mean of all values so far; ours is given what is left of each."""
+        river = RiversPageHinkley(min_instances=0, delta=0.25, threshold=20.0, alpha=1.0, mode="up")
+        ours, deviations = PageHinkley(threshold=20.0, tolerance=0.25), []
+        for value in self.VALUES:
+            river.update(value)
+            deviations.append(value - river._x_mean.get())
+            assert ours.rises(deviations[-1]) == river.drift_detected
+            assert ours.sums == (river._sum_increase, min(0.0, river._min_increase))
+            if river.drift_detected:
+                break
+        assert len(deviations) > 20
 
     def test_rivers_own_gets_used_to_a_drift_that_goes_on(self):
         """Why the mean is given: values that are 3 for ever are no change to a mean of all of them."""
-        river = PageHinkley(min_instances=0, delta=2.0, threshold=70.0, alpha=1.0, mode="up")
-        ours = KeptPageHinkley(threshold=70.0, tolerance=2.0)
+        river = RiversPageHinkley(min_instances=0, delta=2.0, threshold=70.0, alpha=1.0, mode="up")
+        ours = PageHinkley(threshold=70.0, tolerance=2.0)
         changes = []
         for _ in range(200):
             river.update(3.0)
             changes.append((river.drift_detected, ours.rises(3.0)))
         assert not any(theirs for theirs, _ in changes)
         assert [mine for _, mine in changes].index(True) == 70
-
-
-def test_the_tests_of_numbers_hold_for_the_ones_in_use():
-    assert (drift.THRESHOLD, drift.TOLERANCE, BLOCK, CALIBRATION) == (70.0, 2.0, 32, 16)

@@ -1,4 +1,4 @@
-"""Who is starved, who is a duplicate, who is to begin anew, and as half of whom."""
+"""Which expert is starved, which a duplicate, which is to be reseeded, and as half of which."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_shares_are_those_of_the_masses():
     assert judged([1.0, 3.0]).shares == pytest.approx([0.25, 0.75])
 
 
-def test_one_alone_is_neither_starved_nor_a_duplicate_of_anybody():
+def test_one_alone_is_neither_starved_nor_a_duplicate():
     found = judged([0.3])
     assert (found.nearest.tolist(), found.divergences.tolist()) == ([-1], [INF])
     assert not found.starved.any()
@@ -66,7 +66,7 @@ def test_a_starved_expert_is_nobodys_duplicate_and_makes_none():
     assert not found.duplicate.any()
 
 
-def test_the_most_starved_begins_anew_first_then_the_duplicate_that_is_nearest():
+def test_the_most_starved_is_reseeded_first_then_the_duplicate_that_is_nearest():
     assert idle(judged([0.01, 0.005, 0.985])) == 1
     apart = np.array([[0.0, 0.015, 9, 9], [0.015, 0.0, 9, 9], [9, 9, 0.0, 0.001], [9, 9, 0.001, 0.0]])
     assert idle(judged([0.2, 0.3, 0.3, 0.2], apart)) == 3

@@ -1,7 +1,6 @@
 """Candidates side by side: who leads, what a row's score is, and that cuts leave no trace."""
 
 import numpy as np
-import pytest
 
 from streammoe.engine import mm
 from streammoe.engine.prior_gain import prior_gain
@@ -40,7 +39,7 @@ def alone(each, *, traced=False):
     )
 
 
-def test_each_row_is_scored_by_whoever_led_before_it():
+def test_each_row_is_scored_by_the_leader_before_it():
     raced = race()
     found = learn(raced, traced=True)
     runs = [alone(each, traced=True) for each in race().runners]
@@ -62,11 +61,10 @@ def test_each_row_is_scored_by_whoever_led_before_it():
     assert raced.leader() is raced.runners[int(totals.argmin())]
 
 
-@pytest.mark.parametrize("cuts", [[1], [50, 51, 150, 151], list(range(1, 200))])
-def test_cuts_leave_no_trace(cuts):
+def test_cuts_leave_no_trace():
     whole, parts = race(), race()
     expected = learn(whole)
-    found = [learn(parts, part) for part in np.split(np.arange(200), cuts)]
+    found = [learn(parts, part) for part in np.split(np.arange(200), [1, 50, 51, 150, 151])]
     assert np.concatenate([run.losses for run in found]).tobytes() == expected.losses.tobytes()
     assert np.concatenate([run.predictions for run in found]).tobytes() == expected.predictions.tobytes()
     assert parts.totals.tobytes() == whole.totals.tobytes()

@@ -1,6 +1,5 @@
 """The life of experts inside a model: told of once, begun anew, tried beside the model as it is, chosen by a race."""
 
-import copy
 import logging
 import pickle
 import re
@@ -8,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-from streammoe.errors import CheckpointError, ConfigError
+from streammoe import MoERegressor
 from streammoe.estimators import living
+from tests.pairs import pairwise
 
 NAMES = ["x0", "x1", "x2"]
 RNG = np.random.default_rng(0)
@@ -72,11 +71,11 @@ def test_losses_are_in_the_targets_own_units():
         assert other["divergence"] == pytest.approx(expert["divergence"])
 
 
-@pytest.mark.parametrize("n", [0, 1, 2047, 2048, 40_000, 65_535, 65_536, 200_000, 10**9])
-def test_the_next_look_depends_on_the_count_alone_and_lies_ahead(n):
-    found = living.next_look(n)
-    assert n < found <= max(2 * n, living.FIRST_LOOK, n + living.LOOK_EVERY)
-    assert living.next_look(found - 1) == found
+def test_the_next_look_depends_on_the_count_alone_and_lies_ahead():
+    for n in (0, 1, 2047, 2048, 40_000, 65_535, 65_536, 200_000, 10**9):
+        found = living.next_look(n)
+        assert n < found <= max(2 * n, living.FIRST_LOOK, n + living.LOOK_EVERY)
+        assert living.next_look(found - 1) == found
 
 
 def test_the_log_tells_once_of_a_starved_expert(caplog):
@@ -168,20 +167,6 @@ def test_an_expert_can_be_begun_anew_by_hand():
     assert again.state_digest() == model.state_digest()
 
 
-@pytest.mark.parametrize(
-    ("n_experts", "events", "expert", "told"),
-    [(2, 50, 0, "the warm-up is not over"), (2, 200, 2, "the model has 2"), (2, 200, -1, "the model has 2"),
-     (1, 200, 0, "the model has 1; two are the least")],
-)  # fmt: skip
-def test_what_cannot_begin_anew_is_refused(n_experts, events, expert, told):
-    model = MoERegressor(n_experts, warmup=100, warmup_restarts=1)
-    model.learn_array(X[:events], Y[:events])
-    digest = model.state_digest()
-    with pytest.raises(ConfigError, match=told):
-        model.reseed_expert(expert)
-    assert model.state_digest() == digest
-
-
 def test_what_is_idle_may_begin_anew_from_now_on():
     model = spoilt()
     model.learn_array(X[1_000:3_000], Y[1_000:3_000])
@@ -235,20 +220,13 @@ NOISELESS = {
 }
 
 
-@pytest.mark.parametrize("target", NOISELESS)
-@pytest.mark.parametrize("more", [{}, {"batch_size": 8}], ids=["one by one", "in groups"])
-def test_without_noise_there_are_no_more_experts_than_it_takes(target, more):
+@pytest.mark.parametrize("case", pairwise(target=NOISELESS, batch_size=[1, 8])[:6], ids=str)
+def test_without_noise_there_are_no_more_experts_than_it_takes(case):
+    target, more = case["target"], {"batch_size": case["batch_size"]}
     y, n_experts = NOISELESS[target]
     model = MoERegressor("auto", **{**AUTO, "max_experts": 4}, **more)
     model.learn_array(X[:2_500], y[:2_500])
     assert (model.chosen_n_experts, model.n_candidates) == (n_experts, 1)
-
-
-@pytest.mark.parametrize("covariance", ["diagonal", "full"])
-def test_nor_with_several_targets(covariance):
-    model = MoEMultiTargetRegressor("auto", covariance=covariance, **AUTO)
-    model.learn_array(X[:2_500], np.column_stack([2.0 * X[:2_500, 0] - X[:2_500, 1], X[:2_500, 2]]))
-    assert (model.chosen_n_experts, model.n_candidates) == (1, 1)
 
 
 def test_with_noise_the_division_of_the_prior_changes_nothing_but_totals(chosen, monkeypatch):
@@ -260,24 +238,6 @@ def test_with_noise_the_division_of_the_prior_changes_nothing_but_totals(chosen,
     np.testing.assert_allclose(racing(chosen)._race.totals, totals, atol=2.0)
     model.learn_array(X[1_000:4_000], Y[1_000:4_000])
     assert model.state_digest() == chosen[0].state_digest()
-
-
-@pytest.mark.parametrize("cuts", [[1_029], [1_030, 1_031, 1_129, 1_131], [500, 3_000]])
-def test_a_race_that_is_charged_is_saved_and_goes_on_bit_for_bit(cuts, tmp_path):
-    """The race takes 2,020 events, so the first charge is for 20; totals are in the digest while it lasts."""
-    whole, parts = (MoERegressor("auto", **{**AUTO, "warmup": 1_010}) for _ in range(2))
-    y = np.abs(X[:, 0])
-    whole.learn_array(X[:3_029], y[:3_029])
-    assert whole.n_candidates == 3
-    for part in np.split(np.arange(3_029), cuts):
-        parts.learn_array(X[part], y[part])
-        parts.save(tmp_path / "model")
-        parts = load(tmp_path / "model")
-    assert parts.state_digest() == whole.state_digest()
-    for model in (whole, parts):
-        model.learn_array(X[3_029:3_100], y[3_029:3_100])
-    assert parts.state_digest() == whole.state_digest()
-    assert (parts.chosen_n_experts, parts.n_candidates) == (2, 1)
 
 
 def test_amid_a_race_the_best_so_far_speaks(chosen):
@@ -298,152 +258,8 @@ def test_before_there_is_a_mixture_nothing_is_chosen():
     assert MoERegressor("auto", max_experts=8)._warm_up_size() >= MoERegressor(8)._warm_up_size()
 
 
-def test_the_log_says_who_races_and_who_has_won(caplog):
-    with caplog.at_level(logging.INFO, "streammoe.estimators"):
-        MoERegressor("auto", **AUTO).learn_array(X[:2_500], Y[:2_500])
-    assert "warm-up: 2, 3, 1 experts are the best of 1 to 3; they learn side by side until event 2400" in caplog.text
-    assert "the model has 2 experts from here; nats lost by each candidate: 2: 0.0, 3: " in caplog.text
-
-
-def test_river_clones_the_word(chosen):
-    model, _ = chosen
-    assert model.clone().n_experts == "auto"
-    assert copy.deepcopy(racing(chosen)).state_digest() == racing(chosen).state_digest()
-
-
-def test_a_saved_race_goes_on_bit_for_bit(chosen, tmp_path):
-    model = racing(chosen)
-    model.save(tmp_path / "model")
-    read = load(tmp_path / "model")
-    assert read.state_digest() == model.state_digest()
-    assert (read.n_candidates, read.chosen_n_experts) == (model.n_candidates, model.chosen_n_experts)
-    assert read.convergence_residual == model.convergence_residual
-    losses, read_losses = (each.learn_array(X[1_000:4_000], Y[1_000:4_000]) for each in (model, read))
-    assert read_losses.tobytes() == losses.tobytes()
-    assert read.state_digest() == model.state_digest() == chosen[0].state_digest()
-    assert read.convergence_residual == model.convergence_residual
-
-
-def test_counts_of_experts_begun_anew_are_kept(pair, tmp_path):
-    pair["auto"].save(tmp_path / "model")
-    assert load(tmp_path / "model").n_reseeds == (1, 1)
-
-
-@pytest.mark.parametrize("kind", [MoERegressor, MoEMultiTargetRegressor, MoEClassifier])
-def test_columns_and_classes_that_come_amid_a_race_are_taken_up_by_all(kind, tmp_path):
-    targets = {
-        MoERegressor: Y,
-        MoEMultiTargetRegressor: np.column_stack([Y, -Y]),
-        MoEClassifier: np.where(np.arange(len(Y)) > 700, np.digitize(Y, [-1.0, 1.0]), Y > 0).astype(int),
-    }[kind]
-    model = kind("auto", warmup=300, warmup_restarts=1, max_experts=2)
-    model.learn_array(X[:600, :2], targets[:600])
-    assert model.n_candidates == 2
-    model.learn_array(X[600:1_000], targets[600:1_000])
-    assert model.n_candidates == 2
-    widths = {runner.state.experts.shape[1:] for runner in model._race.runners}
-    assert widths == {model._state.experts.shape[1:]}
-    model.save(tmp_path / "model")
-    read = load(tmp_path / "model")
-    for each in (model, read):
-        each.learn_array(X[1_000:2_600], targets[1_000:2_600])
-    assert read.n_candidates == 1
-    assert read.state_digest() == model.state_digest()
-    assert len(model.feature_names) == 3
-
-
-def test_poison_amid_a_race_is_refused_and_changes_nothing():
-    arguments = {"warmup": 300, "warmup_restarts": 1, "max_experts": 2, "range_factor": 0.0, "degree": 4}
-    models = [MoERegressor("auto", **arguments) for _ in range(2)]
-    for model in models:
-        model.learn_array(X[:600], Y[:600])
-        assert model.n_candidates == 2
-    rows = X[600:620].copy()
-    rows[10] = 3e37  # in range, and its fourth power predicts more than can be squared
-    outcome = models[0].learn_rows(rows, Y[600:620, None])
-    assert list(outcome.refused) == [10]
-    clean = np.delete(np.arange(20), 10)
-    models[1].learn_array(rows[clean], Y[600:620][clean])
-    for model in models:
-        assert model.n_candidates == 2
-        model.learn_array(X[620:800], Y[620:800])
-    assert models[0].state_digest() == models[1].state_digest()
-
-
 def test_statistics_may_be_given_to_one_that_would_choose():
     parameters = MoERegressor(3, warmup=100, warmup_restarts=1)
     parameters.learn_array(X[:200], Y[:200])
     model = MoERegressor.from_parameters(parameters.parameters(), feature_names=NAMES, n_experts="auto")
     assert (model.chosen_n_experts, model.n_candidates) == (3, 1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"n_experts": "many"}, "n_experts: got 'many'; it must be a whole number ≥ 1 or 'auto'"),
-        ({"n_experts": 0}, "n_experts: got 0; it must be a whole number ≥ 1 or 'auto'"),
-        ({"n_experts": "auto", "warmup": 0}, "n_experts: 'auto' needs a warm-up to judge candidates by"),
-        ({"max_experts": 1}, "max_experts: got 1; it must be a whole number ≥ 2"),
-        ({"reseed": "always"}, "reseed: 'always' is not known; choose one of 'off', 'auto'"),
-    ],
-)
-def test_arguments_are_checked(arguments, told):
-    with pytest.raises(ConfigError) as refused:
-        MoERegressor(**arguments)
-    assert told in str(refused.value)
-
-
-DAMAGE = {
-    "both": (lambda a: a.update({"state.n": np.array([5])}), "both a mixture and a race"),
-    "one candidate": (lambda a: a.update({"race.totals": np.zeros(1)}), "race.totals holds 1 candidates"),
-    "too many": (lambda a: a.update({"race.totals": np.zeros(10**6)}), "race.totals holds 1000000 candidates"),
-    "one too many": (lambda a: a.update({"race.totals": np.zeros(4)}), "race.3.masses is missing"),
-    "one too few": (lambda a: a.update({"race.totals": np.zeros(2)}), "diagnostics.residual is"),
-    "endless total": (lambda a: a["race.totals"].fill(np.inf), "race.totals holds NaN or infinity"),
-    "over already": (lambda a: a["race.counts"].__setitem__(0, 1_000), "ends a race at 1000 that goes on at 1000"),
-    "about nobody": (lambda a: a["race.counts"].__setitem__(1, 1), "names expert 1, and candidates have"),
-    "out of step": (lambda a: a["race.1.n"].__setitem__(0, 999), "different numbers of events"),
-    "too wide": (lambda a: a.update({"race.0.masses": np.ones(4)}), "speaks of 4 experts; there may be 1 to 3"),
-    "without experts": (lambda a: a.update({"race.0.masses": np.ones(0)}), "speaks of 0 experts"),
-    "unknown": (lambda a: a.update({"race.7.n": np.zeros(1)}), "no such model"),
-    "negative reseeds": (lambda a: a["diagnostics.reseeds"].fill(-1), "reseeds holds values outside of 0 to"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_race_that_cannot_be_is_refused(chosen, damage):
-    model = racing(chosen)
-    arrays = {name: array.copy() for name, array in model.arrays().items()}
-    change, told = DAMAGE[damage]
-    change(arrays)
-    with pytest.raises(CheckpointError, match=told):
-        MoERegressor.from_checkpoint(arrays, model.describe()["model"])
-
-
-@pytest.mark.parametrize("expert", ["a", None, 1.0, True, -1, 2])
-def test_what_is_no_expert_is_refused_in_words(expert):
-    model = MoERegressor(2, warmup=50, warmup_restarts=1)
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    model.learn_array(X, X[:, 0])
-    before = model.state_digest()
-    with pytest.raises(ConfigError, match="no expert"):
-        model.reseed_expert(expert)
-    assert model.state_digest() == before
-
-
-def test_settings_that_may_change_are_held_to_their_rules():
-    model = MoERegressor(2, categorical=("c",))
-    for change, value, said in (
-        (model.set_reseed, "x", "reseed: 'x' is not known"),
-        (model.set_range_factor, -1.0, "range_factor: got -1.0"),
-        (model.set_range_factor, np.nan, "range_factor: got nan"),
-        (model.set_max_levels, 0, "max_levels: got 0; it must be a whole number ≥ 1"),
-    ):
-        with pytest.raises(ConfigError, match=said) as refused:
-            change(value)
-        assert len(refused.value.problems) == 1
-    assert (model.reseed, model.range_factor, model.max_levels) == ("off", 1e6, 64)
-    model.set_max_levels(2)
-    for level in "abc":
-        model.learn_one({"c": level}, 1.0)
-    assert (model.max_levels, model.n_expert_features) == (2, 1 + 2)

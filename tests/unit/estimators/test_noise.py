@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from streammoe import ConfigError, MoEMultiTargetRegressor, MoERegressor, load
+from streammoe import MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.distributions import (
-    GaussianMixture,
-    LaplaceMixture,
     MultivariateGaussianMixture,
     MultivariateStudentTMixture,
     StudentTMixture,
@@ -49,13 +47,6 @@ def test_outliers_do_not_pull_them_away(models):
     assert models["student_t"].log_likelihood_array(X, Y).mean() > models["gaussian"].log_likelihood_array(X, Y).mean()
 
 
-@pytest.mark.parametrize(("expert", "kind"), [("gaussian", GaussianMixture), ("student_t", StudentTMixture)])
-def test_the_distribution_is_that_of_the_experts(models, expert, kind):
-    found = models[expert].predict_distribution_one({"x0": 0.3, "x1": 0.5})
-    assert type(found) is kind
-    assert type(models["laplace"].predict_distribution_one({"x0": 0.3, "x1": 0.5})) is LaplaceMixture
-
-
 @pytest.mark.parametrize("expert", HEAVY)
 def test_density_and_likelihood_say_the_same(models, expert):
     model = models[expert]
@@ -79,8 +70,7 @@ def test_the_same_during_warm_up_and_in_units_of_ones_own(expert):
         model.learn_array(X[299:400], 1e6 + 1e4 * Y[299:400])
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e7])
-@pytest.mark.parametrize("expert", HEAVY)
+@pytest.mark.parametrize(("expert", "scale"), [("student_t", 1e-6), ("laplace", 1e7)])
 def test_units_of_the_target_do_not_matter_to_one_expert_meanwhile(expert, scale):
     """It starts with the scale of its first target: with a far too small one all events would be far out."""
     plain, scaled = (MoERegressor(2, expert=expert, warmup=400, range_factor=0) for _ in range(2))
@@ -96,20 +86,6 @@ def test_a_first_target_that_says_nothing_of_the_scale_is_outgrown(expert):
     np.testing.assert_allclose(model.predict_array(X[:50]), X[:50, 1], atol=0.05)
 
 
-def test_intervals_hold_what_they_promise(models):
-    for expert in HEAVY:
-        rows = range(400, 800)
-        intervals = [
-            models[expert].predict_distribution_one({"x0": X[i, 0], "x1": X[i, 1]}).interval(0.8) for i in rows
-        ]
-        inside = np.mean([low <= Y[i] <= high for i, (low, high) in zip(rows, intervals, strict=True)])
-        assert 0.7 < inside < 0.97
-
-
-def test_before_anything_was_learned_there_is_a_distribution():
-    assert type(MoERegressor(expert="laplace").predict_distribution_one({"x": 1.0})) is GaussianMixture
-
-
 def test_several_outputs_share_one_t(several):
     found = several.predict_distribution_one({"x0": 0.3, "x1": 0.5})
     assert type(found) is MultivariateStudentTMixture
@@ -122,13 +98,6 @@ def test_several_outputs_share_one_t(several):
     with_full = MoEMultiTargetRegressor(2, covariance="full", warmup=0)
     with_full.learn_array(X[:50], np.column_stack([Y[:50], -Y[:50]]))
     assert type(with_full.predict_distribution_one({"x0": 0.3, "x1": 0.5})) is MultivariateGaussianMixture
-
-
-def test_an_outlier_in_one_output_counts_less_in_all(several):
-    plain = MoEMultiTargetRegressor(2, warmup=300, warmup_restarts=2)
-    plain.learn_array(X, np.column_stack([Y, -Y, 100.0 * TRUTH]))
-    errors = [np.abs(model.predict_array(X)[:, 0] - TRUTH).mean() for model in (several, plain)]
-    assert errors[0] < 0.3 * errors[1]
 
 
 def test_predictive_variances_are_those_of_the_law(models):
@@ -152,43 +121,6 @@ def test_arguments_survive_cloning_saving_and_from_parameters(model, tmp_path):
     for each in (read, again):
         each.learn_array(X[100:200], Y[100:200])
     np.testing.assert_allclose(again.parameters()["experts"], read.parameters()["experts"], rtol=1e-9)
-
-
-def test_degrees_of_freedom_change_what_is_learned_and_predicted():
-    digests, laws = set(), set()
-    for degrees in (3.0, 4.0):
-        model = MoERegressor(2, warmup=0, expert="student_t", degrees_of_freedom=degrees)
-        model.learn_array(X[:100], Y[:100])
-        digests.add(model.state_digest())
-        laws.add(model.noise)
-    assert len(digests) == len(laws) == 2
-
-
-@pytest.mark.parametrize(
-    ("estimator", "arguments", "sentence"),
-    [
-        (MoERegressor, {"expert": "cauchy"}, "expert: got 'cauchy'; choose one of 'gaussian', 'student_t', 'laplace'"),
-        (MoERegressor, {"expert": 3}, "expert: got 3; choose one of"),
-        (
-            MoEMultiTargetRegressor,
-            {"expert": "laplace"},
-            "'laplace' knows one output only; make a model for each output",
-        ),
-        (MoEMultiTargetRegressor, {"expert": "student_t", "covariance": "full"}, "covariance: got 'full' with expert"),
-        (MoERegressor, {"degrees_of_freedom": 2.0}, "degrees_of_freedom: got 2.0; it must be above 2, or predictions"),
-        (MoERegressor, {"degrees_of_freedom": math.nan}, "degrees_of_freedom: got nan"),
-        (MoERegressor, {"degrees_of_freedom": math.inf}, "degrees_of_freedom: got inf"),
-        (MoERegressor, {"degrees_of_freedom": "4"}, "degrees_of_freedom: got '4'"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_with_a_sentence(estimator, arguments, sentence):
-    with pytest.raises(ConfigError, match=sentence.replace("(", r"\(")):
-        estimator(**arguments)
-
-
-def test_a_family_by_itself_refuses_degrees_without_a_variance():
-    with pytest.raises(ConfigError, match="it must be above 2, or there is no variance"):
-        type(families()["student_t"])(1.5)
 
 
 def test_families_of_the_arguments():

@@ -6,20 +6,17 @@ import sys
 import numpy as np
 import pytest
 
-from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.batch import fit
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
-from streammoe.errors import CheckpointError
 from streammoe.estimators import provisional as interim
 from streammoe.estimators.provisional import next_fit
-from streammoe.persistence import encode
 
 FIRST, WARM_UP, N = 40, 170, 200
 MODELS = [
     (MoERegressor, {"standardize": True}),
-    (MoERegressor, {"gate_degree": 2, "batch_size": 8}),
-    (MoERegressor, {"expert": "student_t"}),
+    (MoERegressor, {"gate_degree": 2, "batch_size": 8, "expert": "student_t"}),
     (MoEMultiTargetRegressor, {"covariance": "full", "standardize": True}),
     (MoEClassifier, {}),
 ]
@@ -27,7 +24,7 @@ BRIEF = {"n_experts": 2, "warmup": WARM_UP, "warmup_restarts": 1}
 RNG = np.random.default_rng(3)
 X = RNG.uniform(-1.0, 1.0, (N, 2)) + 5.0
 KINKED = 4.0 * np.abs(X[:, 0] - 5.0) + X[:, 1] + 0.1 * RNG.normal(size=N)
-WEIGHTS = RNG.choice([0.0, 0.5, 1.0, 3.0], size=N)
+
 TARGETS = {
     MoERegressor: KINKED,
     MoEMultiTargetRegressor: np.column_stack([KINKED, X[:, 0] - KINKED]),
@@ -75,11 +72,8 @@ def fits(caplog):
     ("size", "due"),
     [
         (0, [0]),
-        (400, [400]),
         (571, [571]),
         (572, [400, 572]),
-        (972, [400, 972]),
-        (1143, [400, 800, 1143]),
         (22_230, [400, 800, 1600, 3200, 6400, 12_800, 22_230]),
     ],
 )
@@ -141,15 +135,6 @@ def test_a_default_warm_up_of_many_parameters_has_one(never):
     assert late_error() < 0.5 * never(late_error)
 
 
-def test_where_one_expert_is_enough_it_stays(early, never):
-    plain = X @ np.array([1.0, -2.0]) + RNG.normal(size=N)
-
-    def losses():
-        return MoERegressor(**BRIEF).learn_array(X[:WARM_UP], plain[:WARM_UP])
-
-    assert losses().tobytes() == never(losses).tobytes()
-
-
 def test_what_is_told_of_a_mixture_waits_for_the_end_of_the_warm_up(early):
     model = learned(MoERegressor, {}, 120)
     assert model.is_warming_up
@@ -176,39 +161,6 @@ def test_the_warm_up_ends_with_the_model_that_it_would_have_without(kind, more, 
     assert repr(model.parameters()) == repr(plain.parameters())
 
 
-@models
-@pytest.mark.parametrize("cuts", [[39, 40, 41], [1, 64, 80, 100, 128], list(range(1, 150))], ids=str)
-def test_where_batches_are_cut_leaves_no_trace(kind, more, cuts, early):
-    stop = 150
-    whole, parts = kind(**{**BRIEF, **more}), kind(**{**BRIEF, **more})
-    losses = whole.learn_array(X[:stop], TARGETS[kind][:stop], weights=WEIGHTS[:stop])
-    found = [
-        parts.learn_array(X[part], TARGETS[kind][part], weights=WEIGHTS[part])
-        for part in np.split(np.arange(stop), cuts)
-    ]
-    assert whole.is_warming_up
-    assert "warmup.totals" in whole.arrays()
-    assert parts.state_digest() == whole.state_digest()
-    kept = ~np.isnan(np.concatenate(found))
-    assert kept.sum() > 0.6 * stop
-    assert np.concatenate(found)[kept].tobytes() == losses[kept].tobytes()
-    assert predicted(kind, parts).tobytes() == predicted(kind, whole).tobytes()
-
-
-@models
-@pytest.mark.parametrize("at", [41, 100])
-def test_saved_half_way_it_goes_on_bit_for_bit(kind, more, at, early, tmp_path):
-    straight = learned(kind, more, at)
-    straight.save(tmp_path / "model.safetensors")
-    again = load(tmp_path / "model.safetensors")
-    assert again.state_digest() == straight.state_digest()
-    for part in (slice(at, 150), slice(150, N)):
-        given = X[part], TARGETS[kind][part]
-        assert again.learn_array(*given).tobytes() == straight.learn_array(*given).tobytes()
-        assert again.state_digest() == straight.state_digest()
-        assert predicted(kind, again).tobytes() == predicted(kind, straight).tobytes()
-
-
 # --- what events may bring ------------------------------------------------------------------------------------------
 
 
@@ -217,22 +169,7 @@ def fragile(kind, **more):
     return kind(**{**BRIEF, **wide, **more})
 
 
-@pytest.mark.parametrize("at", [41, 64, 100])
-def test_poison_leaves_no_trace(at, early):
-    model, plain = fragile(MoERegressor), fragile(MoERegressor)
-    for i in range(130):
-        if i == at:
-            with pytest.raises(InvalidEvent) as caught:
-                model.learn_one({"x0": 9e49, "x1": 1.0}, 1.0, 1e6)
-            assert caught.value.reason == "poison"
-            assert model.state_digest() == plain.state_digest()
-        for each in (model, plain):
-            each.learn_one({"x0": X[i, 0], "x1": X[i, 1]}, KINKED[i])
-    assert "warmup.totals" in model.arrays()
-    assert model.state_digest() == plain.state_digest()
-
-
-@pytest.mark.parametrize("cuts", [[], [50], [60], [61], list(range(1, 75))], ids=str)
+@pytest.mark.parametrize("cuts", [[], [60], list(range(1, 75))], ids=str)
 def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(cuts, early, never, caplog):
     caplog.set_level(logging.INFO)
     inputs, labels = X.copy(), TARGETS[MoEClassifier]
@@ -253,7 +190,7 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(cuts
     assert losses.tobytes() == learn([])[1].tobytes()
 
 
-@pytest.mark.parametrize("cuts", [[], [60], list(range(1, 75))], ids=str)
+@pytest.mark.parametrize("cuts", [[], list(range(1, 75))], ids=str)
 def test_costs_beyond_all_numbers_end_it_and_the_model_can_be_saved(cuts, early, never, monkeypatch):
     true_led = interim.led
 
@@ -292,7 +229,7 @@ def test_nothing_finite_comes_of_a_fit_and_one_expert_goes_on(early, never, monk
     assert model.state_digest() == never(lambda: learned(MoERegressor, {})).state_digest()
 
 
-@pytest.mark.parametrize("at", [20, 60, 79, 100])
+@pytest.mark.parametrize("at", [20, 79])
 def test_a_late_class_and_a_late_column_find_room(at, early, never):
     def learn():
         model = MoEClassifier(**BRIEF, standardize=True, categorical=("c",))
@@ -315,21 +252,3 @@ def test_a_late_class_and_a_late_column_find_room(at, early, never):
     assert all(held)
     assert len(held) > 50
     assert model.state_digest() == never(learn).state_digest()
-
-
-def test_what_no_such_mixture_holds_is_refused(early, tmp_path):
-    model = learned(MoERegressor, {}, 60)
-    damages = {
-        "60 are in the buffer": lambda arrays: arrays["warmup.interim.n"].__iadd__(1),
-        "belong to no such model": lambda arrays: arrays.pop("warmup.totals"),
-        "warmup.scale": lambda arrays: arrays["warmup.scale"].__imul__(0.0),
-        "warmup.interim.gate": lambda arrays: arrays.pop("warmup.interim.gate"),
-        "warmup.totals": lambda arrays: arrays["warmup.totals"].fill(np.nan),
-    }
-    for said, damage in damages.items():
-        arrays = {name: array.copy() for name, array in model.arrays().items()}
-        damage(arrays)
-        path = tmp_path / "model.safetensors"
-        path.write_bytes(encode(arrays, model.describe()))
-        with pytest.raises(CheckpointError, match=said):
-            load(path)

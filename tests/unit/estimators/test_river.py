@@ -1,4 +1,4 @@
-"""River's own checks of an estimator, on all three in several configurations; none is skipped."""
+"""River's own checks of an estimator, on one configuration of each for every run; none is skipped."""
 
 from collections import Counter
 
@@ -10,34 +10,36 @@ from river.datasets import Phishing, synth
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 
 CHECKED = [
+    MoERegressor(2, warmup=50, warmup_restarts=1, standardize=True, degree=2, averaging="decay"),
+    MoEMultiTargetRegressor(2, warmup=15, warmup_restarts=1, standardize=True, covariance="full"),
+    MoEClassifier(2, warmup=50, warmup_restarts=1, bound="tight", drift="page_hinkley", averaging="exponential"),
+]
+OTHERS = [
     *(
         each
         for kind in (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)
         for each in (kind(), *(kind(**arguments) for arguments in kind._unit_test_params()))
     ),
-    MoERegressor(2, warmup=50, warmup_restarts=1, standardize=True, degree=2, averaging="decay"),
     MoERegressor(1, warmup=0, averaging=None, schedule=schedules.constant(0.05)),
-    MoEMultiTargetRegressor(2, warmup=15, warmup_restarts=1, standardize=True, covariance="full", averaging="decay"),
     MoEMultiTargetRegressor(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
-    MoEClassifier(2, warmup=50, warmup_restarts=1, standardize=True, bound="tight", averaging="decay"),
     MoERegressor(2, warmup=50, warmup_restarts=1, drift="page_hinkley", averaging="exponential", averaging_rate=0.1),
     MoEClassifier(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
 ]
 
 
 def cases():
-    for at, model in enumerate(CHECKED):
+    for at, model in enumerate([*CHECKED, *OTHERS]):
         seen = Counter()
         for check in checks.yield_checks(model):
             seen[check.__name__] += 1
             # River's third stream for classifiers has 18 features and 7 classes; memory is watched over ten streams.
-            is_long = seen[check.__name__] == 3 or (at % 3 > 0 and "memory_growth" in check.__name__)
+            is_long = seen[check.__name__] == 3 or "memory_growth" in check.__name__
             marks = [pytest.mark.slow] if is_long else []
+            marks += [pytest.mark.exhaustive] if at >= len(CHECKED) else []
             name = f"{type(model).__name__}-{at}-{check.__name__}-{seen[check.__name__]}"
             yield pytest.param(model, check, id=name, marks=marks)
 
 
-@pytest.mark.sampled(one_in=8)
 @pytest.mark.parametrize(("model", "check"), list(cases()))
 def test_estimator_checks(model, check):
     check(model.clone())

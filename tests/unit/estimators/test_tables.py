@@ -54,6 +54,6 @@ def test_columns_without_names_are_numbered_unless_they_can_only_be_the_models_o
 def test_names_have_to_fit():
     assert table_of_array(ROWS, ("p", "q"), ["a", "b"]).names == ["p", "q"]
     for names in (["a"], ["a", "a"]):
-        with pytest.raises(InvalidEvent, match="1 different names for 2 columns") as error:
+        with pytest.raises(InvalidEvent) as error:
             table_of_array(ROWS, names, [])
         assert error.value.reason == "wrong_shape"

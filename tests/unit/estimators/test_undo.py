@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import pickle
 
 import numpy as np
 import pytest
@@ -26,15 +25,6 @@ FRAGILE = {
 HUGE = 9e49
 WARM_UP = FRAGILE["warmup"]
 N = 3 * EVERY
-
-
-PLACES = [
-    (estimator, at)
-    for estimator in ESTIMATORS
-    for at in (1, WARM_UP - 1, WARM_UP, WARM_UP + 1, EVERY, EVERY + 7, N)
-    # The one expert that predicts during a classifier's warm-up takes it.
-    if estimator is not MoEClassifier or at >= WARM_UP
-]
 
 
 def fragile(estimator, **arguments):
@@ -69,53 +59,6 @@ def refused(model, x, y, w=1.0):
     return error.value
 
 
-@pytest.mark.parametrize(("estimator", "at"), PLACES)
-def test_an_event_that_would_leave_no_finite_model_leaves_no_trace(estimator, at):
-    model, twin = fragile(estimator), fragile(estimator)
-    learn_all(model, 0, at)
-    before = model.state_digest()
-    error = refused(model, *poison(estimator))
-    assert (error.reason, error.row) == ("poison", None)
-    assert "infinite or NaN" in str(error)
-    assert model.state_digest() == before
-    learn_all(model, at)
-    learn_all(twin)
-    assert model.state_digest() == twin.state_digest()
-    assert {name: array.tobytes() for name, array in model.arrays().items()} == {
-        name: array.tobytes() for name, array in twin.arrays().items()
-    }
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_one_after_the_other(estimator):
-    model, twin = fragile(estimator), fragile(estimator)
-    learn_all(model, 0, 50)
-    learn_all(twin, 0, 50)
-    for i in range(50, 60):
-        refused(model, *poison(estimator))
-        refused(model, *poison(estimator))
-        model.learn_one(*event(estimator, i))
-        twin.learn_one(*event(estimator, i))
-        assert model.state_digest() == twin.state_digest()
-
-
-@pytest.mark.parametrize("estimator", [MoEClassifier, MoEMultiTargetRegressor])
-def test_what_it_alone_brings_goes_with_it(estimator):
-    """A label, a column, a level, and the names of the outputs."""
-    model = fragile(estimator, categorical=("c",))
-    x, y, w = poison(estimator)
-    if estimator is MoEMultiTargetRegressor:
-        fresh = model.state_digest()
-        refused(model, {**x, "c": "red"}, y, w)
-        assert model.state_digest() == fresh
-        assert (model.fields, model.output_names) == ([], [])
-    learn_all(model, 0, 60)
-    before = model.state_digest(), model.fields, model.output_names
-    label = "r" if estimator is MoEClassifier else y
-    refused(model, {**x, "c": "red", "d": 1.0}, label, w)
-    assert (model.state_digest(), model.fields, model.output_names) == before
-
-
 def table(estimator, n):
     events = [event(estimator, i) for i in range(n)]
     X = np.array([[x["a"], x["b"]] for x, _ in events])
@@ -125,90 +68,14 @@ def table(estimator, n):
     return X, np.array(targets)
 
 
-@pytest.mark.parametrize(("estimator", "at"), PLACES[:-1])
-@pytest.mark.parametrize("start", [0, 100])
-def test_an_array_says_which_row_it_is_and_is_learned_whole_or_not_at_all(estimator, at, start):
-    model = fragile(estimator)
-    at = min(at, N - 21)
-    X, y = table(estimator, start + N)
-    if start:
-        model.learn_array(X[:start], y[:start])
-    before = model.state_digest()
-    X, y = X[start:].copy(), y[start:]
-    weights = np.ones(N)
-    X[[at, at + 20], 0], weights[[at, at + 20]] = HUGE, 1e6
-    with pytest.raises(InvalidEvent) as error:
-        model.learn_array(X, y, weights=weights)
-    assert (error.value.reason, error.value.row) == ("poison", at)
-    assert model.state_digest() == before
-    good = np.delete(np.arange(N), [at, at + 20])
-    model.learn_array(X[good], y[good])
-    twin = fragile(estimator)
-    given, targets = table(estimator, start + N)
-    kept = np.delete(np.arange(start + N), [start + at, start + at + 20])
-    twin.learn_array(given[kept], targets[kept])
+def test_the_watch_for_drifts_goes_back_with_the_model():
+    at = WARM_UP + 7
+    model, twin = (fragile(MoERegressor, drift="page_hinkley") for _ in range(2))
+    learn_all(model, 0, at)
+    assert refused(model, *poison(MoERegressor)).reason == "poison"
+    learn_all(twin, 0, at)
+    assert model.arrays()["drift.counts"][0] == 7
     assert model.state_digest() == twin.state_digest()
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("size", [1, 10, EVERY, N])
-def test_rows_are_learned_without_those_that_are_poison(estimator, size):
-    bad = [WARM_UP, WARM_UP + 2, WARM_UP + 3, EVERY - 1, 2 * EVERY, N - 1]
-    if estimator is not MoEClassifier:
-        bad.insert(0, 3)
-    X, y = table(estimator, N)
-    targets = y if estimator is MoEClassifier else y.reshape(N, -1)
-    X[bad, 0] = HUGE
-    weights = np.ones(N)
-    weights[bad] = 1e6
-    good = np.delete(np.arange(N), bad)
-    model, twin = fragile(estimator), fragile(estimator)
-    for each in (model, twin):
-        each.set_columns(["a", "b"])
-        if estimator is MoEMultiTargetRegressor:
-            each.set_targets(["u", "v"])
-    found, losses, predictions = {}, np.empty(N), []
-    for first in range(0, N, size):
-        piece = slice(first, first + size)
-        outcome = model.learn_rows(X[piece], targets[piece], weights[piece], traced=True)
-        found |= {first + at: error.reason for at, error in outcome.refused.items()}
-        losses[piece] = outcome.losses
-        used = ~np.isin(np.arange(N)[piece], list(found))
-        assert (outcome.learned == used).all()
-        assert len(outcome.trace.shares) == used.sum()
-        predictions.append(outcome.predictions[used])
-    assert found == dict.fromkeys(bad, "poison")
-    expected = twin.learn_rows(X[good], targets[good])
-    assert model.state_digest() == twin.state_digest()
-    assert losses[good].tobytes() == expected.losses.tobytes()
-    width = expected.predictions.shape[1]
-    padded = [np.pad(part, [(0, 0), (0, width - part.shape[1])]) for part in predictions]
-    assert np.concatenate(padded).tobytes() == expected.predictions.tobytes()
-
-
-def test_an_event_with_a_new_column_may_be_poison():
-    model, twin = fragile(MoERegressor), fragile(MoERegressor)
-    for each in (model, twin):
-        learn_all(each, 0, 60)
-    X = np.array([[HUGE, 1.0, 1.0]])
-    outcome = model.learn_wider(["c"], X, np.ones((1, 1)), np.array([1e6]), texts={})
-    assert outcome.refused[0].reason == "poison"
-    assert model.fields == ["a", "b"]
-    assert model.state_digest() == twin.state_digest()
-
-
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_copy_goes_back_by_itself(duplicate):
-    model, twin = fragile(MoERegressor), fragile(MoERegressor)
-    learn_all(model, 0, 80)
-    learn_all(twin, 0, 80)
-    other = duplicate(model)
-    learn_all(other, 80, 90)
-    refused(model, *poison(MoERegressor))
-    assert model.state_digest() == twin.state_digest()
-    refused(other, *poison(MoERegressor))
-    learn_all(twin, 80, 90)
-    assert other.state_digest() == twin.state_digest()
 
 
 def test_rows_that_somebody_changes_later_are_no_longer_his():
@@ -318,33 +185,33 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize(("name", "value"), HOSTILE.items(), ids=HOSTILE)
-def test_from_a_hostile_state_an_event_is_learned_whole_or_refused_with_the_state_as_it_was(estimator, name, value):
-    model = estimator(2, warmup=WARM_UP, warmup_restarts=1)
-    learn_all(model, 0, 60)
-    getattr(model._state, name)[...] = value
-    model._guard.forget()
-    for i in range(60, 70):
-        before = model.state_digest()
-        try:
-            model.learn_one(*event(estimator, i))
-        except InvalidEvent as error:
-            assert error.reason == "poison"  # noqa: PT017 - either outcome is right, and each has its promise
-            assert model.state_digest() == before
-        else:
-            assert all(np.isfinite(array).all() for array in model._state)
-            assert model.state_digest() != before
+def test_from_a_hostile_state_an_event_is_learned_whole_or_rejected_with_the_state_as_it_was(estimator):
+    sound = estimator(2, warmup=WARM_UP, warmup_restarts=1)
+    learn_all(sound, 0, 60)
+    for name, value in HOSTILE.items():
+        model = copy.deepcopy(sound)
+        getattr(model._state, name)[...] = value
+        for i in range(60, 70):
+            before = model.state_digest()
+            try:
+                model.learn_one(*event(estimator, i))
+            except InvalidEvent as error:
+                assert error.reason == "poison", name  # noqa: PT017 - either outcome is right, and each has its promise
+                assert model.state_digest() == before, name
+            else:
+                assert all(np.isfinite(array).all() for array in model._state), name
+                assert model.state_digest() != before, name
 
 
-@pytest.mark.parametrize("name", ["experts", "gate", "expert_grams", "expert_inverses", "gate_gram", "masses", "decay"])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_spoilt_number_is_noticed_at_the_next_event_wherever_it_stands(estimator, name, value):
-    model = estimator(2, warmup=WARM_UP, warmup_restarts=1)
-    learn_all(model, 0, 60)
-    getattr(model._state, name).reshape(-1)[0] = value
-    model._guard.forget()
-    assert refused(model, *event(estimator, 60)).reason == "poison"
+def test_a_spoilt_number_is_noticed_at_the_next_event_wherever_it_stands(estimator):
+    sound = estimator(2, warmup=WARM_UP, warmup_restarts=1)
+    learn_all(sound, 0, 60)
+    for name in ("experts", "gate", "expert_grams", "expert_inverses", "gate_gram", "masses", "decay"):
+        for value in (np.nan, np.inf):
+            model = copy.deepcopy(sound)
+            getattr(model._state, name).reshape(-1)[0] = value
+            assert refused(model, *event(estimator, 60)).reason == "poison", name
 
 
 # --- warm-up --------------------------------------------------------------------------------------------------------
@@ -365,9 +232,8 @@ def failing(times, monkeypatch):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("standardize", [False, True])
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_warm_up_of_which_nothing_finite_comes_ends_all_the_same(estimator, standardize, times, monkeypatch, caplog):
+@pytest.mark.parametrize(("times", "standardize"), [(1, True), (2, False)])
+def test_a_warm_up_of_which_nothing_finite_comes_ends_all_the_same(estimator, times, standardize, monkeypatch, caplog):
     calls = failing(times, monkeypatch)
     model = estimator(2, warmup=WARM_UP, warmup_restarts=1, standardize=standardize)
     with caplog.at_level(logging.WARNING):
@@ -408,8 +274,9 @@ def test_the_second_fit_sees_neither_far_values_nor_heavy_weights(monkeypatch):
 # --- keeping it -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("after", [20, 60])
+@pytest.mark.parametrize(
+    ("estimator", "after"), [(MoERegressor, 20), (MoEClassifier, 60), (MoEMultiTargetRegressor, 60)]
+)
 def test_a_poisoned_model_is_not_saved(estimator, after, tmp_path):
     model = estimator(2, warmup=WARM_UP, warmup_restarts=1)
     learn_all(model, 0, after)
@@ -418,15 +285,7 @@ def test_a_poisoned_model_is_not_saved(estimator, after, tmp_path):
     kept = path.read_bytes()
     state = model._warm_up.recursive if model.is_warming_up else model._state
     state.expert_grams[-1, 0, 1] = np.nan  # beside the diagonal, where no step looks
-    with pytest.raises(PoisonedModel, match="expert_grams"):
+    with pytest.raises(PoisonedModel):
         model.save(path)
     assert path.read_bytes() == kept
     assert load(path).n == after
-
-
-def test_missing_values_in_the_buffer_are_no_poison(tmp_path):
-    model = MoERegressor(2, warmup=WARM_UP)
-    model.learn_one({"a": 1.0, "b": 1.0}, 1.0)
-    model.learn_one({"a": 1.0}, 1.0)
-    model.save(tmp_path / "model.safetensors")
-    assert load(tmp_path / "model.safetensors").state_digest() == model.state_digest()

@@ -1,3 +1,5 @@
+"""Rows as features, and rows that are out of range."""
+
 import math
 
 import numpy as np
@@ -35,27 +37,27 @@ class TestExpandRows:
         assert row[5:7] == pytest.approx([math.sin(3.25 * math.tau / 7), math.cos(3.25 * math.tau / 7)])
         assert row[11:].tolist() == [4, 9, 8, 27]
 
-    @pytest.mark.parametrize(("code", "columns"), [(0, [2]), (1, []), (2, [10]), (3, []), (-1, []), (math.nan, [])])
-    def test_a_code_sets_the_column_that_it_has(self, code, columns):
-        row = expanded([[0.0, code, math.nan, 0.0]], (NUMBERS, CODED, PLACES, TIMED), C)[0]
-        assert np.flatnonzero(row).tolist() == [0, *columns]
+    def test_a_code_sets_the_column_that_it_has(self):
+        for code, columns in [(0, [2]), (1, []), (2, [10]), (3, []), (-1, []), (math.nan, [])]:
+            row = expanded([[0.0, code, math.nan, 0.0]], (NUMBERS, CODED, PLACES, TIMED), C)[0]
+            assert np.flatnonzero(row).tolist() == [0, *columns], code
 
-    def test_numbers_give_the_same_bits_alone_and_beside_other_fields(self):
+    def test_numbers_give_the_same_bits_alone_and_among_other_fields(self):
         """Two loops in the kernel, one arithmetic."""
         X = np.random.default_rng(0).normal(size=(200, 2))
         X[::9, 1] = math.nan
         alone = expanded(X, PLAIN, 2, degree=3, fill=0.7, center=0.3, scale=1.7)
         wide = np.insert(X, [1, 1], math.nan, axis=1)
-        beside = expanded(wide, (NUMBERS, CODED, PLACES, TIMED), C, degree=3, fill=0.7, center=0.3, scale=1.7)
-        assert beside[:, [0, 1, 9, 11, 12, 13, 14]].tobytes() == alone.tobytes()
+        among = expanded(wide, (NUMBERS, CODED, PLACES, TIMED), C, degree=3, fill=0.7, center=0.3, scale=1.7)
+        assert among[:, [0, 1, 9, 11, 12, 13, 14]].tobytes() == alone.tobytes()
 
     def test_padding_is_left_alone(self):
         assert expanded([[2.0, 3.0]], PLAIN, 2, degree=2, padding=3).tolist() == [[1, 2, 3, 4, 9, 0, 0, 0]]
 
-    @pytest.mark.parametrize("seconds", [-62_135_596_800.0, -1e-20, 253_402_300_800.0])
-    def test_any_time_lies_on_the_circle(self, seconds):
-        row = expanded([[0.0, 0.0, seconds, 0.0]], (NUMBERS, CODED, PLACES, TIMED), C)[0]
-        assert row[[3, 5, 7]] ** 2 + row[[4, 6, 8]] ** 2 == pytest.approx([1, 1, 1])
+    def test_any_time_lies_on_the_circle(self):
+        for seconds in (-62_135_596_800.0, -1e-20, 253_402_300_800.0):
+            row = expanded([[0.0, 0.0, seconds, 0.0]], (NUMBERS, CODED, PLACES, TIMED), C)[0]
+            assert row[[3, 5, 7]] ** 2 + row[[4, 6, 8]] ** 2 == pytest.approx([1, 1, 1])
 
 
 class TestScreenRows:
@@ -64,8 +66,8 @@ class TestScreenRows:
         X, Y = np.array(X, dtype=float), np.array(Y, dtype=float)
         largest, target_largest = np.zeros(X.shape[1]), np.zeros(Y.shape[1])
         verdicts = np.empty(len(X), dtype=np.int64)
-        refused = screen_rows(X, Y, np.array(kinds), largest, target_largest, factor, limit, verdicts)
-        assert refused == (verdicts >= 0).sum()
+        rejected = screen_rows(X, Y, np.array(kinds), largest, target_largest, factor, limit, verdicts)
+        assert rejected == (verdicts >= 0).sum()
         return verdicts.tolist(), largest.tolist(), target_largest.tolist()
 
     def test_codes_and_times_know_no_range_factor_and_widen_none(self):
@@ -74,10 +76,8 @@ class TestScreenRows:
         assert verdicts == [-1, -1, 2]
         assert largest == [0, 0, 90]
 
-    @pytest.mark.parametrize("target", [1.0, math.nan])
-    @pytest.mark.parametrize(
-        ("seconds", "verdict"),
-        [
+    def test_times_are_those_of_the_years_1_to_9999(self):
+        for seconds, verdict in [
             (-62_135_596_800.0, -1),
             (-62_135_596_801.0, 0),
             (253_402_300_800.0, -1),
@@ -85,10 +85,9 @@ class TestScreenRows:
             (math.inf, 0),
             (-math.inf, 0),
             (math.nan, -1),
-        ],
-    )
-    def test_times_are_those_of_the_years_1_to_9999(self, seconds, verdict, target):
-        assert self.screened([[seconds]], [[target]], [TIMESTAMP])[0] == [verdict]
+        ]:
+            for target in (1.0, math.nan):
+                assert self.screened([[seconds]], [[target]], [TIMESTAMP])[0] == [verdict], seconds
 
     def test_outputs_are_counted_behind_all_fields(self):
         verdicts, _, seen = self.screened([[0, 0, 0]] * 2, [[1, 5], [1, 51]], [NUMERIC, CATEGORICAL, TIMESTAMP])

@@ -1,3 +1,5 @@
+"""Products and inverses of symmetric matrices, sound and singular ones."""
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,8 @@ def inverse_of(matrix):
     return out, sound
 
 
-@pytest.mark.parametrize("p", range(1, 14))
-def test_products_are_the_dense_ones(p):
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 7, 8, 13, 60])
+def test_products_and_solutions_are_the_dense_ones(p):
     rng = np.random.default_rng(p)
     matrix, vector = spd(p, p), rng.normal(size=p)
     out = np.full(p, np.nan)
@@ -30,44 +32,27 @@ def test_products_are_the_dense_ones(p):
     add_product(matrix, vector, onto)
     np.testing.assert_allclose(onto, expected, rtol=1e-12, atol=1e-13)
 
-    expected = matrix - 0.3 * np.outer(vector, vector)
-    add_outer(matrix, vector, -0.3)
-    np.testing.assert_allclose(matrix, expected, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("p", [1, 2, 3, 7, 20, 60])
-def test_inverse_of_a_sound_matrix(p):
-    matrix = spd(p, p)
     inverse, sound = inverse_of(matrix)
     assert sound
     np.testing.assert_allclose(inverse @ matrix, np.eye(p), atol=1e-10)
     assert (inverse == inverse.T).all()
 
-
-@pytest.mark.parametrize("p", [1, 2, 3, 7, 20, 60])
-def test_rows_are_solved_as_by_the_inverse(p):
-    matrix = spd(p, p) * np.outer(*[10.0 ** np.linspace(-9, 9, p)] * 2)
+    wild = matrix * np.outer(*[10.0 ** np.linspace(-9, 9, p)] * 2)
     rows = np.random.default_rng(1).normal(size=(3, p))
     solved = rows.copy()
-    solve_spd(np.where(np.tri(p) > 0, matrix, np.nan), solved, np.full((p, p), np.nan))
-    scales = 1.0 / np.sqrt(np.diagonal(matrix))
-    expected = np.linalg.solve(matrix * np.outer(scales, scales), (rows * scales).T).T * scales
+    solve_spd(np.where(np.tri(p) > 0, wild, np.nan), solved, np.full((p, p), np.nan))
+    scales = 1.0 / np.sqrt(np.diagonal(wild))
+    expected = np.linalg.solve(wild * np.outer(scales, scales), (rows * scales).T).T * scales
     np.testing.assert_allclose(solved, expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max())
 
-
-def test_a_singular_matrix_is_solved_with_damping_as_it_is_inverted():
-    matrix = spd(5, rows=3)
-    row = np.random.default_rng(2).normal(size=(1, 5))
-    solved = row.copy()
-    solve_spd(matrix, solved, np.empty((5, 5)))
-    inverse, sound = inverse_of(matrix)
-    assert not sound
-    np.testing.assert_allclose(solved, row @ inverse, rtol=1e-3)
+    expected = matrix - 0.3 * np.outer(vector, vector)
+    add_outer(matrix, vector, -0.3)
+    np.testing.assert_allclose(matrix, expected, rtol=1e-12, atol=1e-13)
 
 
 def test_only_the_lower_triangle_is_read_and_nothing_is_written():
-    matrix = spd(6)
-    lower = np.where(np.tri(6) > 0, matrix, np.nan)
+    matrix = spd(9)
+    lower = np.where(np.tri(9) > 0, matrix, np.nan)
     before = lower.copy()
     inverse, sound = inverse_of(lower)
     assert sound
@@ -85,11 +70,7 @@ def test_features_of_very_different_size_cost_no_accuracy():
 
 @pytest.mark.parametrize(
     "matrix",
-    [
-        np.ones((4, 4)),
-        spd(10, rows=4),
-        np.outer([1e-30, 1.0, 1e30], [1e-30, 1.0, 1e30]),
-    ],
+    [np.ones((4, 4)), spd(10, rows=4), np.outer([1e-30, 1.0, 1e30], [1e-30, 1.0, 1e30])],
     ids=["equal columns", "fewer rows than columns", "one direction, badly scaled"],
 )
 def test_a_singular_matrix_is_damped_and_reported(matrix):
@@ -102,6 +83,17 @@ def test_a_singular_matrix_is_damped_and_reported(matrix):
     assert np.linalg.eigvalsh(inverse / np.outer(scale, scale)).min() > -1e-7
 
 
+def test_damping_solves_what_can_be_solved():
+    # The least-norm solution of x1 + x2 = 2, as for two equal columns.
+    inverse, _ = inverse_of(np.ones((2, 2)))
+    np.testing.assert_allclose(inverse @ np.array([2.0, 2.0]), [1.0, 1.0], rtol=1e-2)
+    matrix = spd(5, rows=3)
+    row = np.random.default_rng(2).normal(size=(1, 5))
+    solved = row.copy()
+    solve_spd(matrix, solved, np.empty((5, 5)))
+    np.testing.assert_allclose(solved, row @ inverse_of(matrix)[0], rtol=1e-3)
+
+
 @pytest.mark.parametrize("absent", [[0], [2, 5], [0, 1, 2, 3, 4, 5]])
 def test_a_feature_that_has_always_been_zero_stands_apart(absent):
     matrix = spd(6)
@@ -109,24 +101,7 @@ def test_a_feature_that_has_always_been_zero_stands_apart(absent):
     matrix[:, absent] = 0.0
     inverse, sound = inverse_of(matrix)
     assert sound
-    present = np.setdiff1d(np.arange(6), absent)
-    np.testing.assert_allclose(
-        inverse[np.ix_(present, present)], np.linalg.inv(matrix[np.ix_(present, present)]), rtol=1e-10, atol=1e-12
-    )
-    assert (inverse[np.ix_(absent, present)] == 0).all()
+    present = np.ix_(np.setdiff1d(np.arange(6), absent), np.setdiff1d(np.arange(6), absent))
+    np.testing.assert_allclose(inverse[present], np.linalg.inv(matrix[present]), rtol=1e-10, atol=1e-12)
+    assert (inverse[absent][:, np.setdiff1d(np.arange(6), absent)] == 0).all()
     assert (inverse[absent, absent] == 1).all()
-
-
-def test_damping_solves_what_can_be_solved():
-    matrix = np.ones((2, 2))
-    inverse, _ = inverse_of(matrix)
-    # The least-norm solution of x1 + x2 = 2, as for two equal columns.
-    np.testing.assert_allclose(inverse @ np.array([2.0, 2.0]), [1.0, 1.0], rtol=1e-2)
-
-
-def test_the_result_does_not_depend_on_what_scratch_held():
-    matrix = spd(9)
-    first, second = np.empty((9, 9)), np.empty((9, 9))
-    invert_spd(matrix, first, np.zeros((9, 9)))
-    invert_spd(matrix, second, np.full((9, 9), np.nan))
-    assert first.tobytes() == second.tobytes()

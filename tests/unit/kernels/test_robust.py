@@ -1,13 +1,15 @@
+"""Columns without what is absurdly far out."""
+
 import numpy as np
 import pytest
 
 from streammoe.kernels.robust import FAR, winsorised
 
 
-@pytest.mark.parametrize("draw", ["normal", "uniform", "laplace"])
-def test_ordinary_columns_keep_their_bits(draw):
-    values = getattr(np.random.default_rng(0), draw)(size=(2000, 3))
-    assert winsorised(values).tobytes() == values.tobytes()
+def test_ordinary_columns_keep_their_bits():
+    for draw in ("normal", "uniform", "laplace"):
+        values = getattr(np.random.default_rng(0), draw)(size=(2000, 3))
+        assert winsorised(values).tobytes() == values.tobytes(), draw
 
 
 @pytest.mark.parametrize("absurd", [999.0, -99999.0, 1e30])
@@ -34,13 +36,7 @@ def test_missing_values_stay_and_say_nothing():
     found = winsorised(values)
     assert np.isnan(found).tolist() == np.isnan(values).tolist()
     assert found[4, 0] < 100.0
-
-
-def test_what_it_was_given_stays_as_it_was():
-    values = np.array([[1.0], [2.0], [3.0], [1e9]])
-    before = values.copy()
-    winsorised(values)
-    assert (values == before).all()
+    assert values[4, 0] == 1e9  # what it was given stays as it was
 
 
 def test_many_values_far_out_are_no_accident():

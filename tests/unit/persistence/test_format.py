@@ -105,7 +105,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("number", [FORMAT + 1, 0, "1", None])
     def test_another_format_is_told_from_damage(self, number: object) -> None:
-        with pytest.raises(NewerCheckpointError, match=f"has checkpoint format {number!r}, .* reads format {FORMAT}"):
+        with pytest.raises(NewerCheckpointError, match=f"has checkpoint format .* reads format {FORMAT}"):
             decode(reseal(json.dumps({"format": number})), "here")
 
     @pytest.mark.parametrize("dtype", ["f4", "i4", "O", "U3", "M8[s]"])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.commands.inspect import look_into
 from streammoe.engine.state import MMState
-from streammoe.inspection import look_into
 from streammoe.persistence import decode, state_digest
 
 ROOT = Path(__file__).parents[3]

@@ -1,21 +1,15 @@
 """Events of every kind, written in every format, for what the pipeline promises of all of them."""
 
-import csv
-import io
-import json
 import math
 from collections import Counter
 from datetime import UTC, datetime
-from itertools import accumulate
 from typing import NamedTuple
-
-import numpy as np
-import pyarrow as pa
 
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch
+from streammoe.testing.batches import batch_of
 
 FORMATS = ("csv", "jsonl", "arrow")
 TARGETS = {"regressor": ("y",), "outputs": ("y", "z"), "classifier": ("label",)}
@@ -83,35 +77,6 @@ def stream_of(events, format, sizes=()):
             first += stop - start
             start = stop
     return Stream(batches, list(events))
-
-
-def batch_of(events, format, first):
-    def place(i):
-        return {"path": format, "row": first + i}
-
-    end = {"next": first + len(events)}
-    if format == "arrow":
-        columns = {name: pa.array([held[name] for held in events]) for name in events[0]}
-        none = np.empty(0, np.int64)
-        return Batch(b"", none, format, None, "a.parquet", place, end, table=pa.record_batch(columns))
-    if format == "jsonl":
-        lines = [json.dumps(held).encode() + b"\n" for held in events]
-        columns = None
-    else:
-        lines = [csv_line(held.values()) for held in events]
-        columns = tuple(events[0])
-    ends = np.array(list(accumulate(map(len, lines))), dtype=np.int64)
-    return Batch(b"".join(lines), ends, format, columns, f"a.{format}", place, end)
-
-
-def csv_line(values):
-    line = io.StringIO()
-    written = [
-        json.dumps(value) if isinstance(value, bool | list | dict) else "" if value is None else value
-        for value in values
-    ]
-    csv.writer(line, lineterminator="\n").writerow(written)
-    return line.getvalue().encode()
 
 
 def uniform(events):

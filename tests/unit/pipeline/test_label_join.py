@@ -260,6 +260,14 @@ class TestExpiry:
             "here: records have no times, so labels.expire_seconds lets nothing expire; set labels.expire_events"
         ]
 
+    def test_of_two_alike_the_newer_one_is_the_youngest_of_all(self):
+        join = joining(Limits(100, expire_events=2))
+        joined(join, [{"id": 1, "a": 1.0}, {"id": 2, "a": 2.0}, {"id": 1, "a": 3.0}, {"id": 3, "a": 4.0}])
+        assert joined(join, [{"id": 2, "y": 0.0}, {"id": 1, "y": 5.0}], 4) == [], "all of them came too late"
+        join = joining(Limits(2))
+        joined(join, [{"id": 1, "a": 1.0}, {"id": 2, "a": 2.0}, {"id": 1, "a": 3.0}, {"id": 3, "a": 4.0}])
+        assert joined(join, [{"id": 1, "y": 5.0}], 4) == [(2, {"id": 1, "a": 3.0, "y": 5.0})]
+
     def test_beyond_the_bound_the_oldest_goes(self):
         join = joining(Limits(2))
         joined(join, [{"id": 1, "a": 2.0}, {"id": 2, "y": 2.0}, {"id": 3, "a": 2.0}])

@@ -16,6 +16,7 @@ from streammoe.estimators import MoERegressor
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
 from streammoe.testing import ListSource
+from streammoe_connectors.formats.records import no_records
 from tests.unit.pipeline import streams
 
 TARGETS = ("y",)
@@ -488,3 +489,10 @@ def test_made_up_names_fill_neither_memory_nor_log(caplog):
     stream(again, [good(0), json.dumps({"y": 1.0, **{f"k{i}": 1 for i in range(9_999)}}).encode()], sizes=[1])
     assert "'k1005' and 9989 others, which the first good record did not have" in caplog.text
     assert len(again._unknown) < 1000
+
+
+def test_a_header_without_the_target_is_an_error_although_no_record_follows():
+    line = pipeline()
+    with pytest.raises(SourceError):
+        line.process(no_records("a.csv", {}, 0, "csv", ("a", "b")))
+    assert not line.process(no_records("a.csv", {}, 2, "csv", ("a", "y"))).letters

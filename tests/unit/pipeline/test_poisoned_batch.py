@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from streammoe import assembly, schedules
+from streammoe import assembly, configuration, schedules
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import PoisonedModel
 from streammoe.pipeline.label_join import LabelJoin, Limits
@@ -159,7 +159,7 @@ def opened(folder, kind, format, records):
         "predictions": {"kind": "file", "path": str(folder / "predictions.jsonl")},
         "dead_letters": {"path": str(folder / "letters.jsonl")},
     }
-    with assembly.open_daemon(assembly.settings_from(tables, "test")) as running:
+    with assembly.open_daemon(configuration.settings_from(tables, "test")) as running:
         yield running.daemon, running.daemon.run(StopFlag())
 
 

@@ -15,8 +15,9 @@ from streammoe.errors import CheckpointError, ConfigError
 from streammoe.noise import RoundedLaplace, StudentT
 from streammoe.pipeline import predictions as predictions_module
 from streammoe.pipeline.pipeline import PredictionWriter
-from streammoe.pipeline.predictions import mixture_intervals, prediction_sink
+from streammoe.pipeline.predictions import prediction_sink
 from streammoe.ports import Predictions
+from streammoe.quantiles import mixture_intervals
 from tests.unit.pipeline import streams
 
 

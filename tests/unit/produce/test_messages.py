@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from streammoe.assembly import connectors
+from streammoe.commands.produce.messages import Message, Messages, literal
+from streammoe.configuration import connectors
 from streammoe.errors import ConfigError
-from streammoe.produce.messages import Message, Messages, literal
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from streammoe.produce.pace import Pace
+from streammoe.commands.produce.pace import Pace
 
 
 class Clock:

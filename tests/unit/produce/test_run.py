@@ -1,4 +1,4 @@
-from streammoe.produce.run import Produced
+from streammoe.commands.produce.run import Produced
 
 
 def test_slow_rates_are_not_rounded_away():

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from streammoe.assembly import load_settings
+from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters

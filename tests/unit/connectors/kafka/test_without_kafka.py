@@ -9,7 +9,7 @@ SERVERS = 'bootstrap_servers = "127.0.0.1:1"'
 FILE = 'source = { kind = "file", path = "data.csv" }'
 KAFKA = f'source = {{ kind = "kafka", group = "g", topics = ["t"], format = "jsonl", {SERVERS} }}'
 COMMON = 'schema.target = "y"\nmodel = { warmup = 50 }\nmetrics.enabled = false\n'
-WITHOUT = "import sys; sys.modules['kafka'] = None; from streammoe.cli import main; main()"
+WITHOUT = "import sys; sys.modules['kafka'] = None; from streammoe.commands import main; main()"
 
 
 def streammoe(folder, *arguments):

@@ -1,0 +1,304 @@
+"""Stream a real data set through the daemon.
+
+The demonstrations: a real data set, streamed through the whole daemon, beside plain baselines on the same events.
+
+Regression has River's TrumpApproval: 1,001 days of five pollsters' approval ratings and the date, to predict the
+average that FiveThirtyEight made of them. The relation drifts, so the daemon learns with constant steps.
+
+Classification has River's ImageSegments: 2,310 patches of outdoor pictures, 18 measurements each, to tell which of
+seven things (sky, grass, brick, ...) they show. Nothing drifts, so the steps shrink as they do by default.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+from river import datasets, dummy, linear_model, preprocessing, stats
+
+from streammoe.assembly import Running, open_daemon
+from streammoe.configuration import load_settings
+from streammoe.console import exit_codes, logged, progress_bar, set_up_logging
+from streammoe.daemon.loop import ProgressListener
+from streammoe.daemon.signals import StopFlag
+from streammoe.errors import ConfigError
+from streammoe.types import FloatArray
+
+Events = list[tuple[dict[str, Any], Any]]
+PORT = 9464
+"""Of the metrics, unless another one is asked for or it is taken."""
+
+
+class Task(NamedTuple):
+    """What a demonstration learns, from which data, and beside whom."""
+
+    data: str
+    """Name of the data file."""
+    target: str
+    classify: bool
+    model: str
+    """Lines of the section ``[model]``."""
+    learner: str
+    """Name of ours in the table."""
+    events: Callable[[], Events]
+    baselines: Callable[[], dict[str, Any]]
+
+    @property
+    def score(self) -> str:
+        """Name of the score."""
+        return "accuracy" if self.classify else "root mean squared error"
+
+
+CONFIG_NAME = "demo.toml"
+CONFIG = """\
+# Written by `streammoe demo`; `streammoe run {folder}/demo.toml --fresh` streams the same file again.
+[source]
+kind = "file"
+path = {data}
+block_bytes = 4096
+
+[schema]
+target = "{target}"
+
+[model]
+{model}
+
+[checkpoint]
+dir = {state}
+
+[dead_letters]
+path = {dead_letters}
+
+[metrics]
+port = {port}
+"""
+_REGRESSION = """\
+n_experts = 2
+warmup = 200
+schedule = { kind = "constant", gamma = 0.05 }  # the relation drifts: the last 20 days or so count
+averaging = "none\""""
+_CLASSIFICATION = """\
+kind = "classifier"
+n_experts = 2
+warmup = 300  # one expert answers meanwhile"""
+
+
+class Report(NamedTuple):
+    """What the demonstration found, and where to look."""
+
+    table: str
+    places: list[str]
+    wait: Callable[[], None]
+    """Blocks until SIGINT or SIGTERM, for a look at the metrics."""
+
+
+class Row(NamedTuple):
+    """One learner: its score over all events and over the second half, and its speed."""
+
+    name: str
+    score: float
+    second_half: float
+    events_per_second: float
+
+
+@contextmanager
+def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, classify: bool = False) -> Iterator[Report]:
+    """Stream the data; the metrics stay up until the context ends.
+
+    Args:
+        folder: where data, configuration, checkpoint and dead letters go.
+        port: of the metrics; 0 takes any free one, and None takes `PORT`, or any free one where that is taken.
+        on_batch: told the progress after each batch.
+        classify: learn classes instead of numbers.
+    """
+    task = CLASSIFICATION if classify else REGRESSION
+    events = task.events()
+    with StopFlag() as stop, ExitStack() as opened:
+        note = "while this runs; --stay keeps it up"
+        if port is None:
+            try:
+                running = opened.enter_context(_opened(folder, task, events, PORT, on_batch))
+            except ConfigError:
+                # If it was not the port, the next try says what it was.
+                running = opened.enter_context(_opened(folder, task, events, 0, on_batch))
+                note = f"a free port, since {PORT} cannot be used; {note}"
+        else:
+            running = opened.enter_context(_opened(folder, task, events, port, on_batch))
+        summary = running.daemon.run(stop)
+        # The window of the scores is longer than this stream, so it holds every error.
+        averages = running.daemon.scores.averages
+        values = averages["hits"].window if classify else averages["squared_error"].window
+        rows = [_row(task, task.learner, values, summary.events_per_second)]
+        for name, model in task.baselines().items():
+            if not stop.requested:
+                rows.append(_baseline(task, name, model, events))
+        yield Report(
+            table=_table(task, summary.learned, rows),
+            places=[
+                f"metrics     {running.metrics_url} ({note})",
+                f"checkpoint  {summary.checkpoint} (streammoe inspect {folder / 'checkpoints'})",
+                f"config      {folder / CONFIG_NAME} (streammoe run {folder / CONFIG_NAME} --fresh)",
+            ],
+            wait=lambda: _wait(stop),
+        )
+
+
+@contextmanager
+def _opened(folder: Path, task: Task, events: Events, port: int, on_batch: ProgressListener) -> Iterator[Running]:
+    """Write data and configuration, and open the daemon on them."""
+    config = CONFIG.format(
+        folder=folder,
+        data=json.dumps(str(folder / task.data)),
+        target=task.target,
+        model=task.model,
+        state=json.dumps(str(folder / "checkpoints")),
+        dead_letters=json.dumps(str(folder / "dead-letters.jsonl")),
+        port=port,
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / task.data, _csv(events, task.target))
+        _replace(folder / CONFIG_NAME, config)
+    except OSError as error:
+        raise ConfigError(f"--dir {folder}: cannot be written ({error.strerror}); name another folder") from error
+    settings = load_settings(folder / CONFIG_NAME, environment={})
+    with open_daemon(settings, fresh=True, on_batch=on_batch) as running:
+        yield running
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file as a whole: another demo may be reading the one that is there."""
+    written = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        written.write_text(text, encoding="utf-8", newline="")
+        written.replace(path)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def _csv(events: Events, target: str) -> str:
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream)
+    names = list(events[0][0])
+    writer.writerow([*names, target])
+    for x, y in events:
+        writer.writerow([*(x[name] for name in names), y])
+    return stream.getvalue()
+
+
+def _polls() -> Events:
+    return list(datasets.TrumpApproval())  # type: ignore[no-untyped-call]
+
+
+def _segments() -> Events:
+    return list(datasets.ImageSegments())  # type: ignore[no-untyped-call]
+
+
+def _regressors() -> dict[str, Any]:  # a pipeline that ends in a regressor is one, which River cannot say in types
+    scaler = preprocessing.StandardScaler
+    return {
+        "river BayesianLinearRegression": scaler() | linear_model.BayesianLinearRegression(),
+        "river LinearRegression (SGD)": scaler() | linear_model.LinearRegression(),
+        "running mean": dummy.StatisticRegressor(stats.Mean()),
+    }
+
+
+def _classifiers() -> dict[str, Any]:
+    from river import forest, naive_bayes, tree
+
+    scaler = preprocessing.StandardScaler
+    return {
+        "river SoftmaxRegression": scaler() | linear_model.SoftmaxRegression(),
+        "river ARFClassifier": scaler() | forest.ARFClassifier(seed=0),
+        "river HoeffdingTreeClassifier": scaler() | tree.HoeffdingTreeClassifier(),
+        "river GaussianNB": scaler() | naive_bayes.GaussianNB(),  # type: ignore[no-untyped-call]
+        "most frequent class": dummy.PriorClassifier(),
+    }
+
+
+REGRESSION = Task(
+    "trump-approval.csv", "five_thirty_eight", False, _REGRESSION, "streammoe, 2 experts", _polls, _regressors
+)
+CLASSIFICATION = Task(
+    "image-segments.csv", "category", True, _CLASSIFICATION, "streammoe, 2 experts", _segments, _classifiers
+)
+
+
+def _baseline(task: Task, name: str, model: Any, events: Events) -> Row:
+    started = time.perf_counter()
+    values = []
+    for x, y in events:
+        predicted = model.predict_one(x)
+        values.append(float(predicted == y) if task.classify else (y - predicted) ** 2)
+        model.learn_one(x, y)
+    return _row(task, name, np.array(values), len(events) / (time.perf_counter() - started))
+
+
+def _row(task: Task, name: str, values: FloatArray, events_per_second: float) -> Row:
+    """Of squared errors or hits, one for each event, in order."""
+    means = values.mean(), values[len(values) // 2 :].mean()
+    score, second_half = means if task.classify else np.sqrt(means)
+    return Row(name, float(score), float(second_half), events_per_second)
+
+
+def _table(task: Task, n: int, rows: list[Row]) -> str:
+    lines = [
+        f"{n:,} events, each predicted before it is learned (prequential {task.score})",
+        "",
+        f"{'':32}{'all':>10}{'2nd half':>10}{'events/s':>12}",
+    ]
+    lines += [f"{row.name:32}{row.score:>10.3f}{row.second_half:>10.3f}{row.events_per_second:>12,.0f}" for row in rows]
+    return "\n".join(lines)
+
+
+def _wait(stop: StopFlag) -> None:
+    while not stop.requested:
+        time.sleep(0.2)
+
+
+@click.command("demo")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    show_default="demo-state; with --classify demo-state/classes",
+    help="Where data, configuration, checkpoint and dead letters go.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    show_default="9464, or a free one if that is taken",
+    help="Port of the metrics; 0 takes any free one.",
+)
+@click.option("--classify", is_flag=True, help="Learn classes instead of numbers.")
+@click.option("--stay", is_flag=True, help="Keep the metrics up after the last event, until Ctrl-C.")
+@logged
+def command(folder: Path | None, port: int | None, classify: bool, stay: bool, log_level: str, log_format: str) -> None:
+    """Stream a real data set through the whole daemon and compare it with plain baselines.
+
+    \b
+    Example:
+      streammoe demo --stay
+      streammoe demo --classify
+    """
+    set_up_logging(log_level, log_format)
+    with exit_codes():
+        if folder is None:
+            folder = Path("demo-state", "classes") if classify else Path("demo-state")
+        with ExitStack() as bar:
+            follow = bar.enter_context(progress_bar("streaming"))
+            with run_demo(folder, port=port, on_batch=follow, classify=classify) as report:
+                bar.close()
+                click.echo("\n".join([report.table, "", *report.places]))
+                if stay:
+                    click.echo("Press Ctrl-C to end.", err=True)
+                    report.wait()

@@ -1,0 +1,214 @@
+"""Results of a prequential run for people and scripts: a table, JSON, a picture, a page."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import math
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from streammoe.commands.evaluate import outputs
+from streammoe.commands.evaluate.outputs import PICTURES, finite, number, writing
+from streammoe.commands.evaluate.run import Evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAGES = (".html", ".htm")
+MOST_SHARES = 10
+"""Experts that the picture tells apart; matplotlib has so many colours."""
+
+
+def table(found: Evaluation) -> str:
+    """The learners below each other, and what was refused."""
+    better = "" if found.classify else "  (lower is better)"
+    lines = [*_heading(found), ""]
+    width = max(len(row.name) for row in found.rows) + 2
+    titles = (found.metric, "last quarter", "log-loss", "events/s")
+    lines += [f"{'':{width}}{titles[0]:>10}{titles[1]:>14}{titles[2]:>11}{titles[3]:>12}{better}"]
+    for row in found.rows:
+        if row.failure is not None:
+            lines += [f"{row.name:{width}}{'-':>10}{'-':>14}{'-':>11}{'-':>12}  gave up: {row.failure}"]
+            continue
+        log_loss = "" if row.log_loss is None else number(row.log_loss)
+        speed = "-" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
+        lines += [f"{row.name:{width}}{number(row.score):>10}{number(row.last_quarter):>14}{log_loss:>11}{speed:>12}"]
+    lines += ["", *_notes(found)]
+    return "\n".join(lines)
+
+
+def to_json(found: Evaluation) -> str:
+    """All of it but the curves, as one JSON object; ``null`` for what is not known or not finite."""
+    return json.dumps(
+        {
+            "source": found.source,
+            "metric": found.metric.lower(),
+            **found.counts(),
+            "rows": [
+                {name: finite(value) for name, value in row._asdict().items()}
+                for row in found.rows
+            ],
+            "n_experts": found.model.chosen_n_experts,
+            "refused": found.refused(),
+            "stopped": found.stopped,
+            "state_digest": found.model.state_digest(),
+            "settings": found.settings,
+            "version": version("streammoe"),
+        },
+        allow_nan=False,
+    )  # fmt: skip
+
+
+def check_outputs(plot: Path | None, page: Path | None) -> None:
+    """Make sure before a long run that its picture and its page can be made and written.
+
+    Raises:
+        ConfigError: matplotlib is missing, or a path cannot be used.
+    """
+    outputs.check_outputs(
+        outputs.Output("--plot", plot, PICTURES, draws=True), outputs.Output("--html", page, PAGES, draws=True)
+    )
+
+
+def write_plot(found: Evaluation, path: Path) -> None:
+    """Write the picture; the extension says in which format."""
+    data = io.BytesIO()
+    figure(found).savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
+    with writing("--plot", path):
+        path.write_bytes(data.getvalue())
+
+
+def write_page(found: Evaluation, path: Path) -> None:
+    """Write one HTML file that holds everything and loads nothing."""
+    picture = io.StringIO()
+    figure(found).savefig(picture, format="svg", metadata={"Date": None})
+    svg = picture.getvalue()
+    svg = svg[svg.index("<svg") :]
+    with writing("--html", path):
+        path.write_text(_page(found, svg), encoding="utf-8")
+
+
+def figure(found: Evaluation) -> Figure:
+    """Windowed score of each learner, and below it the gate's shares, both over the events."""
+    from matplotlib.figure import Figure as NewFigure
+
+    shares = found.shares is not None and found.shares.width > 1 and found.warm_up < found.shares.count
+    picture = NewFigure(figsize=(9.0, 6.5 if shares else 4.2), layout="constrained")
+    axes = picture.subplots(2 if shares else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if shares else [1])
+    _draw_scores(axes[0, 0], found)
+    if shares:
+        _draw_shares(axes[1, 0], found)
+    axes[-1, 0].set_xlabel("events learned")
+    axes[-1, 0].xaxis.set_major_formatter("{x:,.0f}")
+    return picture
+
+
+def _draw_scores(axes: Any, found: Evaluation) -> None:
+    tops, length = [], 0
+    for name, curve in found.curves.items():
+        ends, means = curve.windows()
+        if not len(ends):
+            continue
+        length = max(length, int(ends[0]))
+        values = found.score(means[:, 0])
+        ours = name == "streammoe"
+        style = {"lw": 2.2, "zorder": 3} if ours else {"lw": 1.3, "ls": "-" if name.startswith("river ") else ":"}
+        axes.plot(ends, values, label=name, **style)
+        tops.append(float(np.nanmax(values[len(values) // 10 :])) if np.isfinite(values).any() else 0.0)
+    unit = "part of events" if found.classify else f"in units of {found.target}"
+    axes.set_ylabel(f"{found.metric} ({unit})")
+    axes.set_title(f"{Path(found.source).name}: {found.metric} of predictions of {found.target}, "
+                   f"windows of {length:,} event{'s' if length > 1 else ''}")  # fmt: skip
+    if found.classify:
+        axes.set_ylim(bottom=0.0, top=1.02)
+    elif tops:
+        # The first windows of a learner that starts badly would flatten all others.
+        axes.set_ylim(bottom=0.0, top=1.15 * max(tops) or None)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize="small")
+
+
+def _draw_shares(axes: Any, found: Evaluation) -> None:
+    assert found.shares is not None  # noqa: S101 - for the type checker; the caller has looked
+    ends, means = found.shares.windows(found.warm_up)
+    K = found.shares.width
+    # From where sharing begins, at the level of its first window.
+    ends, means = np.append(found.warm_up, ends), np.concatenate([means[:1], means])
+    busiest = np.argsort(-means.mean(axis=0), kind="stable")
+    shown, others = sorted(busiest[:MOST_SHARES]), busiest[MOST_SHARES:]
+    rows = [means[:, k] for k in shown]
+    labels = [f"expert {k}" for k in shown]
+    if len(others):
+        rows.append(means[:, others].sum(axis=1))
+        labels.append(f"{K - MOST_SHARES} others")
+    axes.stackplot(ends, 100.0 * np.array(rows), labels=labels, alpha=0.85)
+    if found.warm_up:
+        axes.axvspan(0, found.warm_up, color="0.9", label="one expert predicts")
+    axes.set_ylim(0, 100)
+    axes.set_xlim(0, float(ends[-1]))
+    axes.set_ylabel("share of each expert (%)")
+    axes.set_title("What the gate hands to each expert")
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small", frameon=False)
+
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; margin: 1rem 0; }
+th, td { padding: .3rem .9rem; border-bottom: 1px solid #ddd; text-align: right; font-variant-numeric: tabular-nums; }
+th:first-child, td:first-child { text-align: left; }
+tbody tr:first-child { font-weight: 600; }
+svg { max-width: 100%; height: auto; }
+pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; }
+"""
+
+
+def _page(found: Evaluation, svg: str) -> str:
+    title = html.escape(f"streammoe on {found.source}")
+    heads = ("learner", found.metric, "last quarter", "log-loss (nats)", "events/s")
+    body = []
+    for row in found.rows:
+        if row.failure is not None:
+            cells = [row.name, f"gave up: {row.failure}", "", "", ""]
+        else:
+            log_loss = "" if row.log_loss is None else number(row.log_loss)
+            speed = "" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
+            cells = [row.name, number(row.score), number(row.last_quarter), log_loss, speed]
+        body.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
+    parts = [
+        f"<h1>{title}</h1>",
+        *(f"<p>{html.escape(line)}</p>" for line in _heading(found)),
+        "<table><thead><tr>" + "".join(f"<th>{html.escape(head)}</th>" for head in heads) + "</tr></thead><tbody>",
+        *(f"<tr>{cells}</tr>" for cells in body),
+        "</tbody></table>",
+        *(f"<p>{html.escape(line)}</p>" for line in _notes(found)),
+        f"<figure>{svg}</figure>",
+        f"<h2>Settings</h2><pre>{html.escape(json.dumps(found.settings, indent=2))}</pre>",
+    ]
+    head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _heading(found: Evaluation) -> list[str]:
+    learned = found.outcomes["learned"]
+    lines = [f"{found.source}: {learned:,} events, each predicted before it is learned"]
+    if found.stopped:
+        lines += ["stopped before the end; these are the results so far"]
+    return lines
+
+
+def _notes(found: Evaluation) -> list[str]:
+    speed = "events/s: ours from the bytes of the records on, the others from ready dicts"
+    lines = [speed]
+    if found.model.is_warming_up:
+        quick = "" if found.model.is_choosing else ", or mixtures that were fitted quickly"
+        lines += [f"the warm-up has not ended: one expert predicted{quick}; see --warmup"]
+    if found.model.is_choosing and found.model.n_candidates > 1:
+        lines += [
+            f"{found.model.n_candidates} candidates still race; the number of experts is that of the one in front"
+        ]
+    return lines + found.notes()

@@ -1,0 +1,271 @@
+"""A prequential run: the daemon's pipeline on a source, and its peers on the same events."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.assembly import open_source
+from streammoe.commands.evaluate.curve import Curve
+from streammoe.commands.evaluate.outputs import experts
+from streammoe.commands.evaluate.peers import Event, Peer, baseline, peer
+from streammoe.commands.evaluate.tally import Tally
+from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.model import compile_kernels, model_from, schema_of
+from streammoe.daemon.signals import StopFlag
+from streammoe.engine.interruption import FitCancelled, cancellable
+from streammoe.estimators import MixtureOfExperts
+from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
+from streammoe.pipeline.scores import LEAST_PROBABILITY, ClassificationScores, PrequentialScores
+from streammoe.ports import Batch, Predictions, PredictionSink, Source
+from streammoe.settings import Settings
+from streammoe.types import BoolArray, FloatArray
+
+
+class Row(NamedTuple):
+    """One learner's results."""
+
+    name: str
+    score: float
+    """Root mean squared error, or accuracy, over all events."""
+    last_quarter: float
+    log_loss: float | None
+    """Mean of −log of what was predicted of the outcome, in nats; known of ours only."""
+    events_per_second: float
+    failure: str | None = None
+
+
+@dataclass
+class Evaluation(Tally):
+    """What a run found."""
+
+    source: str
+    target: str
+    classify: bool
+    model: MixtureOfExperts
+    settings: dict[str, Any]
+    """Schema and model, as plain values."""
+    rows: list[Row] = field(default_factory=list)
+    """Ours first, the baseline last."""
+    curves: dict[str, Curve] = field(default_factory=dict)
+    """Of each learner the squared errors, or misses."""
+    shares: Curve | None = None
+    """Of each expert the gate's share, if asked for."""
+    warm_up: int = 0
+    """Events before the gate had anything to share out."""
+    stopped: bool = False
+    """Whether it was asked to stop before the end."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the score."""
+        return "accuracy" if self.classify else "RMSE"
+
+    def score(self, loss: Any) -> Any:
+        """A mean loss as the score: of squared errors the root, of misses the rest to 1."""
+        return 1.0 - loss if self.classify else np.sqrt(loss)
+
+
+def evaluate(
+    settings: Settings,
+    against: Sequence[str] = (),
+    *,
+    source_name: str,
+    shares: bool = False,
+    on_batch: ProgressListener | None = None,
+    stop: StopFlag | None = None,
+) -> Evaluation:
+    """Predict and learn all events of a source, with our model and with its peers; writes nothing.
+
+    Args:
+        settings: source, schema, model, and how many records may be refused; nothing else is looked at.
+        against: names of peers, see `streammoe.commands.evaluate.peers.peer`.
+        source_name: for messages and reports.
+        shares: whether to follow the gate's shares, which takes time.
+        on_batch: told the source's progress after each batch.
+        stop: asked after each batch, and during fits, whether to end.
+
+    Raises:
+        ConfigError: there is no such peer.
+        SourceError: reading failed, or no event could be learned.
+        TooManyBadRecords: more of the records were refused than `dead_letters.max_ratio` allows.
+    """
+    run = _Run(settings, against, source_name, shares=shares)
+    source = open_source(settings)
+    try:
+        source.seek(None)
+        compile_kernels(settings)
+        return run.all_of(source, on_batch, stop)
+    finally:
+        source.close()
+
+
+class _Run:
+    """Our model and its peers, and the way of a batch through them."""
+
+    def __init__(self, settings: Settings, against: Sequence[str], source_name: str, *, shares: bool) -> None:
+        schema = schema_of(settings)
+        classify = settings.model.kind == "classifier"
+        outputs = len(schema.targets)
+        self.peers: list[Peer] = [
+            *(
+                peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
+                for name in dict.fromkeys(against)
+            ),
+            baseline(classify=classify, outputs=outputs),
+        ]
+        self.max_ratio = settings.dead_letters.max_ratio
+        self.scores = _LabelCurves() if classify else _NumberCurves(outputs)
+        model = model_from(settings)
+        self.sink = _ShareSink(model.most_experts)
+        writer = PredictionWriter(self.sink, 0.0, gate=True) if shares else None
+        self.schema = schema
+        self.pipeline = Pipeline(model, schema, self.scores, writer)
+        self.seconds = 0.0
+        self.found = Evaluation(
+            source_name, ", ".join(schema.targets), classify, self.pipeline.model, settings.learning_settings()
+        )
+        if shares:
+            self.found.shares = self.sink.curve
+
+    def all_of(self, source: Source, on_batch: ProgressListener | None, stop: StopFlag | None) -> Evaluation:
+        found = self.found
+        while not source.finished and not (stop is not None and stop.requested):
+            batch = source.poll(POLL_SECONDS)
+            if batch is not None:
+                try:
+                    with cancellable(lambda: stop is not None and stop.requested):
+                        self._take(batch)
+                except FitCancelled:
+                    found.stopped = True
+                    break
+            if on_batch is not None:
+                on_batch(source.progress())
+        found.stopped = found.stopped or not source.finished
+        if not found.stopped:
+            found.require_learned(found.source, self.schema)
+            found.judge(
+                found.source,
+                self.max_ratio,
+                instead="there are no scores of it",
+                remedy="To score the others all the same",
+            )
+        ours = self.scores.curve
+        found.rows = [self._row(f"streammoe, {experts(self.pipeline.model)}", ours, self.seconds)]
+        found.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
+        found.rows[0] = found.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
+        found.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
+        found.warm_up = self.sink.warm_up
+        return found
+
+    def _take(self, batch: Batch) -> None:
+        started = time.perf_counter()
+        processed = self.pipeline.process(batch)
+        self.seconds += time.perf_counter() - started
+        self.found.count(processed, batch)
+        if not batch.too_long and processed.outcomes["learned"]:
+            events = self._events(batch, processed.bad)
+            for each in self.peers:
+                each.run(events)
+
+    def _events(self, batch: Batch, bad: BoolArray) -> list[Event]:
+        """What our model has learned of a batch."""
+        # What was refused for its features is in `bad` whatever is decoded here.
+        looks = any(each.looks for each in self.peers)
+        fields, schema = tuple(self.pipeline.model.fields) if looks else (), self.schema
+        classify = self.found.classify
+        wanted = Wanted(
+            fields,
+            () if classify else schema.targets,
+            schema.targets[0] if classify else None,
+            schema.weight,
+            schema.categorical,
+            schema.timestamps,
+        )
+        decoded = decoder(batch.format).decode(batch, wanted)
+        learned = ~bad[decoded.rows] & (decoded.weights > 0.0)
+        if decoded.labels is None:
+            learned &= ~np.isnan(decoded.Y).any(axis=1)
+        else:
+            learned &= np.array([label is not None for label in decoded.labels], np.bool_)
+        numbers = [(j, name) for j, name in enumerate(fields) if j not in decoded.texts]
+        X = decoded.X.tolist()
+        events = []
+        for i in np.flatnonzero(learned).tolist():
+            row = X[i]
+            x = {name: row[j] for j, name in numbers if not math.isnan(row[j])}
+            texts = {fields[j]: text for j, column in decoded.texts.items() if (text := column[i]) is not None}
+            y = tuple(decoded.Y[i].tolist()) if decoded.labels is None else str(decoded.labels[i])
+            events.append(Event(x, texts, y, float(decoded.weights[i])))
+        return events
+
+    def _row(self, name: str, curve: Curve, seconds: float, failure: str | None = None) -> Row:
+        score = self.found.score
+        if failure is not None:
+            return Row(name, math.nan, math.nan, None, math.nan, failure)
+        speed = curve.count / seconds if seconds else math.nan
+        return Row(name, float(score(curve.mean()[0])), float(score(curve.mean(0.25)[0])), None, speed)
+
+
+class _NumberCurves(PrequentialScores):
+    """Scores that keep the squared errors of all events."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__(outputs)
+        self.curve = Curve()
+
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+        self.log_loss.update(losses)
+        self.curve.add(((Y - predictions) ** 2).mean(axis=1, keepdims=True))
+
+
+class _LabelCurves(ClassificationScores):
+    """Scores that keep the misses of all events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curve = Curve()
+
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+        if not len(losses):
+            return
+        self.log_loss.update(np.minimum(losses, -math.log(LEAST_PROBABILITY)))
+        classes = Y[:, 0].astype(np.int64)
+        known = predictions.max(axis=1, initial=0.0) > 0.0
+        missed = (predictions.argmax(axis=1) != classes) | ~known
+        self.curve.add(missed.astype(np.float64)[:, None])
+
+
+class _ShareSink(PredictionSink):
+    """Follows the gate's shares instead of writing predictions."""
+
+    def __init__(self, n_experts: int) -> None:
+        self.curve = Curve(n_experts)
+        self.warm_up = 0
+
+    def write(self, rows: Predictions) -> None:
+        assert rows.gate is not None  # noqa: S101 - they were asked for
+        if isinstance(rows.targets, np.ndarray):
+            known = ~np.isnan(rows.targets).any(axis=1)
+        else:
+            known = np.array([target is not None for target in rows.targets], np.bool_)
+        gate = rows.gate[known]
+        shares = np.zeros((len(gate), self.curve.width))
+        shares[:, : gate.shape[1]] = gate
+        if self.warm_up == self.curve.count:
+            # One recursive expert answers until a gate has been fitted.
+            mixed = np.flatnonzero((shares[:, 1:] > 0.0).any(axis=1))
+            self.warm_up += int(mixed[0]) if mixed.size else len(gate)
+        self.curve.add(shares)
+
+    def flush(self) -> None:
+        """Nothing is written."""
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,130 @@
+"""Fit a model to a whole file at once.
+
+Batch fits of files, without a program: `streammoe fit`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streammoe.console import exit_codes, file_options, logged, progress_bar, set_up_logging, setting_options
+
+METHODS = "em, gradient_em, gradient_descent, mm"
+"""Of batch fits; the module that knows them takes a while to import."""
+
+
+@click.command("fit")
+@click.argument("file")
+@click.option("--target", "targets", metavar="COLUMN", multiple=True, help="May be repeated.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="CONFIG",
+    help="Take [model], [schema] and dead_letters.max_ratio of a daemon's configuration; options stand over them.",
+)
+@click.option("--method", metavar="NAME", default="em", show_default=True, help=f"One of {METHODS}.")
+@click.option("--rounds", type=int, default=1000, show_default=True, metavar="N", help="Most rounds from each start.")
+@click.option(
+    "--tolerance", type=float, default=1e-7, show_default=True, metavar="X", help="Gain that ends the rounds."
+)
+@click.option("--step", type=float, metavar="X", help="Of the gradient methods; else each step is searched for.")
+@click.option(
+    "--from-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Start at the parameters of a saved model instead of those of a warm-up.",
+)
+@file_options
+@setting_options
+@click.option("--out", type=click.Path(path_type=Path), metavar="MODEL", help="Save the model there.")
+@click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE.csv", help="Write a row for each round.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="TRACE.png", help="Draw the rounds.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def command(
+    file: str,
+    targets: tuple[str, ...],
+    config: Path | None,
+    method: str,
+    rounds: int,
+    tolerance: float,
+    step: float | None,
+    from_model: Path | None,
+    classify: bool,
+    form: str | None,
+    schedule: str | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    trace: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    log_level: str,
+    log_format: str,
+    **given: Any,
+) -> None:
+    """Fit a model to all events of a file, or of stdin (-), at once, and print how far that came.
+
+    Nothing is written but what --out, --trace and --plot name. A daemon goes on from the saved model by
+    `streammoe run CONFIG --from-model MODEL` if its [model] and [schema] are the same, so take them by --config.
+    Ctrl-C ends the fit after the round; what it has come to is saved and printed.
+
+    Refused records are left out, with a warning that counts them by reason. If they are more than half of all
+    (--set dead_letters.max_ratio=0.5, or that of --config), nothing is fitted, and the exit code is 5; if nothing could
+    be learned at all, it is 3.
+
+    \b
+    Example:
+      streammoe fit rides.csv --target minutes --ignore id --n-experts 8 --out rides.model
+      streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv --plot rounds.png
+    """
+    set_up_logging(log_level, log_format)
+    if not targets and config is None:
+        raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
+    with exit_codes():
+        from streammoe.batch import Round
+        from streammoe.commands.fit import report
+        from streammoe.commands.fit.options import settings_of
+        from streammoe.commands.fit.run import fit_source
+        from streammoe.daemon.signals import StopFlag
+
+        settings = settings_of(
+            file,
+            targets,
+            config,
+            overrides,
+            classify=classify,
+            format=form,
+            schedule=schedule,
+            given=given,
+        )
+        report.check_paths(out, trace, plot)
+        with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
+
+            def on_round(each: Round) -> bool:
+                advance((each.number, rounds))
+                return stop.requested
+
+            found = fit_source(
+                settings,
+                source_name="stdin" if file == "-" else file,
+                method=method,
+                rounds=rounds,
+                tolerance=tolerance,
+                step=step,
+                from_model=from_model,
+                on_batch=follow,
+                on_round=on_round,
+                stop=stop,
+            )
+        if found is None:
+            raise click.Abort
+        if out is not None:
+            found.fit.model.save(out)
+        if trace is not None:
+            report.write_trace(found, trace)
+        if plot is not None:
+            report.write_plot(found, plot)
+        click.echo(report.to_json(found, out) if as_json else report.table(found, out))

@@ -1,0 +1,53 @@
+"""What the command line of `fit` says, as settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from streammoe.commands.evaluate.options import check_overrides, tables_from
+from streammoe.configuration import load_settings, settings_from
+from streammoe.settings import Settings
+
+
+def settings_of(
+    file: str,
+    targets: Sequence[str],
+    config: Path | None,
+    overrides: Sequence[str],
+    *,
+    classify: bool,
+    format: str | None,
+    schedule: str | None,
+    given: Mapping[str, Any],
+) -> Settings:
+    """Settings whose source is the file, and whose model and schema are those of the configuration, if there is one.
+
+    So is how many records may be refused.
+
+    Args:
+        file: path, or ``-`` for the standard input.
+        targets: columns; none means those of the configuration.
+        config: of a daemon, whose source is not looked at.
+        overrides: ``section.field=value``; they stand over everything.
+        classify: whether the target is a label; the configuration may say so too.
+        format: of the records, or None for that of the file's extension.
+        schedule: see `streammoe.commands.evaluate.options.schedule_table`.
+        given: further settings of schema and model by name; None is left as it is.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    check_overrides(overrides, "fit", also=["dead_letters.max_ratio"])
+    tables = tables_from(file, targets, classify=classify, format=format, schedule=schedule, given=given)
+    if config is not None:
+        said = load_settings(config)
+        if not targets:
+            del tables["schema"]["target"]
+        if not classify:
+            del tables["model"]["kind"]
+        for section, values in (("model", said.model), ("schema", said.schema)):
+            tables[section] = {**values.model_dump(mode="json", exclude_unset=True), **tables[section]}
+        tables["dead_letters"] = {"max_ratio": said.dead_letters.max_ratio}
+    return settings_from(tables, "the command line", overrides=overrides)

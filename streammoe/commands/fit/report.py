@@ -1,0 +1,127 @@
+"""A batch fit for people and scripts: a table, JSON, the trace as csv, a picture of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streammoe.batch import Fit, Round
+from streammoe.commands.evaluate.outputs import PICTURES, Output, check_outputs, finite, number, writing
+from streammoe.commands.fit.run import FileFit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def check_paths(out: Path | None, trace: Path | None, plot: Path | None) -> None:
+    """Make sure before a long fit that what it is to leave can be written.
+
+    Raises:
+        ConfigError: matplotlib is missing, or a path cannot be used.
+    """
+    check_outputs(Output("--out", out), Output("--trace", trace), Output("--plot", plot, PICTURES, draws=True))
+
+
+def table(found: FileFit, out: Path | None) -> str:
+    """How far the fit came, how good it is on its own rows, and what was refused; `out` is where the model went."""
+    fit = found.fit
+    score = ("accuracy", fit.accuracy) if fit.rmse is None else ("RMSE", fit.rmse)
+    rounds = f"{fit.rounds:,} round{'' if fit.rounds == 1 else 's'}"
+    shares = "  ".join(f"{share:.3f}" for share in fit.model.masses)
+    chosen = f"chosen among 1 to {fit.model.most_experts}" if fit.model.is_choosing and fit.start == "warmup" else ""
+    gained = f"penalised log-likelihood of a row; {number(fit.trace[0].objective)} at the start"
+    lines = [
+        ("log-loss", number(fit.log_loss), "nats, mean over the fitted rows"),
+        (score[0], number(score[1] or 0.0), "over the fitted rows"),
+        ("objective", number(fit.objective), gained),
+        ("gradient", number(fit.trace[-1].gradient), "norm, at the last round"),
+        ("experts", str(len(fit.model.masses)), chosen),
+        ("shares", shares, "of the experts"),
+        ("seconds", number(fit.seconds), ""),
+        *([] if out is None else [("model", str(out), "")]),
+    ]
+    width = max(len(value) for _, value, _ in lines)
+    return "\n".join(
+        [
+            f"{found.source}: {fit.n:,} rows fitted by {fit.method}, {rounds}, {_ending(fit)}",
+            "",
+            *(f"{name:12}{value:{width}}  {note}".rstrip() for name, value, note in lines),
+            *(["", *found.records.notes()] if found.records.notes() else []),
+        ]
+    )
+
+
+def _ending(fit: Fit) -> str:
+    return f"{'converged' if fit.converged else 'not converged'} ({fit.reason})"
+
+
+def to_json(found: FileFit, out: Path | None) -> str:
+    """All of it but the rounds in between, as one JSON object; ``null`` for what is not known or not finite."""
+    fit = found.fit
+    return json.dumps(
+        {
+            "source": found.source,
+            "method": fit.method,
+            "start": fit.start,
+            **found.records.counts(),
+            "rounds": fit.rounds,
+            "converged": fit.converged,
+            "reason": fit.reason,
+            "objective": fit.objective,
+            "objective_at_start": fit.trace[0].objective,
+            "gradient": finite(fit.trace[-1].gradient),
+            "log_loss": finite(fit.log_loss),
+            "rmse": finite(fit.rmse),
+            "accuracy": finite(fit.accuracy),
+            "n_experts": fit.model.chosen_n_experts,
+            "expert_masses": fit.model.masses.tolist(),
+            "seconds": fit.seconds,
+            "refused": found.records.refused(),
+            "model": None if out is None else str(out),
+            "state_digest": fit.model.state_digest(),
+            "settings": found.settings,
+            "version": version("streammoe"),
+        },
+        allow_nan=False,
+    )
+
+
+def write_trace(found: FileFit, path: Path) -> None:
+    """Write a row for each round, with names above; a change that there is none of is an empty cell."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(Round._fields)
+    rows.writerows([["" if finite(value) is None else value for value in each] for each in found.fit.trace])
+    with writing("--trace", path):
+        path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def write_plot(found: FileFit, path: Path) -> None:
+    """Write the picture; the extension says in which format."""
+    data = io.BytesIO()
+    figure(found).savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
+    with writing("--plot", path):
+        path.write_bytes(data.getvalue())
+
+
+def figure(found: FileFit) -> Figure:
+    """The objective, and below it the norm of its gradient, both over the rounds."""
+    from matplotlib.figure import Figure as NewFigure
+
+    trace = found.fit.trace
+    picture = NewFigure(figsize=(9.0, 6.0), layout="constrained")
+    upper, lower = picture.subplots(2, 1, sharex=True)
+    numbers = [each.number for each in trace]
+    upper.plot(numbers, [each.objective for each in trace], marker=".")
+    upper.set_ylabel("penalised log-likelihood of a row")
+    upper.set_title(f"{Path(found.source).name}: {found.fit.method}, {_ending(found.fit)}")
+    lower.semilogy(numbers, [each.gradient for each in trace], marker=".")
+    lower.set_ylabel("norm of the gradient")
+    lower.set_xlabel("rounds")
+    for axes in (upper, lower):
+        axes.grid(alpha=0.3)
+    return picture

@@ -1,0 +1,117 @@
+"""A batch fit of a source: its records go the way of the daemon's, into a model that keeps them all, and are fitted."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streammoe import batch
+from streammoe.assembly import open_source
+from streammoe.batch import Fit, Listener
+from streammoe.commands.evaluate.outputs import experts
+from streammoe.commands.evaluate.tally import Tally
+from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.model import model_from, schema_of
+from streammoe.daemon.resume import given_model
+from streammoe.daemon.signals import StopFlag
+from streammoe.engine.interruption import FitCancelled, cancellable
+from streammoe.estimators import MixtureOfExperts
+from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
+from streammoe.settings import Settings
+
+LOGGER = logging.getLogger("streammoe.fit")
+
+
+@dataclass
+class FileFit:
+    """A fit, and what became of the records."""
+
+    source: str
+    target: str
+    settings: dict[str, Any]
+    """Schema and model, as plain values."""
+    fit: Fit
+    records: Tally
+
+
+def fit_source(
+    settings: Settings,
+    *,
+    source_name: str,
+    method: str = "em",
+    rounds: int = batch.ROUNDS,
+    tolerance: float = batch.TOLERANCE,
+    step: float | None = None,
+    from_model: Path | None = None,
+    on_batch: ProgressListener | None = None,
+    on_round: Listener | None = None,
+    stop: StopFlag | None = None,
+) -> FileFit | None:
+    """Fit the model that the settings describe to all records of a source.
+
+    Args:
+        settings: source, schema, model, and how many records may be refused; nothing else is looked at.
+        source_name: for messages and reports.
+        method, rounds, tolerance, step, on_round: see `streammoe.batch.fit`.
+        from_model: a saved model whose parameters are the start; without it those of a warm-up.
+        on_batch: told the source's progress after each batch.
+        stop: asked all the time whether to end.
+
+    Returns:
+        None if it was asked to stop before the first round; later, the fit is the best until then.
+
+    Raises:
+        ConfigError: an argument cannot be used, or nothing finite comes of the records.
+        CheckpointError: `from_model` holds no sound model, or another one.
+        SourceError: reading failed, or no record could be used.
+        TooManyBadRecords: more of the records were refused than `dead_letters.max_ratio` allows; nothing is fitted.
+    """
+    schema = schema_of(settings)
+    model: MixtureOfExperts = model_from(settings)
+    if from_model is not None:
+        model = given_model(from_model, model, schema)
+        LOGGER.info(
+            "beginning at the parameters of %s; the %d events behind them are not learned again", from_model, model.n
+        )
+    start = "warmup" if from_model is None else "model"
+    batch.check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
+    scores = ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(len(schema.targets))
+    pipeline = Pipeline(model, schema, scores, is_given=from_model is not None)
+    records = Tally()
+    with model.gathering():
+        source = open_source(settings)
+        try:
+            source.seek(None)
+            while not source.finished:
+                if stop is not None and stop.requested:
+                    return None
+                found = source.poll(POLL_SECONDS)
+                if found is not None:
+                    records.count(pipeline.process(found), found)
+                if on_batch is not None:
+                    on_batch(source.progress())
+        finally:
+            source.close()
+        records.require_learned(source_name, schema)
+        records.judge(
+            source_name,
+            settings.dead_letters.max_ratio,
+            instead="nothing was fitted",
+            remedy="To fit the others all the same",
+        )
+        if refused := records.outcomes["rejected"]:
+            n = records.counts()["events"] - records.outcomes["skipped"]
+            counts = records.told_counts()
+            LOGGER.warning("%s: not fitting %d of %d records: refused (%s)", source_name, refused, n, counts)
+        LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
+        try:
+            with cancellable(lambda: stop is not None and stop.requested):
+                done = batch.fit_gathered(
+                    model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
+                )
+        except FitCancelled:
+            return None
+    return FileFit(source_name, ", ".join(schema.targets), settings.learning_settings(), done, records)

@@ -1,0 +1,174 @@
+"""Show what a checkpoint holds.
+
+What a checkpoint folder or file holds, for people and scripts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streammoe.checked import array_of, restoring
+from streammoe.console import exit_codes, logged, set_up_logging
+from streammoe.errors import CheckpointError
+from streammoe.estimators import MixtureOfExperts, MoEClassifier, model_of
+from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
+from streammoe.pipeline.label_join import digest_with, label_arrays
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
+from streammoe.text import printable
+
+
+def look_into(place: Path, now: datetime | None = None) -> dict[str, Any]:
+    """What one file, or the newest sound checkpoint of a folder, holds; JSON-able. Takes no lock.
+
+    Of a folder also ``generations``, whether each of them is sound, and ``set_aside``, the folders of those that
+    nothing goes on from.
+
+    Args:
+        place: a file or a folder.
+        now: the time, for ages.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or no sound one.
+    """
+    moment = datetime.now(UTC) if now is None else now
+    if not place.is_dir():
+        return {
+            "generation": generation_of(place),
+            "age_seconds": None,
+            **_aged(describe_checkpoint(place), moment),
+            "generations": [],
+            "set_aside": [],
+        }
+    store = CheckpointStore(place)
+    generations = [_judged(store, generation, moment) for generation in store.generations()]
+    if not generations:
+        raise CheckpointError(f"{place}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
+    sound = [entry["generation"] for entry in generations if entry["sound"]]
+    if not sound:
+        problems = "; ".join(entry["problem"] for entry in generations)
+        raise CheckpointError(f"{place}: nothing to go on from: {problems}")
+    found = describe_checkpoint(store.path(sound[-1]))
+    return {
+        "generation": sound[-1],
+        "age_seconds": None,
+        **_aged(found, moment),
+        "generations": generations,
+        "set_aside": sorted(str(path) for path in place.glob("set-aside-*") if path.is_dir()),
+    }
+
+
+def _judged(store: CheckpointStore, generation: int, now: datetime) -> dict[str, Any]:
+    """One generation: whether it is sound, and what little says which one it is."""
+    path = store.path(generation)
+    entry: dict[str, Any] = {"generation": generation, "path": str(path), "sound": False, "problem": None}
+    try:
+        found = store.load(generation)
+    except CheckpointError as error:
+        return {**entry, "problem": str(error), "created": None, "age_seconds": None, "n": None, "state_digest": None}
+    metadata = found.metadata
+    known = {name: metadata.get(name) for name in ("created", "n", "state_digest")}
+    return {**entry, "sound": True, **_aged(known, now)}
+
+
+def _aged(found: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """With the seconds since it was written, where that is known."""
+    try:
+        age = (now - datetime.fromisoformat(str(found.get("created")))).total_seconds()
+    except (ValueError, TypeError):  # it says nothing, or what is no time with its zone
+        age = None
+    return {**found, "age_seconds": age}
+
+
+def to_text(found: dict[str, Any]) -> str:
+    """The same in lines for a terminal."""
+    lines = []
+    for name, value in found.items():
+        if name == "generations":
+            lines += [f"{name:14} {_generation(entry)}" for entry in value]
+        elif name == "experts":
+            lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
+        else:
+            lines.append(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else printable(str(value))}")
+    return "\n".join(lines)
+
+
+def _expert(k: int, expert: dict[str, Any]) -> str:
+    text = f"{k}  {expert['condition']}, share {expert['share']:.3g}, loss {expert['loss']:.4g}"
+    if expert["nearest"] is None:
+        return text
+    return f"{text}, {expert['divergence']:.3g} nats from expert {expert['nearest']}"
+
+
+def _generation(entry: dict[str, Any]) -> str:
+    if not entry["sound"]:
+        return printable(f"{entry['generation']}  refused: {entry['problem']}")
+    return printable(
+        f"{entry['generation']}  sound, n {entry['n']}, created {entry['created']}, {entry['state_digest']}"
+    )
+
+
+def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, float | None]:
+    """The running means that a daemon has kept beside its model; nothing of a model that was saved from Python."""
+    kept = found.metadata.get("scores")
+    if kept is None:
+        return {}
+    kind = ClassificationScores if isinstance(model, MoEClassifier) else PrequentialScores
+    return kind.restore(kept, found.arrays).summary()
+
+
+def describe_checkpoint(place: str | Path) -> dict[str, Any]:
+    """What a checkpoint holds, for people and scripts; JSON-able.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    found = read_checkpoint(place)
+    metadata = found.metadata
+    model = model_of(found, place)
+    labels = label_arrays(found.arrays)
+    with restoring(place):
+        pending = int((~array_of(labels, "labels.refused", "bool", (None,))).sum()) if labels else 0
+        scores = _kept_scores(model, found)
+    return {
+        "path": str(place),
+        "n": model.n,
+        "positions": metadata.get("positions", []),
+        "model": metadata["model"],
+        "version": metadata.get("version"),
+        "state_digest": digest_with(model, labels),
+        "created": metadata.get("created"),
+        "counters": metadata.get("counters", {}),
+        "scores": scores,
+        "pending": pending,
+        "features": model.feature_names,
+        "outputs": model.output_names,
+        "warming_up": model.is_warming_up,
+        "drifts": model.drifts,
+        "last_drift": model.last_drift and model.last_drift._asdict(),
+        "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
+        "experts": model.experts(),
+        "candidates": model.n_candidates,
+    }
+
+
+@click.command("inspect")
+@click.argument("place", metavar="DIR_OR_FILE", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@logged
+def command(place: Path, as_json: bool, log_level: str, log_format: str) -> None:
+    """Show what a checkpoint holds: a file, or the newest sound one of a folder, with the state of all others there.
+
+    \b
+    Example:
+      streammoe inspect state --json
+    """
+    set_up_logging(log_level, log_format)
+    with exit_codes():
+        found = look_into(place)
+        click.echo(json.dumps(found, indent=2) if as_json else to_text(found))

@@ -1,0 +1,156 @@
+"""From a file's first record to the last acknowledgement."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from streammoe.commands.produce.messages import Messages
+from streammoe.commands.produce.pace import Pace
+from streammoe.configuration import WRITERS, connectors
+from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
+from streammoe.daemon.signals import StopFlag
+from streammoe.errors import ConfigError, SinkError
+from streammoe.ports import Message, RecordWriter, Source
+from streammoe.text import counted
+
+LOGGER = logging.getLogger("streammoe.commands.produce")
+BLOCK_BYTES = 1 << 16
+"""Read at once: little, so that a bar moves also at a low rate."""
+LONGEST_BYTES = 1 << 24
+"""Of a record; topics have limits of their own, 1 MiB unless told otherwise."""
+_ROUND = 10
+"""Records a second from which on a rate is shown in whole ones."""
+
+
+class Produced(NamedTuple):
+    """What was done."""
+
+    records: int
+    seconds: float
+    topic: str
+
+    def __str__(self) -> str:
+        rate = self.records / max(self.seconds, 1e-9)
+        shown = f"{rate:,.0f}" if rate >= _ROUND else f"{rate:.2g}"
+        return f"{self.records:,} records in {self.seconds:.1f} s, {shown}/s, topic {self.topic}"
+
+
+def produce(
+    file: str,
+    *,
+    servers: str,
+    topic: str,
+    stop: StopFlag,
+    form: str = "json",
+    read_as: str | None = None,
+    key: str | None = None,
+    timestamp: str | None = None,
+    rate: float = 0.0,
+    partitions: int | None = None,
+    repeat: int = 1,
+    limit: int | None = None,
+    config: Path | None = None,
+    on_batch: ProgressListener,
+) -> Produced:
+    """Send the records of a file to a topic, in order.
+
+    Args:
+        file: path or glob of csv, jsonl (also .gz) or Parquet files.
+        servers: addresses of brokers, between commas.
+        topic: its name; it is made if it is missing.
+        stop: asked before each record whether to end.
+        form: see `Messages`; also `key` and `timestamp`.
+        read_as: ``csv``, ``jsonl`` or ``parquet``: what the file holds; without it each extension says so.
+        rate: records a second; 0 is as fast as possible.
+        partitions: of a topic that has to be made (1 without it); one that is there must have as many.
+        repeat: how often the file is played.
+        limit: most records to send, all repetitions together.
+        config: TOML file with further settings of the client.
+        on_batch: told the progress.
+
+    Raises:
+        ConfigError: an argument cannot be used, or no record has the field of key or timestamp.
+        SourceError: the file cannot be read, or the broker not be written to.
+        SinkError: all records were written but some that are too large.
+    """
+    messages = Messages(form=form, key=key, timestamp=timestamp)
+    writer = connectors(WRITERS)["kafka"]
+    settings = writer.settings(config)
+    source = _opened(file, read_as)  # before the topic: a mistyped name must leave no topic behind
+    try:
+        to: RecordWriter = writer(servers, topic, partitions=partitions, paced=rate > 0, settings=settings)
+    except BaseException:
+        source.close()
+        raise
+    started = time.monotonic()
+    pace = Pace(rate)
+    try:
+        with closing(_all(source, lambda: _opened(file, read_as), messages, repeat, on_batch)) as found:
+            for message in islice(found, limit):
+                pace.wait(lambda: stop.requested)
+                if stop.requested:
+                    break
+                to.send(message, messages.records)
+        to.flush()
+        took = time.monotonic() - started
+        problems = [told for told in [to.problem()] if told]
+    finally:
+        to.close()
+    for trouble, records in messages.troubles.items():
+        LOGGER.warning("records %s: %d", trouble, records)
+    if messages.too_long:
+        problems.append(
+            f"{file}: {counted(len(messages.too_long), 'record')} not written (first record {messages.too_long[0]}): "
+            f"longer than {LONGEST_BYTES} bytes, the most that is read of one; leave such records out of the file"
+        )
+    if problems:
+        raise SinkError(
+            "; ".join([*problems, f"{counted(to.acknowledged, 'other record')} written to topic {topic!r}"])
+        )
+    messages.check()
+    return Produced(to.acknowledged, took, topic)
+
+
+def _opened(file: str, read_as: str | None) -> Source:
+    if not file:
+        raise ConfigError("FILE: must be the path of a file, or a glob")
+    connector = connectors()["file"]
+    settings = connector.Settings(
+        kind="file",
+        path=file,
+        format=read_as or "auto",
+        block_bytes=BLOCK_BYTES,
+        block_rows=1 << 10,
+        max_record_bytes=LONGEST_BYTES,
+    )
+    source: Source = connector(settings)
+    try:
+        source.seek(None)
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+def _all(
+    source: Source, again: Callable[[], Source], messages: Messages, repeat: int, on_batch: ProgressListener
+) -> Generator[Message, None, None]:
+    """The messages of the file, so many times; the first time from `source`, which `again` opens anew."""
+    for turn in range(repeat):
+        if turn:
+            source = again()
+        try:
+            while not source.finished:
+                batch = source.poll(POLL_SECONDS)
+                if batch is not None:
+                    yield from messages.of(batch)
+                done, total = source.progress() or (0, 0)
+                on_batch((turn * total + done, repeat * total))
+        finally:
+            source.close()

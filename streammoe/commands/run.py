@@ -1,0 +1,75 @@
+"""Learn until the source ends or SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import logging
+from functools import partial
+from pathlib import Path
+
+import click
+
+from streammoe.console import exit_codes, logged, progress_bar, set_up_logging, setting_options
+
+
+@click.command("run")
+@click.argument("config", type=click.Path(path_type=Path))
+@setting_options
+@click.option("--fresh", is_flag=True, help="Begin anew although there are checkpoints in the folder.")
+@click.option(
+    "--from-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Begin with a model that was saved elsewhere; where there are checkpoints, only with --fresh.",
+)
+@click.option(
+    "--summary",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How to print what was done, at the end.",
+)
+@logged
+def command(
+    config: Path,
+    overrides: tuple[str, ...],
+    fresh: bool,
+    from_model: Path | None,
+    summary: str,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run the daemon: read events, learn, checkpoint, until the source ends or SIGTERM asks to stop.
+
+    \b
+    Example:
+      streammoe run config.toml --set checkpoint.dir=state --summary json
+    """
+    from streammoe.daemon.signals import HangupFlag
+
+    set_up_logging(log_level, log_format)
+    from streammoe.daemon.signals import StopFlag
+
+    with HangupFlag() as hangup, exit_codes(), StopFlag(armed=False) as stop:
+        from streammoe.assembly import open_daemon
+        from streammoe.configuration import load_settings
+        from streammoe.daemon.reload import Reload
+
+        load = partial(load_settings, config, overrides=overrides)
+        settings = load()
+        reload = Reload(hangup, settings, load, config)
+        with (
+            progress_bar("learning") as follow,
+            open_daemon(settings, fresh=fresh, from_model=from_model, on_batch=follow, reload=reload) as running,
+        ):
+            stop.arm()
+            if running.metrics_url:
+                logging.getLogger("streammoe.daemon").info("metrics at %s", running.metrics_url)
+            result = running.daemon.run(stop)
+        if summary == "json":
+            click.echo(json.dumps(result.flat()))
+        else:
+            for name, value in result.flat().items():
+                click.echo(
+                    f"{name:18} {'-' if value is None else f'{value:.6g}' if isinstance(value, float) else value}"
+                )

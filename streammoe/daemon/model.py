@@ -1,0 +1,116 @@
+"""The model that settings describe, and the kernels that it needs."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import numpy as np
+
+from streammoe import batch
+from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.kernels.compile import compile_seconds
+from streammoe.pipeline.pipeline import Schema
+from streammoe.settings import Settings
+
+LOGGER = logging.getLogger("streammoe.assembly")
+
+
+def compile_kernels(settings: Settings | None = None) -> None:
+    """Run the kernels once, so that compilation (cached after the first time) never happens amid events.
+
+    Args:
+        settings: of the daemon whose family of experts is compiled; all of them without it.
+    """
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(64, 2))
+    y = np.where(X[:, 0] > 0.0, X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=64)
+    before = compile_seconds()
+    told = logging.getLogger("streammoe.estimators")
+    was, told.disabled = told.disabled, True  # nobody wants to hear of these models
+    arguments: dict[str, Any] = {"warmup": 48, "warmup_restarts": 2, "standardize": True}
+    kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
+        "regressor": (MoERegressor, {}, y),
+        # One compiled loop serves all noise with heavy tails.
+        "heavy-tailed": (MoERegressor, {"expert": "student_t"}, y),
+        "heavy-tailed outputs": (MoEMultiTargetRegressor, {"expert": "student_t"}, np.column_stack([y, X[:, 0]])),
+        "diagonal": (MoEMultiTargetRegressor, {"covariance": "diagonal"}, np.column_stack([y, X[:, 0]])),
+        "full": (MoEMultiTargetRegressor, {"covariance": "full"}, np.column_stack([y, X[:, 0]])),
+        "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
+    }
+    wanted = kinds if settings is None else [_kind(settings)]
+    try:
+        for kind in wanted:
+            estimator, more, target = kinds[kind]
+            for K in (1, 2):
+                model = estimator(n_experts=K, **arguments, **more)
+                model.learn_array(X, target)
+                model.log_likelihood_array(X, target)
+                model.experts()
+                if settings is None:  # daemons take no gradients
+                    batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
+    finally:
+        told.disabled = was
+    if spent := compile_seconds() - before:
+        LOGGER.info("compiled the kernels in %.1f seconds", spent)
+
+
+def _kind(settings: Settings) -> str:
+    """Which of the kernels the settings ask for, by the names of `compile_kernels`."""
+    model, several = settings.model, len(settings.schema.targets) > 1
+    if model.expert != "gaussian":
+        return "heavy-tailed outputs" if several else "heavy-tailed"
+    return model.covariance if model.kind == "regressor" and several else model.kind
+
+
+def schema_of(settings: Settings) -> Schema:
+    """Which fields of a record mean what."""
+    schema = settings.schema
+    return Schema(
+        targets=schema.targets,
+        features=None if schema.features == "*" else tuple(schema.features),
+        ignore=(*schema.ignore, *_ignored_key(settings)),
+        weight=schema.weight,
+        categorical=frozenset(schema.categorical),
+        timestamps=frozenset(schema.timestamps),
+        late_columns=schema.late_columns,
+        max_columns=schema.max_columns,
+    )
+
+
+def _ignored_key(settings: Settings) -> tuple[str, ...]:
+    """The key of labels, where it would be a feature though nobody names it as one."""
+    key, schema = settings.labels.key, settings.schema
+    return () if key is None or schema.features != "*" or key in schema.ignore else (key,)
+
+
+def model_from(settings: Settings) -> MixtureOfExperts:
+    """A new model as the settings describe it."""
+    if settings.schema.timestamps and settings.model.averaging != "none":
+        LOGGER.warning(
+            "schema.timestamps: times move slowly, so that single steps fit what is near, and the average of their "
+            'coefficients (model.averaging = %r) may fit nothing; compare with model.averaging = "none"',
+            settings.model.averaging,
+        )
+    return described(settings)
+
+
+def described(settings: Settings) -> MixtureOfExperts:
+    """Return an empty model as the settings describe it."""
+    schema = settings.schema
+    regressor = MoEMultiTargetRegressor if len(schema.targets) > 1 else MoERegressor
+    estimator: type[MixtureOfExperts] = MoEClassifier if settings.model.kind == "classifier" else regressor
+    known = inspect.signature(estimator).parameters
+    given = {
+        **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},
+        "categorical": schema.categorical,
+        "timestamps": schema.timestamps,
+    }
+    arguments = {name: value for name, value in given.items() if name in known}
+    if arguments["averaging"] == "none":
+        arguments["averaging"] = None
+    model = estimator(**arguments)
+    if isinstance(model, MoEMultiTargetRegressor):
+        model.set_targets(schema.targets)
+    return model

@@ -1,0 +1,378 @@
+"""Resume a daemon from its checkpoint, or begin with a model that was fitted elsewhere.
+
+Both hold what they find to what the settings describe, before anything is learned.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from streammoe import schedules
+from streammoe import settings as settings_module
+from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
+from streammoe.daemon.guards import last_good
+from streammoe.daemon.model import described, model_from, schema_of
+from streammoe.errors import CheckpointError
+from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, load, model_of
+from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
+from streammoe.pipeline.label_join import LabelJoin, Limits
+from streammoe.pipeline.pipeline import Pipeline, Schema
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
+from streammoe.ports import Recovered
+from streammoe.settings import Settings
+from streammoe.text import printable, shown
+
+LOGGER = logging.getLogger("streammoe.assembly")
+MAY_CHANGE = {
+    ("model", "range_factor"),
+    ("model", "reseed"),
+    ("schema", "max_columns"),
+    ("labels", "max_pending"),
+    ("labels", "expire_events"),
+    ("labels", "expire_seconds"),
+}
+"""Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
+MAY_RISE = {("model", "max_levels"), ("model", "max_classes")}
+"""The same of limits that what was learned may have reached already."""
+OF_THE_WARM_UP = {"warmup", "warmup_restarts"}
+"""Arguments that say nothing any more once the warm-up is over."""
+TAKEN_OVER = {"range_factor", "reseed"}
+"""Arguments that are those of the settings, whatever the model had."""
+OF_THE_SCHEMA = {"categorical", "timestamps"}
+"""Arguments that a configuration has in ``[schema]``."""
+
+
+def begun(settings: Settings, given: Path | None) -> MixtureOfExperts:
+    """The model that a daemon without checkpoints begins with."""
+    model = model_from(settings)
+    return model if given is None else given_model(given, model, schema_of(settings))
+
+
+def given_model(path: Path, like: MixtureOfExperts, schema: Schema) -> MixtureOfExperts:
+    """Read a model that `save` or a daemon wrote, and see that it is the one that the settings describe.
+
+    Args:
+        path: a file, or a daemon's checkpoint folder, of which only the model is taken.
+        like: an empty model as the settings describe it. Its `range_factor` and `reseed` are taken over.
+        schema: of the settings.
+
+    Raises:
+        CheckpointError: there is no sound model, or it is another one; with everything that differs.
+    """
+    model = load(path)
+    differences = list(_differences(model, like, schema))
+    if differences:
+        raise CheckpointError(
+            f"--from-model {path}: it is not the model that the settings describe: {'; '.join(differences)}. "
+            "Change the settings, or fit a model with these"
+        )
+    model.set_range_factor(like.range_factor)
+    model.set_reseed(like.reseed)
+    return model
+
+
+def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema) -> Iterator[str]:
+    if type(model) is not type(like):
+        yield f"it is a {type(model).__name__}, and model.kind and schema.target ask for a {type(like).__name__}"
+        return
+    given, wanted = as_settings(model), as_settings(like)
+    for name in given:
+        passed = name in OF_THE_WARM_UP and not model.is_warming_up
+        if given[name] != wanted[name] and name not in TAKEN_OVER and not passed:
+            section = "schema" if name in OF_THE_SCHEMA else "model"
+            yield f"{section}.{name} is {shown(wanted[name])}, and it has {shown(given[name])}"
+    fields = model.fields
+    if not fields:
+        yield "it has learned nothing, so it has no features yet"
+    elif not all(isinstance(name, str) for name in fields):
+        yield f"its features are {fields!r}, and names in records are texts"
+    elif schema.features is not None and set(fields) != set(schema.features):
+        yield f"schema.features is {sorted(schema.features)!r}, and it has {sorted(fields)!r}"
+    elif both := sorted(schema.others & set(fields)):
+        yield f"its features hold {', '.join(map(repr, both))}, which the settings name as something else"
+    if isinstance(model, MoEMultiTargetRegressor) and model.output_names != like.output_names:
+        yield f"schema.target is {like.output_names!r}, and its outputs are {model.output_names!r}, in this order"
+    if isinstance(model, MoEClassifier) and not all(isinstance(label, str) for label in model.class_labels):
+        yield f"its classes are {model.class_labels!r}, and labels in records are texts"
+
+
+def as_settings(model: MixtureOfExperts) -> dict[str, Any]:
+    """The arguments of a model as settings would write them."""
+    said = model.arguments()
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
+    plain |= {name: list(plain[name] or ()) for name in OF_THE_SCHEMA}
+    plain["averaging"] = plain["averaging"] or "none"
+    plain["schedule"] = plain["schedule"] or schedules.to_settings(model.default_schedule)
+    return plain
+
+
+def check(settings: Settings, found: Checkpoint) -> None:
+    """Make sure that a daemon wrote a checkpoint, and that what it kept beside the model is what it must be.
+
+    Raises:
+        CheckpointError: it did not, or something is not.
+    """
+    if found.metadata.get("settings") is None:
+        message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
+        raise CheckpointError(message)
+    with restoring(settings.checkpoint.dir):
+        check_bookkeeping(found)
+
+
+def is_blank(found: Checkpoint) -> bool:
+    """Return whether nothing had been read yet when a checkpoint was written; its settings then bind nobody."""
+    return found.metadata["n"] == 0 and not any(found.metadata["counters"]["outcomes"].values())
+
+
+def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
+    """The model of a checkpoint, if the settings still describe it."""
+    check(settings, found)
+    kept, now = found.metadata["settings"], settings.learning_settings()
+    defaults = settings_module.learning_defaults()
+    differences = []
+    for section, values in now.items():
+        for name, value in cast("Mapping[str, object]", values).items():
+            was = kept.get(section, {}).get(name, defaults[section].get(name))
+            if was == value or (section, name) in MAY_CHANGE:
+                continue
+            limit = (section, name) in MAY_RISE
+            if not (limit and is_count(was) and cast("int", value) > was):
+                only = ", and may only rise" if limit else ""
+                differences.append(f"{section}.{name} was {shown(was)} and is {shown(value)} now{only}")
+    unknown = [
+        f"{section}.{name} = {shown(value)}"
+        for section, values in kept.items()
+        for name, value in values.items()
+        if name not in cast("Mapping[str, object]", now.get(section, {}))
+    ]
+    if unknown:
+        message = (
+            f"{settings.checkpoint.dir}: its checkpoint was written by version {shown(found.metadata.get('version'))} "
+            f"with settings that this version does not know ({printable(', '.join(unknown))[:500]}), so it might go on "
+            "differently; run "
+            "that version or a later one, go back to an earlier checkpoint (streammoe rollback), or begin anew with "
+            "--fresh"
+        )
+        raise CheckpointError(message)
+    if differences:
+        message = (
+            f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. "
+            "Change them back, set checkpoint.dir to another folder, or begin anew with --fresh"
+        )
+        raise CheckpointError(message)
+    model = model_of(found, settings.checkpoint.dir)
+    with restoring(settings.checkpoint.dir):
+        _must_describe(settings, model)
+    model.set_range_factor(settings.model.range_factor)
+    model.set_reseed(settings.model.reseed)
+    model.set_max_levels(settings.model.max_levels)
+    if isinstance(model, MoEClassifier):
+        model.max_classes = settings.model.max_classes
+    return model
+
+
+def _must_describe(settings: Settings, model: MixtureOfExperts) -> None:
+    """Make sure that a model is what the settings beside it in the checkpoint, which are ours, would have made.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    wanted = described(settings)
+    require(type(model) is type(wanted), f"its model is a {type(model).__name__}, and not as its settings say")
+    has, wants = as_settings(model), as_settings(wanted)
+    may = {name for section, name in MAY_CHANGE | MAY_RISE if section == "model"}
+    if not model.is_warming_up:  # one that was fitted elsewhere may have begun otherwise
+        may |= OF_THE_WARM_UP
+    other = sorted(name for name in wants if has[name] != wants[name] and name not in may)
+    require(not other, f"its model has other arguments than its settings say: {', '.join(other)}")
+    schema, fields = schema_of(settings), model.fields
+    taken = sorted(schema.others.intersection(fields))
+    require(not taken, f"its model has features that are none, as its settings say: {shown(taken)}")
+    require(all(isinstance(name, str) for name in fields), "its model has features whose names are no texts")
+    listed = not fields or schema.features is None or sorted(fields) == sorted(schema.features)
+    require(listed, f"its model has other features than schema.features lists: {shown(fields)}")
+    outputs = model.output_names
+    if isinstance(model, MoEClassifier):
+        require(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are no texts")
+    elif outputs:
+        require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
+
+
+def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
+    """Model and scores of a checkpoint, without a source.
+
+    Raises:
+        CheckpointError: the settings describe another model.
+    """
+    model = resumed(settings, found)
+    return Pipeline(model, schema_of(settings), scores_of(settings, found, model))
+
+
+def check_bookkeeping(found: Checkpoint) -> None:
+    """Make sure that everything in a daemon's checkpoint but model, scores and labels is what it must be.
+
+    What a position holds is its source's affair.
+
+    Raises:
+        CheckpointError: something is not.
+    """
+    metadata = found.metadata
+    require(is_count(metadata.get("n")), f"n is {shown(metadata.get('n'))}, and must count events")
+    positions = metadata.get("positions")
+    sound = isinstance(positions, list) and len(positions) == 1 and isinstance(positions[0], dict | None)
+    require(sound, f"positions is {shown(positions)}, and must be a list of one table")
+    counters = table_of(metadata, "counters")
+    for name in ("outcomes", "reasons"):
+        require(name in counters, f"counters lacks {name}")
+        counts_of(counters, name)
+    counts_of(metadata, "runs")
+    for file, letters in table_of(metadata, "replayed").items():
+        _must_be_texts(letters, f"replayed names {shown(letters)} of {shown(file)}")
+    for section in table_of(metadata, "settings"):
+        table_of(metadata["settings"], section)
+    require(isinstance(metadata.get("transactional", False), bool), "transactional is neither true nor false")
+    sound = isinstance(metadata.get("predictions", {}), dict)
+    require(sound, f"predictions is {shown(metadata.get('predictions'))}, and must be a table")
+    table_of(metadata, "scores")
+    array_of(found.arrays, "guard.latest", "bool", (None,))
+    if "guard" in metadata:
+        _check_guard(table_of(metadata, "guard"))
+
+
+def _check_guard(guard: dict[str, Any]) -> None:
+    """What is kept of the losses that are usual, and of the checkpoints that were saved before they were in doubt."""
+    jumps = table_of(guard, "jumps")
+    for name in ("history", "high"):
+        losses = jumps.pop(name, None)
+        sound = isinstance(losses, list) and all(map(is_finite_number, losses))
+        require(sound, f"guard.jumps.{name} is {shown(losses)}, and must be a list of losses")
+    total = jumps.pop("sum", None)
+    require(is_finite_number(total), f"guard.jumps.sum is {shown(total)}, and must be a number")
+    counts = counts_of({"guard.jumps": jumps}, "guard.jumps")
+    require(
+        counts.keys() == {"count", "length", "events", "sound", "jumps"}, f"guard.jumps counts {shown(sorted(counts))}"
+    )
+    require(
+        counts["count"] < max(counts["length"], 1),
+        f"guard.jumps.count is {counts['count']}, in a window of {counts['length']}",
+    )
+    saved = guard.get("saved")
+    pairs = isinstance(saved, list) and all(
+        isinstance(entry, list) and len(entry) == 2 and all(map(is_count, entry)) for entry in saved
+    )
+    require(
+        pairs, f"guard.saved is {shown(saved)}, and must be a list of generations with the events that they learned"
+    )
+
+
+def _must_be_texts(value: Any, problem: str) -> None:
+    require(isinstance(value, list) and all(isinstance(text, str) for text in value), f"{problem}, which are no texts")
+
+
+def labels_of(settings: Settings, found: Checkpoint | None) -> LabelJoin | None:
+    """Return the join of late labels, with what the checkpoint holds of it; `None` where labels are not late."""
+    labels = settings.labels
+    if labels.key is None:
+        return None
+    limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
+    joining = LabelJoin(labels.key, schema_of(settings), limits)
+    if found is not None:
+        with restoring(settings.checkpoint.dir):
+            joining.restore(found.arrays)
+    return joining
+
+
+def scores_of(settings: Settings, found: Checkpoint | None, model: MixtureOfExperts) -> Scores:
+    """Return the prequential scores, resumed from the checkpoint if there is one."""
+    outputs = len(settings.schema.targets)
+    if found is None:
+        return ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(outputs)
+    with restoring(settings.checkpoint.dir):
+        if settings.model.kind == "classifier":
+            counted = ClassificationScores.restore(found.metadata["scores"], found.arrays)
+            known = len(model.output_names)
+            require(counted.classes <= known, f"scores counts {counted.classes} classes, and the model knows {known}")
+            return counted
+        scores = PrequentialScores.restore(found.metadata["scores"], found.arrays)
+        require(scores.outputs == outputs, f"scores has {scores.outputs} outputs, and schema.target names {outputs}")
+        return scores
+
+
+def seen_by_readers(
+    store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered | None
+) -> tuple[int, Checkpoint]:
+    """Of the newest sound checkpoint and those before it the newest whose predictions have all been seen.
+
+    A crash between a checkpoint and its transaction leaves one whose predictions nobody has seen, nor ever will. The
+    one before it makes them again.
+
+    Args:
+        store: of the checkpoints.
+        latest: the newest sound one.
+        recovered: what the broker says, if predictions are transactional now.
+
+    Raises:
+        CheckpointError: it cannot be told, or that one is no longer there.
+    """
+    generation, found = latest
+    if not found.metadata.get("transactional") or not found.metadata["counters"]["outcomes"]:
+        return latest
+    told = None if recovered is None else recovered.generation
+    seen = max(store.confirmed, told or 0)
+    if seen > generation:
+        LOGGER.warning(
+            "going on from generation %d, although predictions up to generation %d have been seen: those after it are "
+            "made again, and are seen twice",
+            generation,
+            seen,
+        )
+    if seen >= generation:
+        return latest
+    problem = f"checkpoint folder {store.folder}: nobody knows whether the predictions of generation {generation} were"
+    if recovered is None:
+        message = (
+            f"{problem} committed, since the daemon ended in between; start it once more with [predictions] as it was, "
+            "transactional, stop it in good order, and change the settings then"
+        )
+        raise CheckpointError(message)
+    if told is None:
+        message = (
+            f"{problem} committed: the group has no offsets of this daemon (have they expired, or was the group "
+            f"renamed?). To take it that they were, write {generation} into the file {store.folder / CONFIRMED}; if "
+            "they were not, those since the generation before are missing. Or begin anew with --fresh, which makes all "
+            "predictions again"
+        )
+        raise CheckpointError(message)
+    if seen not in store.generations():
+        message = (
+            f"checkpoint folder {store.folder}: predictions up to generation {seen} have been seen, and there are only "
+            f"{', '.join(map(str, store.generations()))}. To go on from generation {generation} without those in "
+            f"between, write {generation} into the file {store.folder / CONFIRMED}, and raise checkpoint.keep"
+        )
+        raise CheckpointError(message)
+    LOGGER.warning(
+        "going back from generation %d to %d: the predictions after it were never seen, and are made again",
+        generation,
+        seen,
+    )
+    before = store.load(seen)
+    store.set_aside(after=seen)
+    return seen, before
+
+
+def undoubted(store: CheckpointStore, latest: tuple[int, Checkpoint]) -> tuple[int, Checkpoint]:
+    """The last good generation: what was read after it must be read again, to be set aside if need be."""
+    generation, found = latest
+    good = last_good(found.metadata)
+    if good is None or good >= generation or good not in store.generations():
+        return latest
+    LOGGER.info(
+        "going back from generation %d to %d, the last one that was above all doubt: what came after it is read again, "
+        'so that guard.on_jump = "rollback" can set it aside',
+        generation,
+        good,
+    )
+    return good, store.load(good)

@@ -1,0 +1,289 @@
+"""The HTTP server for Prometheus and for health probes.
+
+Tornado parses requests and writes responses. This module decides what a stranger can cost: how many connections there
+are, how long each may take, how large a request may be, and which host names are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream, SSLIOStream
+from tornado.web import Application, HTTPError, RequestHandler
+
+from streammoe.daemon.access import Access, HostNames, tls_context
+from streammoe.errors import ConfigError
+from streammoe.settings import Metrics
+
+LOGGER = logging.getLogger("streammoe.metrics")
+LARGEST_HEAD = 8192
+"""Bytes of a request's first line and headers; nothing that asks for metrics needs more."""
+LONGEST_REQUEST = 10.0
+"""Seconds from accepting a connection to the last byte of its response, TLS handshake included."""
+MOST_CONNECTIONS = 64
+"""Connections at once; a further one takes the place of the oldest. A scrape takes milliseconds, so that clients who
+only hold connections open lose them, and neither scrapes nor the daemon's files run out of descriptors."""
+
+
+class Health:
+    """State behind the probes; written by the learning loop, read by the server's thread.
+
+    An idle source is healthy: the loop turns whether or not records arrive. `patience` must cover the longest step,
+    such as the fit that ends the warm-up of a wide model.
+
+    Args:
+        patience: seconds that one turn of the loop may take.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self.ready = False
+        """Whether state and position are restored, and the source has answered."""
+        self.unsaved = ""
+        """Why nothing can be saved at present; empty while all is well."""
+        self._beat_at = time.monotonic()
+
+    def beat(self) -> None:
+        """Record a turn of the loop."""
+        self._beat_at = time.monotonic()
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the last turn of the loop."""
+        return time.monotonic() - self._beat_at
+
+    @property
+    def alive(self) -> bool:
+        """Whether the last turn of the loop is recent enough."""
+        return self.silent_seconds <= self.patience
+
+
+class MetricsServer:
+    """Serves metrics and probes from a thread of its own, from construction to `close`.
+
+    ``/metrics`` for Prometheus, once there is a registry; ``/healthz``: 200 while the learning loop turns;
+    ``/readyz``: 200 once state and position are restored and reading has begun. Otherwise 503, with a sentence. Metrics
+    require a password or token where the settings name one; probes never do, and reveal nothing else.
+
+    Args:
+        settings: the section ``[metrics]``.
+        health: the state behind the probes.
+
+    Raises:
+        ConfigError: the address cannot be bound, or certificate, key, password or token cannot be used.
+    """
+
+    def __init__(self, settings: Metrics, health: Health) -> None:
+        host, port = settings.host, settings.port
+        self.health = health
+        self.access = Access(settings)
+        self.metrics: Callable[..., Iterable[bytes]] | None = None
+        """The WSGI application of prometheus_client, once there is a registry."""
+        self._tls = tls_context(settings)
+        self._connections: dict[IOStream, asyncio.TimerHandle] = {}
+        """Open connections, the oldest first, each with the timer that closes it."""
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._listener = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            reason = (error.strerror or str(error)).partition(" (while")[0]
+            raise ConfigError(
+                f"metrics.host {host} with metrics.port {port}: cannot be bound ({reason}); stop the "
+                "program that uses the port, set metrics.port to another one (0 takes any free one), correct "
+                "metrics.host, or set metrics.enabled to false"
+            ) from error
+        self._listener.setblocking(False)
+        address, bound = self._listener.getsockname()[:2]
+        self.hosts = HostNames(address, settings.allowed_hosts)
+        self.access.warn_if_exposed(address, encrypted=self._tls is not None)
+        for name in ("tornado.access", "tornado.general"):  # they quote what strangers send, as often as it is sent
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        paths: list[Any] = [("/(?:metrics)?", _Metrics), ("/healthz", _Alive), ("/readyz", _Ready)]
+        self._http = HTTPServer(
+            Application(
+                [(path, handler, {"server": self}) for path, handler in paths],
+                default_handler_class=_NotFound,
+                default_handler_args={"server": self},
+            ),
+            no_keep_alive=True,
+            max_header_size=LARGEST_HEAD,
+            max_body_size=1,  # no request needs a body; 0 would mean Tornado's default
+        )
+        self._loop = _event_loop()
+        # A connection that breaks is no event of the daemon's.
+        self._loop.set_exception_handler(
+            lambda _, context: LOGGER.debug("a connection for metrics ended early: %r", context.get("exception"))
+        )
+        self._accepting = self._loop.create_task(self._serve_until_closed())
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+        host_shown = f"[{host}]" if ":" in host else host
+        self.url = f"http{'s' if self._tls else ''}://{host_shown}:{bound}/metrics"
+
+    def show(self, registry: CollectorRegistry) -> None:
+        """Serve this registry from now on; not before its counters are restored, so that nobody sees them jump."""
+        self.metrics = make_wsgi_app(registry)
+
+    def close(self) -> None:
+        """Stop serving, and close all connections."""
+        self._loop.call_soon_threadsafe(self._accepting.cancel)
+        self._thread.join()
+        self._listener.close()
+
+    # -- Connections, in the server's thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._accepting)
+        self._loop.close()
+
+    async def _serve_until_closed(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._accept()
+        await self._http.close_all_connections()
+
+    async def _accept(self) -> None:
+        # Tornado's own accept loop neither pauses where descriptors run out, nor limits connections.
+        while True:
+            try:
+                connection, address = await self._loop.sock_accept(self._listener)
+            except OSError as error:  # the peer has gone already, or descriptors are scarce
+                LOGGER.debug("a connection for metrics could not be accepted: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            # Where the peer has gone meanwhile, ssl raises, and leaves the socket to the garbage collector.
+            with contextlib.suppress(OSError):
+                stream = self._stream(connection)
+                self._track(stream)
+                self._http.handle_stream(stream, address)
+            await asyncio.sleep(0)  # accepting what is pending already would let nothing else run
+
+    def _stream(self, connection: socket.socket) -> IOStream:
+        if self._tls is None:
+            return IOStream(connection)
+        return SSLIOStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
+
+    def _track(self, stream: IOStream) -> None:
+        """Close a connection at its deadline, and the oldest at once where there are too many."""
+        for known in [known for known in self._connections if known.closed()]:
+            self._connections.pop(known).cancel()
+        if len(self._connections) >= MOST_CONNECTIONS:
+            oldest = next(iter(self._connections))
+            self._connections.pop(oldest).cancel()
+            oldest.close()
+        self._connections[stream] = self._loop.call_later(LONGEST_REQUEST, stream.close)
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Make a new loop; asyncio leaves a traceback behind if it runs out of file descriptors while making one.
+
+    Raises:
+        OSError: there are too few.
+    """
+    with selectors.DefaultSelector():
+        for end in socket.socketpair():
+            end.close()
+    return asyncio.new_event_loop()
+
+
+# --- responses --------------------------------------------------------------------------------------------------------
+
+
+class _Handler(RequestHandler):
+    """A path that is answered with a sentence; HEAD as GET, without the body."""
+
+    def initialize(self, server: MetricsServer) -> None:
+        self.server = server
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+
+    def prepare(self) -> None:
+        """Reject host names that are not this server's, before anything else."""
+        if not self.server.hosts.include(self.request.host_name):
+            self.say(421, "this host name is not served here; metrics.allowed_hosts may list more names")
+
+    def head(self) -> None:
+        self.get()
+
+    def compute_etag(self) -> None:
+        """Leave out the digest of the body: no answer lasts, and SHA-1 is not available everywhere."""
+
+    def say(self, status: int, text: str) -> None:
+        self.set_status(status)
+        self.finish(f"{text}\n")
+
+    def write_error(self, status_code: int, **_: Any) -> None:
+        if status_code == 405:
+            self.set_header("Allow", "GET, HEAD")
+            self.say(405, "only GET and HEAD are answered")
+        else:
+            self.say(status_code, "there is no answer to this")
+
+    def log_exception(self, _type: Any, value: Any, _traceback: Any) -> None:
+        if not isinstance(value, HTTPError):  # a bug; without the request, which may hold anything
+            LOGGER.error("metrics or probes could not be answered", exc_info=value)
+
+
+class _Alive(_Handler):
+    def get(self) -> None:
+        health = self.server.health
+        if health.alive:
+            self.say(200, "alive")
+        else:
+            self.say(503, f"the learning loop has not turned for {health.silent_seconds:.0f} s")
+
+
+class _Ready(_Handler):
+    def get(self) -> None:
+        health = self.server.health
+        if unsaved := health.unsaved:
+            self.say(503, f"nothing can be saved: {unsaved}")
+        elif health.ready:
+            self.say(200, "ready")
+        else:
+            self.say(503, "not ready: restoring state or connecting")
+
+
+class _NotFound(_Handler):
+    def get(self) -> None:
+        self.say(404, "there are /metrics, /healthz and /readyz")
+
+
+class _Metrics(_Handler):
+    def get(self) -> None:
+        if not self.server.access.allows(self.request.headers.get("Authorization")):
+            for challenge in self.server.access.challenges:
+                self.add_header("WWW-Authenticate", challenge)
+            self.say(401, "metrics require a password or token")
+        elif self.server.metrics is None:
+            self.say(503, "starting: the counters are not restored yet")
+        else:
+            self._expose(self.server.metrics)
+
+    def _expose(self, metrics: Callable[..., Iterable[bytes]]) -> None:
+        """Let prometheus_client choose the format, and compress."""
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": self.request.path,
+            "QUERY_STRING": self.request.query,
+            "HTTP_ACCEPT": self.request.headers.get("Accept"),
+            "HTTP_ACCEPT_ENCODING": self.request.headers.get("Accept-Encoding"),
+        }
+
+        def start(status: str, headers: Iterable[tuple[str, str]]) -> None:
+            self.set_status(int(status.split(maxsplit=1)[0]))
+            for name, value in headers:
+                self.set_header(name, value)
+
+        self.finish(b"".join(metrics(environ, start)))

@@ -1,0 +1,29 @@
+"""Multiply-adds that fits take, to a factor."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from streammoe.experts import Family
+from streammoe.kernels.batch import NEWTON_LIMIT
+
+
+class Shape(NamedTuple):
+    """What a fit costs: K experts, N rows of coefficients each, p_w and p_v features."""
+
+    n_experts: int
+    n_rows: int
+    p_w: int
+    p_v: int
+
+
+def row_cost(family: Family, shape: Shape) -> float:
+    """Multiply-adds of one row in one round of EM, to a factor."""
+    K, N, p_w, p_v = shape
+    experts = K * p_v**2 if family.n_variances(1) else K * _softmax_cost(N, p_v)
+    return max(experts + _softmax_cost(K - 1, p_w), 1.0)
+
+
+def _softmax_cost(free: int, p: int) -> float:
+    size = free * p
+    return size**2 if size <= NEWTON_LIMIT else 2 * p**2

@@ -1,1 +1,0 @@
-"""Batch fits of files, without a program: `streammoe fit`."""

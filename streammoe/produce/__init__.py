@@ -1,1 +1,0 @@
-"""Files to Kafka: plays the records of a file into a topic, as fast as possible or at a steady rate."""

@@ -1,0 +1,65 @@
+"""Events as batches of records, in each format that the daemon decodes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from streammoe.ports import Batch, Place
+
+FORMATS = ("csv", "jsonl", "arrow", "parquet")
+"""``arrow`` is a table as it is, ``parquet`` one that has been through a file."""
+Event = Mapping[str, Any]
+
+
+def batch_of(events: Sequence[Event | bytes], format: str, first: int = 0) -> Batch:
+    """Write events as a source would read them from a file of this format, the first one from row `first`.
+
+    An event that lacks a value of the others has an empty cell, a null, or no such key. In csv and jsonl, bytes in
+    place of an event are a record of their own, for those that are no events.
+    """
+    columns = tuple(dict.fromkeys(name for event in events if not isinstance(event, bytes) for name in event))
+    end = {"next": first + len(events)}
+
+    def place(i: int) -> Place:
+        return {"path": format, "row": first + i}
+
+    if format in {"arrow", "parquet"}:
+        table = _table([event for event in events if not isinstance(event, bytes)], columns, format)
+        return Batch(b"", np.empty(0, np.int64), "arrow", None, "memory.parquet", place, end, table=table)
+    lines = [_line(event, format, columns) for event in events]
+    ends = np.array(list(accumulate(map(len, lines))), dtype=np.int64)
+    header = columns if format == "csv" else None
+    return Batch(b"".join(lines), ends, format, header, f"memory.{format}", place, end)
+
+
+def _line(event: Event | bytes, format: str, columns: Sequence[str]) -> bytes:
+    if isinstance(event, bytes):
+        return event + b"\n"
+    return json.dumps(event).encode() + b"\n" if format == "jsonl" else csv_line([event.get(name) for name in columns])
+
+
+def csv_line(values: Iterable[object]) -> bytes:
+    """Write one record; None is an empty cell, and what is no plain value is written as JSON."""
+    line = io.StringIO()
+    cells = [json.dumps(value) if isinstance(value, bool | list | dict) else value for value in values]
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue().encode()
+
+
+def _table(events: Sequence[Event], columns: Sequence[str], format: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    held = {name: [event.get(name) for event in events] for name in columns}
+    if format == "arrow":
+        return pa.record_batch({name: pa.array(values) for name, values in held.items()})
+    file = io.BytesIO()
+    pq.write_table(pa.table(held), file)
+    return pq.read_table(file).combine_chunks().to_batches()[0]

@@ -1,0 +1,389 @@
+"""[MM] Algorithms 1, 2 and 3 to the letter, and their softmax gate: what kernels have to agree with.
+
+Slow and obvious on purpose, and nothing here is shared with the package: dense statistics, Kronecker products and
+dense solves at O((K p)³) an event. K experts, w and r the features of gate and experts. `FamilyContract.make_oracle`
+returns one of these; a new family inherits from the one that is nearest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.integrate import quad
+from scipy.special import gammaln
+
+from streammoe.types import AnyArray
+
+REFRESH_BELOW = 0.5
+"""The prior is topped up at the event that brings Π(1−γ) since the last time below this."""
+TIP = 0.1
+"""Where the density of Laplace experts is rounded."""
+
+
+def curvature_bound(bound: str, N: int) -> AnyArray:
+    """Return A with A ⪰ diag(g) − g gᵀ over N free logits: Böhning's with all N+1 classes, or [MM] Prop. 5."""
+    if N == 0:
+        return np.zeros((0, 0))
+    if bound in {"tight", "adaptive"}:
+        return 0.5 * (np.eye(N) - np.ones((N, N)) / (N + 1))
+    if bound == "paper":
+        return 0.75 * np.eye(N) - np.ones((N, N)) / (2 * N)
+    raise ValueError(bound)
+
+
+def curvature_weight(bound: str, logits: AnyArray) -> float:
+    """Return the a ≤ 1 with which an event's curvature counts, given all N+1 logits at the old parameters.
+
+    Adaptive: 2 tanh(ξ/2)/ξ at the log-odds ξ of the largest probability, 1 where that is below ½.
+    """
+    if bound != "adaptive" or len(logits) < 2:
+        return 1.0
+    ordered = np.sort(logits)
+    xi = ordered[-1] - np.logaddexp.reduce(ordered[:-1])
+    return float(2.0 * np.tanh(xi / 2.0) / xi) if xi > 0.0 else 1.0
+
+
+def log_softmax(logits: AnyArray) -> AnyArray:
+    """Return log probabilities."""
+    return np.asarray(logits - np.logaddexp.reduce(logits))
+
+
+Event = tuple[AnyArray, AnyArray, Any]
+"""w, r and y of one event."""
+
+
+class Algorithm1(ABC):
+    """The statistics s and the parameters θ̄(s) that minimise the surrogate.
+
+    Statistics of the gate, as exponentially weighted means of what one event of weight v contributes:
+        s1 (K−1, p_w)                v ((g − τ)_{1..K−1} wᵀ − a A ω w wᵀ)
+        s2 ((K−1) p_w, (K−1) p_w)    v ½ A ⊗ a w wᵀ
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Any],
+        *,
+        bound: str = "tight",
+        prior_strength: float = 0.0,
+        top_k: int | None = None,
+    ) -> None:
+        """Begin where a model stands, given what its `parameters` returns."""
+        self.bound = bound
+        self.top_k = top_k
+        self.omega = np.array(parameters["gate"])
+        G = np.array(parameters["gate_gram"])
+        self.A = curvature_bound(bound, len(self.omega))
+        self.s: dict[str, AnyArray] = {"s1": -self.A @ self.omega @ G, "s2": 0.5 * np.kron(self.A, G)}
+        self.s |= self.begin_experts(parameters)
+        self.kept = float(parameters["decay"])
+        self.prior_strength = prior_strength
+        self.prior_weight = float(parameters["prior_weight"])
+        self.prior = {name: np.array(value) for name, value in parameters["prior"].items()}
+
+    @abstractmethod
+    def begin_experts(self, parameters: Mapping[str, Any]) -> dict[str, AnyArray]:
+        """Take the experts' parameters over and return their statistics, for which those are the minimum."""
+
+    @abstractmethod
+    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
+        """Return (K,) log e_k(y|x)."""
+
+    @abstractmethod
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
+        """Return S̄ of one event, as far as the experts go, under the parameters as they are."""
+
+    @abstractmethod
+    def expert_prior(self) -> dict[str, Any]:
+        """Return what the experts' prior adds to s for a weight of 1."""
+
+    @abstractmethod
+    def minimise_experts(self) -> None:
+        """Set θ̄(s), as far as the experts go."""
+
+    @property
+    @abstractmethod
+    def expert_theta(self) -> dict[str, AnyArray]:
+        """The experts' parameters and statistics under the names that `parameters` uses."""
+
+    def learn(self, w: AnyArray, r: AnyArray, y: Any, gamma: float, weight: float = 1.0) -> float:
+        """Learn one event: s ← s + γ (v S̄(θ; z) − s), then θ ← θ̄(s). Return −log s(y|x) before that.
+
+        γ is the step of this event. This is the formula, also for v = 0: there s fades. Models leave such events out.
+        """
+        return self.learn_batch([(w, r, y)], [gamma], [weight])[0]
+
+    def learn_batch(self, events: Sequence[Event], gammas: Sequence[float], weights: Sequence[float]) -> list[float]:
+        """Make one step for a group of events, as long as theirs together. Return their −log s(y|x) before."""
+        losses = [-float(np.logaddexp.reduce(self.log_joint(*event))) for event in events]
+        gamma = min(1.0 - float(np.prod(1.0 - np.array(gammas))), 1.0 - 1e-12)
+        self.learn_group(events, gamma, weights, last=gammas[-1])
+        return losses
+
+    def learn_group(
+        self, events: Sequence[Event], gamma: float, weights: Sequence[float], last: float | None = None
+    ) -> None:
+        """Make one step γ for a group of events: the mean of their v S̄, all at the parameters before it.
+
+        The prior is topped up by the step of the last event, γ without it.
+        """
+        seen = [self.event_statistics(*event) for event in events]
+        for name, s in self.s.items():
+            mean = np.sum([v * each[name] for v, each in zip(weights, seen, strict=True)], axis=0) / len(seen)
+            self.s[name] = s + gamma * (mean - s)
+        self.kept *= 1.0 - gamma
+        self.prior_weight *= 1.0 - gamma
+        if self.kept < REFRESH_BELOW:
+            self.kept = 1.0
+            self.top_up_prior(max(self.prior_weight, self.prior_strength * (gamma if last is None else last)))
+        self.minimise()
+
+    def logits(self, w: AnyArray) -> AnyArray:
+        """Return (K,) of the gate; the last expert is the reference."""
+        return np.append(self.omega @ w, 0.0)
+
+    def log_joint(self, w: AnyArray, r: AnyArray, y: Any) -> AnyArray:
+        """Return (K,) log g_k(x) e_k(y|x)."""
+        return log_softmax(self.logits(w)) + self.log_experts(r, y)
+
+    def event_statistics(self, w: AnyArray, r: AnyArray, y: Any) -> dict[str, AnyArray]:
+        """Return S̄(θ; z), with the responsibilities of [MM] eq. 15."""
+        g = np.exp(log_softmax(self.logits(w)))
+        tau = self.routed(np.exp(log_softmax(self.log_joint(w, r, y))))
+        a = curvature_weight(self.bound, self.logits(w))
+        ww = np.outer(w, w)
+        return {
+            "s1": np.outer((g - tau)[:-1], w) - a * self.A @ self.omega @ ww,
+            "s2": 0.5 * np.kron(self.A, a * ww),
+            **self.expert_statistics(r, y, tau),
+        }
+
+    def routed(self, tau: AnyArray) -> AnyArray:
+        """Return the `top_k` largest responsibilities, so that they add up to 1; 0 elsewhere."""
+        kept = np.argsort(-tau, kind="stable")[: self.top_k]
+        routed = np.zeros_like(tau)
+        routed[kept] = tau[kept] / tau[kept].sum()
+        return routed
+
+    def top_up_prior(self, weight: float) -> None:
+        """Add what the prior's statistics lack to count `weight`. Their gate target is 0, so s1 gains nothing."""
+        missing = weight - self.prior_weight
+        self.prior_weight = weight
+        self.s["s2"] = self.s["s2"] + missing * 0.5 * np.kron(self.A, np.diag(self.prior["gate_gram"]))
+        for name, statistic in self.expert_prior().items():
+            self.s[name] = self.s[name] + missing * statistic
+
+    def minimise(self) -> None:
+        """Set θ̄(s), for the gate ω = −(2 s2)⁻¹ s1."""
+        self.omega = -np.linalg.solve(2.0 * self.s["s2"], self.s["s1"].ravel()).reshape(self.omega.shape)
+        self.minimise_experts()
+
+    @property
+    def theta(self) -> dict[str, AnyArray]:
+        """Parameters and statistics under the names that `parameters` uses."""
+        found = {"gate": self.omega.copy(), "masses": self.s["s6"].copy(), **self.expert_theta}
+        if len(self.A):
+            # s2 = ½ A ⊗ G, whose first block is ½ A_11 G. One expert has no gate, and no s2.
+            p = self.omega.shape[1]
+            found["gate_gram"] = 2.0 * self.s["s2"][:p, :p] / self.A[0, 0]
+        return found
+
+
+class Algorithm2(Algorithm1):
+    """Experts N(y; Υ_k r, Σ_k) with Q outputs. What `variances` looks like tells one covariance from the other.
+
+    Statistics in addition to the gate's, for an event of weight v:
+        s3 (K, Q)          v τ_k y²           or, full, (K, Q, Q)    v τ_k y yᵀ
+        s4 (K, Q, p_v)     −2 v τ_k y rᵀ
+        s5 (K, p_v, p_v)   v τ_k r rᵀ
+        s6 (K,)            v τ_k
+    """
+
+    def begin_experts(self, parameters: Mapping[str, Any]) -> dict[str, AnyArray]:
+        self.upsilon = np.array(parameters["experts"])
+        self.sigma2 = np.array(parameters["variances"])
+        self.full = self.sigma2.ndim == 3
+        R = np.array(parameters["expert_grams"])
+        m = np.array(parameters["masses"])
+        masses = m[:, None, None] if self.full else m[:, None]
+        explained = np.einsum("kqi,kij,klj->kql", self.upsilon, R, self.upsilon)
+        return {
+            "s3": masses * self.sigma2 + self.form(explained),
+            "s4": -2.0 * self.upsilon @ R,
+            "s5": R,
+            "s6": m,
+        }
+
+    def form(self, matrices: AnyArray) -> AnyArray:
+        """Return (…, Q, Q) as the covariance has them: themselves, or their diagonals."""
+        return matrices if self.full else np.diagonal(matrices, axis1=-2, axis2=-1)
+
+    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
+        errors = y - self.upsilon @ r
+        covariances = self.sigma2 if self.full else np.stack([np.diag(row) for row in self.sigma2])
+        squares = np.einsum("kq,kq->k", errors, np.linalg.solve(covariances, errors[:, :, None])[:, :, 0])
+        return np.asarray(-0.5 * (squares + np.linalg.slogdet(2.0 * np.pi * covariances)[1]))
+
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
+        return {
+            "s3": np.multiply.outer(tau, self.form(np.outer(y, y))),
+            "s4": np.multiply.outer(tau, -2.0 * np.outer(y, r)),
+            "s5": np.multiply.outer(tau, np.outer(r, r)),
+            "s6": tau,
+        }
+
+    def expert_prior(self) -> dict[str, Any]:
+        """Each of the K experts has a K-th: Gram matrix Λ, target Υ_0, and a diagonal covariance Σ_0 around it."""
+        K = len(self.upsilon)
+        Lambda = np.diag(self.prior["expert_gram"])
+        upsilon0, sigma0 = self.prior["experts"], np.diag(self.prior["variances"])
+        return {
+            "s3": self.form(sigma0 + upsilon0 @ Lambda @ upsilon0.T) / K,
+            "s4": -2.0 * upsilon0 @ Lambda / K,
+            "s5": Lambda / K,
+            "s6": 1.0 / K,
+        }
+
+    def minimise_experts(self) -> None:
+        """Υ_k = −½ s4 s5⁻¹, Σ_k = (s3 + ½ (s4 Υᵀ + Υ s4ᵀ) + Υ s5 Υᵀ) / s6."""
+        s3, s4, s5, s6 = (self.s[name] for name in ("s3", "s4", "s5", "s6"))
+        self.upsilon = -0.5 * np.linalg.solve(s5, s4.transpose(0, 2, 1)).transpose(0, 2, 1)
+        turned = self.upsilon.transpose(0, 2, 1)
+        linear = s4 @ turned
+        square = self.upsilon @ s5 @ turned
+        masses = s6[:, None, None] if self.full else s6[:, None]
+        self.sigma2 = (s3 + self.form(0.5 * (linear + linear.transpose(0, 2, 1)) + square)) / masses
+
+    @property
+    def expert_theta(self) -> dict[str, AnyArray]:
+        return {
+            "experts": self.upsilon.copy(),
+            "variances": self.sigma2.copy(),
+            "expert_grams": self.s["s5"].copy(),
+        }
+
+
+class Algorithm3(Algorithm1):
+    """Experts softmax(0, C_k r) over M classes; an event's y is the number of its class.
+
+    The formula's reference class is its last one. Here, as in the package, it is class 0, which was seen first, and
+    the rows of C_k belong to the classes 1 … M−1; the bounds do not care.
+
+    Statistics in addition to the gate's, for an event of weight v, with B the curvature bound of M−1 free logits:
+        s3 (K, M−1, p_v)                v (τ_k (e_k − 1_y)_{1..M−1} rᵀ − τ_k a_k B C_k r rᵀ)
+        s4 (K, (M−1) p_v, (M−1) p_v)    v ½ B ⊗ τ_k a_k r rᵀ
+        s6 (K,)                         v τ_k
+    """
+
+    def begin_experts(self, parameters: Mapping[str, Any]) -> dict[str, AnyArray]:
+        self.C = np.array(parameters["experts"])
+        self.B = curvature_bound(self.bound, self.C.shape[1])
+        R = np.array(parameters["expert_grams"])
+        return {
+            "s3": -self.B @ self.C @ R,
+            "s4": np.stack([0.5 * np.kron(self.B, each) for each in R]),
+            "s6": np.array(parameters["masses"]),
+        }
+
+    def class_logits(self, r: AnyArray) -> AnyArray:
+        """Return (K, M) of all classes; class 0 is the reference."""
+        return np.stack([np.append(0.0, each @ r) for each in self.C])
+
+    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
+        return np.array([log_softmax(each)[y] for each in self.class_logits(r)])
+
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
+        K, free, _ = self.C.shape
+        logits = self.class_logits(r)
+        one_y = np.eye(1 + free)[y]
+        rr = np.outer(r, r)
+        s3, s4 = [], []
+        for k in range(K):
+            e = np.exp(log_softmax(logits[k]))
+            a = curvature_weight(self.bound, logits[k])
+            s3.append(tau[k] * (np.outer((e - one_y)[1:], r) - a * self.B @ self.C[k] @ rr))
+            s4.append(0.5 * np.kron(self.B, tau[k] * a * rr))
+        return {"s3": np.stack(s3), "s4": np.stack(s4), "s6": tau}
+
+    def expert_prior(self) -> dict[str, Any]:
+        """Each of the K experts has a K-th: curvature ½ B ⊗ Λ around the target C_0."""
+        K = len(self.C)
+        Lambda = np.diag(self.prior["expert_gram"])
+        return {
+            "s3": -self.B @ self.prior["experts"] @ Lambda / K,
+            "s4": 0.5 * np.kron(self.B, Lambda / K),
+            "s6": 1.0 / K,
+        }
+
+    def minimise_experts(self) -> None:
+        """C_k = −(2 s4)⁻¹ s3."""
+        right = self.s["s3"].reshape(len(self.C), -1, 1)
+        self.C = -np.linalg.solve(2.0 * self.s["s4"], right).reshape(self.C.shape)
+
+    @property
+    def expert_theta(self) -> dict[str, AnyArray]:
+        p = self.C.shape[2]
+        return {"experts": self.C.copy(), "expert_grams": 2.0 * self.s["s4"][:, :p, :p] / self.B[0, 0]}
+
+
+def huber(z: Any, tip: float = TIP) -> Any:
+    """Return |z|, and a parabola that joins it smoothly where |z| is below `tip`."""
+    return np.where(np.abs(z) > tip, np.abs(z), z**2 / (2.0 * tip) + tip / 2.0)
+
+
+AREA = 2.0 * (quad(lambda z: np.exp(-huber(z)), 0.0, TIP)[0] + quad(lambda z: np.exp(-huber(z)), TIP, 60.0)[0])
+
+
+class StudentT(Algorithm2):
+    """Experts y = Υ_k r + diag(σ_k) x / √g with x ~ N(0, I) and g ~ Gamma(ν/2, ν/2); σ² are squared scales.
+
+    Given g the event is Gaussian with the weight g, so that EM's surrogate has its expectation u = E[g | x, y, k] in
+    place of 1: s3, s4 and s5 are weighted by v τ u, and s6 by v τ.
+    """
+
+    degrees = 4.0
+
+    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
+        nu, Q = self.degrees, len(y)
+        constant = gammaln(0.5 * (nu + Q)) - gammaln(0.5 * nu) - 0.5 * Q * np.log(np.pi * nu)
+        squares = np.sum((y - self.upsilon @ r) ** 2 / self.sigma2, axis=1)
+        scales = 0.5 * np.sum(np.log(self.sigma2), axis=1)
+        return np.asarray(constant - scales - 0.5 * (nu + Q) * np.log1p(squares / nu))
+
+    def trust(self, r: AnyArray, y: Any) -> AnyArray:
+        """Return (K,) u: g | x, y, k ~ Gamma((ν + Q)/2, (ν + δ²)/2)."""
+        squares = np.sum((y - self.upsilon @ r) ** 2 / self.sigma2, axis=1)
+        shape, rate = 0.5 * (self.degrees + len(y)), 0.5 * (self.degrees + squares)
+        return np.asarray(shape / rate)
+
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
+        return super().expert_statistics(r, y, tau * self.trust(r, y)) | {"s6": tau}
+
+
+class Laplace(StudentT):
+    """Experts with one output: −log e = h((y − Υ_k r)/b) + log b + log area, with b² for σ²."""
+
+    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
+        scales = np.sqrt(self.sigma2[:, 0])
+        z = (y[0] - (self.upsilon @ r)[:, 0]) / scales
+        return np.asarray(-huber(z) - np.log(scales * AREA))
+
+    def trust(self, r: AnyArray, y: Any) -> AnyArray:
+        """Return (K,) u = h′(z)/z."""
+        z = (y[0] - (self.upsilon @ r)[:, 0]) / np.sqrt(self.sigma2[:, 0])
+        return np.asarray(
+            np.where(np.abs(z) > TIP, np.sign(z), z / TIP) / np.where(z == 0.0, 1.0, z) + (z == 0.0) / TIP
+        )
+
+
+ALGORITHMS: dict[str, type[Algorithm1]] = {
+    "gaussian": Algorithm2,
+    "gaussian_full": Algorithm2,
+    "student_t": StudentT,
+    "laplace": Laplace,
+    "categorical": Algorithm3,
+}
+"""The algorithm of each family of experts."""

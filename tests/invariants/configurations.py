@@ -1,0 +1,170 @@
+"""Models, the one stream that they learn, and what may go wrong in it."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+from allpairspy import AllPairs
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+
+N, LATE_COLUMN, LATE_LABELS, CHANGE = 260, 57, (25, 118), 170
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+TARGETS = {MoERegressor: ("y0",), MoEMultiTargetRegressor: ("y0", "y1"), MoEClassifier: ("label",)}
+
+
+class Configuration(NamedTuple):
+    kind: type
+    arguments: dict[str, Any]
+
+    def new(self):
+        return self.kind(**self.arguments)
+
+    @property
+    def targets(self):
+        return TARGETS[self.kind]
+
+    @property
+    def is_fragile(self):
+        """Whether there are values in range that would leave no finite model."""
+        return self.arguments.get("range_factor") == 0.0
+
+    @property
+    def reaches(self):
+        """What has to happen to it amid the stream, or its script would say nothing of that."""
+        given, fixed = self.arguments, self.arguments["n_experts"] != "auto"
+        found = set() if fixed else {"race"}
+        found |= {"interim"} if given["warmup"] == 150 and given["n_experts"] == 2 else set()
+        found |= {"trial"} if given.get("reseed") == "auto" and given["n_experts"] == 2 else set()
+        return found | ({"drift"} if given.get("drift") == "page_hinkley" and given["warmup"] < 150 else set())
+
+    def __str__(self):
+        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items() if name not in ALWAYS)
+        return f"{self.kind.__name__}({given})"
+
+
+ALWAYS = {"warmup_restarts": 1, "categorical": ("z",), "timestamps": ("t",), "max_levels": 3, "max_experts": 3}
+MODELS = {
+    "gaussian": (MoERegressor, {}),
+    "student_t": (MoERegressor, {"expert": "student_t"}),
+    "laplace": (MoERegressor, {"expert": "laplace"}),
+    "several": (MoEMultiTargetRegressor, {}),
+    "several, full": (MoEMultiTargetRegressor, {"covariance": "full"}),
+    "classifier": (MoEClassifier, {}),
+}
+OPTIONS = {
+    "model": list(MODELS),
+    "n_experts": [2, "auto", 1],
+    "warmup": [30, 150, 0],
+    "averaging": ["polyak", "exponential", "decay"],
+    "batch_size": [1, 7],
+    "top_k": [None, 1],
+    "bound": ["adaptive", "tight", "paper"],
+    "drift": ["off", "page_hinkley"],
+    "reseed": ["off", "auto"],
+    "standardize": [False, True],
+    "degree": [1, 2],
+    "schedule": [None, schedules.constant(0.05)],
+}
+
+
+def can_be(row):
+    """Whether the values chosen so far go together."""
+    chosen = dict(zip(OPTIONS, row, strict=False))
+    return not (chosen.get("warmup") == 0 and (chosen.get("n_experts") == "auto" or chosen.get("standardize")))
+
+
+def configurations():
+    """Any two options of a model together, and models that a single event in range can spoil."""
+    found = []
+    for row in AllPairs(list(OPTIONS.values()), filter_func=can_be):
+        chosen = dict(zip(OPTIONS, row, strict=True))
+        kind, arguments = MODELS[chosen.pop("model")]
+        found.append(Configuration(kind, {**ALWAYS, **arguments, **chosen}))
+    fragile = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0, "schedule": schedules.constant(0.999999)}
+    for name, more in (
+        ("gaussian", {"n_experts": 2, "warmup": 40, "drift": "page_hinkley", "reseed": "auto"}),
+        ("gaussian", {"n_experts": "auto", "warmup": 40, "drift": "page_hinkley"}),
+        ("several, full", {"n_experts": 2, "warmup": 150}),
+        ("classifier", {"n_experts": 2, "warmup": 40}),
+    ):
+        kind, arguments = MODELS[name]
+        found.append(Configuration(kind, {**ALWAYS, **arguments, **more, **fragile, "averaging": None}))
+    return found
+
+
+CONFIGURATIONS = configurations()
+"""Categories are named `z`: where columns are fixed ahead, as the daemon does, levels come behind all of them."""
+RNG = np.random.default_rng(5)
+A, B, NOISE = RNG.normal(size=(3, N)).round(6)
+WEIGHTS = RNG.choice([0.5, 1.0, 3.0], size=N)
+
+
+def event(configuration, i):
+    """The i-th event. Values are missing in some, and levels, a column and labels come late."""
+    a, b = float(A[i]), float(B[i])
+    side = 1.0 if i < CHANGE else -1.0
+    y = side * (2.0 * b if a > 0.0 else -b) + 0.1 * float(NOISE[i])
+    found = {
+        "a": a,
+        "b": b,
+        "z": 1 + int(i % 3 == 1) + 2 * int(i >= 20 and i % 3 == 2) + 4 * int(i >= 100 and i % 7 == 0),
+        "t": datetime.fromtimestamp(NEW_YEAR + 5400 * i, UTC).isoformat(),
+        "w": float(WEIGHTS[i]),
+    }
+    if i % 11 == 5:
+        del found["b"]
+    if i % 17 == 3:
+        del found["z"]
+    if i >= LATE_COLUMN and i % 3:
+        found["late"] = a * b
+    if configuration.kind is MoEClassifier:
+        rare = [i >= at and i % 5 == at % 5 for at in LATE_LABELS]
+        label = "rare" if rare[1] else "some" if rare[0] else "up" if y > 0.0 else "down"
+        return {**found, "label": label}
+    return (
+        {**found, "y0": y, "y1": a - 10.0 * y} if configuration.kind is MoEMultiTargetRegressor else {**found, "y0": y}
+    )
+
+
+HUGE = {"a": 9e49, "b": 1.0, "w": 1e6}
+"""In range where that has no factor, and a cube of which the square overflows."""
+ANYWHERE = ["a=inf", "a=1e300", "w=-1"]
+DISTURBANCES = {
+    "a=nan": {"a": math.nan},
+    "a=inf": {"a": math.inf},
+    "a=1e300": {"a": 1e300},
+    "a=text": {"a": "much"},
+    "a=None": {"a": None},
+    "z=list": {"z": [1]},
+    "z=nan": {"z": math.nan},
+    "t=text": {"t": "yesterday"},
+    "t=1e300": {"t": 1e300},
+    "y=nan": {"y": math.nan},
+    "y=inf": {"y": math.inf},
+    "y=list": {"y": [1.0]},
+    "w=nan": {"w": math.nan},
+    "w=-1": {"w": -1.0},
+    "w=1e7": {"w": 1e7},
+    "w=text": {"w": "heavy"},
+    "huge": HUGE,
+    "no record": {},
+    "weight 0": {"w": 0.0},
+    "no target": {},
+}
+BAD = {
+    "one": [
+        *(*ANYWHERE, "a=nan", "a=text", "a=None", "z=list", "z=nan", "t=text", "t=1e300"),
+        *("y=nan", "y=inf", "y=list", "w=nan", "w=1e7", "w=text"),
+    ],
+    "many": [*ANYWHERE, "a=nan", "a=text", "t=text", "w=nan"],
+    "array": [*ANYWHERE, "a=nan", "t=1e300", "y=nan", "w=nan"],
+    "rows": ["a=inf", "a=1e300", "t=1e300", "y=inf"],
+    "csv": [*ANYWHERE, "a=nan", "a=text", "t=text", "w=nan", "w=text", "no record"],
+    "jsonl": [*ANYWHERE, "a=nan", "a=text", "z=list", "t=text", "y=list", "w=nan", "no record"],
+    "parquet": [*ANYWHERE, "w=1e7"],
+}
+"""What each way refuses."""
+IDLE = {way: ["weight 0", "no target"] if way in {"rows", "csv", "jsonl", "parquet"} else ["weight 0"] for way in BAD}
+"""What is looked at, and not learned."""

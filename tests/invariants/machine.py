@@ -1,0 +1,523 @@
+"""A model that is fed in every way, disturbed and restarted, next to one that was fed event by event.
+
+A script is a list of steps. After each of them the model is, to the last bit, what its undisturbed twin was after as
+many events; what it said of them on the way is what the twin said.
+"""
+
+import copy
+import math
+import pickle
+import random
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, load
+from streammoe.errors import REASONS
+from streammoe.features import seconds
+from streammoe.persistence import decode, encode
+from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
+from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
+from streammoe.testing.batches import batch_of
+from tests.invariants.configurations import BAD, CONFIGURATIONS, DISTURBANCES, IDLE, N, event
+
+RESTARTS = {
+    "save": lambda model, folder: (model.save(folder / "model"), load(folder / "model"))[1],
+    "checkpoint": lambda model, _: restored(decode(encode(model.arrays(), model.describe()), "memory")),
+    "pickle": lambda model, _: pickle.loads(pickle.dumps(model)),
+    "deepcopy": lambda model, _: copy.deepcopy(model),
+    "clone": lambda model, _: model.clone(include_attributes=True),
+}
+WAYS = tuple(BAD)
+
+
+class Step(NamedTuple):
+    """So many events in a way, with a disturbance before one of them; or a restart, or a look."""
+
+    what: str
+    n: int = 0
+    disturbance: str | None = None
+    at: int = 0
+
+    def __repr__(self):
+        given = [repr(self.what), *([repr(self.n)] if self.n else [])]
+        given += [repr(self.disturbance), repr(self.at)] if self.disturbance else []
+        return f"Step({', '.join(given)})"
+
+
+def script(at, seed):
+    """Every way with and without every sort of disturbance, every restart and a look, in an order of its own."""
+    rng = random.Random(f"{at} {seed}")
+    configuration = CONFIGURATIONS[at]
+    # What comes first may be bad, when neither columns nor outputs are known.
+    first = WAYS[at % len(WAYS)]
+    steps, learned = [Step(first, 3, rng.choice(BAD[first]), 0)], 3
+    while learned < N:
+        deck = [(way, sort) for way in WAYS for sort in ("", "bad", "idle")] + [(name, "") for name in RESTARTS]
+        deck += [("look", ""), ("look", "")]
+        rng.shuffle(deck)
+        for what, sort in deck:
+            if what not in BAD:
+                steps.append(Step(what))
+                continue
+            n = min(rng.choice([1, 2, 3, 5, 9, 14]), N - learned)
+            if not n:
+                break
+            place = rng.randrange(n)
+            odd = rng.choice(BAD[what] if sort == "bad" else IDLE[what]) if sort else None
+            if sort == "bad" and configuration.is_fragile and not is_warming_up(configuration, learned + place):
+                odd = rng.choice([odd, "huge"])
+            steps.append(Step(what, n, odd, place))
+            learned += n
+    return steps
+
+
+def is_warming_up(configuration, n):
+    """Whether what is huge may be taken: by the one expert of a classifier that predicts during the warm-up."""
+    return configuration.kind is MoEClassifier and n < configuration.arguments["warmup"]
+
+
+# --- the twin -------------------------------------------------------------------------------------------------------
+
+
+class Twin(NamedTuple):
+    """What was said before each event, and what the model was after as many."""
+
+    digests: list[str]
+    losses: np.ndarray
+    predictions: list[np.ndarray]
+    asked: list[np.ndarray]
+    """What it predicts of each event when it is asked before."""
+    arrays: dict[str, bytes]
+    reached: set[str]
+    """What counters to the model."""
+
+
+@cache
+def twin_of(at):
+    """One model learns event by event; another one the same by rows, which says what it predicted and lost."""
+    configuration = CONFIGURATIONS[at]
+    model, rows = configuration.new(), Machine(at)
+    digests, losses, predictions, asked, reached = [model.state_digest()], [], [], [], set()
+    for i in range(N):
+        held = event(configuration, i)
+        expected, known = predicted(model, held), model.feature_names
+        asked.append(expected)
+        learn_one(model, held)
+        digests.append(model.state_digest())
+        reached |= happening(model)
+        said = rows.rows([held], None)
+        assert i % 20 or rows.model.state_digest() == digests[-1], i
+        losses.append(said.losses)
+        predictions.append(said.predictions[0])
+        if known == model.feature_names:  # a new column comes before its event is predicted, and averages begin again
+            width = len(expected)
+            np.testing.assert_array_equal(np.minimum(said.predictions[0][:width], bound_of(model)), expected)
+    arrays = {name: array.tobytes() for name, array in model.arrays().items()}
+    return Twin(digests, np.concatenate(losses), predictions, asked, arrays, reached)
+
+
+def happening(model):
+    """What a stream should reach."""
+    found = {"race"} if model.n_candidates > 1 and not model.n_reseeds[0] else set()
+    found |= {"trial"} if model.n_reseeds[0] else set()
+    found |= {"drift"} if model.drifts else set()
+    return found | ({"interim"} if model.is_warming_up and "warmup.totals" in model.arrays() else set())
+
+
+def bound_of(model):
+    """Probabilities are at most one when they are asked for; sums of shares may be a rounding above it."""
+    return 1.0 if isinstance(model, MoEClassifier) else math.inf
+
+
+def predicted(model, held):
+    """What the model predicts for an event, as numbers in the order of its outputs."""
+    x, _ = parts(model, held)
+    if isinstance(model, MoEClassifier):
+        return np.array(list(model.predict_proba_one(x).values()))
+    found = model.predict_one(x)
+    return np.array(list(found.values()) if isinstance(found, dict) else [found])
+
+
+def parts(model, held):
+    """Features and target of an event."""
+    names = [name for name in held if name.startswith(("y", "label"))]
+    x = {name: value for name, value in held.items() if name not in names and name != "w"}
+    if isinstance(model, MoEMultiTargetRegressor):
+        return x, {name: held[name] for name in names}
+    return x, held[names[0]]
+
+
+def learn_one(model, held):
+    model.learn_one(*parts(model, held), w=held["w"])
+
+
+def restored(checkpoint):
+    from streammoe.estimators import model_of
+
+    return model_of(checkpoint, "memory")
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+class Said(NamedTuple):
+    """Of learned events, in order."""
+
+    losses: np.ndarray | None = None
+    predictions: list[np.ndarray] | None = None
+
+
+class Machine:
+    """Plays steps on a model."""
+
+    def __init__(self, at):
+        self.configuration = CONFIGURATIONS[at]
+        self.model = self.configuration.new()
+        self.learned = 0
+
+    @property
+    def kind(self):
+        return self.configuration.kind
+
+    def play(self, step, twin, folder):
+        """Do one step, and compare with the twin."""
+        if step.what in RESTARTS:
+            self.restart(step.what, folder)
+        elif step.what == "look":
+            self.look()
+        else:
+            held = [event(self.configuration, i) for i in range(self.learned, self.learned + step.n)]
+            odd = step.disturbance and self.disturbed(held[step.at], step.disturbance)
+            self.feed(step, held, odd, twin)
+        assert self.model.n == self.learned
+        assert self.model.state_digest() == twin.digests[self.learned]
+        if self.learned < N:
+            asked = predicted(self.model, event(self.configuration, self.learned))
+            np.testing.assert_array_equal(asked, twin.asked[self.learned])
+
+    def feed(self, step, held, odd, twin):
+        """Feed events; a frame or an array as far as it can hold them."""
+        while held:
+            piece, at, way = held, step.at, step.what
+            if way in {"many", "array"}:
+                piece = held[: same_columns(held)]
+                if not piece:
+                    piece, way = held[:1], "one"
+            here = None if odd is None or at >= len(piece) else (at, step.disturbance, odd)
+            said = getattr(self, way)(piece, here)
+            stop = self.learned + len(piece)
+            if said.losses is not None:
+                assert said.losses.tobytes() == twin.losses[self.learned : stop].tobytes()
+            for mine, theirs in zip(said.predictions or (), twin.predictions[self.learned : stop], strict=False):
+                width = min(len(mine), len(theirs))  # a class that is not known yet has no probability, or one of 0
+                np.testing.assert_array_equal(mine[:width], theirs[:width])
+                assert not np.any(mine[width:])
+                assert not np.any(theirs[width:])
+            self.learned = stop
+            held = held[len(piece) :]
+            step = step._replace(at=step.at - len(piece))
+            odd = None if here else odd
+
+    def disturbed(self, held, disturbance):
+        """An event that must not be learned, and what else it would bring: a column, a level and a label."""
+        change = DISTURBANCES[disturbance]
+        bad = {**held, "z": held.get("z", 1), **{name: value for name, value in change.items() if name != "y"}}
+        first = self.configuration.targets[0]
+        if "y" in change:
+            bad[first] = change["y"]
+        elif disturbance == "no target":
+            bad |= dict.fromkeys(self.configuration.targets)
+        elif self.kind is MoEClassifier:
+            bad[first] = "unheard of"
+        return bad
+
+    # -- ways --------------------------------------------------------------------------------------------------------
+
+    def one(self, held, odd):
+        for i, each in enumerate(held):
+            if odd and odd[0] == i:
+                strange = {**odd[2], "new": 1.0, "z": odd[2]["z"] if odd[1].startswith("z=") else 99}
+                self.tried(odd[1], lambda strange=strange: learn_one(self.model, strange))
+            learn_one(self.model, each)
+        return Said()
+
+    def tried(self, disturbance, learn, row=None):
+        """Let the model refuse something, or not learn it."""
+        before = self.model.state_digest(), list(self.model.fields), list(self.model.output_names)
+        if disturbance == "weight 0":
+            learn()
+        else:
+            with pytest.raises(InvalidEvent) as refused:
+                learn()
+            assert refused.value.row == row
+            assert refused.value.reason in ({"poison"} if disturbance == "huge" else set(REASONS) - {"poison"})
+        assert (self.model.state_digest(), self.model.fields, self.model.output_names) == before
+
+    def many(self, held, odd):
+        def learn(rows):
+            frame = pd.DataFrame(rows)
+            X = frame.drop(columns=[*self.configuration.targets, "w"])
+            y = frame[list(self.configuration.targets)]
+            y = y if self.kind is MoEMultiTargetRegressor else y[self.configuration.targets[0]]
+            self.model.learn_many(X, y, frame["w"].to_numpy())
+
+        if odd:
+            at, disturbance, bad = odd
+            whole = [*held[:at], {**held[at], **bad}, *held[at:]]
+            if disturbance == "weight 0":
+                learn(whole)
+                return Said()
+            # A column of texts among numbers is no single row's fault.
+            self.tried(disturbance, lambda: learn(whole), None if disturbance in {"a=text", "t=text"} else at)
+        learn(held)
+        return Said()
+
+    def array(self, held, odd):
+        names = [name for name in held[0] if name not in self.configuration.targets and name != "w"]
+
+        def learn(rows):
+            X = np.array([[as_number(name, each[name]) for name in names] for each in rows])
+            Y = np.array([[each[name] for name in self.configuration.targets] for each in rows])
+            y = Y if self.kind is MoEMultiTargetRegressor else Y[:, 0]
+            weights = np.array([each["w"] for each in rows])
+            return self.model.learn_array(X, y, weights=weights, feature_names=names)
+
+        if odd:
+            at, disturbance, bad = odd
+            if disturbance == "y=nan" and self.kind is MoEClassifier:
+                disturbance, bad = "a=nan", {**held[at], "a": math.nan}
+            whole = [*held[:at], {**held[at], **bad}, *held[at:]]
+            if disturbance == "weight 0":
+                losses = learn(whole)
+                assert math.isnan(losses[at])
+                return Said(np.delete(losses, at))
+            self.tried(disturbance, lambda: learn(whole), at)
+        return Said(learn(held))
+
+    def rows(self, held, odd):
+        """As the daemon does: a first event says which columns there are, and a later one may bring more."""
+        rows = held if odd is None else [*held[: odd[0]], odd[2], *held[odd[0] :]]
+        skipped = -1 if odd is None else odd[0]
+        self.name_targets()
+        if odd and self.learned and odd[1] != "huge":
+            self.rejected_with_a_column(odd[2])
+        if not self.model.fields:
+            names = sorted(feature_names(held[0]))
+            self.model.introduce(names, self.numbers(held[:1], names), self.targets(held[:1]))
+        pieces, losses, predictions = [], [], []
+        new = [i for i, each in enumerate(rows) if "late" in each and "late" not in self.model.fields and i != skipped]
+        for start, stop in pairwise(sorted({0, len(rows), *new[:1], *(at + 1 for at in new[:1])})):
+            pieces.append(range(start, stop))
+        for piece in pieces:
+            some = [rows[i] for i in piece]
+            names = list(self.model.fields)
+            wider = bool(new) and piece[0] == new[0]
+            learn = self.model.learn_rows
+            if wider:
+                names.append("late")
+                learn = lambda *given, **more: self.model.learn_wider(["late"], *given, **more)  # noqa: E731
+            weights = np.array([each["w"] for each in some])
+            texts = {"z": [None if each.get("z") is None else str(each["z"]) for each in some]}
+            outcome = learn(self.numbers(some, names), self.targets(some), weights, texts=texts)
+            good = [j for j, i in enumerate(piece) if i != skipped]
+            assert outcome.learned[good].all()
+            if len(good) < len(piece):
+                (bad,) = set(range(len(piece))) - set(good)
+                assert not outcome.learned[bad]
+                assert set(outcome.refused) == (set() if odd[1] in {"weight 0", "no target"} else {bad})
+                assert np.isnan(outcome.losses[bad])
+            losses.append(outcome.losses[good])
+            predictions += list(outcome.predictions[good])
+        return Said(np.concatenate(losses), predictions)
+
+    def rejected_with_a_column(self, bad):
+        names = [*self.model.fields, "new"]
+        texts = {"z": [str(bad["z"])]}
+        given = self.numbers([{**bad, "new": 1.0}], names), self.targets([bad]), np.array([bad["w"]])
+        before = self.model.state_digest()
+        assert not self.model.learn_wider(["new"], *given, texts=texts).learned[0]
+        assert (self.model.state_digest(), self.model.fields) == (before, names[:-1])
+
+    def csv(self, held, odd):
+        return self.decoded("csv", held, odd, b"1,2")
+
+    def jsonl(self, held, odd):
+        return self.decoded("jsonl", held, odd, b"{")
+
+    def parquet(self, held, odd):
+        return self.decoded("parquet", held, odd, None)
+
+    def decoded(self, format, held, odd, no_record):
+        """Through the daemon's pipeline, with predictions on."""
+        records, idle = list(held), 0
+        if odd:
+            at, disturbance, bad = odd
+            idle = int(disturbance in {"weight 0", "no target"})
+            # Before there is a model, the first record that can be read says which columns there are.
+            more = {"new": 1.0} if self.learned and disturbance != "huge" else {}
+            records.insert(at, no_record if disturbance == "no record" else {**bad, **more})
+        self.name_targets()
+        kept = []
+        classes = self.kind is MoEClassifier
+        schema = Schema(
+            self.configuration.targets,
+            weight="w",
+            categorical=frozenset("z"),
+            timestamps=frozenset("t"),
+            late_columns=True,
+        )
+        scores = ClassificationScores() if classes else PrequentialScores(len(self.configuration.targets))
+        pipeline = Pipeline(self.model, schema, scores, PredictionWriter(Sink(kept), 0.0, gate=False))
+        done = pipeline.process(batch_of(records, format))
+        assert done.outcomes["learned"] == len(held)
+        assert (done.outcomes["rejected"], done.outcomes["predicted_only"]) == (int(bool(odd)) - idle, idle)
+        if odd and odd[1] == "huge":
+            assert done.letters[0].reason == "poison"
+        losses, predictions = [], []
+        for said in kept:
+            values = said.probabilities if classes else said.predictions
+            for place, loss, prediction in zip(said.places, said.losses, values, strict=True):
+                if not odd or place["row"] != odd[0]:
+                    losses.append(loss)
+                    predictions.append(prediction)
+        return Said(np.array(losses), predictions)
+
+    # -- what rows are made of ---------------------------------------------------------------------------------------
+
+    def name_targets(self):
+        if self.kind is MoEMultiTargetRegressor and not self.model.output_names:
+            self.model.set_targets(self.configuration.targets)
+
+    def numbers(self, some, names):
+        return np.array(
+            [[math.nan if name == "z" else as_number(name, each.get(name)) for name in names] for each in some]
+        )
+
+    def targets(self, some):
+        names = self.configuration.targets
+        if self.kind is MoEClassifier:
+            return [each[names[0]] for each in some]
+        return np.array([[math.nan if each[name] is None else each[name] for name in names] for each in some])
+
+    # -- restarts ----------------------------------------------------------------------------------------------------
+
+    def restart(self, how, folder):
+        """Go on with a copy, while the original learns something else."""
+        original, self.model = self.model, RESTARTS[how](self.model, folder)
+        assert type(self.model) is self.kind
+        assert self.model.convergence_residual == pytest.approx(original.convergence_residual, rel=0, nan_ok=True)
+        for i in range(2):
+            held = event(self.configuration, (self.learned + 7 * i) % N)
+            learn_one(original, {**held, "a": -3.0, "original": 1.0, "z": "original"})
+
+    def look(self):
+        """Ask for everything that learns nothing."""
+        model = self.model
+        held = event(self.configuration, self.learned % N)
+        x, y = parts(model, held)
+        strange = {**x, "unknown": 1.0, "z": "unknown", "a": 1e40}
+        model.predict_one(strange)
+        frame = pd.DataFrame({"a": [1.0], "b": [math.pi]}, index=[7])
+        X = frame.to_numpy()
+        rows, many = model.predict_array(X, feature_names=["a", "b"]), model.predict_many(frame)
+        assert many.index.tolist() == [7]
+        np.testing.assert_array_equal(np.ravel(many), np.ravel(rows))
+        one = model.predict_one({"a": 1.0, "b": math.pi})
+        assert np.ravel(rows).tolist() == (list(one.values()) if isinstance(one, dict) else [one])
+        model.gate_one(strange)
+        model.experts()
+        model.describe()
+        repr(model)
+        if model.n:
+            if self.kind is MoEClassifier:
+                model.log_likelihood_array(X, ["unknown"], feature_names=["a", "b"])
+            else:
+                model.responsibilities_one(x, y)
+                # Without a prior, steps of almost 1 may leave a covariance that is singular, of which there is none.
+                if not self.configuration.is_fragile:
+                    model.predict_distribution_one(strange)
+        if not model.is_warming_up:
+            for array in model.parameters(averaged=True).values():
+                if isinstance(array, np.ndarray):
+                    array.fill(7.0)
+
+
+class Sink:
+    """Keeps predictions."""
+
+    def __init__(self, kept):
+        self.write = kept.append
+
+
+def feature_names(held):
+    return [name for name in held if name in {"a", "b", "z", "t", "late", "new"}]
+
+
+def same_columns(held):
+    """How many of the first events a table without gaps can hold."""
+    full = {"a", "b", "z", "t"} <= held[0].keys()
+    return next((i for i, each in enumerate(held) if each.keys() != held[0].keys()), len(held)) if full else 0
+
+
+def as_number(name, value):
+    if value is None:
+        return math.nan
+    return seconds(value, "t") if name == "t" else float(value)
+
+
+# --- scripts --------------------------------------------------------------------------------------------------------
+
+
+def check(at, steps, folder):
+    """Play a script; where it fails, play shorter ones and report the shortest that fails."""
+    found = failure(at, steps, folder)
+    if found is None:
+        return
+    steps = steps[: found[0] + 1]
+    shorter = True
+    while shorter:
+        shorter = False
+        for i in range(len(steps) - 1):
+            for fewer in simpler(steps, i):
+                again = failure(at, fewer, folder)
+                if again is not None:
+                    steps, found, shorter = fewer[: again[0] + 1], again, True
+                    break
+            if shorter:
+                break
+    recipe = f"in test_invariants.py: check({at}, {steps}, tmp_path)  # {CONFIGURATIONS[at]}"
+    raise AssertionError(recipe) from found[1]
+
+
+def simpler(steps, i):
+    """Scripts in which step i, which is not the last one, does less."""
+    step = steps[i]
+    if not step.n:
+        yield [*steps[:i], *steps[i + 1 :]]
+        return
+    if i and steps[i - 1].what == step.what == "one" and not (step.disturbance or steps[i - 1].disturbance):
+        yield [*steps[: i - 1], Step("one", steps[i - 1].n + step.n), *steps[i + 1 :]]
+    elif step.what != "one" or step.disturbance:
+        yield [*steps[:i], Step("one", step.n), *steps[i + 1 :]]
+
+
+def failure(at, steps, folder):
+    """Which step fails, and how."""
+    twin, machine = twin_of(at), Machine(at)
+    for number, step in enumerate(steps):
+        try:
+            machine.play(step, twin, folder)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is to be shown with its recipe
+            return number, error
+        except AssertionError as error:
+            return number, error
+    if machine.learned == N:
+        found = {name: array.tobytes() for name, array in machine.model.arrays().items()}
+        if found != twin.arrays:
+            return len(steps) - 1, AssertionError([name for name in found if found[name] != twin.arrays.get(name)])
+    return None

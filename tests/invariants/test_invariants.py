@@ -1,0 +1,51 @@
+"""How events come, what else comes with them, and where a run is cut leaves no trace: not in one bit."""
+
+import pytest
+
+from tests.invariants.configurations import CONFIGURATIONS
+from tests.invariants.machine import check, script, twin_of
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_counts():
+    """What is due after thousands of events is due after some dozens."""
+    with pytest.MonkeyPatch.context() as patch:
+        for place, value in {
+            "engine.choice.SHORTEST_RACE": 40,
+            "engine.choice.RACE_PER_BUFFER": 1,
+            "engine.racing.CHARGE_EVERY": 15,
+            "estimators.living.CHARGE_EVERY": 15,
+            "estimators.living.FIRST_LOOK": 32,
+            "estimators.living.SHORTEST_TRIAL": 20,
+            "estimators.interim.FIRST_FIT": 40,
+            "engine.drift.BLOCK": 8,
+            "engine.drift.CALIBRATION": 3,
+            "engine.drift.TOLERANCE": 0.1,
+            "engine.drift.THRESHOLD": 1.0,
+            # So that experts are always idle, and trials won now and then.
+            "engine.life.STARVED_BELOW": 0.9,
+        }.items():
+            patch.setattr(f"streammoe.{place}", value)
+        patch.setattr("streammoe.estimators.living.Living._handicap", lambda self: 0.5)
+        yield
+    twin_of.cache_clear()
+
+
+def cases():
+    for at, configuration in enumerate(CONFIGURATIONS):
+        # The first of a pairwise list hold most of its pairs.
+        marks = [pytest.mark.exhaustive] if at > 10 and not configuration.is_fragile else []
+        yield pytest.param(at, id=f"{at}-{configuration.kind.__name__}", marks=marks)
+
+
+@pytest.mark.parametrize("at", list(cases()))
+def test_no_way_disturbance_or_restart_leaves_a_trace(at, tmp_path):
+    check(at, script(at, seed=0), tmp_path)
+    assert CONFIGURATIONS[at].reaches <= twin_of(at).reached
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_no_script_at_all_leaves_a_trace(seed, tmp_path):
+    for at in range(len(CONFIGURATIONS)):
+        check(at, script(at, seed), tmp_path)

@@ -1,0 +1,83 @@
+"""Of `streammoe.daemon.server` and `streammoe.daemon.access`: responses, warnings and errors."""
+
+import http.client
+import ssl
+from unittest.mock import patch
+
+from prometheus_client import CollectorRegistry
+
+from streammoe.daemon.server import Health, MetricsServer
+from streammoe.settings import Metrics
+
+CERTIFICATE = {"tls_certfile": "cert.pem", "tls_keyfile": "key.pem"}
+
+
+def start(**settings):
+    MetricsServer(Metrics(port=0, **settings), Health(60)).close()
+
+
+def exposed(**settings):
+    with patch("streammoe.daemon.access.is_loopback", return_value=False):
+        start(**settings)
+
+
+def unusable_certificate(folder):
+    """The words of OpenSSL differ from version to version."""
+    for name in CERTIFICATE.values():
+        (folder / name).touch()
+    mismatch = ssl.SSLError(1, "key values mismatch")
+    mismatch.reason = "KEY_VALUES_MISMATCH"
+    with patch("ssl.SSLContext.load_cert_chain", side_effect=mismatch):
+        start(**{name: str(folder / path) for name, path in CERTIFICATE.items()})
+
+
+def port_in_use(_):
+    with patch("socket.create_server", side_effect=OSError(98, "Address already in use")):
+        start()
+
+
+def responses(_):
+    health = Health(60)
+    server = MetricsServer(Metrics(port=0, bearer_token="token"), health)
+    lines = []
+
+    def ask(path, method="GET", **headers):
+        connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=20)
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        lines.append(f"{method} {path}: {answer.status} {answer.reason}: {answer.read().decode().strip()}")
+        connection.close()
+
+    try:
+        ask("/metrics")
+        ask("/metrics", Authorization="Bearer token")
+        server.show(CollectorRegistry())
+        ask("/metrics", Authorization="Bearer token")
+        ask("/healthz")
+        health.patience = -1.0
+        ask("/healthz")
+        ask("/readyz")
+        health.ready = True
+        ask("/readyz")
+        health.unsaved = "No space left on device"
+        ask("/readyz")
+        ask("/status")
+        ask("/metrics", "POST")
+        ask("/metrics", Host="page.example")
+    finally:
+        server.close()
+    return "\n".join(lines)
+
+
+CASES = {
+    "responses": responses,
+    "port in use": port_in_use,
+    "open to others": lambda _: exposed(),
+    "open to others, not encrypted": lambda _: exposed(bearer_token="token"),
+    "password, no file": lambda folder: start(username="u", password_file=str(folder / "password")),
+    "password, no variable": lambda _: start(username="u", password_env="NO_SUCH_VARIABLE"),
+    "password, empty": lambda _: start(username="u", password=""),
+    "token that no header can hold": lambda _: start(bearer_token="zwei Wörter"),
+    "certificate, no file": lambda folder: start(**{name: str(folder / path) for name, path in CERTIFICATE.items()}),
+    "certificate, no PEM": unusable_certificate,
+}

@@ -1,0 +1,435 @@
+"""The faults, each of a kind that a good programmer makes and a reviewer may overlook.
+
+A fault is found in the code by its snippet, which stands there once, wherever the file has moved; if possible it is one
+line, without names that may change. Add one wherever a bug was mended: it shows that its test would see it again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+AREAS = {
+    "steps": (
+        "test_gaussian_oracle.py test_multi_target_oracle.py test_oracles.py test_shared.py contracts/test_families.py"
+    ),
+    "categorical": "test_categorical_oracle.py test_categorical.py",
+    "heavy tails": "test_heavy_tails_oracle.py test_elliptical.py",
+    "softmax": "test_softmax.py test_linalg.py test_gaussian_oracle.py test_oracles.py",
+    "groups": "test_groups.py test_batch_oracle.py test_split_invariance.py",
+    "batch fit": (
+        "kernels/test_batch.py test_em.py test_settle_oracle.py test_batch_oracle.py engine/test_batch.py "
+        "unit/test_batch.py"
+    ),
+    "warm-up": "test_warming.py test_warmup.py test_choice.py test_spectral.py",
+    "choice": "test_choice.py test_racing.py test_model_selection.py test_regressor.py",
+    "expert life": (
+        "test_life.py test_split_merge.py test_expert_life_oracle.py test_living.py property/test_expert_life.py"
+    ),
+    "drift": "engine/test_drift.py test_drift_oracle.py test_drift_cuts.py test_schedules.py test_drifting_daemon.py",
+    "schedules": "test_schedules.py",
+    "encoder": "kernels/test_features.py unit/test_features.py test_regressor.py test_mixed_events.py",
+    "estimators": "test_regressor.py test_classifier.py test_multitarget.py invariants/*.py",
+    "poison": "test_guard.py test_undo.py test_poison.py test_poisoned_batch.py",
+    "distributions": "test_distributions.py",
+    "persistence": (
+        "persistence/test_format*.py test_lock.py test_damage.py test_store.py test_restoring.py test_checked.py "
+        "test_durable.py test_power_loss.py test_checkpoint_format.py golden/test_*.py"
+    ),
+    "appending": "test_appending.py test_append_log.py test_dead_letter.py test_power_loss.py",
+    "checkpoints": (
+        "test_checkpointing.py test_checkpointer.py test_daemon.py test_loop.py test_durability.py "
+        "test_transactional_start.py"
+    ),
+    "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_daemon.py test_scores.py",
+    "decoders": "decoders/test_*.py property/test_decoders.py unit/test_bad_input.py",
+    "label join": "test_joining.py test_label_join.py test_joined_labels.py test_daemon_labels.py",
+    "guards": "test_jump.py test_guards.py test_dead_letter.py test_jumping_daemon.py test_daemon.py test_loop.py",
+    "scores": "test_scores.py test_metrics.py test_daemon.py test_evaluation.py",
+    "server": "test_serving*.py test_server*.py test_metrics.py",
+    "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py test_options.py",
+    "files": (
+        "test_records.py test_file.py test_finite.py test_follow.py test_listing.py test_gzipped.py "
+        "contracts/test_sources.py"
+    ),
+    "kafka": (
+        "test_kafka_log.py test_partitions.py test_kafka_merge.py test_merge.py test_kafka_mirror.py "
+        "connectors/kafka/test_*.py test_kafka_reader.py test_transactional_start.py "
+        "integration/test_kafka_source.py integration/test_kafka_transactions.py "
+        "integration/test_kafka_transactional_daemon.py"
+    ),
+    "replay": "test_replay.py test_rollback.py process/test_commands.py",
+    "process": "test_signals.py integration/test_kafka_processes.py process/test_*.py",
+}
+"""Of each area the tests to ask first, as globs anywhere below tests/, in the order of asking. Those that match nothing
+are passed over."""
+
+
+class Fault(NamedTuple):
+    """A change for the worse."""
+
+    name: str
+    """As it stands in `found.txt`."""
+    old: str
+    """What it replaces."""
+    new: str
+
+
+FAULTS = {
+    "steps": [
+        Fault("gate-push-sign", "push[k] = shares[k] - tau[k]\n    step", "push[k] = tau[k] - shares[k]\n    step"),
+        Fault("gate-gram-not-decayed", "state.gate_gram[i, j] *= decay", "state.gate_gram[i, j] *= 1.0"),
+        Fault(
+            "gate-prior-not-topped-up",
+            "state.gate_gram[i, i] += missing * state.prior_gate_gram[i]",
+            "state.gate_gram[i, i] += 0.0 * state.prior_gate_gram[i]",
+        ),
+        Fault(
+            "expert-inverse-stale",
+            "invert_spd(gram, state.expert_inverses[k], np.empty((p, p)))",
+            "invert_spd(gram, state.expert_inverses[k].copy(), np.empty((p, p)))",
+        ),
+        Fault("prior-target-ignored", "(state.prior_experts[q, j] - theta[j])", "(0.0 - theta[j])"),
+        Fault("prior-weight-not-decayed", "state.prior_weight[0] *= 1.0 - gamma", "state.prior_weight[0] *= 1.0"),
+        Fault("averaging-off-by-one", "options.averaging - 1.0)", "options.averaging)"),
+        Fault("average-never-forgets", "weight = max(weight, gamma)", "weight = min(weight, gamma)"),
+        Fault("top-k-keeps-one-more", "for _ in range(top_k):", "for _ in range(top_k + 1):"),
+        Fault("top-k-not-renormalised", "tau[k] / -total if tau[k] < 0.0", "-tau[k] if tau[k] < 0.0"),
+    ],
+    "categorical": [
+        Fault("unlikely-class-loss", "return -largest - math.log(total)", "return -largest"),
+    ],
+    "heavy tails": [
+        Fault(
+            "student-t-without-outputs",
+            "return (degrees + Q) / (degrees + square)",
+            "return (degrees + 1) / (degrees + square)",
+        ),
+    ],
+    "softmax": [
+        Fault("softmax-step-before-update", "size * shrink * curvature[0] * (push", "size * curvature[0] * (push"),
+        Fault("softmax-not-shifted", "math.exp(values[k] - largest)", "math.exp(values[k])"),
+        Fault("adaptive-bound-halved", "return 2.0 * apart / math.log", "return apart / math.log"),
+        Fault("paper-bound-wrong", "return 4.0 / 3.0, 2.0 / free", "return 4.0 / 3.0, 1.0 / free"),
+        Fault("inverse-without-scaling", "value = out[i, j] * scale[i] * scale[j]", "value = out[i, j] * scale[i]"),
+    ],
+    "groups": [
+        Fault("group-without-new-decay", "(state.decay[0] * keep)", "state.decay[0]"),
+        Fault("group-far-without-weight", "if weight * value * value > limits", "if value * value > limits"),
+        Fault("group-never-emptied", "row[-2] = 0.0", "row[-2] *= 1.0"),
+        Fault("group-average-like-one-event", "kept *= 1.0 - average_weight(", "kept = 1.0 - average_weight("),
+    ],
+    "batch fit": [
+        Fault("em-prior-sign", "- 0.5 * self.prior.strength * bent", "+ 0.5 * self.prior.strength * bent"),
+        Fault(
+            "settled-mass-without-prior", "(tau.sum(axis=0) + prior.strength / K) / total", "tau.sum(axis=0) / total"
+        ),
+        Fault("descent-keeps-last", "if point.objective > best.objective:", "if point is not best:"),
+    ],
+    "warm-up": [
+        Fault(
+            "warm-up-keeps-worst",
+            "key=lambda fit: fit.score, reverse=True)[:kept]",
+            "key=lambda fit: fit.score)[:kept]",
+        ),
+        Fault("warm-up-takes-degenerate", ".min() < theta.experts.shape[2] + 1)", ".min() < 0.0)"),
+        Fault(
+            "warm-up-weights-lost-on-growth",
+            "weights[: self.count] = self.weights[: self.count]",
+            "weights[: self.count] = 1.0",
+        ),
+    ],
+    "choice": [
+        Fault("choice-without-penalty-of-races", "0.5 * math.log(n_end) * n", "0.5 * math.log(len(buffer.W)) * n"),
+        Fault("race-led-by-hindsight", "sums[:, :-1].argmin(axis=0)", "sums[:, 1:].argmin(axis=0)"),
+    ],
+    "expert life": [
+        Fault("split-keeps-whole-parent", "values[parent] *= 0.5", "values[parent] *= 1.0"),
+        Fault("starved-not-per-expert", "starved = shares < STARVED_BELOW / K", "starved = shares < STARVED_BELOW"),
+    ],
+    "drift": [
+        Fault("drift-test-not-reset", "self._test = 0.0, 0.0, _test()", "self._test = 0.0, 0.0, self._test"),
+        Fault(
+            "drift-restart-shifted",
+            "self.again.steps(self.seen + first - self.at, count)",
+            "self.again.steps(self.seen + first - self.at - 1, count)",
+        ),
+    ],
+    "schedules": [
+        Fault(
+            "power-steps-off-by-one", "math.pow(first + i + offset, -alpha)", "math.pow(first + i + 1 + offset, -alpha)"
+        ),
+    ],
+    "encoder": [
+        Fault("powers-in-other-order", "len(fill) + d * N + r]", "len(fill) + r * (degree - 1) + d]"),
+        Fault("missing-is-zero", "value = fill[c] if math.isnan(x) else x", "value = 0.0 if math.isnan(x) else x"),
+        Fault("week-begins-on-thursday", "_turn(seconds + MONDAY, WEEK)", "_turn(seconds, WEEK)"),
+        Fault("naive-time-is-local", "moment = moment.replace(tzinfo=UTC)", "moment = moment.astimezone(UTC)"),
+        Fault("late-column-moves-powers", "[first + d * N + r for d", "[first + d * layout.numeric + r for d"),
+        Fault("levels-one-too-few", "len(known) > self.max_levels", "len(known) >= self.max_levels"),
+        Fault("scale-from-clipped-only", "np.maximum(deviations, LEAST_SCALE * plain)", "deviations"),
+        Fault("range-without-floor", "factor * max(1.0, largest[j])", "factor * largest[j]"),
+        Fault("range-judges-predictions", "ruled = learns and factor > 0.0", "ruled = factor > 0.0"),
+        Fault("rejected-widens-range", "elif learns:\n            for j", "if learns:\n            for j"),
+        Fault(
+            "late-column-not-judged",
+            "*map(self._kind, news.fields)], dtype",
+            "*[CATEGORICAL for _ in news.fields]], dtype",
+        ),
+        Fault(
+            "predictions-not-bounded", "np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)", "X.copy()"
+        ),
+    ],
+    "estimators": [
+        Fault("weight-zero-learned", "Y[counts[start:] == 0.0] = np.nan", "Y[counts[start:] < 0.0] = np.nan"),
+        Fault("out-of-range-learned", "used = asked & (verdicts < 0)", "used = asked.copy()"),
+    ],
+    "poison": [
+        Fault("undo-without-replay", "for method, arguments in since:", "for method, arguments in since[1:]:"),
+        Fault("undo-forgets-drift", "self._watch = copied.watch", "self._watch = self._watch"),
+        Fault("nan-prediction-sound", "if not abs(prediction) <= LARGEST", "if abs(prediction) > LARGEST"),
+    ],
+    "distributions": [
+        Fault("upper-tail-not-mirrored", "if probability > 0.5:", "if probability > 2.0:"),
+    ],
+    "persistence": [
+        Fault("file-not-synced", "os.fsync(file.fileno())", "file.fileno()"),
+        Fault("folder-not-synced", "        raise\n    sync_folder(path.parent)", "        raise"),
+        Fault(
+            "new-folder-not-synced", "in missing:\n        sync_folder(path.parent)", "in missing:\n        path.stat()"
+        ),
+        Fault("digest-without-shape", "[name, array.dtype.name, *array.shape]", "[name, array.dtype.name]"),
+        Fault("digest-not-verified", "sound = _pack(arrays, text) == data", "sound = bool(_pack(arrays, text))"),
+        Fault("bytes-after-the-end", "_pack(arrays, text) == data", "data.startswith(_pack(arrays, text))"),
+        Fault("newer-format-read", "if number != FORMAT:", "if number < FORMAT:"),
+        Fault("retention-one-too-many", "[-self.keep :][0]", "[-self.keep - 1 :][0]"),
+        Fault("damaged-push-out-sound", "if generation not in self._refused]", "]"),
+        Fault(
+            "oldest-set-aside-last",
+            "for generation in generations:\n                path",
+            "for generation in generations[::-1]:\n                path",
+        ),
+        Fault("lock-shared", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"),
+        Fault(
+            "removed-lock-trusted",
+            "if path.exists() and os.path.samestat(held, path.stat()):",
+            "if os.fstat(self._descriptor):",
+        ),
+        Fault("restored-nan-accepted", "and not np.isfinite(array).all():", "and np.isinf(array).any():"),
+    ],
+    "appending": [
+        Fault("half-line-stays", "self._file.truncate(whole)", "self._file.tell()"),
+        Fault(
+            "letters-not-synced",
+            "self.path, CheckpointError):\n            os.fsync(self._file.fileno())",
+            "self.path, CheckpointError):\n            self._file.fileno()",
+        ),
+    ],
+    "checkpoints": [
+        Fault("background-state-shared", "held = copies.of(self.arrays)", "held = self.arrays"),
+        Fault(
+            "source-told-before-durable",
+            "self._passed(taken_at, time.monotonic() - taken_at)",
+            "self._passed(taken_at, time.monotonic() - taken_at)\n        self._tell_source(self._position)",
+        ),
+        Fault("transaction-in-background", "if self._is_transactional or self._goes_back:", "if self._goes_back:"),
+        Fault(
+            "confirmed-before-committed",
+            "            self._pipeline.predictions.sink.commit(position, self._generation)\n"
+            "            self._store.confirm(self._generation)",
+            "            self._store.confirm(self._generation)\n"
+            "            self._pipeline.predictions.sink.commit(position, self._generation)",
+        ),
+        Fault("own-confirmation-ignored", "seen = max(store.confirmed, told or 0)", "seen = told or 0"),
+        Fault(
+            "position-before-learning",
+            "processed = self._process(batch)\n        if processed.letters:",
+            "self._position = batch.end\n        processed = self._process(batch)\n        if processed.letters:",
+        ),
+        Fault("background-sinks-not-flushed", "for make_durable in sinks:", "for make_durable in sinks[:0]:"),
+        Fault(
+            "letters-flushed-after-state",
+            "        self._dead_letters.flush()\n"
+            "        if self._pipeline.predictions is not None:\n"
+            "            self._pipeline.predictions.sink.flush()\n"
+            "        written = self._writer.write(self._content(), taken_at)\n",
+            "        written = self._writer.write(self._content(), taken_at)\n"
+            "        self._dead_letters.flush()\n"
+            "        if self._pipeline.predictions is not None:\n"
+            "            self._pipeline.predictions.sink.flush()\n",
+        ),
+    ],
+    "pipeline": [
+        Fault("predicted-counted-twice", "predicted_only=self.used - self.learned", "predicted_only=self.used"),
+        Fault("weight-ignored", "weights[given] = good[given, -1]", "weights[given] = 1.0"),
+        Fault("row-version-of-after", "np.cumsum(learned) - learned)[used]", "np.cumsum(learned))[used]"),
+        Fault("letters-in-order-of-checks", "refused = sorted(self._letters)", "refused = list(self._letters)"),
+        Fault(
+            "new-class-known-before", "np.concatenate([[classes], met[:-1]])", "np.concatenate([[classes], met[1:]])"
+        ),
+    ],
+    "decoders": [
+        Fault("csv-empty-cell-refused", 'if value is None or (text and value == ""):', "if value is None:"),
+        Fault("csv-fast-null-words", 'null_values=[""]', 'null_values=["", "NA"]'),
+        Fault("csv-doubled-quote", "quoted.replace('\"\"', '\"')", "quoted"),
+        Fault("csv-fast-odd-quotes", "_among(after, b',\\r\\n\"')", "_among(after, b',\\r\\n\" ')"),
+        Fault(
+            "json-first-of-two-keys",
+            "JSONDecoder(parse_int",
+            "JSONDecoder(object_pairs_hook=lambda p: dict(p[::-1]), parse_int",
+        ),
+        Fault(
+            "json-huge-integer",
+            "return int(literal) if math.isfinite(float(literal)) else TooLarge(literal)",
+            "return int(literal)",
+        ),
+        Fault("json-huge-float", "return value if math.isfinite(value) else TooLarge(literal)", "return value"),
+        Fault(
+            "json-fast-not-utf8",
+            "_brackets(record) <= _DEPTH and (ascii_only or is_utf8(record))",
+            "_brackets(record) <= _DEPTH",
+        ),
+        Fault(
+            "whole-float-label",
+            "str(int(value)) if value == int(value) else repr",
+            "repr(value) if value == int(value) else repr",
+        ),
+        Fault("time-offset-sign", "int(second or 0) - offset", "int(second or 0) + offset"),
+        Fault(
+            "fast-partial-target",
+            "missing.any(axis=1) & ~missing.all(axis=1)",
+            "missing.any(axis=1) & missing.all(axis=1)",
+        ),
+        Fault("column-of-unlearned-record", "return not without", "return True"),
+        Fault(
+            "csv-fast-nan",
+            "np.count_nonzero(np.isfinite(values)) != column.null_count:\n                    return",
+            "np.count_nonzero(np.isfinite(values)) < 0:\n                    return",
+        ),
+    ],
+    "label join": [
+        Fault("label-expires-one-early", "self._seen - oldest.number <= events", "self._seen - oldest.number < events"),
+        Fault("label-expiry-in-milliseconds", "<= 1e3 * seconds", "<= seconds"),
+        Fault(
+            "newer-half-keeps-old-place",
+            "if before is not None:\n            self._expire(before)",
+            "if before is not None:\n            self._expired.append(before)",
+        ),
+        Fault(
+            "label-does-not-win",
+            "if name not in values or (name in self._of_label and value != _NULL):",
+            "if name not in values:",
+        ),
+        Fault(
+            "label-clock-not-kept",
+            "np.array([self._seen, self._now], np.int64)",
+            "np.array([self._seen, _UNKNOWN], np.int64)",
+        ),
+    ],
+    "guards": [
+        Fault("bad-ratio-at-the-limit", "if worst > self.max_ratio * WINDOW:", "if worst >= self.max_ratio * WINDOW:"),
+        Fault("bad-window-too-long", "flags[-(WINDOW - 1) :]", "flags[-WINDOW:]"),
+        Fault("jump-window-by-batch", "losses[at : at + self._length - self._count]", "losses[at : at + self._length]"),
+        Fault("jump-in-four-windows", "if len(self._high) < WINDOWS:", "if len(self._high) <= WINDOWS:"),
+        Fault("way-back-into-doubt", "if saved.learned <= sound)", "if saved.learned <= sound + 1_000)"),
+    ],
+    "scores": [
+        Fault("baseline-knows-target", "baseline = sums[:-1]", "baseline = sums[1:]"),
+        Fault("exponential-mean-biased", "self.exponential / self.weight", "self.exponential"),
+        Fault("counters-not-restored", "metrics.count(outcome, outcomes[outcome])", "metrics.count(outcome, 0)"),
+        Fault("source-events-counted-again", "inc(times - before.counters.get(event, 0))", "inc(times)"),
+    ],
+    "server": [
+        Fault("metrics-without-password", "return any(hmac.compare_digest(digest, expected)", "return any(expected"),
+        Fault("ready-while-unsaved", "ready and not unsaved", "ready"),
+    ],
+    "settings": [
+        Fault(
+            "unknown-setting-accepted",
+            'strict=True, extra="forbid", allow_inf_nan',
+            'strict=True, extra="ignore", allow_inf_nan',
+        ),
+        Fault(
+            "environment-over-flag",
+            "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n"
+            "    for flag in overrides:\n        reader.read_flag(flag)\n",
+            "    for flag in overrides:\n        reader.read_flag(flag)\n"
+            "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n",
+        ),
+        Fault("limit-may-fall", 'cast("int", value) > was)', 'cast("int", value) != was)'),
+        Fault(
+            "settings-of-newer-version",
+            'if name not in cast("Mapping[str, object]", now.get(section, {}))',
+            "if not now",
+        ),
+        Fault("reload-takes-anything", "if name not in MAY_CHANGE]", "if name not in changed]"),
+    ],
+    "files": [
+        Fault("fingerprint-not-compared", 'return digest(head) == file["head_sha256"]', "return bool(digest(head))"),
+        Fault(
+            "quoted-line-end-ends-record",
+            "np.searchsorted(quotes, lines) % 2 == 1",
+            "np.searchsorted(quotes, lines) % 2 == 2",
+        ),
+        Fault("record-of-limit-cut", "np.diff(run, prepend=start) > limit", "np.diff(run, prepend=start) >= limit"),
+        Fault(
+            "blank-line-shifts-offsets",
+            "np.cumsum(lengths[keep]), begins[keep]",
+            "np.cumsum(lengths[keep]), begins[: keep.sum()]",
+        ),
+        Fault(
+            "resume-inside-long-record", 'self._goes_on = not self._buffer.startswith(b"\\n")', "self._goes_on = False"
+        ),
+        Fault("rotated-file-lost", "for name in (path, *_beside(path)) if", "for name in (path,) if"),
+        Fault("successor-without-data", 'self.file["inode"] and status.st_size:', 'self.file["inode"]:'),
+        Fault(
+            "overwritten-file-read-on",
+            "status.st_size < self._at or not head.startswith(self.head):",
+            "status.st_size < self._at:",
+        ),
+        Fault(
+            "gzip-second-member-lost",
+            "self._decoder.unused_data if self._between_members else",
+            'b"" if self._between_members else',
+        ),
+    ],
+    "kafka": [
+        Fault("kafka-offset-of-last", "self.next = given[-1].offset + 1", "self.next = given[-1].offset"),
+        Fault("kafka-reads-stop", "if record.offset < self.stop]", "if record.offset <= self.stop]"),
+        Fault("kafka-tie-to-later-partition", '"right" if i <= last else "left"', '"right"'),
+        Fault("kafka-merge-by-own-time", "keys = [np.maximum.accumulate(own) for own in times]", "keys = list(times)"),
+        Fault(
+            "kafka-markers-not-passed",
+            "self.fetched = max(self.fetched, offset)",
+            "self.fetched = min(self.fetched, offset)",
+        ),
+        Fault("kafka-tombstone-early", "self._tombstones[0] < self.next", "self._tombstones[0] <= self.next"),
+        Fault(
+            "kafka-owner-ignored",
+            'owners = {"", part["owner"]}',
+            "owners = {mirror.owner for mirror in mirrors if mirror}",
+        ),
+        Fault(
+            "kafka-recreated-topic-read-on", 'topic_id} and held["id"] != topic_id', "topic_id} and topic_id is None"
+        ),
+        Fault(
+            "kafka-left-partition-forgotten",
+            'left[topic] = {**before, "partitions": {**before["partitions"], **kept}}',
+            'left[topic] = {**before, "partitions": kept}',
+        ),
+    ],
+    "replay": [
+        Fault("replayed-letters-not-named", "self.place: sorted(self.named)", "self.place: []"),
+        Fault(
+            "replayed-stay-rejected", 'outcomes["rejected"] -= sum(self.outcomes.values())', 'outcomes["rejected"] -= 0'
+        ),
+        Fault(
+            "letter-of-last-batch-kept", "if letter.events > passed else None", "if letter.events >= passed else None"
+        ),
+        Fault("rollback-of-stdin", 'any(kind == "stdin" for', 'any(kind == "pipe" for'),
+    ],
+    "process": [
+        Fault("second-signal-ignored", "if self.requested or not self._armed:", "if not self._armed:"),
+        Fault("early-signal-ignored", "with StopFlag(armed=False):\n        from", "with StopFlag():\n        from"),
+    ],
+}
+"""By area."""

@@ -1,0 +1,287 @@
+"""Runs of an estimator and of the literal algorithm over the same events, from the same statistics.
+
+The oracle also runs from starts changed by 1e-15 of themselves: where that alone moves it by more than 1e-11, the
+recursion amplifies rounding, and no two correct implementations can agree better than that. Chance makes single such
+runs differ by a factor of a hundred; the largest of a few counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple
+
+import numpy as np
+
+import streammoe
+from streammoe import schedules
+from streammoe.testing.literal import ALGORITHMS
+
+COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
+STEPS = {
+    "0.5 (n+20)^-0.6": schedules.power(0.6, gamma0=0.5, offset=20),
+    "(n+400)^-1": schedules.power(1.0, offset=400),
+    "0.7 (n+2)^-0.6": schedules.power(0.6, gamma0=0.7, offset=2),
+}
+HOSTILE = "0.7 (n+2)^-0.6"
+START_EVENTS = 400
+"""Events that the Gram matrices of a start without a prior are formed from."""
+STEADY = 1e-11
+"""A self-difference up to this says that the recursion does not amplify rounding."""
+TOLERANCE = 1e-9
+HOSTILE_TOLERANCE = 1e-8
+LOOKS = 10
+"""How often within a run the two are compared."""
+FAMILIES = {
+    "gaussian": {},
+    "gaussian 3": {"outputs": 3},
+    "full 1": {"covariance": "full"},
+    "full 3": {"outputs": 3, "covariance": "full"},
+    "student_t": {"expert": "student_t"},
+    "student_t 3": {"outputs": 3, "expert": "student_t"},
+    "laplace": {"expert": "laplace"},
+    "2 classes": {"classes": 2},
+    "3 classes": {"classes": 3},
+    "5 classes": {"classes": 5},
+}
+"""What makes a case one of a family of experts."""
+
+
+class Case(NamedTuple):
+    """A model, and the stream that it learns."""
+
+    K: int
+    p: int
+    bound: str
+    steps: str
+    prior: float = 0.0
+    degree: int = 1
+    gate_degree: int = 1
+    outputs: int = 1
+    classes: int = 0
+    covariance: str = "diagonal"
+    expert: str = "gaussian"
+    weighted: bool = False
+
+    @property
+    def family(self) -> str:
+        """The family's name in the package."""
+        if self.classes:
+            return "categorical"
+        return "gaussian_full" if self.covariance == "full" else self.expert
+
+    @property
+    def is_table(self) -> bool:
+        """Whether targets are rows."""
+        return not self.classes and (self.outputs > 1 or self.covariance == "full")
+
+
+class Agreement(NamedTuple):
+    """What a run found."""
+
+    difference: float
+    """Largest difference between kernels and oracle, relative to the largest entry of the array it is in."""
+    self_difference: float
+    """The same between the oracle and itself from a start changed by 1e-15, the largest of a few."""
+    smallest_mass: float
+    finite: bool
+
+    def holds(self, case: Case) -> bool:
+        """Whether the oracle has an answer, which is the kernels' up to rounding, and no expert starves in a prior.
+
+        The limit is a fixed one, or ten times what rounding of the start alone makes.
+        """
+        fixed, steady = (HOSTILE_TOLERANCE, HOSTILE_TOLERANCE / 10.0) if case.prior else (TOLERANCE, STEADY)
+        limit = fixed if self.self_difference <= steady else 10.0 * self.self_difference
+        alive = not case.prior or self.smallest_mass >= 1e-3 / case.K
+        return bool(np.isfinite(self.self_difference)) and self.finite and alive and self.difference <= limit
+
+
+class Events(NamedTuple):
+    """n events."""
+
+    X: np.ndarray
+    """(n, P) inputs ~ N(0, I)."""
+    y: np.ndarray
+    """(n,) or (n, Q) targets, or (n,) class numbers."""
+    weights: np.ndarray
+    """(n,) of the events, 1 in the mean."""
+
+    def part(self, rows) -> Events:
+        """Some of them."""
+        return Events(self.X[rows], self.y[rows], self.weights[rows])
+
+
+def stream(case: Case, count: int) -> Events:
+    """Events of K linear or softmax experts under a softmax gate."""
+    rng = np.random.default_rng([0, case.K, case.p])
+    P = (case.p - 1) // case.degree
+    gate = 2.0 * rng.normal(size=(case.K, P)) / np.sqrt(P)
+    experts = 2.0 * rng.normal(size=(case.K, case.classes or case.outputs, 1 + P)) / np.sqrt(1 + P)
+    X = rng.normal(size=(count, P))
+    chosen = (X @ gate.T + rng.gumbel(size=(count, case.K))).argmax(axis=1)
+    values = np.einsum("nqp,np->nq", experts[chosen], powers(X, 1))
+    if case.classes:
+        y = (2.0 * values + rng.gumbel(size=values.shape)).argmax(axis=1)
+    else:
+        # A noise that all outputs share correlates them.
+        noise = rng.normal(size=values.shape) + 0.7 * rng.normal(size=(count, 1)) * (case.outputs > 1)
+        if case.expert != "gaussian":
+            noise /= np.sqrt(rng.chisquare(3.0, size=(count, 1)) / 3.0)
+        y = values + 0.5 * noise
+        y = y if case.is_table else y[:, 0]
+    weights = rng.gamma(2.0, 0.5, size=count) if case.weighted else np.ones(count)
+    return Events(X, y, weights)
+
+
+def powers(X: np.ndarray, degree: int) -> np.ndarray:
+    """φ(x) = (1, x, x², …), element by element."""
+    return np.concatenate([np.ones((len(X), 1)), *(X**d for d in range(1, degree + 1))], axis=1)
+
+
+def start_without_prior(case: Case, events: Events) -> dict:
+    """A random gate, random experts around least squares, and the Gram matrices of these events.
+
+    The gate is steep enough to be sure about some events: among shares below ½ the adaptive bound is the tight one.
+    """
+    rng = np.random.default_rng([0, 1])
+    W, R = powers(events.X, case.gate_degree), powers(events.X, case.degree)
+    p_w, p_v = W.shape[1], R.shape[1]
+    start = {
+        "gate": 2.0 * rng.normal(size=(case.K - 1, p_w)) / np.sqrt(p_w),
+        "masses": np.full(case.K, 1.0 / case.K),
+        "gate_gram": W.T @ W / len(W),
+        "expert_grams": np.stack([R.T @ R / len(R) / case.K] * case.K),
+        "n": 0,
+    }
+    if case.classes:
+        return start | {"experts": rng.normal(size=(case.K, case.classes - 1, p_v))}
+    Y = events.y.reshape(len(R), case.outputs)
+    least_squares = np.linalg.lstsq(R, Y, rcond=None)[0]
+    covariance = np.cov((Y - R @ least_squares).T).reshape(case.outputs, case.outputs)
+    return start | {
+        "experts": least_squares.T + rng.normal(size=(case.K, case.outputs, p_v)),
+        "variances": np.stack([covariance if case.covariance == "full" else np.diag(covariance)] * case.K),
+    }
+
+
+def start_with_prior(case: Case) -> dict:
+    """A random gate, random experts, and the statistics of a prior that is no round number anywhere."""
+    rng = np.random.default_rng([0, 2])
+    P = (case.p - 1) // case.degree
+    p_w, p_v = 1 + P * case.gate_degree, case.p
+    rows = case.classes - 1 if case.classes else case.outputs
+    prior = {
+        "gate_gram": rng.uniform(0.5, 2.0, size=p_w),
+        "expert_gram": rng.uniform(0.5, 2.0, size=p_v),
+        "experts": 0.3 * rng.normal(size=(rows, p_v)),
+    }
+    start = {
+        "gate": 2.0 * rng.normal(size=(case.K - 1, p_w)) / np.sqrt(p_w),
+        "experts": rng.normal(size=(case.K, rows, p_v)),
+        "masses": np.full(case.K, 1.0 / case.K),
+        "gate_gram": np.diag(prior["gate_gram"]),
+        "expert_grams": np.stack([np.diag(prior["expert_gram"]) / case.K] * case.K),
+        "n": 0,
+        "decay": 1.0,
+        "prior_weight": 1.0,
+        "prior": prior,
+    }
+    if not case.classes:
+        prior["variances"] = rng.uniform(0.5, 2.0, size=rows)
+        variances = np.diag(prior["variances"]) if case.covariance == "full" else prior["variances"]
+        start["variances"] = np.stack([variances] * case.K)
+    return start
+
+
+def names(case: Case) -> list[str]:
+    """Column names whose alphabetical order, which is the model's, is the columns' own."""
+    return [f"x{j:03}" for j in range((case.p - 1) // case.degree)]
+
+
+def start_of(case: Case, events: Events) -> dict:
+    """Parameters to begin with: those of the prior, or Gram matrices of some events."""
+    return start_with_prior(case) if case.prior else start_without_prior(case, events)
+
+
+def estimator(case: Case, start: dict, **more):
+    """The estimator that a case is for, at these parameters."""
+    arguments = {
+        "degree": case.degree,
+        "gate_degree": case.gate_degree,
+        "schedule": STEPS[case.steps],
+        "bound": case.bound,
+        "prior_strength": case.prior,
+        "averaging": None,
+        "feature_names": names(case),
+        **more,
+    }
+    if case.classes:
+        return streammoe.MoEClassifier.from_parameters(start, classes=list(range(case.classes)), **arguments)
+    if case.is_table:
+        return streammoe.MoEMultiTargetRegressor.from_parameters(
+            start, covariance=case.covariance, expert=case.expert, **arguments
+        )
+    return streammoe.MoERegressor.from_parameters(start, expert=case.expert, **arguments)
+
+
+def oracle(case: Case, parameters: dict):
+    """The literal algorithm that a case is for, at these parameters."""
+    return ALGORITHMS[case.family](parameters, bound=case.bound, prior_strength=case.prior)
+
+
+def difference(ours: dict, theirs: dict) -> float:
+    """Largest difference between two sets of parameters, relative to the largest entry of the array it is in."""
+    largest = 0.0
+    for name in COMPARED:
+        if name in theirs and theirs[name].size:
+            a, b = ours[name], theirs[name]
+            relative = np.max(np.abs(a - b)) / np.max(np.abs(b))
+            largest = max(largest, relative if np.isfinite(relative) else np.inf)
+    return float(largest)
+
+
+def disturbed(parameters: dict, seed: int) -> dict:
+    """The same start, each number moved by a random 1e-15 of itself; what may be symmetric stays so."""
+    rng = np.random.default_rng(seed)
+    moved = dict(parameters)
+    for name in COMPARED:
+        if name not in parameters:
+            continue
+        noise = rng.uniform(-1e-15, 1e-15, size=np.shape(parameters[name]))
+        if noise.ndim > 1 and noise.shape[-1] == noise.shape[-2]:
+            noise = (noise + np.swapaxes(noise, -1, -2)) / 2.0
+        moved[name] = parameters[name] * (1.0 + noise)
+    return moved
+
+
+def run(case: Case, count: int = 200, *, twins: int = 2, make=estimator) -> Agreement:
+    """Let kernels, oracle and disturbed oracles learn the same events.
+
+    `make` is what is compared: from (case, parameters) anything with `learn_array`, `parameters` and `is_finite`.
+    """
+    events = stream(case, START_EVENTS + count)
+    model = make(case, start_of(case, events.part(slice(START_EVENTS))))
+    events = events.part(slice(START_EVENTS, None))
+    start = model.parameters()
+    oracles = [oracle(case, each) for each in (start, *(disturbed(start, seed) for seed in range(twins)))]
+    W, R = powers(events.X, case.gate_degree), powers(events.X, case.degree)
+    Y = events.y if case.classes else events.y.reshape(count, case.outputs)
+    gammas = STEPS[case.steps].steps(start["n"] + 1, count)
+    found = apart = 0.0
+    smallest_mass, finite = np.inf, True
+    for part in np.array_split(np.arange(count), LOOKS):
+        weights = {"weights": events.weights[part]} if case.weighted else {}
+        losses = model.learn_array(events.X[part], events.y[part], feature_names=names(case), **weights)
+        expected = np.full((len(oracles), len(part)), np.nan)
+        # An oracle that leaves the domain of log, or has to solve a singular system, shows in the differences.
+        with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError):
+            for at, i in enumerate(part):
+                for each, own_losses in zip(oracles, expected, strict=True):
+                    own_losses[at] = each.learn(W[i], R[i], Y[i], gammas[i], events.weights[i])
+        ours = model.parameters() | {"losses": losses}
+        theirs, *others = (each.theta | {"losses": own} for each, own in zip(oracles, expected, strict=True))
+        found = max(found, difference(ours, theirs))
+        apart = max(apart, *(difference(other, theirs) for other in others))
+        smallest_mass = min(smallest_mass, float(ours["masses"].min()))
+        finite = finite and model.is_finite() and bool(np.isfinite(losses).all())
+    return Agreement(found, apart, smallest_mass, finite)
