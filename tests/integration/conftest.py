@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from streammoe.testing.kafka.broker import Broker, SharedBroker, Unavailable, free_port
+from streammoe.testing.kafka.lab import Producer
 from streammoe.testing.kafka.topics import Topics
+from tests.integration.kafka_killing import RATE
 
 HERE = Path(__file__).parent
 
@@ -78,3 +80,19 @@ def mortal_topics(mortal):
     topics = Topics(mortal.address)
     yield topics
     topics.close()
+
+
+@pytest.fixture
+def filling(tmp_path):
+    """Fills a topic with lines, until it is stopped, far sooner than there are no more."""
+    begun = []
+
+    def fill(topics, topic, lines, partitions=1):
+        path = tmp_path / f"{topic}.jsonl"
+        path.write_text("\n".join(lines))
+        begun.append(Producer(topics.address, topic, path, partitions, RATE))
+        return begun[-1]
+
+    yield fill
+    for producer in begun:
+        producer.kill()

@@ -2,20 +2,26 @@
 
 import json
 import logging
+import random
 import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from streammoe.commands.produce.run import produce
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import SinkError, SourceError
-from streammoe.testing.kafka.lab import wait_until
+from streammoe.estimators import model_of
+from streammoe.persistence import read_checkpoint
+from streammoe.testing.kafka.lab import Daemon, wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic as kafka_topic
 from streammoe_connectors.kafka import transactions as kafka_transactions
 from streammoe_connectors.kafka.producer import in_background
 from streammoe_connectors.kafka.source import KafkaSource
+from tests.integration.kafka_killing import LEAST_SQUARES, MOST, OFTEN, ROUNDS, events, killed_at_random, objects
 from tests.integration.kafka_reading import opened, polled_until, records_of, settings_of, take
 from tests.integration.kafka_writing import Transactions, rows, sink_to, versions
 
@@ -202,3 +208,36 @@ def test_produce_outlives_a_broker_that_returns_and_reports_one_that_does_not(
     else:
         with pytest.raises(SourceError):
             sending.result(120)
+
+
+# --- all of it -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_and_broker_are_killed(
+    mortal, mortal_topics, tmp_path, filling, seed
+):
+    X, y = events(MOST, seed)
+    topic = mortal_topics.create(partitions=4)
+    daemon = Daemon(tmp_path / f"killed-{topic}", mortal.address, topic, LEAST_SQUARES | OFTEN)
+    producer = filling(mortal_topics, topic, objects(X, y), 4)
+    chance = random.Random(seed)
+    killed_at_random(daemon, chance, 1)
+    daemon.start()
+    daemon.wait_for_events(daemon.events)
+    mortal.kill9()
+    time.sleep(chance.random())
+    before = daemon.events
+    mortal.start()
+    daemon.wait_for_events(before)
+    daemon.kill()
+    n = producer.stop()
+    X, y = X[:n], y[:n]
+    assert daemon.finish()["learned"] == n
+    (position,) = daemon.metadata["positions"]
+    assert position["topics"][topic]["partitions"] == {str(i): len(range(i, n, 4)) for i in range(4)}
+    W = np.column_stack([np.ones(n), X])
+    parameters = model_of(read_checkpoint(daemon.state), "here").parameters()
+    np.testing.assert_allclose(parameters["expert_grams"][0], W.T @ W / n, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(parameters["experts"][0, 0], np.linalg.lstsq(W, y, rcond=None)[0], rtol=1e-9)
