@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from streammoe.testing.kafka.broker import Broker, SharedBroker, Unavailable, free_port
-from streammoe.testing.kafka.lab import Producer
+from streammoe.testing.kafka.lab import Daemon, Producer
 from streammoe.testing.kafka.topics import Topics
 from tests.integration.kafka_killing import RATE
 
@@ -96,3 +96,18 @@ def filling(tmp_path):
     yield fill
     for producer in begun:
         producer.kill()
+
+
+@pytest.fixture(autouse=True)
+def no_daemon_outlives_its_test(monkeypatch):
+    """Also not one that fails."""
+    started, start = [], Daemon.start
+
+    def remembered(daemon, *settings):
+        started.append(daemon)
+        return start(daemon, *settings)
+
+    monkeypatch.setattr(Daemon, "start", remembered)
+    yield
+    for daemon in started:
+        daemon.kill()

@@ -85,8 +85,8 @@ class Daemon:
         return summary
 
     def kill(self) -> None:
-        """End it as the kernel does when memory is short."""
-        if self.process is not None:
+        """End it as the kernel does when memory is short, if it still runs."""
+        if self.process is not None and self.process.stdout is not None and not self.process.stdout.closed:
             self.process.send_signal(signal.SIGKILL)
             self.process.communicate()
 
