@@ -10,20 +10,23 @@ event, in a daemon inside this process, checkpoints every few seconds included.
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import kafka_lab as lab
+from benchmarks import tasks
 from benchmarks.report import machine, table
-from scripts.kafka_broker import Broker
-from streammoe.testing.topics import Topics
+from streammoe.testing.kafka.broker import Broker
+from streammoe.testing.kafka.lab import Daemon, Producer
+from streammoe.testing.kafka.topics import Topics
 
 RAW = """
 import sys, time
@@ -45,6 +48,25 @@ print(read / (time.perf_counter() - begun))
 SHARE, RATE = 0.65, 100_000
 LATENCY = {50: 10.0, 99: 50.0}
 """Milliseconds that may be exceeded by so many percent less than 100."""
+DECIMALS = 4
+"""Of the numbers in a record; an event of 10 inputs takes about 170 bytes of JSON with them."""
+
+
+def fill(folder: Path, topics: Topics, topic: str, events: int, partitions: int, rate: float = 0.0) -> None:
+    """Send so many events to a topic, from a process of its own, so many a second."""
+    stream = tasks.full_gate(events)
+    names = [*(f"x{j}" for j in range(stream.X.shape[1])), "y"]
+    rows = np.column_stack([stream.X, stream.y]).round(DECIMALS).tolist()
+    path = folder / f"{topic}.jsonl"
+    lines = (json.dumps(dict(zip(names, row, strict=True)), separators=(",", ":")) for row in rows)
+    path.write_text("\n".join(lines))
+    Producer(topics.address, topic, path, partitions, rate).wait()
+
+
+def daemon(folder: Path, topics: Topics, topic: str, every_seconds: int = 30) -> Daemon:
+    """A daemon with 4 experts that saves every 50,000 events or so many seconds."""
+    settings = {"model.n_experts": 4, "checkpoint.every_events": 50_000, "checkpoint.every_seconds": every_seconds}
+    return Daemon(folder / f"daemon-{uuid.uuid4().hex[:8]}", topics.address, topic, settings)
 
 
 def raw(address: str, topic: str, partitions: int, events: int) -> float:
@@ -53,14 +75,14 @@ def raw(address: str, topic: str, partitions: int, events: int) -> float:
     return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
 
-def throughput(room: lab.Lab, topics: Topics, partitions: int, events: int, repeats: int) -> list[str]:
+def throughput(folder: Path, topics: Topics, partitions: int, events: int, repeats: int) -> list[str]:
     """A row of the table."""
     topic = topics.create(partitions)
-    room.fill(topic, lab.values(*lab.events(events)), partitions).wait()
+    fill(folder, topics, topic, events, partitions)
     plain, learning = [], []
     for _ in range(repeats):
-        plain.append(raw(room.address, topic, partitions, events))
-        learning.append(lab.finish(room.config(topic))["events_per_second"])
+        plain.append(raw(topics.address, topic, partitions, events))
+        learning.append(daemon(folder, topics, topic).finish()["events_per_second"])
     share, rate = max(learning) / max(plain), max(learning)
     met = share >= SHARE and rate >= RATE
     return [
@@ -73,7 +95,7 @@ def throughput(room: lab.Lab, topics: Topics, partitions: int, events: int, repe
     ]
 
 
-def latencies(room: lab.Lab, topics: Topics, partitions: int, seconds: float, idle_ms: int) -> Any:
+def latencies(folder: Path, topics: Topics, partitions: int, seconds: float, idle_ms: int) -> Any:
     """Milliseconds from the broker to the model of each event, at 1,000 events a second."""
     from streammoe.assembly import open_daemon
     from streammoe.configuration import load_settings
@@ -82,7 +104,8 @@ def latencies(room: lab.Lab, topics: Topics, partitions: int, seconds: float, id
 
     topic = topics.create(partitions, {"message.timestamp.type": "LogAppendTime"})
     settings = load_settings(
-        room.config(topic, every_seconds=5), overrides=[f"source.idle_ms={idle_ms}", "model.warmup=500"]
+        daemon(folder, topics, topic, every_seconds=5).config,
+        overrides=[f"source.idle_ms={idle_ms}", "model.warmup=500"],
     )
     taken: list[Any] = []
     last: list[Batch] = []
@@ -108,7 +131,7 @@ def latencies(room: lab.Lab, topics: Topics, partitions: int, seconds: float, id
 
         def produce() -> None:
             time.sleep(2.0)
-            room.fill(topic, lab.values(*lab.events(int(1000 * seconds))), partitions, rate=1000.0).wait()
+            fill(folder, topics, topic, int(1000 * seconds), partitions, rate=1000.0)
             time.sleep(1.0)
             stop.requested = True
 
@@ -127,13 +150,13 @@ def main(argv: list[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     print(machine(), "\n")
     with tempfile.TemporaryDirectory(prefix="streammoe-") as name, Broker(Path(name, "kafka"), quick=False) as broker:
-        room, topics = lab.Lab(Path(name), broker.address), Topics(broker.address)
-        rows = [throughput(room, topics, partitions, arguments.events, arguments.repeats) for partitions in (1, 4)]
+        folder, topics = Path(name), Topics(broker.address)
+        rows = [throughput(folder, topics, partitions, arguments.events, arguments.repeats) for partitions in (1, 4)]
         print(f"{arguments.events:,} events a topic; the first fit and connecting count for the daemon")
         print(table(["partitions", "raw consumer/s", "daemon/s", "daemon / raw", "target", "verdict"], rows))
         rows = []
         for partitions, idle_ms in ((1, 100), (4, 2)):
-            found = latencies(room, topics, partitions, arguments.seconds, idle_ms)
+            found = latencies(folder, topics, partitions, arguments.seconds, idle_ms)
             shown = [float(np.percentile(found, share)) for share in LATENCY]
             met = all(value <= limit for value, limit in zip(shown, LATENCY.values(), strict=True))
             limits = ", ".join(f"≤ {limit:g}" for limit in LATENCY.values())

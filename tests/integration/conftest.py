@@ -1,13 +1,14 @@
-"""Brokers for tests: a real Kafka that they share, real ones of their own, and a mock that fails on demand."""
+"""Brokers for tests: one that all processes of a session share, and one of each file to be killed."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from scripts.kafka_broker import Broker, Unavailable
-from streammoe.testing.topics import Topics
-from tests.integration.mock_cluster import MockCluster
+from streammoe.testing.kafka.broker import Broker, SharedBroker, Unavailable, free_port
+from streammoe.testing.kafka.lab import Daemon, Producer
+from streammoe.testing.kafka.topics import Topics
+from tests.integration.kafka_killing import RATE
 
 HERE = Path(__file__).parent
 
@@ -20,41 +21,25 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
 
 
-def without(what):
-    """This machine cannot run the test: skip it, or fail where everything must run."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"must not be skipped where CI=true: {what}", pytrace=False)
-    pytest.skip(what)
-
-
-def start(broker):
+def available(make):
+    """What `make` returns. Where this machine lacks what it takes the test is skipped, or fails where all must run."""
     try:
-        return broker.start()
+        return make()
     except Unavailable as error:
-        return without(str(error))
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"must not be skipped where CI=true: {error}", pytrace=False)
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory):
-    """A running broker that tests share; they must not end it, and should use topics and groups of their own."""
-    broker = start(Broker(tmp_path_factory.mktemp("kafka")))
+    """The running broker of this session; tests must not end it, and use topics and groups of their own."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    broker = available(lambda: SharedBroker(root / "kafka"))
     yield broker
-    broker.stop()
-
-
-@pytest.fixture
-def broker_factory(tmp_path):
-    """Starts brokers of the test's own, to be killed and restarted: `broker_factory(properties={...})`."""
-    started = []
-
-    def factory(**arguments):
-        broker = Broker(tmp_path / f"kafka-{len(started)}", **arguments)
-        started.append(broker)
-        return start(broker)
-
-    yield factory
-    for broker in started:
-        broker.kill9()  # nobody will read its data
+    broker.close()
 
 
 @pytest.fixture(scope="session")
@@ -65,34 +50,64 @@ def topics(broker):
     topics.close()
 
 
-@pytest.fixture
-def topics_of():
-    """`Topics` of another broker: `topics_of(broker)`, or of an address."""
-    made = []
-
-    def factory(broker):
-        made.append(Topics(getattr(broker, "address", broker)))
-        return made[-1]
-
-    yield factory
-    for topics in made:
-        topics.close()
-
-
-@pytest.fixture
-def topic(topics):
-    """Creates a topic on the shared broker: `topic(partitions=2, configs={...})` is its name."""
-    return topics.create
+@pytest.fixture(scope="module")
+def mortals(tmp_path_factory):
+    """A broker of this file, and the port on which it wants a login (me, hunter2)."""
+    port, controller, login = free_port(), free_port(), free_port()
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    properties = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},LOGIN://127.0.0.1:{login},CONTROLLER://127.0.0.1:{controller}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,LOGIN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.name.login.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.login.plain.sasl.jaas.config": f'{module} user_me="hunter2";',
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    }
+    broker = Broker(tmp_path_factory.mktemp("mortal"), port=port, properties=properties)
+    yield broker, f"127.0.0.1:{login}"
+    broker.kill9()  # nobody will read its data
 
 
 @pytest.fixture
-def fill(topics):
-    """Sends values to a topic of the shared broker: `fill(topic, values, partition=0)`, see `Topics.fill`."""
-    return topics.fill
+def mortal(mortals):
+    """The running broker of this file, to be killed and started again."""
+    return available(mortals[0].start)
 
 
 @pytest.fixture
-def mock_cluster():
-    """A mock of one broker that answers as it is told, see `MockCluster`."""
-    with MockCluster() as cluster:
-        yield cluster
+def mortal_topics(mortal):
+    """`Topics` of it."""
+    topics = Topics(mortal.address)
+    yield topics
+    topics.close()
+
+
+@pytest.fixture
+def filling(tmp_path):
+    """Fills a topic with lines, until it is stopped, far sooner than there are no more."""
+    begun = []
+
+    def fill(topics, topic, lines, partitions=1):
+        path = tmp_path / f"{topic}.jsonl"
+        path.write_text("\n".join(lines))
+        begun.append(Producer(topics.address, topic, path, partitions, RATE))
+        return begun[-1]
+
+    yield fill
+    for producer in begun:
+        producer.kill()
+
+
+@pytest.fixture(autouse=True)
+def no_daemon_outlives_its_test(monkeypatch):
+    """Also not one that fails."""
+    started, start = [], Daemon.start
+
+    def remembered(daemon, *settings):
+        started.append(daemon)
+        return start(daemon, *settings)
+
+    monkeypatch.setattr(Daemon, "start", remembered)
+    yield
+    for daemon in started:
+        daemon.kill()

@@ -4,9 +4,8 @@ import time
 import uuid
 from contextlib import contextmanager
 
+from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka.source import KafkaSource
-
-PATIENCE = 30.0
 
 
 def settings_of(address, topics, **more):
@@ -21,35 +20,19 @@ def opened(settings, position=None):
     source = KafkaSource(settings)
     try:
         source.seek(position)
-        wait_for(lambda: source.prepare(0.2), "reading can begin")
+        wait_until(lambda: source.prepare(0.2), "reading can begin")
         yield source
     finally:
         source.close()
-
-
-def wait_for(true, what, seconds=PATIENCE):
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"{seconds} s passed before {what}"
-
-
-def batches(source):
-    """All batches up to the end."""
-    deadline = time.monotonic() + PATIENCE
-    while not source.finished:
-        assert time.monotonic() < deadline, "it does not end"
-        batch = source.poll(0.2)
-        if batch is not None:
-            yield batch
 
 
 def records_of(batch):
     return [batch.record(i) for i in range(len(batch))]
 
 
-def take(source, count, seconds=PATIENCE):
+def take(source, count):
     """The next records, and the batch that holds the last of them."""
-    found, last, deadline = [], None, time.monotonic() + seconds
+    found, last, deadline = [], None, time.monotonic() + PATIENCE
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} records came: {found[-3:]}"
         batch = source.poll(0.2)
@@ -60,9 +43,25 @@ def take(source, count, seconds=PATIENCE):
     return found, last
 
 
+def polled_until(source, condition, what):
+    """Poll, which gives no batch, until the condition holds."""
+
+    def polled():
+        assert source.poll(0.1) is None
+        return condition()
+
+    wait_until(polled, what)
+
+
 def read(settings, position=None):
     """All records up to the end, and the last position."""
+    found = []
     with opened(settings, position) as source:
-        found = list(batches(source))
-    end = found[-1].end if found else position
-    return [record for batch in found for record in records_of(batch)], end
+        deadline = time.monotonic() + PATIENCE
+        while not source.finished:
+            assert time.monotonic() < deadline, "it does not end"
+            batch = source.poll(0.2)
+            if batch is not None:
+                found += records_of(batch)
+                position = batch.end
+    return found, position

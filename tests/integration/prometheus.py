@@ -11,9 +11,9 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from scripts.kafka_broker import Unavailable, free_port
+from streammoe.testing.kafka.broker import Unavailable, free_port
 
-TIMEOUT = 30
+TIMEOUT = 120
 
 
 def program(name):

@@ -1,60 +1,56 @@
-"""Each event counts exactly once, whatever is killed: rounds of `benchmarks.kafka_kills`, few here and many there.
+"""Each event counts exactly once, whatever is killed: the whole daemon, as a process.
 
-`STREAMMOE_ROUNDS=100` runs as many as the benchmark.
+`STREAMMOE_ROUNDS=100 make test-exhaustive` plays so many rounds, each with another seed. A round in which the broker is
+killed, too, is in `test_kafka_outages.py`.
 """
 
-import os
+import json
 import random
 
 import pytest
 
-from benchmarks import kafka_kills, kafka_lab
+from streammoe.testing.kafka.lab import Daemon
+from tests.integration.kafka_killing import DELAY, MIXTURE, MOST, OFTEN, ROUNDS, events, killed_at_random, objects
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.process]
-
-ROUNDS = range(int(os.environ.get("STREAMMOE_ROUNDS", "2")))
-
-
-@pytest.fixture
-def room(broker, tmp_path):
-    return kafka_lab.Lab(tmp_path, broker.address)
-
-
-@pytest.fixture(scope="module")
-def finished(topics, broker, tmp_path_factory):
-    """A complete topic of four partitions, and the digest of a run that nobody disturbed."""
-    room = kafka_lab.Lab(tmp_path_factory.mktemp("finished"), broker.address)
-    events = 100_000
-    topic = topics.create(4)
-    room.fill(topic, kafka_lab.values(*kafka_lab.events(events)), 4).wait()
-    summaries = [kafka_lab.finish(room.config(topic)) for _ in range(2)]
-    assert summaries[0]["learned"] == events
-    assert summaries[0]["state_digest"] == summaries[1]["state_digest"], "a backlog is reproducible"
-    return topic, events, summaries[0]["state_digest"]
+pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_one_partition_that_is_still_filled_ends_as_if_nobody_had_been_killed(room, topics, seed):
-    played = kafka_kills.live_partition(room, topics, random.Random(seed))
-    assert played.right, played
+def test_labels_on_one_partition_that_is_still_filled_end_as_if_nobody_had_been_killed(topics, tmp_path, filling, seed):
+    X, y = events(MOST // 2, seed)
+    features = [json.dumps({"id": i, "a": a, "b": b, "c": c}) for i, (a, b, c) in enumerate(X.tolist())]
+    labels = [*[None] * DELAY, *(json.dumps({"id": i, "y": target}) for i, target in enumerate(y.tolist()))]
+    lines = [line for pair in zip(features, labels, strict=False) for line in pair if line is not None]
+    topic = topics.create()
+    settings = {**MIXTURE, "labels.key": "id"}
+    killed = Daemon(tmp_path / f"killed-{topic}", topics.address, topic, settings | OFTEN)
+    producer = filling(topics, topic, lines)
+    killed_at_random(killed, random.Random(seed), 2)
+    sent = producer.stop()
+    summary = killed.finish()
+    undisturbed = Daemon(tmp_path / f"undisturbed-{topic}", topics.address, topic, settings).finish()
+    assert summary["learned"] == sum('"y"' in line for line in lines[:sent])
+    assert summary["state_digest"] == undisturbed["state_digest"]
 
 
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_four_partitions_of_a_finished_topic_end_so_too(room, finished, seed):
-    topic, events, digest = finished
-    played = kafka_kills.finished_partitions(room, topic, events, digest, random.Random(seed))
-    assert played.right, played
-
-
-@pytest.mark.parametrize("seed", ROUNDS)
-def test_four_partitions_that_are_still_filled_count_each_event_once(room, topics, seed):
-    played = kafka_kills.live_partitions(room, topics, random.Random(seed), kafka_kills.kill_daemon)
-    assert played.right, played
-
-
-def test_a_broker_that_is_killed_costs_and_doubles_nothing(broker_factory, topics_of, tmp_path):
-    broker = broker_factory()
-    room = kafka_lab.Lab(tmp_path, broker.address)
-    killer = kafka_kills.broker_killer(broker)
-    played = kafka_kills.live_partitions(room, topics_of(broker), random.Random(0), killer)
-    assert played.right, played
+@pytest.mark.parametrize("transactional", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(topics, tmp_path, seed, transactional):
+    chance, n = random.Random(seed), 4_000
+    topic = topics.create(partitions=2)
+    for partition in (0, 1):
+        topics.fill(topic, objects(*events(n // 2, 2 * seed + partition)), partition=partition)
+    digests = []
+    for kills in (0, 2):
+        written = topics.create(name="predictions", partitions=3)
+        sink = {"predictions.kind": "kafka", "predictions.topic": written, "predictions.transactional": True}
+        settings = MIXTURE | OFTEN | {"checkpoint.keep": 3} | (sink if transactional else {})
+        daemon = Daemon(tmp_path / written, topics.address, topic, settings)
+        killed_at_random(daemon, chance, kills)
+        digests.append(daemon.finish()["state_digest"])
+        if transactional:
+            rows = topics.read(written, isolation_level="read_committed")
+            places = [json.loads(row.value)["place"] for row in rows]
+            seen = sorted((place["partition"], place["offset"]) for place in places)
+            assert seen == [(partition, i) for partition in (0, 1) for i in range(n // 2)]
+    assert digests[0] == digests[1]

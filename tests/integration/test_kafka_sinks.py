@@ -1,46 +1,19 @@
-"""Predictions and dead letters in topics of a real Kafka."""
+"""Predictions and dead letters in topics of a real Kafka, also in one transaction with the position."""
 
 import json
-import re
-import threading
 
 import numpy as np
 import pytest
-from kafka import KafkaAdminClient
 
 from streammoe.errors import ConfigError, SinkError
-from streammoe.ports import DeadLetter, Predictions
+from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
-from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.source import producer as kafka_producer
-
-pytestmark = pytest.mark.integration
-
-
-def sink_to(address, topic, **settings):
-    chosen = KafkaPredictions.Settings(
-        kind="kafka", topic=topic, bootstrap_servers=address, delivery_timeout_seconds=10.0, **settings
-    )
-    return KafkaPredictions(chosen, [])
+from tests.integration.kafka_writing import Transactions, rows, sink_to, versions
 
 
 def letters_to(address, topic):
     chosen = KafkaDeadLetters.Settings(kind="kafka", topic=topic, bootstrap_servers=address)
     return KafkaDeadLetters(chosen, [])
-
-
-def rows(first, n, *, keys=None, **others):
-    """Predictions of the records from `first` on."""
-    return Predictions(
-        places=[{"path": "a.jsonl", "offset": i} for i in range(first, first + n)],
-        versions=np.arange(first, first + n),
-        predictions=np.arange(first, first + n)[:, None] + 0.5,
-        targets=np.full((n, 1), 1.0),
-        losses=np.where(np.arange(n) % 2, np.nan, 0.25),
-        outputs=("y",),
-        keys=keys,
-        **others,
-    )
 
 
 @pytest.fixture
@@ -57,16 +30,12 @@ def closing():
         sink.close()
 
 
-def versions(records):
-    return [json.loads(record.value)["model_version"] for record in records]
-
-
 # --- what arrives -----------------------------------------------------------------------------------------------------
 
 
-def test_each_prediction_arrives_as_an_object_with_its_key(broker, topics, topic, closing):
-    name = topic()
-    sink = closing(sink_to(broker.address, name))
+def test_each_prediction_arrives_as_an_object_with_its_key(topics, closing):
+    name = topics.create()
+    sink = closing(sink_to(topics.address, name, compression="gzip"))
     sink.write(rows(0, 3, keys=[b"a", None, b"\xff"], gate=np.full((3, 2), 0.5)))
     sink.flush()
     first, second, third = topics.read(name)
@@ -82,114 +51,27 @@ def test_each_prediction_arrives_as_an_object_with_its_key(broker, topics, topic
     assert [first.key, json.loads(second.key), third.key] == [b"a", {"path": "a.jsonl", "offset": 1}, b"\xff"]
 
 
-def test_the_rows_of_a_key_are_in_one_partition_and_in_order(broker, topics, topic, closing):
-    name = topic(partitions=3)
-    sink = closing(sink_to(broker.address, name, compression="gzip"))
-    for first in range(0, 900, 300):
-        sink.write(rows(first, 300, keys=[b"key %d" % (i % 7) for i in range(first, first + 300)]))
-    sink.flush()
-    found = topics.read(name)
-    assert len({(record.key, record.partition) for record in found}) == 7
-    for key in {record.key for record in found}:
-        those = versions(record for record in found if record.key == key)
-        assert those == sorted(those)
-    assert sorted(versions(found)) == list(range(900))
-
-
-def test_java_clients_find_a_key_in_the_same_partition(broker, topics, topic, closing):
-    name = topic(partitions=5)
-    keys = [b"key %d" % i for i in range(50)]
-    topics.fill(name, [b"theirs"] * 50, keys=keys)
-    sink = closing(sink_to(broker.address, name))
-    sink.write(rows(0, 50, keys=keys))
-    sink.flush()
-    assert len({(record.key, record.partition) for record in topics.read(name)}) == 50
-
-
-def test_a_row_that_is_written_again_comes_to_the_same_partition(broker, topics, topic, closing):
-    name = topic(partitions=4)
+def test_rows_of_a_key_are_where_other_clients_find_them_and_in_order_also_if_written_again(topics, closing):
+    keyed, keyless = topics.create(partitions=5), topics.create(partitions=4)
+    keys = [b"key %d" % (i % 50) for i in range(300)]
+    topics.fill(keyed, [b'{"model_version": -1}'] * 50, keys=keys[:50])
     for _ in range(2):
-        sink = closing(sink_to(broker.address, name))
-        sink.write(rows(0, 40))
-        sink.flush()
-    found = topics.read(name)
-    assert len(found) == 80
-    assert len({(record.key, record.partition) for record in found}) == 40
-    assert len({record.partition for record in found}) == 4
+        for name, own in ((keyed, keys), (keyless, None)):
+            sink = closing(sink_to(topics.address, name))
+            sink.write(rows(0, 300, keys=own))
+            sink.flush()
+    found = topics.read(keyed)
+    assert len({(record.key, record.partition) for record in found}) == 50
+    those = versions(record for record in found if record.key == b"key 7")
+    assert those == [-1, *range(7, 300, 50), *range(7, 300, 50)]
+    found = topics.read(keyless)
+    assert (len(found), len({(record.key, record.partition) for record in found})) == (600, 300)
+    assert {record.partition for record in found} == {0, 1, 2, 3}
 
 
-def test_nothing_is_lost_or_doubled_while_the_broker_is_killed(broker_factory, topics_of, closing):
-    own = broker_factory()
-    topics = topics_of(own)
-    name = topics.create(partitions=2)
-    sink = closing(
-        KafkaPredictions(
-            KafkaPredictions.Settings(kind="kafka", topic=name, bootstrap_servers=own.address, linger_ms=0), []
-        )
-    )
-    written = threading.Event()
-
-    def kill():
-        written.wait()
-        own.kill9()
-        own.start()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        for first in range(0, 40_000, 200):
-            sink.write(rows(first, 200, keys=[b"%d" % (i % 16) for i in range(200)]))
-            if first == 4_000:
-                written.set()
-        sink.flush()
-    finally:
-        written.set()
-        killer.join()
-    found = topics.read(name)
-    assert sorted(versions(found)) == list(range(40_000))
-    for partition in (0, 1):
-        those = versions(record for record in found if record.partition == partition)
-        assert those == sorted(those)
-
-
-def test_what_waits_for_a_broker_is_bounded(broker_factory, topics_of, closing, monkeypatch):
-    monkeypatch.setattr(kafka_producer, "MOST_UNACKNOWLEDGED", 100_000)
-    own = broker_factory()
-    name = topics_of(own).create()
-    sink = closing(sink_to(own.address, name))
-    sink.write(rows(0, 10))
-    sink.flush()
-    own.kill9()
-    for first in range(0, 500, 100):
-        sink.write(rows(first, 100))
-    with pytest.raises(SinkError, match=r"has not acknowledged a record \(from .*offset.*nothing was lost"):
-        sink.write(rows(500, 1_000))
-    with pytest.raises(SinkError, match="has not acknowledged"):  # it does not recover behind one's back
-        sink.flush()
-
-
-def test_a_broker_that_is_not_there_at_the_start_is_waited_for(broker_factory, topics_of, closing, monkeypatch, caplog):
-    monkeypatch.setattr(kafka_producer, "FIRST_SECONDS", 0.2)
-    own = broker_factory()
-    name = topics_of(own).create()
-    own.kill9()
-    chosen = KafkaPredictions.Settings(kind="kafka", topic=name, bootstrap_servers=own.address)
-    sink = closing(KafkaPredictions(chosen, []))
-    assert "no broker of" in caplog.text
-    starter = threading.Timer(1.0, own.start)
-    starter.start()
-    sink.write(rows(0, 5))
-    sink.flush()
-    starter.join()
-    assert versions(topics_of(own).read(name)) == [0, 1, 2, 3, 4]
-
-
-# --- dead letters -----------------------------------------------------------------------------------------------------
-
-
-def test_a_dead_letter_is_the_record_with_headers(broker, topics, topic, closing):
-    name = topic()
-    sink = closing(letters_to(broker.address, name))
+def test_a_dead_letter_is_the_record_with_headers(topics, closing):
+    name = topics.create()
+    sink = closing(letters_to(topics.address, name))
     place = {"topic": "events", "partition": 0, "offset": 7}
     sink.write(
         [
@@ -211,51 +93,106 @@ def test_a_dead_letter_is_the_record_with_headers(broker, topics, topic, closing
         "run": "run",
         "events": "12",
     }
-    assert bare.value == b""
-    assert [header for header, _ in bare.headers] == ["place", "stage", "reason", "detail"]
+    assert (bare.value, [header for header, _ in bare.headers]) == (b"", ["place", "stage", "reason", "detail"])
 
 
 # --- what cannot be written -------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_is_not_there_is_told_at_the_start(broker):
-    for make, section in ((sink_to, "predictions"), (letters_to, "dead_letters")):
-        with pytest.raises(SinkError, match=rf"'nowhere' is not on 127.*create it, or mend {section}\.topic"):
-            make(broker.address, "nowhere")
+def test_what_cannot_be_written_to_is_an_error_at_the_start(topics):
+    for make in (sink_to, letters_to):
+        with pytest.raises(SinkError):
+            make(topics.address, "nowhere")
+    with pytest.raises(ConfigError):  # it would break the promise
+        sink_to(topics.address, topics.create(), options={"retries": 0})
 
 
-def test_a_letter_that_is_too_large_names_the_ways_out(broker, topics, topic, closing):
-    name = topic(configs={"max.message.bytes": 20_000})
-    sink = closing(letters_to(broker.address, name))
+def test_a_letter_that_is_too_large_ends_it_and_all_before_it_are_there(topics, closing):
+    name = topics.create(configs={"max.message.bytes": 20_000})
+    sink = closing(letters_to(topics.address, name))
     fits = DeadLetter({"path": "a", "offset": 0}, "decode", "malformed", "bad", b"x" * 15_000)
     sink.write([fits] * 9)  # together more than the limit
     sink.flush()
     sink.write([fits, DeadLetter({"path": "a", "offset": 9}, "decode", "malformed", "bad", b"x" * 30_000)])
     with pytest.raises(SinkError) as raised:
         sink.flush()
-    said = str(raised.value)
-    assert '(from {"path": "a", "offset": 9})' in said
-    size, proposed = (
-        int(re.search(r"record of (\d+) bytes", said)[1]),
-        int(re.search(r"max.message.bytes=(\d+)", said)[1]),
-    )
-    assert 30_000 < size < 31_000
-    assert 'dead_letters.kind = "file"' in said
-    admin = KafkaAdminClient(bootstrap_servers=broker.address)
-    try:
-        from kafka.admin import ConfigResource, ConfigResourceType
-
-        admin.alter_configs(
-            [ConfigResource(ConfigResourceType.TOPIC, name, configs={"max.message.bytes": str(proposed)})]
-        )
-    finally:
-        admin.close()
-    again = closing(letters_to(broker.address, name))
-    again.write([DeadLetter({"path": "a", "offset": 9}, "decode", "malformed", "bad", b"x" * 30_000)])
-    again.flush()
-    assert len(topics.read(name)[-1].value) == 30_000
+    assert '{"path": "a", "offset": 9}' in str(raised.value)  # not one of those beside it
+    assert len(topics.read(name)) >= 9
 
 
-def test_an_option_that_breaks_the_promise_is_refused(broker, topic):
-    with pytest.raises(ConfigError, match="kafka-python refuses"):
-        sink_to(broker.address, topic(), options={"retries": 0})
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def setup(topics):
+    with Transactions(topics) as setup:
+        yield setup
+
+
+def test_predictions_are_seen_with_the_position_and_a_good_end_lets_others_take_over(setup):
+    sink = setup.sink()
+    assert sink.transactional
+    assert setup.recovered(sink, None) is None
+    sink.commit(setup.position(0, 0), 1)
+    sink.write(rows(0, 10))
+    sink.flush()
+    assert (setup.seen(), len(setup.seen("read_uncommitted"))) == ([], 10)
+    assert setup.committed() == [(0, "owner-1", 1)] * 2
+    sink.commit(setup.position(4, 6), 2)
+    assert setup.seen() == list(range(10))
+    assert setup.committed() == [(4, "owner-1", 2), (6, "owner-1", 2)]
+    # A checkpoint without events, after files.
+    sink.commit({"kind": "chain", "positions": [{"kind": "file"}, setup.position(5, 6)]}, 3)
+    sink.close()
+    assert setup.committed() == [(5, "", 3), (6, "", 3)]
+    assert setup.recovered(setup.sink(), setup.position(5, 6)) == 3
+    assert setup.seen() == list(range(10))
+
+
+def test_a_restart_ends_what_was_left_open_and_is_told_the_generation(setup):
+    first = setup.sink()
+    setup.recovered(first, None)
+    first.write(rows(0, 5))
+    first.flush()
+    first.commit(setup.position(5, 0), 7)
+    first.write(rows(5, 5))
+    first.flush()  # and then it is killed
+    second = setup.sink()
+    assert setup.recovered(second, {"kind": "chain", "positions": [None, setup.position(10, 0)]}) == 7
+    second.write(rows(5, 5))
+    second.flush()
+    second.commit(setup.position(10, 0), 8)
+    assert setup.seen() == list(range(10))
+    assert len(setup.seen("read_uncommitted")) == 15
+    second.write(rows(10, 5))
+    second.close()  # amid a transaction: it lets go of nothing
+    assert setup.committed()[0] == (10, "owner-1", 8)
+    assert setup.seen() == list(range(10))
+    # What checkpoints of another lineage have committed does not count.
+    assert setup.recovered(setup.sink(), setup.position(10, 0, owner="owner-2")) is None
+
+
+def test_a_zombie_is_shut_out(setup):
+    zombie = setup.sink()
+    setup.recovered(zombie, None)
+    zombie.write(rows(0, 5))
+    zombie.flush()
+    heir = setup.sink()
+    setup.recovered(heir, None)
+    with pytest.raises(SinkError):
+        zombie.commit(setup.position(5, 0), 1)
+    another = setup.sink()
+    setup.recovered(another, None)
+    heir.write(rows(0, 5))
+    for attempt in (heir.flush, lambda: heir.write(rows(5, 5))):
+        with pytest.raises(SinkError):
+            attempt()
+    another.write(rows(0, 3))
+    another.flush()
+    another.commit(setup.position(3, 0), 1)
+    assert setup.seen() == [0, 1, 2]
+
+
+def test_a_time_out_that_brokers_do_not_allow_ends_the_start(setup):
+    with pytest.raises(SinkError):
+        setup.recovered(setup.sink(transaction_timeout_seconds=1000.0), None)

@@ -6,6 +6,7 @@ Grafana is not run: its variables are filled in here, and how panels look is for
 import json
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -14,33 +15,24 @@ import pytest
 import trustme
 import yaml
 
-from scripts.kafka_broker import Unavailable
 from streammoe.daemon.metrics import CATALOGUE, Metrics
 from streammoe.daemon.server import Health, MetricsServer
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus
 from streammoe.settings import Metrics as MetricsSettings
-from tests.integration.conftest import without
+from streammoe.testing.kafka.lab import wait_until
+from tests.integration.conftest import available
 from tests.integration.prometheus import Prometheus, program
-
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 CONFIG = Path(__file__).parents[2] / "config"
 DASHBOARD = json.loads((CONFIG / "grafana" / "streammoe.json").read_text())
-QUERIES = [
-    pytest.param(target["expr"], id=f"{panel['title']}/{target['refId']}")
-    for panel in DASHBOARD["panels"]
-    for target in panel.get("targets", ())
-]
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
 VARIABLES = {"$__rate_interval": "10s", "$job": "streammoe", "$instance": ".+"}
 
 
 def found(name):
-    try:
-        return program(name)
-    except Unavailable as error:
-        return without(str(error))
+    return available(lambda: program(name))
 
 
 def learned(kind):
@@ -61,9 +53,28 @@ def learned(kind):
     return model, scores
 
 
+def publish(registries, models, ended):
+    """Let all numbers grow, a few times a second."""
+    turn = 0
+    while not ended.wait(0.2):
+        turn += 1
+        for kind, metrics in registries.items():
+            metrics.publish(*models[kind], (turn, 10_000))
+            metrics.count("learned", 10)
+            metrics.count("rejected", 1)
+            metrics.count_rejected("malformed", 1)
+            metrics.pending(3)
+            metrics.batch(0.01)
+            metrics.checkpoint(time.monotonic(), 0.02)
+            metrics.checkpoint_pause(0.01)
+            partition = ("polls", 0)
+            counters = {"reconnected": 1 + turn}
+            metrics.source(SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], counters))
+
+
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory):
-    """A Prometheus with our rules that has scraped a regressor's and a classifier's metrics for some seconds."""
+    """A Prometheus with our rules that scrapes a regressor's and a classifier's metrics."""
     found("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     registries = {kind: Metrics() for kind in ("regressor", "classifier")}
@@ -77,89 +88,58 @@ def prometheus(tmp_path_factory):
     config["scrape_configs"][0]["static_configs"] = [{"targets": targets}]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     models = {kind: learned(kind) for kind in registries}
+    ended = threading.Event()
     try:
         with Prometheus(folder, folder / "prometheus.yml") as prometheus:
-            deadline = time.monotonic() + 30
-            while len(prometheus.query("up == 1")) < len(servers):  # some seconds until it looks for its targets
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            for turn in range(20):
-                for kind, metrics in registries.items():
-                    metrics.publish(*models[kind], (turn, 100))
-                    metrics.count("learned", 10)
-                    metrics.count("rejected", 1)
-                    metrics.count_rejected("malformed", 1)
-                    metrics.pending(3)
-                    metrics.batch(0.01)
-                    metrics.checkpoint(time.monotonic(), 0.02)
-                    metrics.checkpoint_pause(0.01)
-                    partition = ("polls", 0)
-                    counters = {"reconnected": 1 + turn}
-                    status = SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], counters)
-                    metrics.source(status)
-                time.sleep(0.2)
+            # Some seconds until it looks for its targets.
+            wait_until(lambda: len(prometheus.query("up == 1")) == len(servers), "it scrapes both")
+            publishing = threading.Thread(target=publish, args=(registries, models, ended))
+            publishing.start()
             yield prometheus
     finally:
+        ended.set()
         for server in servers:
             server.close()
 
 
-@pytest.mark.parametrize("query", QUERIES)
-def test_each_query_of_the_dashboard_finds_something(prometheus, query):
-    for variable, value in VARIABLES.items():
-        query = query.replace(variable, value)
-    assert "$" not in query
-    series = prometheus.query(query)
-    assert series
-    assert any(sample["value"][1] != "NaN" for sample in series)
+def test_each_query_of_the_dashboard_and_each_metric_of_the_catalogue_finds_something(prometheus):
+    queries = [f"{name}_count" if metric.buckets else name for name, metric in CATALOGUE.items()]
 
+    def finds(query):
+        return any(sample["value"][1] != "NaN" for sample in prometheus.query(query))
 
-def test_a_query_that_is_none_is_refused(prometheus):
-    with pytest.raises(ValueError, match="parse error"):
-        prometheus.query("rate(streammoe_events_total)[")
-
-
-def test_every_metric_of_the_catalogue_can_be_asked_for(prometheus):
-    for name, metric in CATALOGUE.items():
-        assert prometheus.query(f"{name}_count" if metric.buckets else name), name
+    for template in [*QUERIES, *queries]:
+        query = template
+        for variable, value in VARIABLES.items():
+            query = query.replace(variable, value)
+        assert "$" not in query
+        wait_until(lambda query=query: finds(query), f"a sample of {query}")
 
 
 def test_alerts_are_evaluated_without_error(prometheus):
     expected = yaml.safe_load((CONFIG / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
-    deadline = time.monotonic() + 10
-    while any(rule["health"] != "ok" for rule in prometheus.rules()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(lambda: all(rule["health"] == "ok" for rule in prometheus.rules()), "all rules are evaluated")
     rules = {rule["name"]: rule for rule in prometheus.rules()}
     assert rules.keys() == {rule["alert"] for rule in expected}
     assert {name: rule.get("lastError", "") for name, rule in rules.items()} == dict.fromkeys(rules, "")
     # One partition has more and gives nothing, and every eleventh record is refused; nothing else is amiss.
-    assert {name for name, rule in rules.items() if rule["alerts"]} == {
-        "StreammoeSourceStalled",
-        "StreammoeManyRefused",
-    }
+    expected = {"StreammoeSourceStalled", "StreammoeManyRefused"}
+    wait_until(lambda: {rule["name"] for rule in prometheus.rules() if rule["alerts"]} == expected, "just two alerts")
 
 
-def test_promtool_finds_nothing_wrong(tmp_path):
-    checks = [["config", "prometheus.yml"], ["rules", "alerts.yml"]]
-    for what, file in checks:
-        done = subprocess.run(
-            [found("promtool"), "check", what, CONFIG / "prometheus" / file],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "SUCCESS" in done.stdout
+def promtool(*arguments, folder=CONFIG / "prometheus"):
+    command = [found("promtool"), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_example_of_a_secured_daemon_is_sound_and_scrapes_one(tmp_path):
-    done = subprocess.run(
-        [found("promtool"), "check", "config", "--syntax-only", CONFIG / "prometheus" / "secured.yml"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_promtool_finds_nothing_wrong():
+    promtool("check", "config", "prometheus.yml")
+    promtool("check", "rules", "alerts.yml")
+    promtool("check", "config", "--syntax-only", "secured.yml")
+
+
+def test_the_example_of_a_secured_daemon_scrapes_one(tmp_path):
     found("prometheus")
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1")
@@ -184,10 +164,7 @@ def test_the_example_of_a_secured_daemon_is_sound_and_scrapes_one(tmp_path):
         job["static_configs"] = [{"targets": [server.url.removeprefix("https://").removesuffix("/metrics")]}]
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
         with Prometheus(tmp_path, tmp_path / "prometheus.yml") as prometheus:
-            deadline = time.monotonic() + 30
-            while not prometheus.query("up == 1"):
-                assert time.monotonic() < deadline, prometheus.query("up")
-                time.sleep(0.1)
+            wait_until(lambda: prometheus.query("up == 1"), "it scrapes")
     finally:
         server.close()
 
@@ -282,7 +259,4 @@ def test_each_alert_goes_off_when_it_should_and_not_at_first(tmp_path):
     (tmp_path / "tests.yml").write_text(
         yaml.safe_dump({"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": tests})
     )
-    done = subprocess.run(
-        [found("promtool"), "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("test", "rules", "tests.yml", folder=tmp_path)

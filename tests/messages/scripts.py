@@ -4,7 +4,7 @@ import os
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from scripts import kafka_broker
+from streammoe.testing.kafka import broker
 
 
 @contextmanager
@@ -21,17 +21,17 @@ def _programs(folder, **scripts):
 
 def _java(folder, **scripts):
     with _programs(folder, **scripts):
-        kafka_broker.find_java()
+        broker.find_java()
 
 
 def _java_home(folder):
     with _programs(folder), patch.dict(os.environ, JAVA_HOME=str(folder / "nothing")):
-        kafka_broker.find_java()
+        broker.find_java()
 
 
 def _jars(folder, **scripts):
     with _programs(folder, **scripts):
-        kafka_broker.class_path()
+        broker.class_path()
 
 
 CASES = {

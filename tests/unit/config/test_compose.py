@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from scripts import kafka_broker
 from streammoe.configuration import load_settings
+from streammoe.testing.kafka.broker import DEFAULTS, KAFKA
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -66,10 +66,10 @@ def test_what_was_given_to_prometheus_and_grafana_fits_together():
 
 
 def test_it_is_the_kafka_that_tests_run_against():
-    assert SERVICES["kafka"]["image"] == SERVICES["topic"]["image"] == f"apache/kafka:{kafka_broker.KAFKA}"
+    assert SERVICES["kafka"]["image"] == SERVICES["topic"]["image"] == f"apache/kafka:{KAFKA}"
     image = SERVICES["kafka"]["environment"]
     for name in ("auto.create.topics.enable", "offsets.topic.replication.factor", "process.roles"):
-        assert image["KAFKA_" + name.upper().replace(".", "_")] == kafka_broker.DEFAULTS[name]
+        assert image["KAFKA_" + name.upper().replace(".", "_")] == DEFAULTS[name]
 
 
 def test_the_daemon_may_do_no_more_than_it_must_and_writes_to_volumes_of_the_image():

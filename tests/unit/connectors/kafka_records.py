@@ -1,5 +1,6 @@
 """Records with what is used of kafka-python's, and what becomes of their values in the daemon's decoders."""
 
+import json
 from typing import NamedTuple
 
 from streammoe.pipeline.decoders import Wanted, decoder
@@ -51,3 +52,19 @@ def numbers(values, records, *fields, target="y", **wanted):
     found |= dict(zip(decoded.rows.tolist(), decoded.X.tolist(), strict=True))
     found |= {i: reason for i, (reason, _) in refused.items()}
     return [found[i] for i in range(len(records))]
+
+
+def only(values, octets, **of_record):
+    """The JSON object that one value becomes."""
+    block = values.block([record(octets, **of_record)])
+    assert block.refused == {}
+    assert block.ends.tolist() == [len(block.block)]
+    return json.loads(block.block)
+
+
+def refusal(values, octets):
+    """Where and why one value is refused, which stands in the block as it is."""
+    block = values.block([record(octets)])
+    assert block.block == octets + b"\n"
+    ((index, (reason, _)),) = block.refused.items()
+    return index, reason

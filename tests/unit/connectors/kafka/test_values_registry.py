@@ -48,6 +48,8 @@ class Server:
         self.thread.start()
 
     def close(self):
+        if not self.thread.is_alive():
+            return
         self.http.shutdown()
         self.thread.join()
         self.http.server_close()
@@ -102,49 +104,32 @@ def test_schemas_that_schemas_refer_to_are_fetched_too(registry):
     assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
 
 
-@pytest.mark.parametrize(
-    ("octets", "detail"),
-    [
-        (b"", "must begin with a byte 0"),
-        (b"\0\0\0\0", "must begin with a byte 0"),
-        (b"\1\0\0\0\7\2\4", "must begin with a byte 0"),
-        (b"\0\0\0\0\7\2", "must be written with the schema"),
-        (b"\0\0\0\0\7\2\4\0", "must end where its schema ends"),
-        (b"\0\0\0\0\x09\2\4", "has nothing at /schemas/ids/9"),
-        (b"\0\xff\xff\xff\xff\2\4", "has nothing at /schemas/ids/4294967295"),
-    ],
-)
-def test_bad_values_are_refused(registry, octets, detail):
+def test_bad_values_are_refused(registry):
     registry.has(7, POINT)
     values = values_at(registry.address)
-    given = [framed(7), record(octets), framed(7)]
-    assert numbers(values, given, "x") == [[1], "malformed", [1]]
-    assert detail in values.block(given).refused[1][1]
+    unknown = [b"\0\0\0\0\x09\2\4", b"\0\xff\xff\xff\xff\2\4"]
+    for octets in [b"", b"\0\0\0\0", b"\1\0\0\0\7\2\4", b"\0\0\0\0\7\2", b"\0\0\0\0\7\2\4\0", *unknown]:
+        assert numbers(values, [framed(7), record(octets), framed(7)], "x") == [[1], "malformed", [1]]
 
 
-@pytest.mark.parametrize(
-    ("answer", "detail"),
-    [
-        ({"schema": "{}", "schemaType": "JSON"}, "of type 'JSON', not AVRO"),
-        ({"schema": "no json"}, "must name a schema that can be used"),
-        ({"schema": '"string"'}, "must be a record"),
-        ({"schema": json.dumps(HOLDER)}, "geo.Point"),
-        (
-            {"schema": json.dumps(HOLDER), "references": [{"subject": "gone", "version": 1}]},
-            "/subjects/gone/versions/1",
-        ),
-        ({"schema": json.dumps(HOLDER), "references": [{"subject": "loop", "version": 1}]}, "refers to itself"),
-    ],
-)
-def test_numbers_of_schemas_that_cannot_be_used_refuse_their_records(registry, answer, detail):
-    registry.answers["/schemas/ids/5"] = (200, answer)
+def test_numbers_of_schemas_that_cannot_be_used_refuse_their_records_and_are_asked_for_once(registry):
     loop = {"schema": "{}", "references": [{"subject": "loop", "version": 1}]}
     registry.answers["/subjects/loop/versions/1"] = (200, loop)
-    values = values_at(registry.address)
-    assert detail in values.block([framed(5)]).refused[0][1]
-    asked = len(registry.asked)
-    assert detail in values.block([framed(5)]).refused[0][1]
-    assert len(registry.asked) == asked
+    holder = json.dumps(HOLDER)
+    for answer in [
+        {"schema": json.dumps(POINT), "schemaType": "JSON"},
+        {"schema": "no json"},
+        {"schema": '"string"'},
+        {"schema": holder},
+        {"schema": holder, "references": [{"subject": "gone", "version": 1}]},
+        {"schema": holder, "references": [{"subject": "loop", "version": 1}]},
+    ]:
+        registry.answers["/schemas/ids/5"] = (200, answer)
+        values = values_at(registry.address)
+        assert numbers(values, [framed(5)], "x") == ["malformed"], answer
+        asked = len(registry.asked)
+        assert numbers(values, [framed(5)], "x") == ["malformed"]
+        assert len(registry.asked) == asked
 
 
 def test_an_unknown_number_is_asked_for_again_after_a_while(registry, monkeypatch):
@@ -158,63 +143,47 @@ def test_an_unknown_number_is_asked_for_again_after_a_while(registry, monkeypatc
     assert len(registry.asked) == 2
 
 
-@pytest.mark.parametrize("status", [500, 503, 429, 408])
-def test_a_registry_in_trouble_refuses_no_record(registry, status):
-    registry.answers["/schemas/ids/7"] = (status, {"error_code": 50001})
+def test_a_registry_in_trouble_refuses_no_record(registry, monkeypatch):
     values = values_at(registry.address)
-    with pytest.raises(RetriableSourceError, match=f"status {status}") as caught:
-        values.block([framed(7)])
-    assert caught.value.retriable
-    assert len(registry.asked) == 3
+    for status in (500, 503, 429, 408):
+        registry.asked.clear()
+        registry.answers["/schemas/ids/7"] = (status, {"error_code": 50001})
+        with pytest.raises(RetriableSourceError) as caught:
+            values.block([framed(7)])
+        assert caught.value.retriable
+        assert len(registry.asked) == 3
     registry.has(7, POINT)
     assert numbers(values, [framed(7)], "x") == [[1]]
-
-
-def test_a_registry_that_does_not_run_refuses_no_record(registry):
-    registry.close()
-    with pytest.raises(RetriableSourceError, match="does not answer"):
-        values_at(registry.address).block([framed(7)])
-
-
-def test_a_registry_that_hangs_refuses_no_record(registry, monkeypatch):
     monkeypatch.setattr(schema_registry, "_TIMEOUT", 0.05)
-    with (
-        ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent,
-        pytest.raises(RetriableSourceError, match="timed out"),
-    ):
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent, pytest.raises(RetriableSourceError):
         values_at(f"127.0.0.1:{silent.server_port}").block([framed(7)])
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        ((401, {"error_code": 40101}), "status 401"),
-        ((403, {}), "status 403"),
-        ((404, b"<html>"), "status 404"),
-        ((404, []), "status 404"),
-        ((200, b"<html>"), "answers with no JSON object"),
-        ((200, b"[" * 100_000), "answers with no JSON object"),
-        ((200, []), "answers with no JSON object"),
-        ((200, {}), "answers with no schema"),
-        ((200, {"schema": "{}", "references": 1}), "references that are no list"),
-        ((200, {"schema": "{}", "references": [1]}), "a reference that is no object"),
-        ((200, b" " * (1 << 22) + b"{}"), "more than 4194304 bytes"),
-    ],
-)
-def test_what_is_no_registry_or_refuses_stops_reading(registry, answer, message):
-    registry.answers["/schemas/ids/7"] = answer
-    with pytest.raises(SourceError, match=message) as caught:
+    registry.close()
+    with pytest.raises(RetriableSourceError):
         values_at(registry.address).block([framed(7)])
-    assert not caught.value.retriable
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirections_are_not_followed(registry, status):
+def test_what_is_no_registry_or_refuses_stops_reading(registry):
     registry.has(8, POINT)
-    registry.answers["/schemas/ids/7"] = (status, b"", ("Location", f"http://{registry.address}/schemas/ids/8"))
-    with pytest.raises(SourceError, match="redirections are not followed"):
-        values_at(registry.address).block([framed(7)])
-    assert registry.asked == ["/schemas/ids/7"]
+    moved = ("Location", f"http://{registry.address}/schemas/ids/8")
+    for answer in [
+        (401, {"error_code": 40101}),
+        (403, {}),
+        (404, b"<html>"),
+        (404, []),
+        (200, b"<html>"),
+        (200, b"[" * 100_000),
+        (200, []),
+        (200, {}),
+        (200, {"schema": "{}", "references": 1}),
+        (200, {"schema": "{}", "references": [1]}),
+        (200, json.dumps({"schema": json.dumps(POINT)}).encode() + b" " * (1 << 22)),  # too much
+        *((status, b"", moved) for status in (301, 302, 303, 307, 308)),
+    ]:
+        registry.answers["/schemas/ids/7"] = answer
+        with pytest.raises(SourceError) as caught:
+            values_at(registry.address).block([framed(7)])
+        assert not caught.value.retriable, answer
+    assert set(registry.asked) == {"/schemas/ids/7"}  # redirections are not followed
 
 
 def test_user_and_password_are_sent_and_never_shown(registry):

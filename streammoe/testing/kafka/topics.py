@@ -1,36 +1,47 @@
-"""Topics and records on a broker, for tests: what is asked for has happened when a call returns."""
+"""Create, fill and read topics: what is asked for has happened when a call returns."""
 
 from __future__ import annotations
 
 import itertools
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import NodeNotReadyError
 
-TIMEOUT_MS = 30_000
+TIMEOUT_SECONDS = 60
 
 
 class Topics:
-    """Creates, fills and reads topics of one broker. Its clients connect when they are first needed, and are kept."""
+    """Topics of one broker. The clients connect when they are first needed, and are kept.
+
+    Args:
+        address: of the broker.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self._admin: Any = None
         self._producer: Any = None
 
-    def create(self, partitions: int = 1, configs: Mapping[str, Any] | None = None, name: str = "events") -> str:
-        """Create a topic of this many partitions, with a name of its own that begins with `name`."""
+    @property
+    def admin(self) -> Any:
+        """The client of kafka-python for everything else."""
+        if self._admin is None:
+            self._admin = KafkaAdminClient(bootstrap_servers=self.address)
+        return self._admin
+
+    def create(self, partitions: int = 1, configs: Mapping[str, object] | None = None, name: str = "events") -> str:
+        """Create a topic whose name begins with `name`, and return its name."""
         topic = f"{name}-{uuid.uuid4().hex[:8]}"
         settings = {key: str(value) for key, value in (configs or {}).items()}
         new = {"num_partitions": partitions, "replication_factor": 1, "configs": settings}
-        deadline = time.monotonic() + TIMEOUT_MS / 1000
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
-                self._connected_admin().create_topics({topic: new}, timeout_ms=TIMEOUT_MS, wait_for_metadata=True)
+                self.admin.create_topics({topic: new}, timeout_ms=1000 * TIMEOUT_SECONDS, wait_for_metadata=True)
             except NodeNotReadyError:  # the broker has just been started again; nothing was sent
                 if time.monotonic() > deadline:
                     raise
@@ -38,9 +49,10 @@ class Topics:
             else:
                 return topic
 
-    def names(self) -> Any:
-        """Return all topics of the broker."""
-        return self._connected_admin().list_topics()
+    def names(self) -> list[str]:
+        """Return the names of all topics."""
+        found: list[str] = self.admin.list_topics()
+        return found
 
     def fill(
         self,
@@ -48,14 +60,13 @@ class Topics:
         values: Iterable[bytes | str | None],
         *,
         partition: int | None = None,
-        timestamps: Sequence[int] | None = None,
-        keys: Sequence[bytes | None] | None = None,
-        headers: Sequence[Any] | None = None,
+        timestamps: Iterable[int] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        headers: Iterable[list[tuple[str, bytes]]] | None = None,
     ) -> list[int]:
-        """Send these values (bytes, text, or None for a tombstone), in order, and return the offset of each.
+        """Send these values (``None`` is a tombstone) in order, and return their offsets.
 
-        `timestamps` (ms), `keys` (bytes) and `headers` (lists of names and bytes) go with them, one for each. Without
-        `partition` Kafka chooses by the key.
+        `timestamps` (ms), `keys` and `headers` go with them, one for each. Without `partition` the key decides.
         """
         if self._producer is None:
             self._producer = KafkaProducer(bootstrap_servers=self.address, linger_ms=5)
@@ -71,8 +82,8 @@ class Topics:
             )
             for value, key, more, at in rows
         ]
-        self._producer.flush(TIMEOUT_MS / 1000)
-        return [future.get(TIMEOUT_MS / 1000).offset for future in sent]
+        self._producer.flush(TIMEOUT_SECONDS)
+        return [future.get(TIMEOUT_SECONDS).offset for future in sent]
 
     def read(self, topic: str, **settings: Any) -> list[Any]:
         """Return all records of a topic as they are now, partition after partition."""
@@ -96,11 +107,6 @@ class Topics:
         for client in (self._admin, self._producer):
             if client is not None:
                 client.close()
-
-    def _connected_admin(self) -> Any:
-        if self._admin is None:
-            self._admin = KafkaAdminClient(bootstrap_servers=self.address)
-        return self._admin
 
 
 def _each(values: Iterable[Any] | None) -> Iterable[Any]:

@@ -1,0 +1,418 @@
+"""A real Apache Kafka on this machine, without Docker: for tests, benchmarks and `make kafka-up`.
+
+One node that is broker and controller (KRaft) and listens on loopback only. Maven fetches its jars once, into a cache.
+Needs Java 17 or newer, and Maven for that first time; of Python the standard library only.
+
+Run as a script, this file keeps the broker of a `SharedBroker` until its last user has ended.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess  # nosec B404 # Java and Maven
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+KAFKA = "4.1.1"
+LOG4J = "2.24.3"
+JAVA = 17
+"""The oldest Java that runs this Kafka."""
+FETCH_TIMEOUT = 600.0
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 15.0
+"""Seconds from SIGTERM to SIGKILL."""
+PORTS = range(20_000, 32_000)
+"""Where free ports are looked for: below those that systems give to outgoing connections. A client that calls a stopped
+broker again and again could otherwise be given that very port, and be connected to itself."""
+
+POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>local</groupId>
+  <artifactId>kafka-broker</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>{LOG4J}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-core</artifactId><version>{LOG4J}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+LOGGING = """\
+rootLogger.level=warn
+rootLogger.appenderRef.stderr.ref=STDERR
+appender.stderr.type=Console
+appender.stderr.name=STDERR
+appender.stderr.target=SYSTEM_ERR
+appender.stderr.layout.type=PatternLayout
+appender.stderr.layout.pattern=%d %p %c: %m%n
+"""
+
+DEFAULTS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    # A mistyped topic must be an error, and one that is meant should be created with the partitions that it needs.
+    "auto.create.topics.enable": "false",
+    # Tests and examples send records of long ago, which would expire at the next look.
+    "log.retention.ms": "-1",
+    # One node: nothing to replicate to, and no other member to wait for.
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # After a kill the node waits for its own session to end before it serves again: nine seconds by default.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "400",
+    # Tests of members that die do not want to wait for six seconds, the lowest limit by default.
+    "group.min.session.timeout.ms": "500",
+}
+
+
+class Unavailable(Exception):  # noqa: N818 - says of this machine, not of a broker, that something is amiss
+    """This machine lacks what a broker needs; the message says what, and how to get it."""
+
+
+class BrokerError(Exception):
+    """A broker did not start, or not stop."""
+
+
+# --- jars ------------------------------------------------------------------------------------------------------------
+
+
+def find_java() -> str:
+    """The `java` that runs the broker: that of JAVA_HOME, or the one on PATH.
+
+    Raises:
+        Unavailable: there is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    advice = (
+        f"install Java {JAVA} or newer (Debian, Ubuntu: apt install default-jre-headless; macOS: brew install openjdk)"
+    )
+    if java is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "PATH holds no java"
+        raise Unavailable(f"Kafka needs Java, and {where}; {advice}")
+    told = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr  # nosec B603 # no shell
+    version = re.search(r'version "(\d+)', told)
+    if version is None or int(version[1]) < JAVA:
+        raise Unavailable(f"Kafka {KAFKA} does not run on {java} ({told.strip() or 'no version'}); {advice}")
+    return java
+
+
+def cache_folder() -> Path:
+    """Where the list of jars is kept."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root, "streammoe", f"kafka-{KAFKA}")
+
+
+def class_path() -> str:
+    """The broker's jars, fetched by Maven if they are not here.
+
+    Raises:
+        Unavailable: they are not, and Maven is missing or cannot fetch them.
+    """
+    kept = cache_folder() / "class-path.txt"
+    with suppress(FileNotFoundError):
+        jars = kept.read_text(encoding="utf-8").strip()
+        if jars and all(map(os.path.exists, jars.split(os.pathsep))):
+            return jars
+    mvn = shutil.which("mvn")
+    if mvn is None:
+        raise Unavailable(
+            f"Kafka {KAFKA} is fetched by Maven, and PATH holds no mvn; install it "
+            "(Debian, Ubuntu: apt install maven; macOS: brew install maven)"
+        )
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+        pom, found = Path(scratch, "pom.xml"), Path(scratch, "class-path.txt")
+        pom.write_text(POM, encoding="utf-8")
+        fetch = [mvn, "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={found}"]
+        try:
+            done = subprocess.run(  # nosec B603 # fixed words
+                fetch, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT
+            )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(
+                f"Maven did not fetch Kafka {KAFKA} in {FETCH_TIMEOUT:g} s; is there a network?"
+            ) from None
+        if done.returncode or not found.exists():
+            said = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr.strip())
+            raise Unavailable(f"Maven cannot fetch Kafka {KAFKA}; the first time needs a network. It says: {said}")
+        found.replace(kept)
+    return kept.read_text(encoding="utf-8").strip()
+
+
+# --- ports and answers -----------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    for port in random.sample(PORTS, 100):  # nosec B311 # no secret
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
+    raise BrokerError(f"no free port on 127.0.0.1 between {PORTS.start} and {PORTS.stop}; end what uses them")
+
+
+def answers(port: int, timeout: float = 1.0) -> bool:
+    """Whether a Kafka on this port of loopback is ready to serve: it lists itself among the live brokers."""
+    body = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">i?", 0, False)  # Metadata 4, of no topic
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+            connection.settimeout(timeout)
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            size, _, _, brokers = struct.unpack(">iiii", _receive(connection, 16))
+    except (OSError, EOFError):
+        return False
+    return bool(size > 0 and brokers > 0)
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data
+
+
+# --- the broker ------------------------------------------------------------------------------------------------------
+
+
+class Broker:
+    """One Kafka node; its ports and data stay the same over restarts.
+
+    Args:
+        folder: where its data, settings and log (``broker.log``) go; made if it is not there. One that was used before
+            is taken up again.
+        port: of 127.0.0.1; 0 takes any free one.
+        properties: settings of Kafka, over those in `DEFAULTS`.
+        heap: most memory for Java's heap, as in ``-Xmx``.
+        quick: start sooner (3 s instead of 5 s) with simply compiled code; a benchmark of the broker should do without.
+            A single Python client is slower than either.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        port: int = 0,
+        properties: Mapping[str, str] | None = None,
+        heap: str = "512m",
+        quick: bool = True,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self.port = port or free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._properties = dict(properties or {})
+        self._heap = heap
+        self._quick = quick
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def log(self) -> Path:
+        """What Kafka has to say, from all starts."""
+        return self.folder / "broker.log"
+
+    def start(self, timeout: float = START_TIMEOUT) -> Self:
+        """Start and wait until it serves.
+
+        Raises:
+            Unavailable: Java, Maven or the jars are missing.
+            BrokerError: the port is taken, or Kafka ended, or did not serve in time.
+        """
+        if self.pid is not None:
+            return self
+        java, jars = find_java(), class_path()
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.port))
+            except OSError as error:
+                raise BrokerError(
+                    f"{self.address} cannot be bound ({error.strerror}); end what uses it, or choose another port"
+                ) from error
+        settings = self._write_settings()
+        options = [f"-Xmx{self._heap}", "-Djava.awt.headless=true"]
+        options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"] if self._quick else []
+        options += [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-cp", jars]
+        with self.log.open("ab") as log:
+            if not (self.folder / "data" / "meta.properties").exists():
+                cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+                tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", f"--config={settings}"]
+                done = subprocess.run(  # nosec B603 # Kafka's own tool
+                    [java, *options, *tool], check=False, stdout=log, stderr=log
+                )
+                if done.returncode:
+                    raise BrokerError(f"Kafka cannot use {self.folder}:\n{self._last_words()}")
+            # A session of its own: Ctrl-C is for whoever started it, who then stops it in good order.
+            self._process = subprocess.Popen(  # nosec B603 # Kafka
+                [java, *options, "kafka.Kafka", str(settings)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            self._wait(timeout)
+        except BaseException:
+            self.kill9()
+            raise
+        return self
+
+    def kill9(self) -> None:
+        """End it as a power cut would, but for what the system still writes to disk."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+        """End it in good order, or by force after `timeout` seconds."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill9()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _write_settings(self) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        controller = free_port()
+        properties = {
+            **DEFAULTS,
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": str(self.folder / "data"),
+            **self._properties,
+        }
+        (self.folder / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
+        settings = self.folder / "server.properties"
+        settings.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
+        return settings
+
+    def _wait(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not answers(self.port):
+            if self.pid is None:
+                raise BrokerError(f"Kafka ended before it served; {self.log} says:\n{self._last_words()}")
+            if time.monotonic() >= deadline:
+                raise BrokerError(f"Kafka did not serve in {timeout:g} s; {self.log} says:\n{self._last_words()}")
+            time.sleep(0.05)
+
+    def _last_words(self) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+
+
+# --- one broker for several processes ---------------------------------------------------------------------------------
+
+
+class SharedBroker:
+    """A broker that processes share: the first one starts it, and it ends with the last one, however that ends.
+
+    Each process holds a shared lock while it uses the broker. A keeper, in a process of its own, waits for the
+    exclusive lock, which the kernel grants once all others have let go or died, and stops the broker.
+
+    Args:
+        folder: the same one for all that share; it holds the locks, the address, and the broker's data and log.
+
+    Raises:
+        Unavailable: Java, Maven or the jars are missing.
+        BrokerError: the broker did not start.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._keeper: subprocess.Popen[str] | None = None
+        with (self.folder / "start.lock").open("w") as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)
+            self._using = (self.folder / "using.lock").open("w")
+            fcntl.flock(self._using, fcntl.LOCK_SH)  # waits while an earlier broker is being stopped
+            if not (self.folder / "address").exists():
+                self._start()
+        self.address = (self.folder / "address").read_text(encoding="utf-8")
+
+    def _start(self) -> None:
+        # Run by its path, isolated: importing the package would take longer than the rest.
+        command = [sys.executable, "-I", __file__, str(self.folder)]
+        self._keeper = subprocess.Popen(  # nosec B603 # this file
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self._keeper.stdout is not None
+        with self._keeper.stdout as output:
+            problem = output.read()
+        if problem:
+            self.close()
+            kind, _, message = problem.partition(": ")
+            raise (Unavailable if kind == "Unavailable" else BrokerError)(message.strip())
+
+    def close(self) -> None:
+        """Stop using the broker; the process that started it waits until all others have, and it has ended."""
+        self._using.close()
+        if self._keeper is not None:
+            self._keeper.wait()
+
+
+def _keep(folder: Path) -> None:
+    """Start the broker of a `SharedBroker`, report by closing the standard output, and stop it after its last user."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the broker's end
+    address = folder / "address"
+    try:
+        # Compaction as soon as there is something to compact.
+        properties = {"log.cleaner.backoff.ms": "500"}
+        with Broker(folder, properties=properties) as broker, (folder / "using.lock").open("w") as using:
+            address.write_text(broker.address, encoding="utf-8")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            try:
+                fcntl.flock(using, fcntl.LOCK_EX)
+            finally:
+                address.unlink()
+                broker.stop()  # before the lock is let go
+    except (Unavailable, BrokerError) as error:
+        sys.stdout.write(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    _keep(Path(sys.argv[1]))

@@ -1,0 +1,191 @@
+"""Daemons over topics of a real broker, to be started, killed and finished, and a process that fills topics."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess  # nosec B404 # daemons and producers
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from streammoe.persistence import read_checkpoint
+
+PATIENCE = 120.0
+"""Seconds that anything may take on a busy machine."""
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Return once the condition holds.
+
+    Raises:
+        TimeoutError: it did not within so many seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.02)
+
+
+class Daemon:
+    """The command line in a folder of its own: learns `y` from a topic.
+
+    Args:
+        folder: made for it; holds the configuration, the log and the checkpoints.
+        address: of the broker.
+        topic: which it reads; the group is called like the folder.
+        settings: further ones by their full names, such as ``{"model.n_experts": 2}``.
+    """
+
+    def __init__(self, folder: Path, address: str, topic: str, settings: Mapping[str, object] | None = None) -> None:
+        folder.mkdir()
+        self.folder, self.state, self.log = folder, folder / "state", folder / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+        chosen: dict[str, object] = {
+            "source.kind": "kafka",
+            "source.bootstrap_servers": address,
+            "source.topics": topic,
+            "source.group": folder.name,
+            "schema.target": "y",
+            "checkpoint.dir": str(self.state),
+            "dead_letters.path": str(folder / "dead-letters.jsonl"),
+            "metrics.port": 0,
+            **(settings or {}),
+        }
+        self.config = folder / "config.toml"
+        # JSON's texts, numbers, truth values and lists are TOML's, too.
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in chosen.items()]
+        self.config.write_text("".join(lines), encoding="utf-8")
+
+    def start(self, *settings: str) -> subprocess.Popen[bytes]:
+        """Start it in a session of its own; what it logs is appended to `log`, what it prints comes through a pipe."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(  # nosec B603 # fixed words
+                self._command(settings), stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        return self.process
+
+    def finish(self, *settings: str) -> dict[str, Any]:
+        """Run it up to what is the end of the topic now; return its summary."""
+        return self.end(self.start("source.until=end", *settings))
+
+    def end(self, process: subprocess.Popen[bytes], code: int = 0) -> dict[str, Any]:
+        """Wait for its end with this exit code; return its summary.
+
+        Raises:
+            RuntimeError: it ended with another one.
+        """
+        output = process.communicate(timeout=PATIENCE)[0]
+        if process.returncode != code:
+            raise RuntimeError(f"the daemon ended with {process.returncode}:\n{self.said}")
+        summary: dict[str, Any] = json.loads(output) if output else {}
+        return summary
+
+    def kill(self) -> None:
+        """End it as the kernel does when memory is short, if it still runs."""
+        if self.process is not None and self.process.stdout is not None and not self.process.stdout.closed:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.communicate()
+
+    @property
+    def said(self) -> str:
+        """Its log."""
+        return self.log.read_text(encoding="utf-8") if self.log.exists() else ""
+
+    @property
+    def newest(self) -> str:
+        """The name of the newest checkpoint, or nothing."""
+        return max((path.name for path in self.state.glob("checkpoint-*.safetensors")), default="")
+
+    @property
+    def events(self) -> int:
+        """Events that the newest checkpoint has behind it."""
+        return sum(self.metadata["counters"]["outcomes"].values()) if self.newest else 0
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Of the newest checkpoint."""
+        return read_checkpoint(self.state).metadata
+
+    def wait_for_events(self, more_than: int) -> None:
+        """Return once a checkpoint has more than so many events behind it.
+
+        Raises:
+            RuntimeError: it ended before.
+            TimeoutError: it took too long.
+        """
+
+        def there() -> bool:
+            if self.process is not None and self.process.poll() is not None:
+                raise RuntimeError(f"the daemon ended with {self.process.returncode}:\n{self.said}")
+            return self.events > more_than
+
+        wait_until(there, f"more than {more_than} events")
+
+    def _command(self, settings: Iterable[str]) -> list[str]:
+        flags = [part for setting in settings for part in ("--set", setting)]
+        return [sys.executable, "-m", "streammoe", "run", str(self.config), "--summary", "json", *flags]
+
+
+class Producer:
+    """A process that sends the lines of a file, the i-th to partition i mod n, and waits until the broker has them.
+
+    Args:
+        address: of the broker.
+        topic: where to.
+        path: of the file.
+        partitions: of the topic.
+        rate: lines a second; 0 is as fast as possible.
+    """
+
+    SCRIPT = """
+import signal, sys, time
+from kafka import KafkaProducer
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+address, topic, path, partitions, rate = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
+lines = open(path, "rb").read().split(b"\\n")
+producer = KafkaProducer(
+    bootstrap_servers=address, acks="all", linger_ms=2 if rate else 20, batch_size=1 << 17,
+    delivery_timeout_ms=120_000, max_block_ms=120_000, reconnect_backoff_max_ms=500,
+)
+begun, sent = time.monotonic(), 0
+while sent < len(lines) and not stopped:
+    ahead = begun + sent / rate - time.monotonic() if rate else 0.0
+    if ahead > 0.001:
+        time.sleep(ahead)
+    producer.send(topic, lines[sent], partition=sent % partitions)
+    sent += 1
+producer.flush(120)
+print(sent)
+"""
+
+    def __init__(self, address: str, topic: str, path: Path, partitions: int = 1, rate: float = 0.0) -> None:
+        arguments = [address, topic, str(path), str(partitions), str(rate)]
+        self._process = subprocess.Popen(  # nosec B603 # our script
+            [sys.executable, "-c", self.SCRIPT, *arguments], stdout=subprocess.PIPE
+        )
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        self._process.kill()
+        self._process.communicate()
+
+    def stop(self) -> int:
+        """Send no more lines; return how many were sent, once the broker has them."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Return how many lines were sent, once the broker has all of them.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        output = self._process.communicate(timeout=300)[0]
+        if self._process.returncode:
+            raise RuntimeError("the producer failed")
+        return int(output)

@@ -1,0 +1,175 @@
+"""Of the Kafka connector: what no broker is needed for."""
+
+import os
+import signal
+import time
+from collections import Counter
+
+from kafka import errors
+
+from streammoe.commands.produce.messages import Messages
+from streammoe.configuration import load_settings
+from streammoe.ports import Partition
+from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
+from streammoe_connectors.kafka.delivery import Delivery, Target
+from streammoe_connectors.kafka.offsets import CommittedOffset
+from streammoe_connectors.kafka.ownership import Ownership
+from streammoe_connectors.kafka.partitions import check_position
+from streammoe_connectors.kafka.predictions import KafkaPredictions
+from streammoe_connectors.kafka.process import ReaderProcess
+from streammoe_connectors.kafka.producer import TopicProducer
+from streammoe_connectors.kafka.settings import Connection, client_options
+from streammoe_connectors.kafka.source_settings import ReadingSettings
+from streammoe_connectors.kafka.start import elsewhere, tell_vanished
+from streammoe_connectors.kafka.topic import Topic
+from streammoe_connectors.kafka.transactions import TransactionalProducer
+from streammoe_connectors.kafka.values import Values, ValueSettings
+
+FIRST = Partition("t", 0)
+NOT_THERE = {"bootstrap_servers": "there:1", "security_protocol": "SSL"}
+
+
+class _Cluster:
+    """Holds offsets 3 and 4 of each partition, which `b` reads."""
+
+    def first_offsets(self, partitions):
+        return dict.fromkeys(partitions, 3)
+
+    def end_offsets(self, partitions):
+        return dict.fromkeys(partitions, 5)
+
+    def committed(self, _):
+        return 3, CommittedOffset("b", time.time() + 100, 1)  # a clock that is ahead: 0 s ago, always
+
+
+def _settings(*flags):
+    def case(folder):
+        (folder / "config.toml").write_text(
+            'schema.target = "y"\n'
+            'source = { kind = "kafka", topics = "t", group = "g", bootstrap_servers = "there:1" }\n'
+            'predictions = { kind = "kafka", topic = "p" }\n'
+        )
+        load_settings(folder / "config.toml", overrides=flags, environment={})
+
+    return case
+
+
+def _reading(**settings):
+    return ReadingSettings(topics="t", group="g", **settings)
+
+
+def _sink(*sources, **settings):
+    return lambda _: KafkaPredictions(KafkaPredictions.Settings(kind="kafka", topic="p", **settings), sources)
+
+
+def _value(value, **settings):
+    """Why a value is refused."""
+
+    def case(_):
+        values = Values(ValueSettings.model_validate(settings))
+        record = type("Record", (), {"value": value, "key": b"\xe4", "headers": [("h", b"\x80")], "timestamp": 0})
+        return "\n".join(f"{reason}: {detail}" for reason, detail in values.block([record]).refused.values())
+
+    return case
+
+
+def _explained(error, size=0, place=None):
+    target = Target("predictions", "p", 'set predictions.kind = "file"')
+    producer = TopicProducer(target, Connection(bootstrap_servers="there:1"), Delivery())
+    return lambda _: str(producer.explained(error, size, place))
+
+
+def _of_a_transaction(error):
+    connection = Connection(bootstrap_servers="there:1")
+    target = Target("predictions", "p", "")
+    producer = TransactionalProducer(target, connection, Delivery(), group="g", name="streammoe-g-0/1", timeout=600.0)
+    return lambda _: str(producer.explained(error))
+
+
+def _died(_):
+    process = ReaderProcess({})
+    os.kill(process.pid, signal.SIGKILL)
+    try:
+        process.receive(60.0)
+    finally:
+        process.close()
+
+
+def _produce(text):
+    def case(folder):
+        (folder / "client.toml").write_text(text)
+        Topic.settings(folder / "client.toml")
+
+    return case
+
+
+def _password(name, value):
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
+    return lambda folder: client_options(
+        Connection(bootstrap_servers="there:1", **login, **{name: value.format(folder=folder)})
+    )
+
+
+def _without_field(_):
+    messages = Messages(key="nope")
+    messages.records = 2
+    messages.check()
+
+
+FILE = FileSource.Settings(kind="file", path="a.jsonl")
+
+CASES = {
+    "servers that are no addresses": _settings("source.bootstrap_servers=http://a:1"),
+    "half a login": _settings("source.security_protocol=SASL_SSL", "source.sasl_mechanism=PLAIN"),
+    "an option that would break a promise": _settings('source.options={"enable_auto_commit" = true}'),
+    "a topic that is none": _settings('source.topics=["a", "b*", "c"]'),
+    "a start that is none": _settings("source.start=yesterday"),
+    "a shard that is none": _settings("source.shard=3/3"),
+    "a format that lacks something": _settings("source.format=csv"),
+    "settings of another format": _settings("source.format=avro", "source.message=a.B", "source.schema_file=a"),
+    "two fields of one name": _settings("source.key_field=a", "source.timestamp_field=a"),
+    "predictions into what is read": _settings("predictions.topic=t"),
+    "transactions without a second checkpoint": _settings("predictions.transactional=true", "checkpoint.keep=1"),
+    "transactions that time out": _settings("predictions.transactional=true", "checkpoint.every_seconds=301"),
+    "a password that is not in the environment": _password("sasl_plain_password_env", "NOT_SET_ANYWHERE"),
+    "a password file that is not there": _password("sasl_plain_password_file", "{folder}/nowhere"),
+    "a certificate that is not there": lambda folder: client_options(
+        Connection(**NOT_THERE, ssl_cafile=str(folder / "ca.pem"))
+    ),
+    "predictions without a connection": _sink(FILE),
+    "dead letters without a connection": lambda _: KafkaDeadLetters(
+        KafkaDeadLetters.Settings(kind="kafka", topic="d"), [FILE]
+    ),
+    "half a connection": _sink(security_protocol="SSL", client_id="me"),
+    "an option of consumers": _sink(bootstrap_servers="there:1", options={"fetch_max_bytes": 9}),
+    "transactions without a group": _sink(FILE, bootstrap_servers="there:1", transactional=True),
+    "a key that is no text": _value(b"{}", key_field="k"),
+    "a header that is no text": _value(b"{}", header_fields=["h"]),
+    "a schema that is not there": lambda folder: Values(
+        ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
+    ),
+    "a position of another source": lambda _: check_position({"kind": "file"}),
+    "an offset that is lost": lambda _: elsewhere(_Cluster(), _reading(), FIRST, 1, Counter()),
+    "an offset that is lost, going on": lambda _: (
+        elsewhere(_Cluster(), _reading(on_lost="latest"), FIRST, 1, Counter()) and None
+    ),
+    "a topic that was created again": lambda _: elsewhere(_Cluster(), _reading(), FIRST, 2, Counter(), recreated=True),
+    "a topic that was created again with fewer partitions": lambda _: tell_vanished(
+        _reading(), {Partition("t", 3): 17}
+    ),
+    "a second daemon": lambda _: Ownership(_reading(), "a", Counter()).check(_Cluster(), [FIRST]),
+    "the reading process dies": _died,
+    "a sink's topic that is not there": _explained(errors.UnknownTopicOrPartitionError()),
+    "a sink's topic that may not be written": _explained(errors.TopicAuthorizationFailedError("p")),
+    "a record that is too large": _explained(errors.MessageSizeTooLargeError(), 30_000, {"path": "a", "offset": 9}),
+    "no acknowledgement": _explained(errors.KafkaTimeoutError("120 s"), 9, {"path": "a", "offset": 9}),
+    "a zombie": _of_a_transaction(errors.ProducerFencedError()),
+    "a transaction's time-out that brokers do not allow": _of_a_transaction(
+        errors.KafkaError("InvalidTransactionTimeout")
+    ),
+    "produce, an unknown setting": _produce('sasl_password = "geheim"'),
+    "produce, no TOML": _produce("sasl_plain_password = geheim"),
+    "produce, an unknown protocol": _produce('security_protocol = "geheim"'),
+    "produce, a field that no record has": _without_field,
+}

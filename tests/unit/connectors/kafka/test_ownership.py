@@ -1,0 +1,124 @@
+"""Marks of owners, with a group that remembers and clocks that stand still."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from streammoe.errors import SourceError
+from streammoe.ports import Partition
+from streammoe_connectors.kafka import ownership
+from streammoe_connectors.kafka.cluster import Unanswered
+from streammoe_connectors.kafka.offsets import CommittedOffset, offset_metadata, parse_offset_metadata
+from streammoe_connectors.kafka.source_settings import ReadingSettings
+
+PARTITIONS = [Partition("t", 0), Partition("t", 1)]
+POSITION = {"kind": "kafka", "topics": {"t": {"id": None, "partitions": {"0": 3, "1": 4}}}}
+
+
+class Group:
+    """A cluster, as far as its group goes."""
+
+    def __init__(self):
+        self.marks = {}
+        self.failed = []
+        self.answers = True
+
+    def committed(self, partition):
+        if not self.answers:
+            raise Unanswered
+        return self.marks.get(partition)
+
+    def commit(self, offsets, metadata, *, wait_ms=0):
+        self.marks |= {partition: (offset, parse_offset_metadata(metadata)) for partition, offset in offsets.items()}
+
+    def failed_commits(self):
+        found, self.failed = self.failed, []
+        return found
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=1_000_000.0)
+    monkeypatch.setattr(ownership.time, "time", lambda: clock.now)
+    monkeypatch.setattr(ownership.time, "monotonic", lambda: clock.now)
+    return clock
+
+
+@pytest.fixture
+def group():
+    return Group()
+
+
+def owner(name, **settings):
+    return ownership.Ownership(ReadingSettings(topics="t", group="g", **settings), name, ownership.Counter())
+
+
+@pytest.mark.parametrize(("name", "age", "held"), [("b", 29, True), ("b", 31, False), ("a", 0, False), ("", 0, False)])
+def test_a_fresh_mark_of_another_owner_holds(clock, group, name, age, held):
+    group.commit({PARTITIONS[1]: 7}, offset_metadata(name, 1, clock.now - age))
+    mine = owner("a", owner_seconds=30)
+    if held:
+        with pytest.raises(SourceError):
+            mine.check(group, PARTITIONS)
+    else:
+        mine.check(group, PARTITIONS)
+
+
+def test_notes_of_other_tools_hold_nothing(clock, group):
+    group.marks = {PARTITIONS[0]: (7, None)}
+    owner("a").check(group, PARTITIONS)
+
+
+def test_a_commit_leaves_a_mark_that_is_renewed_and_taken_back(clock, group):
+    mine = owner("a", owner_seconds=30)
+    mine.commit(group, POSITION, 7, answers=True)
+    mark = CommittedOffset("a", clock.now, 7)
+    assert list(group.marks.values()) == [(3, mark), (4, mark)]
+    before, clock.now = clock.now, clock.now + 9
+    mine.tend(group, answers=True)
+    assert group.marks[PARTITIONS[0]][1].at == before
+    clock.now += 2
+    mine.tend(group, answers=False)  # nobody would hear
+    assert group.marks[PARTITIONS[0]][1].at == before
+    mine.tend(group, answers=True)
+    assert group.marks[PARTITIONS[0]][1].at == clock.now
+    mine.release(group)
+    assert [(offset, mark.owner, mark.generation) for offset, mark in group.marks.values()] == [(3, "", 7), (4, "", 7)]
+
+
+def test_of_two_that_start_at_once_the_second_to_save_ends(clock, group):
+    first, second = owner("a"), owner("b")
+    first.commit(group, POSITION, 1, answers=True)
+    with pytest.raises(SourceError):
+        second.commit(group, POSITION, 1, answers=True)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_partition_that_another_one_takes_is_noticed_also_where_it_saves_often(clock, group, saves, partition):
+    mine = owner("a", owner_seconds=3)
+    mine.commit(group, POSITION, 1, answers=True)
+
+    def goes_on():
+        for _ in range(30):
+            clock.now += 0.2
+            group.commit({partition: 9}, offset_metadata("b", 1, clock.now))
+            if saves:
+                mine.commit(group, POSITION, 1, answers=True)
+            else:
+                mine.tend(group, answers=True)
+
+    with pytest.raises(SourceError):
+        goes_on()
+
+
+def test_commits_that_fail_are_counted(clock, group):
+    mine = owner("a")
+    mine.commit(group, POSITION, 1, answers=True)
+    group.failed = ["no", "no"]
+    mine.tend(group, answers=True)
+    assert mine._counters["mirror_failed"] == 2
+    clock.now += 20
+    group.answers = False
+    mine.commit(group, POSITION, 2, answers=True)
+    assert mine._counters["mirror_failed"] == 3
