@@ -169,7 +169,7 @@ CASES = {
         for at, (X, y, more, _) in enumerate(test_batch.UNUSABLE)
     },
     "batch fit of a model that has learned": lambda _: batch.fit(learned(), *test_batch.rows(20)),
-    "batch fit of a pipeline": lambda _: batch.fit(object(), *test_batch.rows(20)),
+    "batch fit of a pipeline": lambda _: batch.fit("a pipeline", *test_batch.rows(20)),
     **{
         f"{kind.__name__}, wrong {at}": lambda _, kind=kind, arguments=arguments: kind(*arguments)
         for kind, wrong in test_distributions.WRONG.items()
