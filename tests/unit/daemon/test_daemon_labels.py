@@ -2,25 +2,17 @@
 
 import json
 import random
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
-from streammoe.daemon.guards import BadRecordGuard
-from streammoe.daemon.loop import CheckpointPolicy, Daemon
-from streammoe.daemon.metrics import Metrics
-from streammoe.daemon.server import Health
-from streammoe.estimators import MoERegressor
-from streammoe.persistence import CheckpointStore
-from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.pipeline.label_join import LabelJoin, Limits
-from streammoe.pipeline.pipeline import Pipeline, Schema
-from streammoe.pipeline.scores import PrequentialScores
-from streammoe.testing import ListSource
+from streammoe.daemon.loop import CheckpointPolicy
+from streammoe.pipeline.label_join import Limits
+from streammoe.pipeline.pipeline import Schema
+from tests.unit.daemon.scripted import Stop
 
-SCHEMA = Schema(("y",), ignore=("id",))
-LIMITS = Limits(120, expire_events=260)
-RECORDS = 2_000
+RECORDS = 1_000
+COMPARED = ("events", "learned", "predicted_only", "rejected", "skipped", "pending", "expired", "state_digest")
 
 
 class KillError(Exception):
@@ -33,7 +25,7 @@ def records():
     due = []
     for i in range(RECORDS):
         a, b = rng.gauss(0, 1), rng.gauss(0, 1)
-        features = {"id": i, "a": a if rng.random() < 0.99 else "no", "b": b}
+        features = {"id": i, "a": a if rng.random() < 0.97 else "no", "b": b}
         due.append((i, features))
         label = {"id": i, "y": 2 * a if b > 0 else b - 1}
         times = rng.choice([0, 1, 1, 1, 1, 1, 1, 1, 2])
@@ -42,75 +34,31 @@ def records():
 
 
 @pytest.fixture
-def build(tmp_path):
-    letters = DeadLetterFile(tmp_path / "dead.jsonl")
-
-    def build(folder, *, sizes=(100,), every=10**9, **script):
-        store = CheckpointStore(tmp_path / folder)
-        store.prepare()
-        generation, found = store.latest() or (0, None)
-        metadata = found.metadata if found else {"positions": [None], "counters": {"outcomes": {}, "reasons": {}}}
-        model = MoERegressor.from_checkpoint(found.arrays, metadata["model"]) if found else MoERegressor(2, warmup=100)
-        scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
-        labels = LabelJoin("id", SCHEMA, LIMITS)
-        if found:
-            labels.restore(found.arrays)
-        source = ListSource(records(), sizes=sizes, **script)
-        source.seek(metadata["positions"][0])
-        return Daemon(
-            source=source,
-            pipeline=Pipeline(model, SCHEMA, scores),
-            store=store,
-            dead_letters=letters,
-            guard=BadRecordGuard(0.9, found.arrays["guard.latest"] if found else None),
-            metrics=Metrics(),
-            policy=CheckpointPolicy(every, 1e9),
-            description={"version": "1", "settings": {"model": {}}},
-            position=metadata["positions"][0],
-            generation=generation,
-            health=Health(60.0),
-            outcomes=metadata["counters"]["outcomes"],
-            reasons=metadata["counters"]["reasons"],
-            labels=labels,
-        )
-
-    yield build
-    letters.close()
+def build(build):
+    limits = Limits(120, expire_events=260)
+    return partial(build, records(), schema=Schema(("y",), ignore=("id",)), max_ratio=0.9, labels=limits)
 
 
 def ended(summary):
-    return {name: value for name, value in summary._asdict().items() if name in COMPARED}
+    return {name: getattr(summary, name) for name in COMPARED}
 
 
-COMPARED = ("events", "learned", "predicted_only", "rejected", "skipped", "pending", "expired", "state_digest")
-GOING = SimpleNamespace(requested=False)
-
-
-@pytest.mark.parametrize("sizes", [[20], [7, 90, 1]])
+@pytest.mark.parametrize("sizes", [[20], [7, 90, 1]], ids=str)
 def test_kills_and_stops_show_in_nothing(build, sizes):
-    whole = build("whole", sizes=[1000]).run(GOING)
+    undisturbed = build(folder="whole", sizes=[1000])
+    whole = undisturbed.run()
     assert min(whole.learned, whole.rejected, whole.pending, whole.expired) > 10
     assert whole.predicted_only == 0
+    resumed = build(folder="whole", sizes=[1000])
+    for ran in (undisturbed, resumed):
+        for outcome in ("learned", "rejected", "expired", "predicted_only"):
+            assert ran.value("events_total", outcome=outcome) == getattr(whole, outcome)
+    assert undisturbed.value("pending_labels") == whole.pending == resumed.run().pending
     rng = random.Random(sizes[0])
-    n = len(records())
-    for at in sorted(rng.sample(range(n), 6)):
+    for at in sorted(rng.sample(range(RECORDS), 5)):
         with pytest.raises(KillError):
-            build("killed", sizes=sizes, every=150, failures={at: KillError()}).run(GOING)
-    for at in sorted(rng.sample(range(n), 3)):
-        stop = SimpleNamespace(requested=False)
-        build(
-            "killed", sizes=sizes, before_poll=lambda now, at=at, stop=stop: setattr(stop, "requested", now >= at)
-        ).run(stop)
-    assert ended(build("killed", sizes=sizes).run(GOING)) == ended(whole)
-
-
-def test_metrics_show_what_waits_and_what_has_expired(build):
-    daemon = build("whole")
-    summary = daemon.run(GOING)
-    value = daemon._metrics.registry.get_sample_value
-    assert value("streammoe_pending_labels") == summary.pending
-    for outcome in ("learned", "rejected", "expired", "predicted_only"):
-        assert value("streammoe_events_total", {"outcome": outcome}) == getattr(summary, outcome)
-    again = build("whole")
-    assert again._metrics.registry.get_sample_value("streammoe_events_total", {"outcome": "expired"}) == summary.expired
-    assert again.run(GOING).pending == summary.pending
+            build(sizes=sizes, policy=CheckpointPolicy(150, 1e9), failures={at: KillError()}).run()
+    for at in sorted(rng.sample(range(RECORDS, 3 * RECORDS // 2), 2)):
+        stop = Stop()
+        build(sizes=sizes, before_poll=stop.at(at)).run(stop)
+    assert ended(build(sizes=sizes).run()) == ended(whole)

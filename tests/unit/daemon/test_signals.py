@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -5,29 +6,20 @@ import sys
 
 import pytest
 
-from streammoe.daemon.signals import STOPS, StopFlag
+from streammoe.daemon.signals import STOPS, HangupFlag, StopFlag
 
 
-@pytest.mark.parametrize("stop", STOPS)
-def test_a_signal_sets_the_flag_and_nothing_else(stop):
-    with StopFlag() as flag:
+@pytest.mark.parametrize(
+    ("kind", "number"), [(HangupFlag, signal.SIGHUP), *((StopFlag, number) for number in STOPS)], ids=str
+)
+def test_a_signal_sets_the_flag_and_ends_nothing_and_the_handler_from_before_comes_back(kind, number):
+    before = signal.getsignal(number)
+    with contextlib.suppress(ZeroDivisionError), kind() as flag:
         assert not flag.requested
-        signal.raise_signal(stop)
+        signal.raise_signal(number)
         assert flag.requested
-
-
-def test_the_handlers_from_before_come_back():
-    before = [signal.getsignal(stop) for stop in STOPS]
-    with StopFlag():
-        assert [signal.getsignal(stop) for stop in STOPS] != before
-    assert [signal.getsignal(stop) for stop in STOPS] == before
-
-
-def test_they_come_back_after_an_error_too():
-    before = [signal.getsignal(stop) for stop in STOPS]
-    with pytest.raises(ZeroDivisionError), StopFlag():
         raise ZeroDivisionError
-    assert [signal.getsignal(stop) for stop in STOPS] == before
+    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize("pair", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])

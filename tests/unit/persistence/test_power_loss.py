@@ -158,7 +158,9 @@ def root(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("story", [long_story, *(pytest.param(only_saves(n), marks=pytest.mark.slow) for n in (1, 3))])
+@pytest.mark.parametrize(
+    "story", [long_story, *(pytest.param(only_saves(n), marks=pytest.mark.exhaustive) for n in (1, 3))]
+)
 def test_a_start_finds_what_the_last_save_that_returned_has_left_or_later(root, tmp_path, monkeypatch, story):
     recorder = record(root, monkeypatch, story)
     assert list(problems(recorder, tmp_path / "scratch")) == []
@@ -197,7 +199,7 @@ def test_a_name_that_comes_before_its_bytes_would_be_noticed(root, tmp_path, mon
     assert next(problems(record(root, monkeypatch), tmp_path / "scratch"), None)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 6))])
 def test_cut_after_cut_it_goes_on(root, tmp_path, monkeypatch, seed):
     """A cut in the middle of some saves, a start from what is left, another cut, and so on."""
     chance = random.Random(seed)
@@ -229,5 +231,5 @@ def test_the_watch_notices_calls_that_go_around_it(root, monkeypatch):
         recorder.look()
         patch.undo()
         rename(root / "a", root / "b")
-        with pytest.raises(AssertionError, match="a call that is not watched"):
+        with pytest.raises(AssertionError):
             recorder.look()

@@ -1,0 +1,154 @@
+"""Of `streammoe.daemon` but for its server: guards, reload, retries, sources in a chain."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from streammoe import assembly
+from streammoe.configuration import load_settings, settings_from
+from streammoe.daemon.chained import ChainedSource
+from streammoe.daemon.checkpointer import CheckpointWriter, Content, RetryPolicy
+from streammoe.daemon.guards import BadRecordGuard
+from streammoe.daemon.reload import Reload
+from streammoe.daemon.signals import HangupFlag, StopFlag
+from streammoe.errors import RetriableCheckpointError, SinkError
+from streammoe.persistence import CheckpointStore
+from streammoe.testing import ListSource
+
+_FULL = RetriableCheckpointError("the disk is full")
+
+
+def _records(n: int, seed: int, *, jumped: bool = False) -> list[bytes]:
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(2, n))
+    y = np.where(a > 0.0, b, -b) + 0.1 * rng.normal(size=n)
+    if jumped:
+        y += 1e3 * rng.choice([-1.0, 1.0], size=n)
+    return [b'{"a":%.5f,"b":%.5f,"y":%.5f}\n' % row for row in zip(a, b, y, strict=True)]
+
+
+def _jump(on_jump: str, every_events: int = 50) -> Callable[[Path], None]:
+    """A daemon whose loss jumps."""
+
+    def jump(folder: Path) -> None:
+        lines = [*_records(1_200, 0), *_records(400, 1, jumped=True)]
+        (folder / "events.jsonl").write_bytes(b"".join(lines))
+        tables = {
+            "source": {"kind": "file", "path": str(folder / "events.jsonl"), "block_bytes": 4096},
+            "schema": {"target": "y"},
+            "model": {
+                "n_experts": 2,
+                "warmup": 100,
+                "warmup_restarts": 1,
+                "schedule": {"kind": "constant", "gamma": 0.05},
+            },
+            "checkpoint": {"dir": str(folder / "state"), "every_events": every_events, "every_seconds": 1e9},
+            "metrics": {"enabled": False},
+            "guard": {"on_jump": on_jump},
+        }
+        no_kernels = patch.object(assembly, "compile_kernels")
+        # Folders of checkpoints that are set aside have random names.
+        unnamed = patch("tempfile.mkdtemp", side_effect=lambda **_: _made(folder / "state" / "set-aside"))
+        short_windows = patch("streammoe.daemon.guards.SHORTEST", 100)
+        with no_kernels, unnamed, short_windows, assembly.open_daemon(settings_from(tables, "test")) as running:
+            running.daemon.run(StopFlag())
+
+    return jump
+
+
+def _made(folder: Path) -> str:
+    folder.mkdir()
+    return str(folder)
+
+
+def _bad_records(latest: int, now: int) -> Callable[[Path], None]:
+    """A guard of a source that ends, after this many rejected records of an earlier run and of this one."""
+
+    def judge(_: Path) -> None:
+        guard = BadRecordGuard(0.1, np.ones(latest, np.bool_))
+        guard.judge(np.ones(now, np.bool_))
+        guard.judge_end()
+
+    return judge
+
+
+def _reload(line: str, *, after: Callable[[Path], None] = lambda _: None) -> Callable[[Path], None]:
+    """SIGHUP after a line was added to the settings."""
+
+    class Daemon:
+        def reconfigure(self, settings: object, *, judging: bool) -> None:
+            if judging:
+                raise _FULL
+
+    def reload(folder: Path) -> None:
+        path = folder / "config.toml"
+        path.write_text('source = { kind = "file", path = "a.csv" }\nschema.target = "y"\n')
+
+        def load() -> object:
+            return load_settings(path, environment={})
+
+        asked = Reload(HangupFlag(), load(), load, path)
+        path.write_text(path.read_text() + line)
+        after(path)
+        asked.carry_out(Daemon())
+
+    return reload
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _saving_fails(_: Path) -> None:
+    policy = RetryPolicy(60.0)
+    with patch("streammoe.daemon.checkpointer.time.monotonic", side_effect=[0.0, 9.0, 70.0, 130.0]):
+        policy.failed(_FULL)
+        policy.succeeded()
+        policy.failed(_FULL)
+        policy.failed(_FULL)
+
+
+def _under_way_at_the_end(folder: Path) -> None:
+    def fail() -> None:
+        raise SinkError("the topic is gone")
+
+    store = CheckpointStore(folder / "state")
+    store.prepare()
+    writer = CheckpointWriter(store)
+    writer.begin(Content({}, {}, {}, {}, None), [fail], 0.0)
+    writer.close()
+
+
+def _endless_first(_: Path) -> None:
+    source = ChainedSource([ListSource([], endless=True), ListSource([])])
+    source.seek(None)
+    source.prepare(0.0)
+
+
+CASES = {
+    "jump, alarm": _jump("alarm"),
+    "jump, stop": _jump("stop"),
+    "jump, rollback": _jump("rollback"),
+    "jump, stop without a checkpoint": _jump("stop", every_events=10**9),
+    "bad records in a row": _bad_records(0, 1_000),
+    "bad records up to the end": _bad_records(0, 10),
+    "bad records up to the end, some of an earlier run": _bad_records(10, 10),
+    "reload, applied": _reload("checkpoint.keep = 8\n"),
+    "reload, unchanged": _reload(""),
+    "reload, fixed settings": _reload("checkpoint.keep = 8\nmodel.seed = 3\nmetrics.port = 1\n"),
+    "reload, two problems": _reload("checkpoint.keep = 0\ncheckpoint.kep = 5\n"),
+    "reload, no file": _reload("", after=Path.unlink),
+    "reload, a pipe": _reload("", after=_pipe),
+    "reload, full disk": _reload("model.range_factor = 1e9\n"),
+    "saving fails, works, fails for good": _saving_fails,
+    "checkpoint that was under way": _under_way_at_the_end,
+    "chain, another kind of position": lambda _: ChainedSource([ListSource([])]).seek({"kind": "chain"}),
+    "chain, more positions than sources": lambda _: ChainedSource([ListSource([])]).seek(
+        {"kind": "chain", "positions": [None, None]}
+    ),
+    "chain, an endless one first": _endless_first,
+}

@@ -1,0 +1,183 @@
+"""A daemon over a scripted source, which keeps the order of everything that it does."""
+
+import json
+from typing import NamedTuple
+
+from streammoe.daemon.checkpointer import RetryPolicy
+from streammoe.daemon.guards import BadRecordGuard
+from streammoe.daemon.loop import CheckpointPolicy, Daemon
+from streammoe.daemon.metrics import Metrics
+from streammoe.daemon.server import Health
+from streammoe.estimators import MoERegressor
+from streammoe.persistence import CheckpointStore
+from streammoe.pipeline.dead_letters import DeadLetterFile
+from streammoe.pipeline.label_join import LabelJoin
+from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
+from streammoe.pipeline.predictions import JsonlPredictions
+from streammoe.pipeline.scores import PrequentialScores
+from streammoe.ports import SourceStatus
+from streammoe.testing import ListSource
+
+SCHEMA = Schema(("y",))
+NEVER = CheckpointPolicy(10**9, 1e9)
+
+
+class Stop:
+    """Stands in for `StopFlag`."""
+
+    requested = False
+
+    def at(self, record):
+        """Return a `before_poll` that requests the stop once this record is the next one."""
+        return lambda following: setattr(self, "requested", following >= record)
+
+
+class RecordingStore(CheckpointStore):
+    """Keeps the metadata of every checkpoint."""
+
+    def __init__(self, folder, steps):
+        super().__init__(folder, keep=100)
+        self.steps = steps
+        self.saved = []
+
+    def save(self, arrays, metadata):
+        generation = super().save(arrays, metadata)
+        self.saved.append(json.loads(json.dumps(metadata)))
+        self.steps.append("saved")
+        return generation
+
+    @property
+    def positions(self):
+        """How many records were read by each checkpoint."""
+        return [saved["positions"][0]["next"] for saved in self.saved]
+
+
+class ScriptedSource(ListSource):
+    """Also waits at its beginning, and may stand where no record has said."""
+
+    steps = None
+    unanswered = 0
+    """How many calls of `prepare` find nothing ready."""
+    moved_to = None
+    """What `position` says until the next batch."""
+    on_prepare = None
+    settle = None
+    """Waits for a checkpoint that is being written, so that a test knows where it is."""
+
+    def prepare(self, timeout):
+        if self.on_prepare is not None:
+            self.on_prepare()
+        self.unanswered -= 1
+        return self.unanswered < 0
+
+    @property
+    def position(self):
+        return self.moved_to
+
+    def poll(self, timeout):
+        if self.settle is not None:
+            self.settle()
+        batch = super().poll(timeout)
+        if batch is not None:
+            self.moved_to = None
+        return batch
+
+    def status(self):
+        return SourceStatus(ready=self.unanswered < 0, connected=self.unanswered < 0)
+
+    def commit(self, position, generation):
+        super().commit(position, generation)
+        self.steps.append("committed")
+
+
+def record_flushes(sink, steps, step):
+    """Have a sink say when what it holds is durable."""
+    begin_flush = sink.begin_flush
+
+    def recorded():
+        sync = begin_flush()
+        return lambda: (sync(), steps.append(step))
+
+    sink.begin_flush = recorded
+
+
+def settle(daemon):
+    """Wait until no checkpoint is being written; the daemon has still to find out what became of it."""
+    if daemon._writer.busy:
+        daemon._writer._under_way.exception()
+
+
+class Scripted(NamedTuple):
+    """A daemon, what it is made of, and what it has done."""
+
+    daemon: Daemon
+    store: RecordingStore
+    source: ScriptedSource
+    steps: list[str]
+    letters: DeadLetterFile
+
+    def run(self, stop=None):
+        return self.daemon.run(stop or Stop())
+
+    def value(self, name, **labels):
+        """Return a metric."""
+        return self.daemon._metrics.registry.get_sample_value(f"streammoe_{name}", labels)
+
+
+def build(
+    root,
+    opened,
+    records,
+    *,
+    folder="state",
+    schema=SCHEMA,
+    sizes=(100,),
+    policy=NEVER,
+    max_ratio=0.5,
+    is_predicting=False,
+    patience=0.0,
+    labels=None,
+    **script,
+):
+    """Build a daemon that resumes from what the last one in the same folder has left."""
+    steps = []
+    store = RecordingStore(root / folder, steps)
+    store.prepare()
+    generation, found = store.latest() or (0, None)
+    metadata = found.metadata if found else {"positions": [None], "counters": {"outcomes": {}, "reasons": {}}}
+    model = MoERegressor.from_checkpoint(found.arrays, metadata["model"]) if found else MoERegressor(2, warmup=50)
+    scores = PrequentialScores.restore(metadata["scores"], found.arrays) if found else PrequentialScores()
+    joined = None if labels is None else LabelJoin("id", schema, labels)
+    if found and joined:
+        joined.restore(found.arrays)
+    source = ScriptedSource(records, sizes=sizes, **script)
+    source.steps = steps
+    source.settle = lambda: settle(daemon)
+    source.seek(metadata["positions"][0])
+    letters = DeadLetterFile(root / "dead.jsonl")
+    opened.callback(letters.close)
+    record_flushes(letters, steps, "letters")
+    writer = None
+    if is_predicting:
+        rows = JsonlPredictions(root / "rows.jsonl")
+        opened.callback(rows.close)
+        record_flushes(rows, steps, "rows")
+        writer = PredictionWriter(rows, 0.9, gate=True)
+    daemon = Daemon(
+        source=source,
+        pipeline=Pipeline(model, schema, scores, writer),
+        store=store,
+        dead_letters=letters,
+        guard=BadRecordGuard(max_ratio, found.arrays["guard.latest"] if found else None),
+        metrics=Metrics(),
+        policy=policy,
+        description={"version": "1", "settings": {"model": {}}},
+        position=metadata["positions"][0],
+        generation=generation,
+        health=Health(60.0),
+        retries=RetryPolicy(patience),
+        outcomes=metadata["counters"]["outcomes"],
+        reasons=metadata["counters"]["reasons"],
+        labels=joined,
+    )
+    return Scripted(daemon, store, source, steps, letters)
