@@ -57,7 +57,7 @@ class SourceContract(ABC):
     def test_the_suite_sees_several_batches(self) -> None:
         assert len(self._read()) > 1, "the content fits into one batch, so that most of this suite would show nothing"
 
-    def test_no_batch_is_empty(self) -> None:
+    def test_every_batch_has_records_or_blank_lines_or_a_header(self) -> None:
         for batch in self._read():
             assert len(batch) > 0 or batch.skipped > 0 or batch.columns is not None
 

@@ -1,15 +1,22 @@
 """Of files: what is read, and predictions that are written."""
 
 import gzip
+import os
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
 
+from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.decoders import Wanted, decoder
 from streammoe.pipeline.predictions import prediction_sink, restart
 from streammoe.ports import Batch, Predictions
+from streammoe.settings import Kinds, load
 from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.stdin import StdinSource
 
 
 def read(folder, content=b"", name="a.csv", **settings):
@@ -20,6 +27,97 @@ def read(folder, content=b"", name="a.csv", **settings):
         source.seek(None)
         while not source.finished:
             source.poll(0)
+
+
+def opened(path, position=None, **settings):
+    """Go to a position of files, read a batch, and return the source."""
+    source = FileSource(FileSource.Settings(kind="file", path=str(path), **settings))
+    with closing(source):
+        source.seek(position)
+        source.poll(0.01)
+        return source
+
+
+def resumed(change, content=b"x\n" + b"1\n" * 100, block_bytes=64):
+    """Return a case: a file has been read in part, something happens to it, and a start follows."""
+
+    def case(folder):
+        path = folder / "a.csv"
+        path.write_bytes(content)
+        sound = FileSource.Settings(kind="file", path=str(path), format="csv")
+        with closing(FileSource(sound.model_copy(update={"block_bytes": block_bytes}))) as source:
+            source.seek(None)
+            position = source.poll(0).end
+        change(path)
+        opened(path, position)
+
+    return case
+
+
+def followed(*changes, **settings):
+    """Return a case: a file is followed and read, and changes follow, with a look after each."""
+
+    def case(folder):
+        path = folder / "a.jsonl"
+        path.write_bytes(b"1\n2\n")
+        with closing(FileSource(FileSource.Settings(kind="file", path=str(path), follow=True, **settings))) as source:
+            source.seek(None)
+            for change in (lambda _: None, *changes):
+                change(path)
+                for _ in range(4):
+                    source.poll(0.3)
+
+    return case
+
+
+def rotated_late(path):
+    path.rename(path.with_name("a.jsonl.1"))
+    path.write_bytes(b"3\n")
+
+
+def late(path):
+    with path.with_name("a.jsonl.1").open("ab") as stream:
+        stream.write(b"late\n")
+
+
+def fifo(folder):
+    """Read a pipe that has a path."""
+    os.mkfifo(folder / "pipe.csv")
+    opened(folder / "pipe.csv")
+
+
+def table(folder, columns):
+    """Read a Parquet file with these columns."""
+    parquet.write_table(pa.table([[1]] * len(columns), names=columns), folder / "a.parquet")
+    opened(folder / "a.parquet")
+
+
+def from_stdin(position=None, content=b"", descriptor=None):
+    """Read standard input from a position."""
+    with tempfile.TemporaryFile() as stream:
+        stream.write(content)
+        stream.seek(0)
+        settings = StdinSource.Settings(kind="stdin", format="csv")
+        source = StdinSource(settings, descriptor=stream.fileno() if descriptor is None else descriptor)
+        source.seek(position)
+        source.poll(1)
+
+
+def folder_as_stdin(folder):
+    """Read a folder as standard input."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        from_stdin(descriptor=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def load_config(folder):
+    """Read settings by which compressed files are to be followed."""
+    (folder / "config.toml").write_text(
+        'source = { kind = "file", path = "*.csv.gz", follow = true }\nschema.target = "y"\n'
+    )
+    load(folder / "config.toml", kinds=Kinds({"file": FileSource.Settings}), environment={})
 
 
 def linked(folder):
@@ -108,4 +206,38 @@ CASES = {
     "predictions that are gone": gone_back(lambda path: path.unlink()),
     "predictions at another path": gone_back(lambda _: None, then="other.jsonl"),
     "predictions of an earlier version": gone_back(lambda _: None, says=False),
+    "a path that matches no file": lambda folder: opened(folder / "no*.csv"),
+    "a folder": lambda folder: opened(folder, format="csv"),
+    "a pipe": fifo,
+    "an unknown extension": lambda folder: read(folder, b"1\n", "a.txt"),
+    "a compressed file with an unknown extension": lambda folder: read(folder, b"1\n", "a.txt.gz"),
+    "a name twice in the header": lambda folder: read(folder, b"x,x\n1,2\n"),
+    "no name in the header": lambda folder: read(folder, b"a,,b\n"),
+    "a header that is too long": lambda folder: read(folder, b"a" * 5000, max_record_bytes=4096),
+    "UTF-16": lambda folder: read(folder, "x,y\n1,2\n".encode("utf-16")),
+    "a file removed between two runs": resumed(lambda path: path.unlink()),
+    "a file replaced between two runs": resumed(lambda path: path.write_bytes(b"y\n" + b"2\n" * 100)),
+    "a file truncated between two runs": resumed(
+        lambda path: os.truncate(path, 4200), content=b"x\n" + b"1\n" * 9000, block_bytes=8192
+    ),
+    "a position of Kafka": lambda folder: opened(folder / "a.csv", {"kind": "kafka"}),
+    "a position that is none": lambda folder: opened(folder / "a.csv", {"kind": "file", "files": [{"path": 7}]}),
+    "a gzip file cut off": lambda folder: read(folder, gzip.compress(b"a,y\n1,2\n", mtime=0)[:-9], "a.csv.gz"),
+    "a plain file named gzip": lambda folder: read(folder, b"a,y\n1,2\n", "a.csv.gz"),
+    "a file that is no Parquet": lambda folder: read(folder, b"x,y\n1,2\n", "a.parquet"),
+    "a column twice in Parquet": lambda folder: table(folder, ("x", "y", "x")),
+    "compressed files cannot be followed": load_config,
+    "a followed file that does not exist yet": lambda folder: opened(folder / "a.csv", follow=True),
+    "a followed file is truncated": followed(lambda path: path.write_bytes(b"")),
+    "a followed file is rotated": followed(rotated_late),
+    "a rotated file grows too late": followed(rotated_late, late),
+    "a followed file is truncated, and reading starts again": followed(
+        lambda path: path.write_bytes(b""), on_truncate="restart"
+    ),
+    "standard input after a restart": lambda _: from_stdin({"kind": "stdin", "offset": 25}, b"x\n1\n"),
+    "standard input and a position of files": lambda _: from_stdin({"kind": "file", "files": []}),
+    "standard input is a folder": folder_as_stdin,
+    "a predictions format that does not exist": lambda folder: prediction_sink(folder / "out", "csv"),
+    "a predictions path that cannot be opened": lambda folder: prediction_sink(folder, "jsonl"),
+    "a dead-letter path that cannot be opened": DeadLetterFile,
 }

@@ -121,7 +121,7 @@ class FollowedFiles:
             begins = False  # each turn has one attempt at least, which also finds out what was lost
             try:
                 batch = followed.next()
-            except _LostError as lost:
+            except LostError as lost:
                 self._may_restart(lost)
                 followed.restart()
                 break
@@ -167,7 +167,7 @@ class FollowedFiles:
         found = [(name, status) for name in names if (status := status_at(name)) is not None]
         return [name for name, status in found if status.st_ino not in known and status.st_mtime_ns > since]
 
-    def _may_restart(self, lost: _LostError) -> None:
+    def _may_restart(self, lost: LostError) -> None:
         """Go on where the settings say so.
 
         Raises:
@@ -263,7 +263,7 @@ class FollowedFiles:
             return
         try:
             raw = _find(file, others, self._settings.format)
-        except _LostError as lost:
+        except LostError as lost:
             self._may_restart(lost)
             inode = _inode_at(file["path"])
             anew = None
@@ -398,7 +398,7 @@ class _GrowingStream:
         self._path = path
         self._at = 0
         self._seen: tuple[int, int] | None = None  # size and time of change when all of it had been read
-        self._lost: _LostError | None = None
+        self._lost: LostError | None = None
 
     def read(self, count: int) -> bytes:
         if self._lost is not None:
@@ -432,15 +432,15 @@ class _GrowingStream:
     def close(self) -> None:
         self._raw.close()
 
-    def _explain_loss(self, size: int) -> _LostError:
+    def _explain_loss(self, size: int) -> LostError:
         change = f"was truncated to {size} bytes" if size < self._at else "was overwritten"
-        return _LostError(
+        return LostError(
             f"{self._path} {change} while it was being followed: it had been read to byte {self._at}, and what came "
             "after that is lost"
         )
 
 
-class _LostError(SourceError):
+class LostError(SourceError):
     """What was to be read is gone."""
 
     def __init__(self, what: str) -> None:
@@ -465,7 +465,7 @@ def _find(file: File, others: set[int], format: str) -> BinaryIO:
     found = next((name for name in (*names, *copies) if _is_at(name, file)), None)
     if found is None:
         wrong = "begins otherwise now" if path in names else "is no longer there, nor under another name in its folder"
-        raise _LostError(
+        raise LostError(
             f"{path} (inode {file['inode']}) {wrong}: it had been read to byte {file['offset']}, and what came after "
             "that is lost"
         )
@@ -475,7 +475,7 @@ def _find(file: File, others: set[int], format: str) -> BinaryIO:
         raw = on_failure.enter_context(Path(found).open("rb", buffering=0))
         size = os.fstat(raw.fileno()).st_size
         if size < file["offset"]:
-            raise _LostError(
+            raise LostError(
                 f"{found} was truncated to {size} bytes: it had been read to byte {file['offset']}, and what came "
                 "after that is lost"
             )

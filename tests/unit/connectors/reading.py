@@ -1,9 +1,13 @@
 """What the tests of sources share."""
 
 import contextlib
+import gzip
 import json
+import logging
+import tempfile
 
 from streammoe_connectors.files.source import FileSource
+from streammoe_connectors.stdin import StdinSource
 
 
 def source(path, **settings):
@@ -30,6 +34,24 @@ def read(path, position=None, **settings):
         return drain(opened)
 
 
+def from_stdin(content, **settings):
+    """All batches of a standard input with this content."""
+    with tempfile.TemporaryFile() as stream:  # a pipe holds less, and would wait for a reader
+        stream.write(content)
+        stream.seek(0)
+        opened = StdinSource(StdinSource.Settings(kind="stdin", **settings), descriptor=stream.fileno())
+        opened.seek(None)
+        return drain(opened)
+
+
+WAYS = {
+    "plain": lambda write, content, form, **more: read(write(f"a.{form}", content), **more),
+    "gzip": lambda write, content, form, **more: read(write(f"a.{form}.gz", gzip.compress(content)), **more),
+    "stdin": lambda _, content, form, **more: from_stdin(content, format=form, **more),
+}
+"""The sources of bytes: what each makes of content in a format."""
+
+
 def records(batches):
     return [batch.record(i) for batch in batches for i in range(len(batch))]
 
@@ -40,3 +62,7 @@ def placed(batches):
 
 def through_json(position):
     return json.loads(json.dumps(position))
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]

@@ -1,7 +1,6 @@
-"""Csv files with other delimiters, decimals and without a header, from all sources of bytes."""
+"""What every source of bytes makes of csv with other delimiters, decimals and headers, and of files without records."""
 
-import gzip
-import tempfile
+import contextlib
 
 import pytest
 from pydantic import ValidationError
@@ -9,86 +8,49 @@ from pydantic import ValidationError
 from streammoe.errors import SourceError
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
-from tests.unit.connectors.reading import drain, read, records, source, through_json
+from tests.unit.connectors.reading import WAYS, read, records, source, through_json, warnings
 
 CONTENT = b'a;b;y\n1,5;"x;z";2\n2,5;;3\n'
 NAMES = ["a", "b", "y"]
 SEMICOLON = {"delimiter": ";", "decimal": ","}
 
 
-def followed(path, **settings):
-    opened = source(path, follow=True, **settings)
-    opened.seek(None)
-    try:
-        return [opened.poll(5)]
-    finally:
-        opened.close()
-
-
-def from_stdin(content, **settings):
-    with tempfile.TemporaryFile() as stream:
-        stream.write(content)
-        stream.seek(0)
-        opened = StdinSource(StdinSource.Settings(kind="stdin", format="csv", **settings), descriptor=stream.fileno())
+def followed(write, content, format, **settings):
+    with contextlib.closing(source(write(f"a.{format}", content), follow=True, **settings)) as opened:
         opened.seek(None)
-        return drain(opened)
+        return [opened.poll(5)]
 
 
-WAYS = {
-    "plain": lambda write, content, **more: read(write("a.csv", content), **more),
-    "gzip": lambda write, content, **more: read(write("a.csv.gz", gzip.compress(content)), **more),
-    "followed": lambda write, content, **more: followed(write("a.csv", content), **more),
-    "stdin": lambda _, content, **more: from_stdin(content, **more),
-}
+@pytest.mark.parametrize("way", [*WAYS.values(), followed], ids=[*WAYS, "followed"])
+def test_every_way_of_reading_knows_delimiter_decimal_and_header(write, way):
+    for header, content in ((True, CONTENT), (NAMES, CONTENT.partition(b"\n")[2])):
+        (batch,) = way(write, content, "csv", header=header, **SEMICOLON)
+        assert (batch.columns, batch.delimiter, batch.decimal) == (tuple(NAMES), ";", ",")
+        assert records([batch]) == [b'1,5;"x;z";2', b"2,5;;3"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("header", [True, NAMES])
-def test_every_way_of_reading_knows_them(write, way, header):
-    content = CONTENT if header is True else CONTENT.partition(b"\n")[2]
-    (batch,) = WAYS[way](write, content, header=header, **SEMICOLON)
-    assert (batch.columns, batch.delimiter, batch.decimal) == (tuple(NAMES), ";", ",")
-    assert records([batch]) == [b'1,5;"x;z";2', b"2,5;;3"]
-
-
-def test_names_do_not_touch_other_formats(write):
+def test_names_do_not_affect_other_formats(write):
     (batch,) = read(write("a.jsonl", b"{}\n"), header=NAMES)
     assert batch.columns is None
 
 
-def test_reading_goes_on_amid_a_file_without_a_header(write):
+def test_reading_resumes_in_a_file_without_a_header(write):
     path = write("a.csv", b"".join(b"%d;1\n" % i for i in range(3000)))
-    first, *rest = read(path, block_bytes=4096, delimiter=";", header=["a", "y"])
+    settings = {"block_bytes": 4096, "delimiter": ";", "header": ["a", "y"]}
+    first, *rest = read(path, **settings)
     assert records([first])[0] == b"0;1"
-    again = read(path, through_json(first.end), block_bytes=4096, delimiter=";", header=["a", "y"])
-    assert records(again) == records(rest)
+    assert records(read(path, through_json(first.end), **settings)) == records(rest)
 
 
-def test_a_tab_may_be_written_as_a_shell_hands_it_on():
-    settings = FileSource.Settings(kind="file", path="a.csv", delimiter="\\t")
-    assert settings.delimiter == "\t"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"delimiter": ""},
-        {"delimiter": ";;"},
-        {"delimiter": "."},
-        {"decimal": ";"},
-        {"decimal": ","},
-        {"header": False},
-        {"header": []},
-        {"header": ["a", "a"]},
-        {"header": ["a", " "]},
-        {"header": "a"},
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(wrong):
-    with pytest.raises(ValidationError):
-        FileSource.Settings(**({"kind": "file", "path": "a.csv"} | wrong))
-    with pytest.raises(ValidationError):
-        StdinSource.Settings(**({"kind": "stdin", "format": "csv"} | wrong))
+def test_settings_of_dialects_are_checked():
+    assert FileSource.Settings(kind="file", path="a.csv", delimiter="\\t").delimiter == "\t"  # as a shell writes it
+    wrong = [{"delimiter": ""}, {"delimiter": ";;"}, {"delimiter": "."}, {"decimal": ";"}, {"decimal": ","}]
+    wrong += [{"header": False}, {"header": []}, {"header": ["a", "a"]}, {"header": ["a", " "]}, {"header": "a"}]
+    for settings in wrong:
+        with pytest.raises(ValidationError):
+            FileSource.Settings(**({"kind": "file", "path": "a.csv"} | settings))
+        with pytest.raises(ValidationError):
+            StdinSource.Settings(**({"kind": "stdin", "format": "csv"} | settings))
 
 
 def test_a_header_is_divided_as_the_settings_say(write):
@@ -96,3 +58,40 @@ def test_a_header_is_divided_as_the_settings_say(write):
         read(write("a.csv", b"a;a;y\n1;2;3\n"), delimiter=";")
     (batch,) = read(write("b.csv", b'"a;b";y\n1;2\n'), delimiter=";")
     assert batch.columns == ("a;b", "y")
+
+
+# --- no records -----------------------------------------------------------------------------------------------------
+
+HOLLOW = [
+    ("csv", b"", None),
+    ("csv", b"a,y\n", ("a", "y")),
+    ("csv", b"a,y", ("a", "y")),
+    ("csv", b"a,y\n\n \n", ("a", "y")),
+    ("jsonl", b"", None),
+    ("jsonl", b"\n\n", None),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stream_without_records_ends_well_with_a_warning_and_its_header(write, caplog, way):
+    for form, content, columns in HOLLOW:
+        caplog.clear()
+        batches = WAYS[way](write, content, form)
+        assert records(batches) == []
+        found = [batch.columns for batch in batches if batch.columns is not None]
+        assert found == ([columns] if columns else [])
+        assert sum(batch.skipped for batch in batches) == max(content.count(b"\n") - (columns is not None), 0)
+        assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_header_that_is_no_text_is_an_error(write, way):
+    for content in (bytes(100_000), b"a\0b\n1\n", "a,y\n1,2\n".encode("utf-16-le")):
+        with pytest.raises(SourceError):
+            WAYS[way](write, content, "csv")
+
+
+def test_records_of_nuls_are_records(write, caplog):
+    """They are rejected one by one: a crash may leave a hole in a sound file."""
+    assert len(records(read(write("a.jsonl", b"\0\0\0\n{}\n")))) == 2
+    assert not warnings(caplog)

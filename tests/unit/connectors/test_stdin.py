@@ -1,4 +1,3 @@
-import logging
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 
 from streammoe.errors import SourceError
 from streammoe_connectors.stdin import StdinSource
-from tests.unit.connectors.reading import drain, read, records
+from tests.unit.connectors.reading import drain, placed, read, records, warnings
 
 
 class Pipe:
@@ -54,15 +53,12 @@ def pipe():
         each.close()
 
 
-def test_it_is_registered():
+def test_it_is_registered_and_its_settings_are_strict():
     (entry,) = entry_points(group="streammoe.connectors", name="stdin")
     assert entry.load() is StdinSource
-
-
-@pytest.mark.parametrize("wrong", [{"format": "auto"}, {"format": "parquet"}, {"path": "-"}, {"block_bytes": 1}])
-def test_settings_are_strict(wrong):
-    with pytest.raises(ValidationError):
-        StdinSource.Settings(**({"kind": "stdin", "format": "csv"} | wrong))
+    for wrong in ({"format": "auto"}, {"format": "parquet"}, {"path": "-"}, {"block_bytes": 1}):
+        with pytest.raises(ValidationError):
+            StdinSource.Settings(**({"kind": "stdin", "format": "csv"} | wrong))
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -93,33 +89,16 @@ def test_places_of_two_runs_are_never_the_same(pipe):
     assert all(isinstance(place["stdin"], str) for place in found)
 
 
-@pytest.mark.parametrize(
-    ("format", "content", "skipped"),
-    [("csv", b"", 0), ("csv", b"x\n", 0), ("csv", b"x\n\n", 1), ("jsonl", b"", 0), ("jsonl", b"\n \n", 2)],
-)
-def test_an_end_without_records(pipe, format, content, skipped):
-    it = pipe(format)
-    it.write(content)
-    it.end()
-    batch = it.source.poll(1)
-    assert it.source.finished
-    assert (0 if batch is None else batch.skipped) == skipped
-    assert batch is None or batch.end == {"kind": "stdin", "offset": len(content)}
-
-
-def test_blank_lines_alone_count_in_the_next_batch(pipe):
+def test_blank_lines_alone_count_in_the_next_batch_and_a_bad_header_is_an_error(pipe):
     it = pipe()
     it.write(b"\n\n")
     assert it.source.poll(0) is None
     it.write(b"1\n")
     assert it.source.poll(1).skipped == 2
-
-
-def test_a_bad_header_is_refused(pipe):
-    it = pipe("csv")
-    it.write(b"x,x\n")
-    with pytest.raises(SourceError, match="stdin names columns more than once"):
-        it.source.poll(1)
+    bad = pipe("csv")
+    bad.write(b"x,x\n")
+    with pytest.raises(SourceError):
+        bad.source.poll(1)
 
 
 def test_what_comes_after_a_record_that_is_too_long_does_not_wait(pipe):
@@ -160,9 +139,7 @@ def test_records_are_those_of_a_file_wherever_the_writer_pauses(tmp_path_factory
     it.close()
 
     def seen(batches):
-        return [
-            (batch.place(i)["offset"], batch.record(i), batch.too_long) for batch in batches for i in range(len(batch))
-        ]
+        return [(place["offset"], *rest) for place, *rest in placed(batches)]
 
     assert seen(batches) == seen(expected)
 
@@ -170,17 +147,17 @@ def test_records_are_those_of_a_file_wherever_the_writer_pauses(tmp_path_factory
 # --- time -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("there", [b"", b"x,", b"x,y\n", b"x,y\n1", b'x,y\n1,"a\n'])
-def test_waiting_ends_with_the_timeout_and_what_is_incomplete_waits(pipe, there):
-    it = pipe("csv")
-    it.write(there)
-    started = time.monotonic()
-    assert it.source.poll(0.15) is None
-    assert 0.14 <= time.monotonic() - started < 1
-    started = time.process_time()
-    assert it.source.poll(0) is None
-    assert time.process_time() - started < 0.1
-    assert not it.source.finished
+def test_waiting_ends_with_the_timeout_and_what_is_incomplete_waits(pipe):
+    for there in (b"", b"x,", b"x,y\n", b"x,y\n1", b'x,y\n1,"a\n'):
+        it = pipe("csv")
+        it.write(there)
+        started = time.monotonic()
+        assert it.source.poll(0.05) is None
+        assert time.monotonic() - started >= 0.04
+        started = time.process_time()
+        assert it.source.poll(0) is None
+        assert time.process_time() - started < 0.1
+        assert not it.source.finished
 
 
 def test_complete_lines_do_not_wait_for_others(pipe):
@@ -209,8 +186,8 @@ def test_a_fast_producer_is_read_in_large_blocks(pipe):
 
 def test_a_signal_does_not_end_the_wait_or_lose_anything(pipe):
     it = pipe()
-    told = []
-    before = signal.signal(signal.SIGALRM, lambda *_: told.append(1))
+    caught = []
+    before = signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
     writer = threading.Timer(0.3, it.write, [b"1\n"])
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
@@ -221,42 +198,40 @@ def test_a_signal_does_not_end_the_wait_or_lose_anything(pipe):
         signal.signal(signal.SIGALRM, before)
     writer.join()
     assert records([batch]) == [b"1"]
-    assert len(told) > 2
+    assert len(caught) > 2
 
 
 # --- positions ------------------------------------------------------------------------------------------------------
 
 
-def test_a_restart_says_that_records_count_as_new(pipe, caplog):
+def test_after_a_restart_records_count_as_new(pipe, caplog):
     it = pipe()
-    with caplog.at_level(logging.WARNING, "streammoe.source"):
-        it.source.seek({"kind": "stdin", "offset": 25})
-    assert "stdin cannot be sought: 25 bytes had been read" in caplog.text
+    it.source.seek({"kind": "stdin", "offset": 25})
+    assert len(warnings(caplog)) == 1
     it.write(b"1\n")
     assert it.source.poll(1).place(0)["offset"] == 0
 
 
-def test_a_position_of_another_kind_is_refused(pipe):
-    with pytest.raises(SourceError, match="kind 'file'"):
-        pipe().source.seek({"kind": "file", "files": []})
+def test_what_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    def opened(descriptor=0):
+        return StdinSource(StdinSource.Settings(kind="stdin", format="csv"), descriptor=descriptor)
 
-
-def test_a_closed_stdin_is_refused():
     reading, writing = os.pipe()
     os.close(reading)
     os.close(writing)
-    source = StdinSource(StdinSource.Settings(kind="stdin", format="csv"), descriptor=reading)
-    with pytest.raises(SourceError, match=r"stdin cannot be read: .*; pipe records into the process"):
-        source.seek(None)
-
-
-def test_what_cannot_be_read_is_told(tmp_path):
-    descriptor = os.open(tmp_path, os.O_RDONLY)
-    source = StdinSource(StdinSource.Settings(kind="stdin", format="csv"), descriptor=descriptor)
-    source.seek(None)
-    with pytest.raises(SourceError, match="stdin cannot be read: Is a directory"):
-        source.poll(1)
-    os.close(descriptor)
+    with pytest.raises(SourceError):
+        opened(reading).seek(None)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    of_folder = opened(folder)
+    with pytest.raises(SourceError):
+        of_folder.seek({"kind": "file", "files": []})
+    of_folder.seek(None)
+    with pytest.raises(SourceError):
+        of_folder.poll(1)
+    os.close(folder)
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SourceError):  # and not some file opened since
+        opened().seek(None)
 
 
 # --- the real one ---------------------------------------------------------------------------------------------------
@@ -274,7 +249,7 @@ print("end", flush=True)
 """
 
 
-def test_a_process_reads_its_standard_input_as_it_comes():
+def test_a_process_reads_its_standard_input_as_it_comes(write):
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     ) as process:
@@ -285,16 +260,6 @@ def test_a_process_reads_its_standard_input_as_it_comes():
         process.stdin.write(b"3")
         process.stdin.close()
         assert process.stdout.read() == b"3\nend\n"
-
-
-@pytest.mark.parametrize("content", [b"", b"x\n1\n2"])
-def test_a_file_or_nothing_may_stand_in_for_the_pipe(write, content):
-    with write("a.csv", content).open("rb") as stdin:
+    with write("a.csv", b"x\n1\n2").open("rb") as stdin:  # a file may replace the pipe
         done = subprocess.run([sys.executable, "-c", PROGRAM], stdin=stdin, capture_output=True, check=True)
-    assert done.stdout == (b"1\n2\n" if content else b"") + b"end\n"
-
-
-def test_a_closed_standard_input_is_not_some_file_opened_since(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(SourceError, match="stdin is closed"):
-        StdinSource(StdinSource.Settings(kind="stdin", format="jsonl")).seek(None)
+    assert done.stdout == b"1\n2\nend\n"

@@ -1,4 +1,4 @@
-"""How a run is judged where its source ends: it fails if too many of all its records were refused, however few."""
+"""How a run is judged where its source ends: it fails if too many of all its records were rejected, however few."""
 
 import itertools
 import json
@@ -69,12 +69,8 @@ def letters():
     return {(entry["place"]["path"], entry["place"]["offset"]) for entry in map(json.loads, lines)}
 
 
-def generations():
-    return CheckpointStore("state").generations()
-
-
-@pytest.mark.parametrize("flags", [[True], [True] * 459 + [False] * 141, [False] * 141 + [True] * 459])
-def test_a_short_source_that_is_mostly_bad_fails_the_run_each_time(flags):
+def test_a_short_source_that_is_mostly_bad_fails_the_run_each_time():
+    flags = [False] * 141 + [True] * 459
     write("a.csv", flags)
     for _ in range(2):
         fails()
@@ -85,7 +81,7 @@ def test_after_a_repair_every_record_is_learned_once():
     """No checkpoint was made while the records so far would have failed the run, so the next one reads all of them."""
     write("a.csv", [True] * 459 + [False] * 141)
     fails()
-    assert generations() == []
+    assert CheckpointStore("state").generations() == []
     write("a.csv", [False] * 600)
     assert run().learned == 600
 
@@ -99,15 +95,11 @@ def test_what_was_saved_in_good_order_stays_and_the_rest_is_read_again():
     assert found.learned + saved.get("rejected", 0) == 800 == found.learned + found.rejected
 
 
-def test_half_of_them_is_not_too_many():
+def test_as_many_as_the_ratio_allows_are_not_too_many():
     write("a.csv", [True] * 300 + [False] * 300)
     assert run().rejected == 300
-
-
-@pytest.mark.parametrize("flags", [[True] * 600, [True] * 1_500])
-def test_a_ratio_of_one_accepts_everything(flags):
-    write("a.csv", flags)
-    assert run("dead_letters.max_ratio=1").rejected == len(flags)
+    write("b.csv", [True] * 1_500)
+    assert run("dead_letters.max_ratio=1").rejected == 1_800
 
 
 def test_all_records_count_not_only_those_of_a_window():
@@ -120,11 +112,19 @@ def test_all_records_count_not_only_those_of_a_window():
 
 def test_each_end_is_judged_by_the_records_since_the_last_one():
     write("a.csv", [False] * 900)
-    run()
+    run("checkpoint.every_events=1000000")  # so that nothing is saved before the end
     write("b.csv", [True] * 459 + [False] * 141)
     fails()
     write("b.csv", [False] * 600)
-    assert run().learned == 1_500
+    for _ in range(2):  # the second time without new records
+        assert run().learned == 1_500
+
+
+def test_each_end_is_judged_so_even_if_the_last_record_made_a_checkpoint_due():
+    write("a.csv", [False] * 100)
+    run("source.block_bytes=1000000")
+    write("b.csv", [True] * 60 + [False] * 40)
+    fails()
 
 
 def test_a_resumed_run_counts_what_came_before_the_stop():
@@ -142,13 +142,7 @@ def test_a_run_stopped_amid_bad_records_ends_well_only_after_a_repair(repaired):
     stopped = run(stop=Asked(at=4))
     assert 0 < stopped.rejected < 600
     if repaired:
-        write("a.csv", [i < stopped.rejected for i in range(600)])
-        assert run().learned == 600 - stopped.rejected
+        write("a.csv", [i < stopped.rejected for i in range(stopped.rejected + 50)])
+        assert run().learned == 50  # the bad ones, although most, are of the earlier run
     else:
         fails()
-
-
-def test_a_source_without_new_records_ends_well():
-    write("a.csv", [False] * 10)
-    run()
-    assert run().learned == 10

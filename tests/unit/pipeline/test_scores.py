@@ -25,24 +25,12 @@ def updated(values, cuts=()):
     return average
 
 
-def test_nothing_is_known_before_the_first_value():
-    assert all(math.isnan(mean) for mean in Average().means().values())
-    assert Average().means().keys() == set(AVERAGES)
-
-
-def test_the_running_mean_is_the_mean():
-    values = RNG.normal(size=500)
-    assert updated(values).means()["running"] == pytest.approx(values.mean())
-
-
-def test_the_exponential_mean_weighs_each_value_by_its_age():
+def test_the_running_mean_is_the_mean_and_the_exponential_one_weighs_each_value_by_its_age():
+    assert Average().means() == pytest.approx(dict.fromkeys(AVERAGES, math.nan), nan_ok=True)
     values = RNG.normal(size=3 * HORIZON)
+    assert updated(values).means()["running"] == pytest.approx(values.mean())
     weights = np.exp(-np.arange(len(values))[::-1] / HORIZON)
     assert updated(values).means()["exponential"] == pytest.approx(np.average(values, weights=weights))
-
-
-def test_the_exponential_mean_of_equal_values_is_that_value_from_the_first_one_on():
-    assert updated(np.full(1, 3.0)).means()["exponential"] == pytest.approx(3.0)
 
 
 def test_the_window_holds_the_latest_values_only():
@@ -52,6 +40,7 @@ def test_the_window_holds_the_latest_values_only():
 
 
 def test_cuts_show_in_rounding_only():
+    assert updated(np.full(1, 3.0)).means()["exponential"] == pytest.approx(3.0)
     values = RNG.normal(size=2500)
     whole = updated(values).means()
     for cuts in ([1, 2, 3], [0, 0, 2500], list(range(2500)), [1250]):
@@ -68,20 +57,13 @@ def scores_of(n=300, cuts=()):
     return scores, losses, predictions[:, 0], targets[:, 0]
 
 
-def test_errors_are_those_of_the_predictions():
-    scores, losses, predictions, targets = scores_of(cuts=[7, 100])
+def test_errors_are_those_of_the_predictions_and_the_baseline_predicts_the_mean_of_the_targets_before():
+    scores, losses, predictions, targets = scores_of(cuts=[1, 7, 100])
     assert scores.rmse()["running"] == pytest.approx(np.sqrt(np.mean((targets - predictions) ** 2)))
     assert scores.log_loss.means()["running"] == pytest.approx(losses.mean())
-
-
-def test_the_baseline_predicts_the_mean_of_the_targets_before_each():
-    scores, _, _, targets = scores_of(cuts=[1, 2, 50])
     before = [targets[:i].mean() if i else 0.0 for i in range(len(targets))]
     assert scores.baseline_rmse()["running"] == pytest.approx(np.sqrt(np.mean((targets - before) ** 2)))
-
-
-def test_an_empty_update_changes_nothing():
-    scores, *_ = scores_of()
+    assert scores.rmse(0) == scores.rmse()
     before = kept(scores)
     scores.update(np.empty(0), np.empty((0, 1)), np.empty((0, 1)))
     assert kept(scores) == before
@@ -97,19 +79,14 @@ def through_a_checkpoint(scores):
     return type(scores).restore(found.metadata["scores"], found.arrays)
 
 
-@pytest.mark.parametrize("n", [1, 300, WINDOW + 50])
-def test_scores_go_on_from_a_checkpoint_to_the_last_bit(n):
-    scores, *_ = scores_of(n)
-    again = through_a_checkpoint(scores)
+def test_scores_continue_from_a_checkpoint_to_the_last_bit():
     more = RNG.normal(size=(400, 1))
-    for either in (scores, again):
-        either.update(more[:, 0], more, more + 1.0)
-    assert kept(again) == kept(scores)
-    assert again.rmse() == scores.rmse()
-
-
-def test_fresh_ones_go_through_a_checkpoint_too():
-    assert kept(through_a_checkpoint(PrequentialScores())) == kept(PrequentialScores())
+    for scores in (PrequentialScores(), *(scores_of(n)[0] for n in (1, 300, WINDOW + 50))):
+        again = through_a_checkpoint(scores)
+        for either in (scores, again):
+            either.update(more[:, 0], more, more + 1.0)
+        assert kept(again) == kept(scores)
+        assert again.rmse() == scores.rmse()
 
 
 def test_targets_as_large_as_are_let_through_stay_finite():
@@ -122,28 +99,17 @@ def test_targets_as_large_as_are_let_through_stay_finite():
 # --- several outputs ------------------------------------------------------------------------------------------------
 
 
-def several_outputs(n=200, cuts=()):
-    Y = RNG.normal(loc=[1.0, -5.0, 100.0], scale=[1.0, 2.0, 10.0], size=(n, 3))
-    predictions = Y + RNG.normal(scale=[0.1, 0.5, 3.0], size=(n, 3))
-    scores = PrequentialScores(3)
-    for part in np.split(np.arange(n), cuts):
-        scores.update(np.zeros(len(part)), predictions[part], Y[part])
-    return scores, predictions, Y
-
-
 def test_each_output_has_an_error_of_its_own():
-    scores, predictions, Y = several_outputs(cuts=[1, 50])
-    errors = np.sqrt(np.mean((Y - predictions) ** 2, axis=0))
-    assert [scores.rmse(q)["running"] for q in range(3)] == pytest.approx(errors)
-    assert scores.rmse()["running"] == pytest.approx(np.sqrt(np.mean(errors**2)))
-    before = np.array([Y[:i].mean(axis=0) if i else np.zeros(3) for i in range(len(Y))])
-    errors = np.sqrt(np.mean((Y - before) ** 2, axis=0))
-    assert [scores.baseline_rmse(q)["running"] for q in range(3)] == pytest.approx(errors)
-    assert scores.baseline_rmse()["running"] == pytest.approx(np.sqrt(np.mean(errors**2)))
-
-
-def test_scores_of_several_outputs_go_on_from_a_checkpoint():
-    scores, predictions, Y = several_outputs()
+    Y = RNG.normal(loc=[1.0, -5.0, 100.0], scale=[1.0, 2.0, 10.0], size=(200, 3))
+    predictions = Y + RNG.normal(scale=[0.1, 0.5, 3.0], size=(200, 3))
+    scores = PrequentialScores(3)
+    for part in np.split(np.arange(200), [1, 50]):
+        scores.update(np.zeros(len(part)), predictions[part], Y[part])
+    means = np.array([Y[:i].mean(axis=0) if i else np.zeros(3) for i in range(200)])
+    for found, expected in ((scores.rmse, predictions), (scores.baseline_rmse, means)):
+        errors = np.sqrt(np.mean((Y - expected) ** 2, axis=0))
+        assert [found(q)["running"] for q in range(3)] == pytest.approx(errors)
+        assert found()["running"] == pytest.approx(np.sqrt(np.mean(errors**2)))
     again = through_a_checkpoint(scores)
     for either in (scores, again):
         either.update(np.ones(200), Y, predictions)
@@ -151,12 +117,7 @@ def test_scores_of_several_outputs_go_on_from_a_checkpoint():
     assert again.rmse(2) == scores.rmse(2)
 
 
-def test_the_only_output_is_all_of_them():
-    scores, *_ = scores_of()
-    assert scores.rmse(0) == scores.rmse()
-
-
-def test_scores_from_before_there_were_several_outputs_go_on():
+def test_scores_from_before_there_were_several_outputs_continue():
     scores, *_ = scores_of()
     old = scores.to_json()
     (old["target_sum"],) = old.pop("target_sums")
@@ -200,8 +161,7 @@ def test_losses_and_hits_are_those_of_the_predictions():
     assert scores.accuracy()["running"] == pytest.approx(np.mean(hits))
 
 
-@pytest.mark.sampled(one_in=4)
-@pytest.mark.parametrize("n", [1, 2, 400, 9000])
+@pytest.mark.parametrize("n", [1, 400])
 def test_the_baseline_counts_classes(n):
     scores, classes, *_ = classified(n)
     counts, hits, losses = {}, [], []
@@ -222,7 +182,7 @@ def test_cuts_show_in_rounding_of_class_scores_only():
             assert average.means() == pytest.approx(whole.averages[name].means(), rel=1e-9)
 
 
-def test_class_scores_go_on_from_a_checkpoint_to_the_last_bit():
+def test_class_scores_continue_from_a_checkpoint_to_the_last_bit():
     scores, classes, probabilities, losses = classified()
     again = through_a_checkpoint(scores)
     for either in (scores, again):

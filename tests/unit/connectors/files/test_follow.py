@@ -1,9 +1,7 @@
 import errno
-import logging
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -13,11 +11,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from streammoe.errors import SourceError
-from streammoe.settings import ConfigError, Kinds, load
 from streammoe_connectors.files import follow
 from streammoe_connectors.files.listing import digest
 from streammoe_connectors.files.source import FileSource
-from tests.unit.connectors.reading import placed, read, records, source, through_json
+from tests.unit.connectors.reading import placed, read, records, source, through_json, warnings
 
 
 @pytest.fixture(autouse=True)
@@ -64,91 +61,48 @@ def taken(followed, count):
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"follow": True, "format": "parquet"},
-        {"follow": True, "path": "*.csv.gz"},
-        {"follow": True, "path": "a.PQ"},
-        {"follow": 1},
-        {"on_truncate": "restart"},
-        {"follow": True, "on_truncate": "ignore"},
-    ],
-)
-def test_what_cannot_be_followed_is_refused_with_the_settings(wrong):
-    with pytest.raises(ValidationError):
-        FileSource.Settings(**({"kind": "file", "path": "x.csv"} | wrong))
-
-
-def test_the_refusal_says_what_is_wrong(tmp_path):
-    config = tmp_path / "config.toml"
-    config.write_text('source = { kind = "file", path = "*.csv.gz", follow = true }\nschema.target = "y"\n')
-    with pytest.raises(ConfigError, match=r"source\.follow: must be false for compressed and Parquet files.*got true"):
-        load(config, kinds=Kinds({"file": FileSource.Settings}), environment={})
+def test_what_cannot_be_followed_is_an_error_of_the_settings():
+    wrong = [{"format": "parquet"}, {"path": "*.csv.gz"}, {"path": "a.PQ"}, {"on_truncate": "ignore"}, {"follow": 1}]
+    for more in (*wrong, {"follow": False, "on_truncate": "restart"}):
+        with pytest.raises(ValidationError):
+            FileSource.Settings(**({"kind": "file", "path": "x.csv", "follow": True} | more))
 
 
 # --- growth ---------------------------------------------------------------------------------------------------------
 
 
-def test_places_name_the_file_under_a_path(write, opened):
-    path = write("a.csv", b"x\n1\n")
-    (batch,) = take(opened(path), 1)
-    assert batch.place(0) == {"path": str(path), "rotation": 0, "offset": 2}
-    assert batch.columns == ("x",)
+def test_header_and_record_wait_until_they_are_complete(write, opened):
+    for i, parts in enumerate(
+        (
+            (b"", b"x,", b'y\n1,"a\n', b'b"\n'),
+            (b"\xef\xbb", b"\xbfx,y\n", b"1,", b'"a\nb"', b"\n"),
+            (b"x,y", b"\n", b'1,"a', b'\nb"\r', b"\n"),
+        )
+    ):
+        path = write(f"{i}.csv", parts[0])
+        followed = opened(path)
+        for part in parts[1:]:
+            assert followed.poll(0.01) is None
+            append(path, part)
+        (batch,) = take(followed, 1)
+        assert batch.columns == ("x", "y")
+        assert records([batch]) == [b'1,"a\nb"']
+        assert {**batch.place(0), "offset": 0} == {"path": str(path), "rotation": 0, "offset": 0}
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
-        (b"", b"x,", b'y\n1,"a\n', b'b"\n'),
-        (b"\xef\xbb", b"\xbfx,y\n", b"1,", b'"a\nb"', b"\n"),
-        (b"x,y", b"\n", b'1,"a', b'\nb"\r', b"\n"),
-    ],
-)
-def test_header_and_record_wait_until_they_are_complete(write, opened, parts):
-    path = write("a.csv", parts[0])
-    followed = opened(path)
-    for part in parts[1:]:
-        assert followed.poll(0.01) is None
-        append(path, part)
-    (batch,) = take(followed, 1)
-    assert batch.columns == ("x", "y")
-    assert records([batch]) == [b'1,"a\nb"']
-
-
-def test_a_stray_quote_holds_up_no_more_than_the_longest_record(write, opened):
+def test_a_stray_quote_delays_no_more_than_the_longest_record_and_blank_lines_are_counted_later(write, opened):
     path = write("a.csv", b'x,y\n1,"a\n' + b"2,b\n" * 10)
     followed = opened(path, max_record_bytes=60)
     assert followed.poll(0.01) is None
     append(path, b"2,b\n" * 10)
     assert taken(followed, 21)[:2] == [b'1,"a', b"2,b"]
-
-
-def test_blank_lines_are_counted_in_the_next_batch(write, opened):
-    path = write("a.jsonl", b"\n\n")
-    followed = opened(path)
+    append(path, b"\n\n")
     assert followed.poll(0.01) is None
-    append(path, b"1\n\n")
+    append(path, b"1,c\n\n")
     assert [batch.skipped for batch in take(followed, 1)] == [3]
 
 
-def test_records_are_those_of_the_finished_file(write, opened, tmp_path):
-    body = b"".join(b'%d,"%s"\n' % (i, b"\n" * (i % 3)) for i in range(3000))
-    path = write("a.csv", b"x,y\n")
-    followed = opened(path, block_bytes=700)
-    found = []
-    for start in range(0, len(body), 1717):
-        append(path, body[start : start + 1717])
-        while batch := followed.poll(0):
-            found.append(batch)
-    finite = read(path)
-    assert records(found) == records(finite)
-    assert [batch.place(i)["offset"] for batch in found for i in range(len(batch))] == [
-        batch.place(i)["offset"] for batch in finite for i in range(len(batch))
-    ]
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     body=st.lists(
         st.sampled_from([b"1,2\n", b"3,4\r\n", b"\n", b'5,"a\nb"\n', b'"', b"z" * 30, b"9"]), max_size=30
@@ -158,7 +112,7 @@ def test_records_are_those_of_the_finished_file(write, opened, tmp_path):
     max_record_bytes=st.integers(8, 60),
     format=st.sampled_from(["csv", "jsonl"]),
 )
-def test_wherever_a_writer_pauses_and_a_reader_begins_anew(
+def test_records_are_those_of_the_finished_file_wherever_a_writer_pauses_and_a_reader_restarts(
     tmp_path_factory, body, cuts, block_bytes, max_record_bytes, format
 ):
     content = b"x,y\n" + body
@@ -169,10 +123,10 @@ def test_wherever_a_writer_pauses_and_a_reader_begins_anew(
     log = folder / "log"
     log.write_bytes(b"")
     followed, position, found, before = None, None, [], 0
-    for cut, anew in [*sorted((min(cut, len(content)), anew) for cut, anew in cuts), (len(content), True)]:
+    for cut, restart in [*sorted((min(cut, len(content)), restart) for cut, restart in cuts), (len(content), True)]:
         append(log, content[before:cut])
         before = cut
-        if followed is None or anew:
+        if followed is None or restart:
             if followed is not None:
                 followed.close()
             followed = source(log, follow=True, **sizes)
@@ -194,22 +148,13 @@ def test_wherever_a_writer_pauses_and_a_reader_begins_anew(
     assert seen == expected
 
 
-def test_nothing_there_yet_is_waited_for(tmp_path, opened, caplog):
-    followed = opened(tmp_path / "a.csv")
-    assert "matches no file yet; waiting" in caplog.text
-    (tmp_path / "a.csv").write_bytes(b"x\n1\n")
-    assert taken(followed, 1) == [b"1"]
-
-
-def test_new_files_are_read_behind_the_known_ones(write, opened, tmp_path, caplog):
-    write("b.csv", b"x\n1\n")
+def test_new_files_are_waited_for_and_read_after_the_known_ones(write, opened, tmp_path):
     followed = opened(tmp_path / "*.csv")
+    write("b.csv", b"x\n1\n")
     assert taken(followed, 1) == [b"1"]
     write("c.csv", b"x\n3\n")
     write("a.csv", b"x\n2\n")
-    with caplog.at_level(logging.INFO, "streammoe.source"):
-        assert taken(followed, 2) == [b"2", b"3"]
-    assert "a.csv is new" in caplog.text
+    assert taken(followed, 2) == [b"2", b"3"]
     append(tmp_path / "b.csv", b"4\n")
     assert taken(followed, 1) == [b"4"]
 
@@ -225,26 +170,35 @@ def test_no_file_waits_for_another_one_that_never_pauses(write, opened, tmp_path
     assert b"2" in found
 
 
-def test_a_folder_or_pipe_that_matches_is_refused(tmp_path, opened):
+def test_what_cannot_be_followed_is_an_error(write, opened, tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(SourceError, match="not a regular file"):
+    with pytest.raises(SourceError):
         opened(tmp_path / "*.csv")
+    with pytest.raises(SourceError):
+        opened(tmp_path / "a.csv", {"kind": "kafka"})
+    path = write("a.jsonl", b"1\n2\n")
+    position = take(opened(path, format="jsonl"), 2)[-1].end
+    data = b"\x1f\x8b" + b"\0" * 20  # compressed since
+    write("a.jsonl", data)
+    file = {**position["files"][0], "head_bytes": len(data), "head_sha256": digest(data)}
+    with pytest.raises(SourceError):
+        opened(path, {"kind": "file", "files": [file]}, format="jsonl")
 
 
-def test_compressed_files_among_others_are_told_once_and_left(write, opened, tmp_path, caplog):
+def test_compressed_files_among_others_are_reported_once_and_left(write, opened, tmp_path, caplog):
     write("a.csv.2.gz", b"\x1f\x8b")
     write("a.csv", b"x\n1\n")
     followed = opened(tmp_path / "a.csv*", format="csv")
     assert taken(followed, 1) == [b"1"]
     followed.poll(0.05)
-    assert caplog.text.count("a.csv.2.gz is compressed or Parquet; only plain files can be followed") == 1
+    assert len(warnings(caplog)) == 1
 
 
 # --- rotation -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("glob", ["log", "log*"])
-def test_the_rest_of_a_rotated_file_comes_before_the_new_one(write, opened, tmp_path, glob, caplog):
+def test_the_rest_of_a_rotated_file_comes_before_the_new_one(write, opened, tmp_path, glob):
     log = write("log", b"1\n")
     followed = opened(tmp_path / glob, format="jsonl")
     assert taken(followed, 1) == [b"1"]
@@ -257,16 +211,14 @@ def test_the_rest_of_a_rotated_file_comes_before_the_new_one(write, opened, tmp_
     assert followed.poll(0.05) is None  # nobody writes to the new one yet
     append(tmp_path / "log.1", b"0\nlast")
     assert taken(followed, 1) == [b"40"]
-    with caplog.at_level(logging.INFO, "streammoe.source"):
-        append(log, b"5\n")
-        batches = take(followed, 2)
+    append(log, b"5\n")
+    batches = take(followed, 2)
     assert records(batches) == [b"last", b"5"]
     assert batches[-1].place(0) == {"path": str(log), "rotation": 1, "offset": 0}
-    assert "log was rotated away and has been read to its end" in caplog.text
     assert followed.poll(0.05) is None
 
 
-def test_rotation_goes_on_for_ever(write, opened, tmp_path):
+def test_rotation_may_continue_for_ever(write, opened, tmp_path):
     log = tmp_path / "log"
     followed = opened(tmp_path / "log*", format="csv")
     sizes = []
@@ -287,7 +239,7 @@ def test_rotation_goes_on_for_ever(write, opened, tmp_path):
     assert followed.poll(0.05) is None
 
 
-def test_more_than_one_rotation_between_two_looks_is_told(write, opened, tmp_path, caplog):
+def test_more_than_one_rotation_between_two_looks_is_reported(write, opened, tmp_path, caplog):
     log = write("log", b"1\n")
     followed = opened(log, format="jsonl")
     assert taken(followed, 1) == [b"1"]
@@ -295,10 +247,10 @@ def test_more_than_one_rotation_between_two_looks_is_told(write, opened, tmp_pat
     os.utime(write("log.1", b"2\n"), (time.time() + 5, time.time() + 5))
     write("log", b"3\n")
     assert taken(followed, 1) == [b"3"]
-    assert f"{log}.1 was never read; let source.path match rotated files too" in caplog.text
+    assert [f"{log}.1" in message for message in warnings(caplog)] == [True]
 
 
-def test_what_comes_too_late_is_told(write, opened, tmp_path, caplog):
+def test_what_comes_too_late_is_reported(write, opened, tmp_path, caplog):
     log = write("log", b"1\n")
     followed = opened(log, format="jsonl")
     assert taken(followed, 1) == [b"1"]
@@ -306,27 +258,24 @@ def test_what_comes_too_late_is_told(write, opened, tmp_path, caplog):
     write("log", b"2\n")
     assert taken(followed, 1) == [b"2"]
     append(tmp_path / "log.1", b"late\n")
-    assert followed.poll(0.05) is None
-    assert caplog.text.count("grew by 5 bytes after the new file under its path had data; they are not read") == 1
+    deadline = time.monotonic() + 10
+    while not warnings(caplog) and time.monotonic() < deadline:
+        assert followed.poll(0.05) is None
+    followed.poll(0.05)
+    assert len(warnings(caplog)) == 1
 
 
-def test_a_file_replaced_by_renaming_another_one_over_it_is_a_rotation(write, opened, tmp_path):
+def test_another_file_or_link_renamed_over_it_is_a_rotation(write, opened, tmp_path):
     log = write("log", b"1\n")
     followed = opened(log, format="jsonl")
     assert taken(followed, 1) == [b"1"]
     append(log, b"2\n")
     write("new", b"3\n").rename(log)
     assert taken(followed, 2) == [b"2", b"3"]
-
-
-def test_a_link_may_be_given_to_another_file(write, opened, tmp_path):
-    (tmp_path / "current").symlink_to(write("monday", b"1\n"))
-    followed = opened(tmp_path / "current", format="jsonl")
-    assert taken(followed, 1) == [b"1"]
-    write("tuesday", b"2\n")
+    write("tuesday", b"4\n")
     (tmp_path / "next").symlink_to("tuesday")
-    (tmp_path / "next").rename(tmp_path / "current")
-    assert taken(followed, 1) == [b"2"]
+    (tmp_path / "next").rename(log)
+    assert taken(followed, 1) == [b"4"]
 
 
 # --- after a restart ------------------------------------------------------------------------------------------------
@@ -345,15 +294,13 @@ def rotated(write, opened, tmp_path):
     return batch.end
 
 
-def test_a_rotated_file_is_found_again_and_finished_first(rotated, opened, tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "streammoe.source"):
-        followed = opened(tmp_path / "log", rotated, format="csv")
-    assert "log was rotated away; its rest is read from" in caplog.text
+def test_a_rotated_file_is_found_again_and_finished_first(rotated, opened, tmp_path):
+    followed = opened(tmp_path / "log", rotated, format="csv")
     batches = take(followed, 5)
     assert records(batches) == [b"2", b"3", b"4", b"5", b"6"]
     assert [batch.columns for batch in batches] == [("x",), ("y",)]
     assert [batch.place(0)["rotation"] for batch in batches] == [0, 1]
-    # And each later position goes on where it should.
+    # And each later position resumes where it should.
     for batch in batches:
         left = [b"6"] if batch.columns == ("x",) else []
         again = opened(tmp_path / "log", batch.end, format="csv")
@@ -371,16 +318,14 @@ def test_a_rotated_file_waits_for_the_new_one_after_a_restart_too(rotated, opene
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_rotated_file_that_is_gone_is_told(rotated, opened, tmp_path, there, caplog):
+def test_a_rotated_file_that_is_gone_is_an_error(rotated, opened, tmp_path, there, caplog):
     (tmp_path / "elsewhere").rename(tmp_path.parent / f"{tmp_path.name}-other-folder")
     if not there:
         (tmp_path / "log").unlink()
-    with pytest.raises(
-        SourceError, match=r"is no longer there.*read to byte 4.*is lost.*fresh checkpoint.*on_truncate"
-    ):
+    with pytest.raises(SourceError):
         opened(tmp_path / "log", rotated, format="csv")
     followed = opened(tmp_path / "log", rotated, format="csv", on_truncate="restart")
-    assert "reading begins anew" in caplog.text
+    assert any("on_truncate" in message for message in warnings(caplog))
     (tmp_path / "log").write_bytes(b"y\n6\n")
     assert taken(followed, 1) == [b"6"]
 
@@ -390,7 +335,7 @@ def test_a_new_file_that_was_given_the_old_ones_inode_is_not_taken_for_it(rotate
     (tmp_path / "elsewhere").unlink()
     position = through_json(rotated)
     position["files"][0]["inode"] = log.stat().st_ino
-    with pytest.raises(SourceError, match="begins otherwise now"):
+    with pytest.raises(SourceError):
         opened(log, position, format="csv")
 
 
@@ -410,7 +355,7 @@ def test_a_copy_under_the_same_path_is_as_good(write, opened, tmp_path):
     assert batch.end["files"][0]["inode"] == log.stat().st_ino
 
 
-def test_beginning_anew_leaves_files_alone_that_are_read_under_another_path(write, opened, tmp_path):
+def test_a_restart_leaves_files_alone_that_are_read_under_another_path(write, opened, tmp_path):
     write("log", b"2\n")
     write("log.1", b"1\n")
     end = through_json(take(opened(tmp_path / "log*", format="jsonl"), 2)[-1].end)
@@ -437,38 +382,17 @@ def test_the_fingerprint_of_a_short_file_grows_with_it(write, opened):
         assert opened(log, {"kind": "file", "files": [file]}, format="jsonl").poll(1) is not None
 
 
-def test_following_can_begin_after_files_were_read_to_their_end(write, opened):
+def test_following_can_begin_and_end_with_any_position(write, opened, tmp_path):
     path = write("a.csv", b"x\n1\n2")
     end = read(path)[-1].end
     append(path, b"34\n5\n")
     followed = opened(path, end)
     assert taken(followed, 1) == [b"5"]  # the rest of a line that was taken for a record is none
-
-
-def test_following_can_end(write, opened, tmp_path):
-    log = write("log", b"1\n")
-    followed = opened(log, format="jsonl")
-    take(followed, 1)
-    log.rename(tmp_path / "log.1")
-    write("log", b"2\n")
+    path.rename(tmp_path / "a.csv.1")
+    write("a.csv", b"x\n6\n")
     end = through_json(take(followed, 1)[-1].end)
-    append(log, b"3\n")
-    assert records(read(log, end, format="jsonl")) == [b"3"]
-
-
-def test_a_compressed_file_cannot_be_gone_on_with(write, opened):
-    path = write("a.jsonl", b"1\n2\n")
-    position = take(opened(path, format="jsonl"), 2)[-1].end
-    data = b"\x1f\x8b" + b"\0" * 20
-    write("a.jsonl", data)
-    file = {**position["files"][0], "head_bytes": len(data), "head_sha256": digest(data)}
-    with pytest.raises(SourceError, match=r"cannot be followed; read it to its end with source\.follow = false"):
-        opened(path, {"kind": "file", "files": [file]}, format="jsonl")
-
-
-def test_a_position_of_another_kind_is_refused(tmp_path, opened):
-    with pytest.raises(SourceError, match="kind 'kafka'"):
-        opened(tmp_path / "a.csv", {"kind": "kafka"})
+    append(path, b"7\n")
+    assert records(read(path, end)) == [b"7"]
 
 
 # --- loss -----------------------------------------------------------------------------------------------------------
@@ -487,9 +411,10 @@ def overwrite(path):
     path.write_bytes(path.read_bytes().replace(b"1", b"9"))
 
 
-@pytest.mark.parametrize("running", [True, False])
-@pytest.mark.parametrize("damage", [truncate, truncate_and_grow, overwrite])
-def test_what_was_lost_is_told_or_left_behind(write, opened, damage, running, caplog):
+@pytest.mark.parametrize(
+    ("damage", "running"), [(truncate, True), (truncate, False), (truncate_and_grow, True), (overwrite, False)]
+)
+def test_what_was_lost_is_an_error_or_left_behind(write, opened, damage, running, caplog):
     log = write("log", b"1\n2\n3")
     for on_truncate in ("stop", "restart"):
         log.write_bytes(b"1\n2\n3")
@@ -497,7 +422,7 @@ def test_what_was_lost_is_told_or_left_behind(write, opened, damage, running, ca
         position = take(followed, 2)[-1].end
         damage(log)
         if on_truncate == "stop":
-            with pytest.raises(SourceError, match=r"log .*had been read to byte \d.*is lost; restore it, or start"):
+            with pytest.raises(SourceError):
                 followed.poll(5) if running else opened(log, position, format="jsonl")
             continue
         if not running:
@@ -509,7 +434,7 @@ def test_what_was_lost_is_told_or_left_behind(write, opened, damage, running, ca
             found += take(followed, 1)
         assert records(found) == expected[damage]
         assert found[0].place(0)["rotation"] == 1
-        assert "reading begins anew there, since source.on_truncate is 'restart'" in caplog.text
+        assert any("on_truncate" in message for message in warnings(caplog))
 
 
 def test_a_loss_stays_one_when_the_file_grows_again(write, opened):
@@ -518,7 +443,7 @@ def test_a_loss_stays_one_when_the_file_grows_again(write, opened):
     take(followed, 3)
     os.truncate(log, 2)
     for _ in range(2):
-        with pytest.raises(SourceError, match="truncated to 2 bytes while it was being followed"):
+        with pytest.raises(SourceError):
             followed.poll(5)
         append(log, b"2\n3\n4\n")
 
@@ -546,7 +471,7 @@ for i in range(count):
 """
 
 
-def test_a_writer_that_rotates_while_readers_are_killed_and_begin_anew(tmp_path, opened):
+def test_a_writer_that_rotates_while_readers_are_killed_and_start_again(tmp_path, opened):
     log, seen, count = tmp_path / "log", tmp_path / "seen", 4000
     seen.write_text("0")
     expected = [i for i in range(count) for _ in range(2 if i % 500 == 499 else 1)]
@@ -568,18 +493,7 @@ def test_a_writer_that_rotates_while_readers_are_killed_and_begin_anew(tmp_path,
     assert writer.returncode == 0
 
 
-def test_waiting_ends_when_something_comes(write, opened):
-    path = write("a.jsonl", b"")
-    followed = opened(path)
-    writer = threading.Timer(0.1, append, [path, b"1\n"])
-    writer.start()
-    began = time.monotonic()
-    assert records([followed.poll(30)]) == [b"1"]
-    assert time.monotonic() - began < 10
-    writer.join()
-
-
-def test_descriptors_are_let_go(write, opened, tmp_path):
+def test_descriptors_are_closed(write, opened, tmp_path):
     log = write("log", b"1\n")
     before = len(list(Path("/proc/self/fd").iterdir()))
     followed = opened(tmp_path / "log", format="jsonl")
@@ -606,29 +520,15 @@ def test_a_folder_that_cannot_be_listed_for_a_while_has_nothing_read_twice(write
     assert taken(followed, 1) == [b"2"]
     with monkeypatch.context() as patched:
         patched.setattr(os, "scandir", no_descriptor)
+        patched.setattr(Path, "iterdir", no_descriptor)
+        # And a file that ends meanwhile is not forgotten.
+        (tmp_path / "app.jsonl").rename(tmp_path / "app-2.jsonl")
+        write("app.jsonl", b"3\n")
         for _ in range(3):
-            time.sleep(0.01)
             assert followed.poll(0.02) is None
         assert not followed.status().connected
-    write("app-2.jsonl", b"3\n")
     assert taken(followed, 1) == [b"3"]
     assert followed.status().connected
-    assert followed.poll(0.1) is None
-
-
-def test_a_file_that_ends_while_nothing_can_be_listed_is_not_forgotten(write, opened, tmp_path, monkeypatch):
-    path = write("app.jsonl", b"1\n")
-    followed = opened(tmp_path / "app*")
-    assert taken(followed, 1) == [b"1"]
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", no_descriptor)
-        patched.setattr(Path, "iterdir", no_descriptor)
-        path.rename(tmp_path / "app-1.jsonl")
-        write("app.jsonl", b"2\n")
-        for _ in range(5):
-            time.sleep(0.01)
-            assert followed.poll(0.02) is None
-    assert taken(followed, 1) == [b"2"]
     assert followed.poll(0.1) is None
 
 
@@ -643,26 +543,17 @@ def test_new_files_are_opened_once_they_can_be(write, opened, tmp_path, monkeypa
     write("b.jsonl", b"2\n")
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", no_descriptor)
-        time.sleep(0.01)
-        assert followed.poll(0.02) is None
+        assert followed.poll(0.03) is None
     assert taken(followed, 1) == [b"2"]
 
 
-def test_a_followed_file_that_is_removed_is_waited_for(write, opened, tmp_path):
-    path = write("a.jsonl", b"1\n")
+def test_a_removed_file_is_waited_for_and_times_of_files_may_jump(write, opened):
+    path = write("a.jsonl", b"0\n")
     followed = opened(path)
-    assert taken(followed, 1) == [b"1"]
+    assert taken(followed, 1) == [b"0"]
     path.unlink()
-    time.sleep(0.01)
-    assert followed.poll(0.02) is None
-    write("new", b"2\n").rename(path)
-    assert taken(followed, 1) == [b"2"]
-
-
-def test_times_of_files_may_jump(write, opened):
-    path = write("a.jsonl", b"1\n")
-    followed = opened(path)
-    assert taken(followed, 1) == [b"1"]
+    assert followed.poll(0.03) is None
+    write("new", b"").rename(path)
     for i, at in enumerate((0, 4_000_000_000, 1, 2_000_000_000)):
         append(path, b"%d\n" % i)
         os.utime(path, (at, at))

@@ -10,84 +10,57 @@ from pydantic import ValidationError
 from streammoe.errors import SourceError
 from streammoe_connectors.files.listing import expand, is_named
 from streammoe_connectors.files.source import FileSource
-from tests.unit.connectors.reading import drain, read, records, source, through_json
+from tests.unit.connectors.reading import drain, read, records, source, through_json, warnings
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"path": ""},
-        {"path": 3},
-        {"format": "xml"},
-        {"block_bytes": 4095},
-        {"max_record_bytes": 0},
-        {"block_rows": 0},
-        {"unknown": 1},
-    ],
-)
-def test_settings_are_strict(wrong):
-    with pytest.raises(ValidationError):
-        FileSource.Settings(**({"kind": "file", "path": "x.csv"} | wrong))
+def test_settings_are_strict():
+    wrong = [{"path": ""}, {"path": 3}, {"format": "xml"}, {"block_bytes": 4095}, {"max_record_bytes": 0}]
+    for settings in (*wrong, {"block_rows": 0}, {"unknown": 1}):
+        with pytest.raises(ValidationError):
+            FileSource.Settings(**({"kind": "file", "path": "x.csv"} | settings))
 
 
 # --- finding files --------------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_matches_says_what_to_do(tmp_path):
-    with pytest.raises(SourceError, match=r"source\.path .*no\*\.csv.* matches no file; correct"):
-        source(tmp_path / "no*.csv").seek(None)
-
-
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(SourceError, match="not a regular file"):
-        source(tmp_path, format="csv").seek(None)
-
-
-def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe.csv")
-    with pytest.raises(SourceError, match="not a regular file"):
-        source(tmp_path / "pipe.csv").seek(None)
+def test_what_is_no_file_is_an_error(write, tmp_path):
+    os.mkfifo(tmp_path / "pipe.csv")  # which nobody writes to
+    (tmp_path / "link.csv").symlink_to(tmp_path / "gone")
+    for name in ("no*.csv", ".", "pipe.csv", "link.csv"):
+        with pytest.raises(SourceError):
+            source(tmp_path / name, format="csv").seek(None)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_is_refused_before_any_is_read(write, tmp_path):
+def test_an_unreadable_file_is_an_error_before_any_is_read(write, tmp_path):
     write("a.csv", b"x\n1\n")
     write("b.csv", b"x\n1\n").chmod(stat.S_IWUSR)
-    with pytest.raises(SourceError, match=r"b\.csv cannot be read: Permission denied"):
+    with pytest.raises(SourceError):
         source(tmp_path / "*.csv").seek(None)
-
-
-def test_a_dangling_link_is_refused(tmp_path):
-    (tmp_path / "a.csv").symlink_to(tmp_path / "gone")
-    with pytest.raises(SourceError, match=r"a\.csv cannot be read"):
-        source(tmp_path / "a.csv").seek(None)
 
 
 def test_an_unknown_extension_needs_a_format(write):
     path = write("data.txt", b"x\n1\n")
-    with pytest.raises(SourceError, match=r"'\.txt'.*set source\.format"):
+    with pytest.raises(SourceError):
         source(path).seek(None)
     assert records(read(path, format="csv")) == [b"1"]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.JSON"])
-def test_extensions_of_jsonl(write, name):
-    (batch,) = read(write(name, b"{}\n"))
-    assert (batch.format, batch.columns) == ("jsonl", None)
+def test_extensions_of_jsonl_and_byte_order_marks(write):
+    for name in ("a.jsonl", "a.ndjson", "a.JSON"):
+        (batch,) = read(write(name, b"\xef\xbb\xbf{}\n"))
+        assert (batch.format, batch.columns, records([batch])) == ("jsonl", None, [b"{}"])
 
 
-def test_a_glob_is_read_in_name_order(write, tmp_path):
+def test_a_glob_is_read_in_name_order_and_a_name_may_hold_its_characters(write, tmp_path):
     write("b.csv", b"x\n2\n")
-    write("a.csv", b"y\n1\n")
+    path = write("a[1].csv", b"y\n1\n")
     batches = read(tmp_path / "*.csv")
     assert records(batches) == [b"1", b"2"]
     assert [batch.columns for batch in batches] == [("y",), ("x",)]
-
-
-def test_a_name_with_the_characters_of_a_glob_is_a_name(write):
-    assert records(read(write("a[1].csv", b"x\n1\n"))) == [b"1"]
+    assert records(read(path)) == [b"1"]
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -103,14 +76,14 @@ def test_records_places_and_header(write):
     assert batch.end["files"][0]["done"]
 
 
-def test_a_byte_order_mark_before_jsonl_is_passed_over(write):
-    assert records(read(write("a.jsonl", b"\xef\xbb\xbf{}\n"))) == [b"{}"]
-
-
-@pytest.mark.parametrize("header", [b"a,,b\n", b"a,a\n", b"\xff\n", b'"a\n1\n', b"\n1\n", b"a,b\r1,2\r", b"a, \n"])
-def test_a_header_must_name_every_column_once(write, header):
-    with pytest.raises(SourceError, match=r"a\.csv .*must name its columns"):
-        read(write("a.csv", header))
+def test_a_header_must_name_every_column_once(write):
+    for header in (b"a,,b\n", b"a,a\n", b"\xff\n", b'"a\n1\n', b"\n1\n", b"a,b\r1,2\r", b"a, \n"):
+        opened = source(write("a.csv", header))
+        opened.seek(None)
+        for _ in range(2):
+            with pytest.raises(SourceError):
+                opened.poll(0)
+        opened.close()
 
 
 def test_a_header_may_be_longer_than_a_block_but_not_than_a_record(write):
@@ -118,7 +91,7 @@ def test_a_header_may_be_longer_than_a_block_but_not_than_a_record(write):
     path = write("a.csv", ",".join(names).encode() + b"\n" + b"1," * 999 + b"1\n")
     (batch,) = read(path, block_bytes=4096)
     assert batch.columns == tuple(names)
-    with pytest.raises(SourceError, match="max_record_bytes"):
+    with pytest.raises(SourceError):
         read(path, block_bytes=4096, max_record_bytes=5000)
 
 
@@ -134,85 +107,63 @@ def test_a_stray_quote_costs_one_record(write):
     assert records(read(write("b.csv", b"x,y\n" + body))) == [b'1,"a'] + [b"2,b"] * 100
 
 
-@pytest.mark.parametrize("end", [b"", b"\n"])
-def test_of_a_record_that_is_too_long_only_the_beginning_is_given_and_marked(write, end):
-    batches = read(write("a.jsonl", b"x" * 20_000 + end), block_bytes=4096, max_record_bytes=6000)
-    assert [(len(batch.record(0)), batch.too_long) for batch in batches] == [(6000, True)]
+def test_of_a_record_that_is_too_long_only_the_beginning_is_given_and_marked(write):
+    for end in (b"", b"\n"):
+        batches = read(write("a.jsonl", b"x" * 20_000 + end), block_bytes=4096, max_record_bytes=6000)
+        assert [(len(batch.record(0)), batch.too_long) for batch in batches] == [(6000, True)]
 
 
 @pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
-def test_the_tail_of_a_record_that_is_too_long_is_no_record(write, block_bytes):
-    body = b"1,2\n" * 3 + b"x" * 6000 + b"8,9\n" + b"3,4\n" * 3
-    path = write("a.csv", b"a,b\n" + body)
-    batches = read(path, block_bytes=block_bytes, max_record_bytes=6000)
-    assert [batch.record(i) for batch in batches for i in range(len(batch)) if not batch.too_long] == [
-        *[b"1,2"] * 3,
-        *[b"3,4"] * 3,
-    ]
+def test_the_rest_of_a_record_that_is_too_long_is_no_record_and_takes_no_line_with_it(write, block_bytes):
+    sizes = {"block_bytes": block_bytes, "max_record_bytes": 6000}
+    path = write("a.csv", b"a,b\n" + b"1,2\n" * 3 + b"x" * 6000 + b"8,9\n" + b"3,4\n" * 3)
+    batches = read(path, **sizes)
+    sound = [batch.record(i) for batch in batches for i in range(len(batch)) if not batch.too_long]
+    assert sound == [*[b"1,2"] * 3, *[b"3,4"] * 3]
     (marked,) = [batch for batch in batches if batch.too_long]
     assert marked.place(0)["offset"] == 16
-    assert records(read(path, block_bytes=block_bytes, max_record_bytes=6000, position=marked.end)) == [b"3,4"] * 3
+    assert records(read(path, position=marked.end, **sizes)) == [b"3,4"] * 3
+    # Although it seems to open a quote: that is only where the beginning was cut off.
+    long = b"x" * 5998 + b'""' + b"x" * 7000
+    batches = read(write("b.csv", b'x\n"' + long + b'"\n1\n2\n3"\n4\n'), **sizes)
+    assert [len(record) for record in records(batches)] == [6000, 1, 1, 2, 1]
+    assert [batch.too_long for batch in batches] == [True] + [False] * (len(batches) - 1)
 
 
 def test_a_finished_file_that_was_replaced_is_not_passed_over(write):
     path = write("a.jsonl", b"1\n2\n")
     end = read(path)[-1].end
-    write("a.jsonl", b"3\n4\n5\n")
-    with pytest.raises(SourceError, match="replaced"):
-        read(path, position=end)
-    write("a.jsonl", b"1\n")
-    with pytest.raises(SourceError, match="replaced"):
-        read(path, position=end)
+    for content in (b"3\n4\n5\n", b"1\n"):
+        write("a.jsonl", content)
+        with pytest.raises(SourceError):
+            read(path, position=end)
 
 
-def test_a_record_longer_than_a_block(write):
+def test_a_record_may_be_longer_than_a_block_and_blank_lines_are_counted(write, tmp_path):
     long = b"x" * 50_000
-    batches = read(write("a.jsonl", b"1\n" + long + b"\n2\n"), block_bytes=4096)
-    assert records(batches) == [b"1", long, b"2"]
-
-
-def test_blank_lines_are_counted_and_keep_the_places_of_others(write):
+    assert records(read(write("b.jsonl", b"1\n" + long + b"\n2\n"), block_bytes=4096)) == [b"1", long, b"2"]
     (batch,) = read(write("a.jsonl", b"\n1\n \t\r\n2\n\n"))
     assert records([batch]) == [b"1", b"2"]
     assert batch.block == b"1\n2\n"
     assert [batch.place(i)["offset"] for i in (0, 1)] == [1, 7]
     assert batch.skipped == 3
-
-
-def test_blank_lines_without_records_count_in_the_next_batch(write, tmp_path):
     write("a.jsonl", b"1\n" + b"\n" * 9000)
     write("b.jsonl", b"\n\n")
-    write("c.jsonl", b"\n2\n")
-    batches = read(tmp_path / "*.jsonl", block_bytes=4096)
-    assert records(batches) == [b"1", b"2"]
-    assert sum(batch.skipped for batch in batches) == 9003
+    write("c.jsonl", b"\n2\n" + b"\n" * 9000)
+    for block_bytes in (4096, 1 << 20):
+        batches = read(tmp_path / "*.jsonl", block_bytes=block_bytes)
+        assert records(batches) == [b"1", b"2"]
+        assert sum(batch.skipped for batch in batches) == 18_003
+        assert all(file["done"] for file in batches[-1].end["files"])
 
 
-@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
-def test_the_rest_of_a_record_that_is_too_long_takes_no_line_with_it(write, block_bytes):
-    """Although it seems to open a quote: that is only where the beginning was cut off."""
-    long = b"x" * 5999 + b'""' + b"x" * 7000
-    path = write("a.csv", b'x\n"' + long + b'"\n1\n2\n3"\n4\n')
-    batches = read(path, block_bytes=block_bytes, max_record_bytes=6001)
-    assert [len(record) for record in records(batches)] == [6001, 1, 1, 2, 1]
-    assert [batch.too_long for batch in batches] == [True] + [False] * (len(batches) - 1)
-
-
-@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
-def test_blank_lines_after_the_last_record_of_all_are_counted(write, block_bytes):
-    batches = read(write("a.jsonl", b"1\n" + b"\n" * 9000), block_bytes=block_bytes)
-    assert records(batches) == [b"1"]
-    assert sum(batch.skipped for batch in batches) == 9000
-    assert batches[-1].end["files"][0]["done"]
-
-
-@pytest.mark.parametrize("mark", ["utf-16", "utf-16-be", "utf-32"])
-@pytest.mark.parametrize("format", ["csv", "jsonl"])
-def test_wide_texts_are_told_by_their_mark(write, format, mark):
+def test_wide_texts_are_recognized_by_their_mark(write):
     """Before their first record is taken for nonsense, and all that follow."""
-    content = ("\ufeff" if mark.endswith("be") else "").encode(mark) + "x,y\n1,2\n".encode(mark)
-    with pytest.raises(SourceError, match="UTF-8, so convert it, such as"):
-        read(write(f"a.{format}", content))
+    for encoding in ("utf-16", "utf-16-be", "utf-32"):
+        content = ("\ufeff" if encoding.endswith("be") else "").encode(encoding) + "x,y\n1,2\n".encode(encoding)
+        for form in ("csv", "jsonl"):
+            with pytest.raises(SourceError):
+                read(write(f"a.{form}", content))
 
 
 def test_very_many_columns_can_be_named(write):
@@ -220,32 +171,15 @@ def test_very_many_columns_can_be_named(write):
     names = [f"c{i}" for i in range(100_000)]
     (batch,) = read(write("a.csv", ",".join(names).encode() + b"\n1\n"))
     assert batch.columns == tuple(names)
-    with pytest.raises(SourceError, match="more than once: 'c7'"):
+    with pytest.raises(SourceError):
         read(write("b.csv", ",".join([*names, "c7"]).encode() + b"\n1\n"))
 
 
-@pytest.mark.parametrize("content", [b"", b"x,y\n", b"x,y", b"\xef\xbb\xbfx\n", b"x\n\n \n"])
-def test_files_without_records_are_passed_over(write, tmp_path, content):
-    write("a.csv", content)
+def test_files_without_records_are_passed_over(write, tmp_path):
     write("b.csv", b"x\n1\n")
-    assert records(read(tmp_path / "*.csv")) == [b"1"]
-    assert records(read(tmp_path / "a.csv")) == []
-
-
-def test_progress_reaches_the_whole(write, tmp_path):
-    write("a.csv", b"x\n1\n")
-    write("b.csv", b"x\n" + b"2\n" * 5000)
-    opened = source(tmp_path / "*.csv", block_bytes=4096)
-    opened.seek(None)
-    assert opened.progress() == (0, 10_006)
-    seen = []
-    while not opened.finished:
-        batch = opened.poll(0)
-        opened.commit(batch.end, 1)
-        seen.append(opened.progress())
-    assert seen == sorted(seen)
-    assert seen[-1] == (10_006, 10_006)
-    opened.close()
+    for content in (b"", b"x,y\n", b"x,y", b"\xef\xbb\xbfx\n", b"x\n\n \n"):
+        write("a.csv", content)
+        assert records(read(tmp_path / "*.csv")) == [b"1"]
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------
@@ -261,7 +195,7 @@ def halfway(write, tmp_path):
     return through_json(position)
 
 
-def test_reading_goes_on_in_the_middle_with_the_columns_of_the_header(halfway, tmp_path):
+def test_reading_resumes_in_the_middle_with_the_columns_of_the_header(halfway, tmp_path):
     whole = records(read(tmp_path / "b.csv"))
     batches = read(tmp_path / "*.csv", halfway)
     assert batches[0].columns == ("x",)
@@ -269,31 +203,23 @@ def test_reading_goes_on_in_the_middle_with_the_columns_of_the_header(halfway, t
     assert records(batches) == whole[-len(records(batches)) :]
 
 
-def test_a_position_at_the_end_has_nothing_left(write):
-    path = write("a.csv", b"x\n1\n")
-    opened = source(path)
-    opened.seek(through_json(read(path)[-1].end))
-    assert opened.finished
-    assert opened.poll(0) is None
-
-
 def test_finished_files_may_vanish(halfway, tmp_path):
     (tmp_path / "a.csv").unlink()
     assert read(tmp_path / "*.csv", halfway)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda path: path.unlink(), "removed"),
-        (lambda path: os.truncate(path, 3000), "replaced"),
-        (lambda path: os.truncate(path, 5000), "truncated"),
-        (lambda path: path.write_bytes(b"x\n" + b"7\n" * 20_000), "replaced"),
-    ],
-)
-def test_a_file_that_no_longer_holds_the_position_is_refused(halfway, tmp_path, damage, message):
-    damage(tmp_path / "b.csv")
-    with pytest.raises(SourceError, match=rf"b\.csv was ({message}).*fresh checkpoint folder"):
+DAMAGES = {
+    "removed": lambda path: path.unlink(),
+    "replaced by less": lambda path: os.truncate(path, 3000),
+    "truncated": lambda path: os.truncate(path, 5000),
+    "replaced": lambda path: path.write_bytes(b"x\n" + b"7\n" * 20_000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_no_longer_holds_the_position_is_an_error(halfway, tmp_path, damage):
+    DAMAGES[damage](tmp_path / "b.csv")
+    with pytest.raises(SourceError):
         source(tmp_path / "*.csv").seek(halfway)
 
 
@@ -323,13 +249,13 @@ def test_new_files_come_after_the_listed_ones_in_name_order(halfway, write, tmp_
 
 def test_an_unfinished_file_outside_the_new_glob_is_not_read(halfway, write, tmp_path):
     write("c.csv", b"x\nlast\n")
-    with pytest.raises(SourceError, match=r"in the middle of '.*b\.csv', which source\.path .*; let the first"):
+    with pytest.raises(SourceError):
         source(tmp_path / "c*.csv").seek(halfway)
 
 
 def test_a_finished_file_outside_the_glob_is_not_even_opened(halfway, tmp_path):
     elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "a.csv").mkdir(parents=True)  # whoever opens it fails
+    (elsewhere / "a.csv").mkdir(parents=True)  # to open it would fail
     (finished, unfinished) = halfway["files"]
     position = {**halfway, "files": [{**finished, "path": str(elsewhere / "a.csv")}, unfinished]}
     opened = source(tmp_path / "b.csv")
@@ -337,120 +263,89 @@ def test_a_finished_file_outside_the_glob_is_not_even_opened(halfway, tmp_path):
     assert opened.progress()[1] == finished["size"] + Path(unfinished["path"]).stat().st_size
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"path": 7},
-        {"path": ""},
-        {"path": "a\0b"},
-        {"path": "\ud800"},
-        {"offset": -1},
-        {"offset": 1.5},
-        {"offset": True},
-        {"head_bytes": 1 << 62},
-        {"head_sha256": None},
-        {"inode": "1"},
-        {"done": 1},
-        {"size": -1},
-        {"rotation": 1 << 63},
-        {"more": 1},
-    ],
-    ids=str,
-)
-def test_a_position_that_nobody_wrote_is_refused(halfway, change, tmp_path):
-    position = {**halfway, "files": [halfway["files"][0], {**halfway["files"][1], **change}]}
-    with pytest.raises(SourceError, match="is not one of files: each must have its path"):
-        source(tmp_path / "*.csv").seek(position)
+def test_a_position_that_no_source_has_written_is_an_error(halfway, tmp_path):
+    finished, unfinished = halfway["files"]
+    changes = [{"path": path} for path in (7, "", "a\0b", "\ud800")] + [{"offset": at} for at in (-1, 1.5, True)]
+    changes += [{"head_bytes": 1 << 62}, {"head_sha256": None}, {"inode": "1"}, {"done": 1}, {"size": -1}]
+    wrong = [{**unfinished, **change} for change in (*changes, {"rotation": 1 << 63}, {"more": 1})]
+    needed = ("path", "inode", "head_bytes", "head_sha256", "offset", "done")
+    wrong += [{name: value for name, value in unfinished.items() if name != missing} for missing in needed]
+    for position in ({"kind": "kafka"}, *({**halfway, "files": [finished, entry]} for entry in wrong)):
+        with pytest.raises(SourceError):
+            source(tmp_path / "*.csv").seek(position)
 
 
-@pytest.mark.parametrize("missing", ["path", "inode", "head_bytes", "head_sha256", "offset", "done"])
-def test_a_position_that_lacks_something_is_refused(halfway, missing, tmp_path):
-    entry = {name: value for name, value in halfway["files"][1].items() if name != missing}
-    with pytest.raises(SourceError, match="is not one of files"):
-        source(tmp_path / "*.csv").seek({**halfway, "files": [entry]})
+NAMED = [
+    ("logs/*.csv", "logs/a.csv", True),
+    ("logs/*.csv", "./logs/a.csv", True),
+    ("logs/*.csv", "logs/b/a.csv", False),
+    ("logs/*.csv", "logs/.a.csv", False),
+    ("logs/.*.csv", "logs/.a.csv", True),
+    ("logs/**/*.csv", "logs/a.csv", True),
+    ("logs/**/*.csv", "logs/b/c/a.csv", True),
+    ("logs/**/*.csv", "logs/../a.csv", False),
+    ("logs/**", "logs/../../etc/passwd", False),
+    ("*/a.csv", "../a.csv", False),
+    (".*/a.csv", "../a.csv", False),
+    ("../*.csv", "../a.csv", True),
+    ("a[1].csv", "a[1].csv", True),
+    ("a[1].csv", "a1.csv", True),
+    ("logs/*.csv", "/etc/passwd", False),
+]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "path", "named"),
-    [
-        ("logs/*.csv", "logs/a.csv", True),
-        ("logs/*.csv", "./logs/a.csv", True),
-        ("logs/*.csv", "logs/b/a.csv", False),
-        ("logs/*.csv", "logs/.a.csv", False),
-        ("logs/.*.csv", "logs/.a.csv", True),
-        ("logs/**/*.csv", "logs/a.csv", True),
-        ("logs/**/*.csv", "logs/b/c/a.csv", True),
-        ("logs/**/*.csv", "logs/../a.csv", False),
-        ("logs/**", "logs/../../etc/passwd", False),
-        ("*/a.csv", "../a.csv", False),
-        (".*/a.csv", "../a.csv", False),
-        ("../*.csv", "../a.csv", True),
-        ("a[1].csv", "a[1].csv", True),
-        ("a[1].csv", "a1.csv", True),
-        ("logs/*.csv", "/etc/passwd", False),
-    ],
-)
-def test_what_a_pattern_stands_for(pattern, path, named):
-    assert is_named(pattern, path) is named
+def test_what_a_pattern_stands_for():
+    assert [is_named(pattern, path) for pattern, path, _ in NAMED] == [named for *_, named in NAMED]
 
 
-def test_growth_of_a_finished_file_is_told(halfway, tmp_path, caplog):
+def test_growth_of_a_finished_file_is_reported(halfway, tmp_path, caplog):
     with (tmp_path / "a.csv").open("ab") as stream:
         stream.write(b"more\n")
     source(tmp_path / "*.csv").seek(halfway)
-    assert "grew by 5 bytes" in caplog.text
-
-
-def test_a_position_of_another_kind_is_refused(write):
-    with pytest.raises(SourceError, match="kind 'kafka'"):
-        source(write("a.csv", b"x\n1\n")).seek({"kind": "kafka"})
+    assert len(warnings(caplog)) == 1
 
 
 # --- trouble on the way ---------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_refused(write):
+@pytest.mark.parametrize("content", [b"x\n1\n", b"y\n" + b"2\n" * 9500, b"y\n" + b"2\n" * 9000])
+def test_a_file_that_is_overwritten_while_it_is_read_is_an_error(write, content):
     path = write("a.csv", b"x\n" + b"1\n" * 9000)
     opened = source(path, block_bytes=4096)
     opened.seek(None)
     opened.poll(0)
-    os.truncate(path, 100)
-    with pytest.raises(SourceError, match="shorter while it was being read"):
+    path.write_bytes(content)  # the same file
+    with pytest.raises(SourceError):
         opened.poll(0)
     opened.close()
 
 
-def test_a_file_that_is_removed_while_it_is_read_is_read_to_its_end(write):
-    path = write("a.csv", b"x\n" + b"1\n" * 9000)
-    opened = source(path, block_bytes=4096)
-    opened.seek(None)
-    first = opened.poll(0)
-    path.unlink()
-    batches = drain(opened, [first])
-    assert len(first) < 9000
-    assert records(batches) == [b"1"] * 9000
-    assert batches[-1].end["files"][0]["done"]
-    opened.close()
+def test_a_file_that_is_removed_or_replaced_while_it_is_read_is_read_to_its_end_as_it_was(write):
+    for replaced in (False, True):
+        path = write("a.csv", b"x\n" + b"1\n" * 9000)
+        opened = source(path, block_bytes=4096)
+        opened.seek(None)
+        first = opened.poll(0)
+        path.unlink()
+        if replaced:
+            write("other", b"y\n2\n").rename(path)
+        batches = drain(opened, [first])
+        assert records(batches) == [b"1"] * 9000
+        assert batches[-1].end["files"][0]["done"]
+        opened.close()
+    with pytest.raises(SourceError):
+        source(path).seek(through_json(batches[-1].end))
 
 
-def test_a_file_replaced_before_its_turn_is_refused(write, tmp_path):
+def test_a_file_replaced_before_its_turn_is_an_error(write, tmp_path):
     write("a.csv", b"x\n1\n")
     write("b.csv", b"x\n2\n")
     opened = source(tmp_path / "*.csv")
     opened.seek(None)
     opened.poll(0)
     write("b.csv", b"y\n2\n")
-    with pytest.raises(SourceError, match="replaced"):
+    with pytest.raises(SourceError):
         opened.poll(0)
-    opened.close()
-
-
-def test_a_file_with_a_bad_header_stays_refused(write):
-    opened = source(write("a.csv", b"x,x\n1,2\n"))
-    opened.seek(None)
-    for _ in range(2):
-        with pytest.raises(SourceError, match="more than once"):
-            opened.poll(0)
     opened.close()
 
 
@@ -462,43 +357,17 @@ def test_a_read_error_becomes_a_source_error(write, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fstat", fail)
-    with pytest.raises(SourceError, match=r"a\.csv cannot be read: Input/output error"):
+    with pytest.raises(SourceError):
         opened.poll(0)
     monkeypatch.undo()
     opened.close()
-
-
-@pytest.mark.parametrize("longer", [True, False])
-def test_a_file_that_is_overwritten_while_it_is_read_is_refused(write, longer):
-    path = write("a.csv", b"x\n" + b"1\n" * 9000)
-    opened = source(path, block_bytes=4096)
-    opened.seek(None)
-    opened.poll(0)
-    with path.open("r+b") as stream:  # the same file, with other content
-        stream.write(b"y\n" + b"2\n" * (9500 if longer else 9000))
-    with pytest.raises(SourceError, match="overwritten while it was being read"):
-        opened.poll(0)
-    opened.close()
-
-
-def test_a_file_that_is_replaced_while_it_is_read_is_read_to_its_end_as_it_was(write, tmp_path):
-    path = write("a.csv", b"x\n" + b"1\n" * 9000)
-    opened = source(path, block_bytes=4096)
-    opened.seek(None)
-    first = opened.poll(0)
-    write("other", b"y\n2\n").rename(path)
-    batches = drain(opened, [first])
-    assert records(batches) == [b"1"] * 9000
-    opened.close()
-    with pytest.raises(SourceError, match="replaced"):
-        source(path).seek(through_json(batches[-1].end))
 
 
 def no_descriptor(*arguments, **named):
     raise OSError(errno.EMFILE, "Too many open files")
 
 
-def test_want_of_descriptors_is_waited_out(write, tmp_path, monkeypatch, caplog):
+def test_too_few_descriptors_are_waited_out_but_an_error_at_the_start(write, tmp_path, monkeypatch, caplog):
     write("a.csv", b"x\n1\n")
     write("b.csv", b"x\n2\n")
     opened = source(tmp_path / "*.csv")
@@ -510,34 +379,29 @@ def test_want_of_descriptors_is_waited_out(write, tmp_path, monkeypatch, caplog)
             assert opened.poll(0.001) is None
             assert not opened.finished
             assert not opened.status().connected
-    assert caplog.text.count("b.csv cannot be opened: Too many open files") == 1
+        with pytest.raises(SourceError):
+            source(tmp_path / "a.csv").seek(None)
+    assert len(warnings(caplog)) == 1
     assert records(drain(opened, [first])) == [b"1", b"2"]
     assert opened.status().connected
     opened.close()
 
 
-def test_at_the_start_want_of_descriptors_is_told(write, monkeypatch):
-    path = write("a.csv", b"x\n1\n")
-    monkeypatch.setattr(Path, "open", no_descriptor)
-    with pytest.raises(SourceError, match="raise the limit"):
-        source(path).seek(None)
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
+    for number, retriable in ((errno.EMFILE, True), (errno.EACCES, False)):
+
+        def fail(*_, number=number):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "scandir", fail)
+        for pattern in ("*.csv", "**/*.csv", "*/a.csv"):
+            with pytest.raises(SourceError) as failed:
+                expand(str(tmp_path / pattern))
+            assert failed.value.retriable == retriable
 
 
-@pytest.mark.parametrize("pattern", ["*.csv", "**/*.csv", "*/a.csv"])
-@pytest.mark.parametrize(("number", "retriable"), [(errno.EMFILE, True), (errno.EACCES, False)])
-def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch, pattern, number, retriable):
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "scandir", fail)
-    with pytest.raises(SourceError) as refused:
-        expand(str(tmp_path / pattern))
-    assert refused.value.retriable == retriable
-
-
-@pytest.mark.parametrize("pattern", ["*.csv", "no/*.csv", "a.csv/*", "no.csv"])
-def test_a_folder_that_is_not_there_is_an_empty_one(write, tmp_path, pattern, monkeypatch):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "a.csv").write_bytes(b"")
-    monkeypatch.chdir(tmp_path / "sub")
-    assert expand(pattern) == (["a.csv"] if pattern == "*.csv" else [])
+def test_a_folder_that_does_not_exist_is_an_empty_one(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    for pattern in ("*.csv", "no/*.csv", "a.csv/*", "no.csv"):
+        assert expand(pattern) == (["a.csv"] if pattern == "*.csv" else [])
