@@ -196,9 +196,11 @@ class CheckpointStore:
             logger.warning("old checkpoints stay: %s", error)
             return
         # Those that nobody could go back to must not push out those that are left.
-        oldest = [generation for generation in generations if generation not in self._refused][-self.keep :][0]
+        kept = [generation for generation in generations if generation not in self._refused][-self.keep :]
+        if not kept:  # somebody has taken the folder away since the new one was written
+            return
         for generation in generations:
-            if generation >= oldest or generation in self._stuck:
+            if generation >= kept[0] or generation in self._stuck:
                 continue
             try:
                 self.path(generation).unlink(missing_ok=True)

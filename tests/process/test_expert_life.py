@@ -4,8 +4,6 @@ import random
 
 import pytest
 
-from streammoe.assembly import open_daemon
-from streammoe.configuration import load_settings
 from tests.process.place import Place, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -17,11 +15,7 @@ AUTO = 'model = { n_experts = "auto", max_experts = 2, warmup = 300, warmup_rest
 BEFORE = "model = { n_experts = 2, warmup = 300, warmup_restarts = 2 }"
 
 
-class Never:
-    requested = False
-
-
-def test_a_kill_amid_a_race_leaves_no_trace(tmp_path, monkeypatch):
+def test_a_kill_amid_a_race_leaves_no_trace(tmp_path):
     place = Place(tmp_path / "place")
     rng = random.Random(4)
     lines = ["a,b,y\n"]
@@ -45,14 +39,10 @@ def test_a_kill_amid_a_race_leaves_no_trace(tmp_path, monkeypatch):
     found = place.inspect()
     assert WARM_UP < found["n"] < WARM_UP + 2_000
     assert found["candidates"] == 2
-    summary = place.run(path)
-
-    monkeypatch.chdir(place.folder)
-    overrides = ["checkpoint.dir=whole", "dead_letters.path=whole/letters.jsonl", "metrics.enabled=false"]
-    with open_daemon(load_settings(str(path), overrides=overrides, environment={})) as running:
-        whole = running.daemon.run(Never())
-    assert summary["learned"] == whole.learned == EVENTS
-    assert summary["state_digest"] == whole.state_digest
+    summary = place.run_here()
+    whole = place.run_here("config.toml", "checkpoint.dir=whole", "dead_letters.path=whole/letters.jsonl")
+    assert summary["learned"] == whole["learned"] == EVENTS
+    assert summary["state_digest"] == whole["state_digest"]
     ended, as_well = place.inspect(), place.inspect("whole")
     assert ended["candidates"] == as_well["candidates"] == 1
     assert ended["experts"] == as_well["experts"]

@@ -12,7 +12,7 @@ from tests.process.place import Place
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 ROWS, COLUMNS = 565, 80
-SOON = 20.0
+SOON = 40.0
 """Seconds that a busy machine may take for what lasts one on an idle one; the fit would take several times as long."""
 
 
@@ -62,17 +62,10 @@ def test_a_second_signal_during_a_long_fit_leaves_at_once(place):
     assert seconds < SOON
 
 
-@pytest.mark.parametrize(
-    ("command", "words", "code"),
-    [
-        (["fit", "rows.csv", "--config", "config.toml", "--out", "past.model"], "fitting 60 experts", 1),
-        (["evaluate", "rows.csv", "--target", "y", "--n-experts", "60", "--warmup", "560"], "fitting 60 experts", 0),
-    ],
-    ids=["fit", "evaluate"],
-)
-def test_other_commands_end_soon_too(place, command, words, code):
-    done, seconds = signalled(place, *command, words=words)
-    assert done.returncode == code, done.stderr
+def test_a_fit_ends_soon_too_and_leaves_no_model(place):
+    asked = ["fit", "rows.csv", "--config", "config.toml", "--out", "past.model"]
+    done, seconds = signalled(place, *asked, words="fitting 60 experts")
+    assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert seconds < SOON
     assert not (place.folder / "past.model").exists()

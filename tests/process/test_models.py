@@ -5,12 +5,11 @@ Each kind of model ends in one state, whatever form its events have and however 
 
 import csv
 import gzip
+import itertools
 import json
-import math
 import random
 import re
 import signal
-import time
 import urllib.request
 from collections import defaultdict
 from datetime import UTC, datetime
@@ -20,10 +19,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyarrow import parquet
 
-from streammoe.assembly import open_daemon
-from streammoe.configuration import load_settings
 from streammoe.daemon.metrics import CATALOGUE
-from tests.process.place import Place, wait_until
+from tests.process.place import TIMEOUT, Place, wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -86,6 +83,17 @@ def data(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def references(data, tmp_path_factory):
+    """The summary of each kind of model over csv."""
+    place = Place(tmp_path_factory.mktemp("references"))
+    found = {kind: place.run_here(configured(place, kind, data / "a.csv", dir=kind)) for kind in KINDS}
+    idle = sum(held["y"] is None or held["w"] == 0 for held in events())
+    for summary in found.values():
+        assert (summary["learned"], summary["predicted_only"], summary["rejected"]) == (EVENTS - idle, idle, 0)
+    return found
+
+
 @pytest.fixture
 def place(tmp_path):
     return Place(tmp_path / "here")
@@ -110,50 +118,42 @@ def configured(place, kind, path, *, dir="state", extra=""):
     return config
 
 
-class Asked:
-    requested = False
-
-
-def learned_here(config, *flags):
-    """The summary of a run in this process, which is quicker to start than one of its own."""
-    overrides = ["metrics.enabled=false", *flags]
-    with open_daemon(load_settings(config, overrides=overrides, environment={})) as running:
-        return running.daemon.run(Asked()).flat()
-
-
 # --- formats --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_events_in_any_format_are_the_same_model(place, data, kind, monkeypatch):
-    expected = place.run(configured(place, kind, data / "a.csv"))
-    idle = sum(held["y"] is None or held["w"] == 0 for held in events())
-    assert (expected["learned"], expected["predicted_only"]) == (EVENTS - idle, idle)
-    assert expected["rejected"] == 0
-    assert place.inspect()["state_digest"] == expected["state_digest"]
-    monkeypatch.chdir(place.folder)
-    for name in ("a.jsonl", "a.csv.gz", "a.jsonl.gz", "a.parquet"):
-        config = configured(place, kind, data / name, dir=name.replace(".", "-"), extra="source.block_rows = 333")
-        found = learned_here(config)
-        assert found["state_digest"] == expected["state_digest"], name
-        assert (found["learned"], found["predicted_only"]) == (EVENTS - idle, idle)
+FORMS = ["a.jsonl", "a.csv.gz", "a.jsonl.gz", "a.parquet"]
+CHOSEN = [("regressor", "a.jsonl"), ("outputs", "a.csv.gz"), ("classifier", "a.jsonl.gz"), ("classifier", "a.parquet")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        case if case in CHOSEN else pytest.param(*case, marks=pytest.mark.exhaustive)
+        for case in itertools.product(KINDS, FORMS)
+    ],
+)
+def test_the_same_events_in_any_format_are_the_same_model(place, data, references, kind, name):
+    found = place.run_here(configured(place, kind, data / name, extra="source.block_rows = 333"))
+    expected = references[kind]
+    assert found["state_digest"] == expected["state_digest"] == place.inspect()["state_digest"]
+    same = ("learned", "predicted_only", "rejected")
+    assert [found[name] for name in same] == [expected[name] for name in same]
 
 
 # --- while it runs --------------------------------------------------------------------------------------------------
 
 
 def scraped(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
 
 
-@pytest.mark.parametrize("kind", ["classifier", "outputs"])
-def test_metrics_and_checkpoints_show_classes_and_outputs(place, data, kind):
+def test_metrics_and_checkpoints_show_classes(place, data):
     (place.folder / "live.csv").write_bytes((data / "a.csv").read_bytes())
     extra = "source.follow = true\ncheckpoint.every_seconds = 0.1"
-    process = place.start("run", configured(place, kind, "live.csv", extra=extra), "--summary", "json")
+    process = place.start("run", configured(place, "classifier", "live.csv", extra=extra), "--summary", "json")
     try:
         line = next(line for line in process.stderr if "metrics at" in line)
         url = re.search(r"http://\S+", line).group()
@@ -164,32 +164,20 @@ def test_metrics_and_checkpoints_show_classes_and_outputs(place, data, kind):
     finally:
         process.kill()
         process.wait()
-    summary = json.loads(done.stdout)
-    inspected = place.call("inspect", "state", "--json")
-    found = json.loads(inspected.stdout)
+    summary, found = json.loads(done.stdout), place.inspect()
     learned = summary["learned"]
     assert value["streammoe_model_events",] == value["streammoe_events_total", "learned"] == learned == found["n"]
     assert value["streammoe_model_features",] == len(found["features"]) + 1
-    assert {name for name, *_ in value} <= {
-        name + suffix for name in CATALOGUE for suffix in ("", "_bucket", "_count", "_sum", "_created")
-    } | {name.removesuffix("_total") + "_created" for name in CATALOGUE}
-    shown = {f"level {i}" for i in range(6)}
-    assert {name.removeprefix("c=") for name in found["features"] if name.startswith("c=")} == shown
-    if kind == "classifier":
-        assert sorted(found["outputs"]) == ["high, or so", "low", "rare"]
-        assert value["streammoe_model_classes",] == 3
-        for name in ("accuracy", "baseline_accuracy"):
-            prefix = "streammoe_prequential_" if name == "accuracy" else "streammoe_"
-            assert value[f"{prefix}{name}", "running"] == pytest.approx(summary[name])
-        assert 0.5 < summary["baseline_accuracy"] < summary["accuracy"] < 1
-        assert not any(name.endswith("rmse") for name, *_ in value)
-    else:
-        assert found["outputs"] == ["y", "z", "q"]
-        squares = [value["streammoe_output_rmse", "running", name] ** 2 for name in found["outputs"]]
-        assert math.sqrt(sum(squares) / 3) == pytest.approx(summary["rmse"])
-        assert value["streammoe_prequential_rmse", "running"] == pytest.approx(summary["rmse"])
-        assert not any(name.endswith("accuracy") for name, *_ in value)
+    suffixes = ("", "_bucket", "_count", "_sum", "_created")
+    known = {name + suffix for name in CATALOGUE for suffix in suffixes}
+    assert {name for name, *_ in value} <= known | {name.removesuffix("_total") + "_created" for name in CATALOGUE}
+    assert sorted(found["outputs"]) == ["high, or so", "low", "rare"]
+    assert value["streammoe_model_classes",] == 3
+    assert value["streammoe_prequential_accuracy", "running"] == pytest.approx(summary["accuracy"])
+    assert value["streammoe_baseline_accuracy", "running"] == pytest.approx(summary["baseline_accuracy"])
     assert value["streammoe_prequential_log_loss", "running"] == pytest.approx(summary["log_loss"])
+    assert 0.5 < summary["baseline_accuracy"] < summary["accuracy"] < 1
+    assert not any(name.endswith("rmse") for name, *_ in value)
 
 
 # --- killed, and growing --------------------------------------------------------------------------------------------
@@ -202,66 +190,14 @@ def consumed(place, dir="state"):
     return sum(place.inspect(dir)["counters"]["outcomes"].values())
 
 
-def rows_by_place(text):
-    """Rows of predictions by their places, in order of their first appearance; and how many lines are torn."""
-    found = defaultdict(list)
-    torn = 0
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            torn += 1
-        else:
-            found[row["place"]["path"], row["place"]["offset"]].append(row)
-    return found, torn
-
-
-def test_killed_at_any_moment_a_classifier_loses_neither_event_nor_row(place, data, monkeypatch):
-    rng = random.Random(9)
-    extra = 'predictions = { kind = "file", path = "state/rows.jsonl" }'
-    config = configured(place, "classifier", data / "a.csv", extra=f"checkpoint.every_events = 100\n{extra}")
-    kills = 0
-    while kills < 5:
-        before = consumed(place)
-        process = place.start("run", config)
-        target = before + rng.randint(200, 700)
-        try:
-            next(line for line in process.stderr if "metrics at" in line)
-            wait_until(lambda process=process, target=target: consumed(place) >= target or process.poll() is not None)
-            time.sleep(rng.uniform(0, 0.01))
-        finally:
-            process.kill()
-            process.communicate()
-        if process.returncode != -signal.SIGKILL:
-            break  # on a busy machine the end may come before the last kills
-        kills += 1
-    assert kills >= 2
-    monkeypatch.chdir(place.folder)
-    whole = learned_here(config)
-    once = extra.replace("state/", "once/")
-    undisturbed = learned_here(configured(place, "classifier", data / "a.csv", dir="once", extra=once))
-    assert whole["state_digest"] == undisturbed["state_digest"]
-    assert (whole["events"], whole["learned"]) == (undisturbed["events"], undisturbed["learned"])
-    assert "rare" in place.inspect()["outputs"]
-
-    found, torn = rows_by_place((place.folder / "state" / "rows.jsonl").read_text())
-    expected, none_torn = rows_by_place((place.folder / "once" / "rows.jsonl").read_text())
-    assert (torn, none_torn) == (0, 0)
-    assert len(expected) == EVENTS
-    assert found == expected, "rows are missing, other ones, or come twice"
-    versions = [rows[0]["model_version"] for rows in found.values()]
-    assert versions == sorted(versions)
-
-
 def append(path, lines):
     """Write as a producer does: in pieces that need not end where lines do."""
     with path.open("ab", buffering=0) as stream:
         for start in range(0, len(lines), 3_000):
             stream.write(lines[start : start + 3_000])
-            time.sleep(0.005)
 
 
-def test_a_growing_file_with_a_rotation_and_a_kill_is_read_as_if_it_had_always_been_whole(place, monkeypatch):
+def test_a_growing_file_with_a_rotation_and_a_kill_is_read_as_if_it_had_always_been_whole(place):
     chosen = list(events())
     live = place.folder / "live.csv"
     live.write_bytes(csv_bytes(chosen[:1])[:10])  # the header is not even complete
@@ -303,8 +239,7 @@ def test_a_growing_file_with_a_rotation_and_a_kill_is_read_as_if_it_had_always_b
     followed = json.loads(done.stdout)
 
     (place.folder / "whole.csv").write_bytes(csv_bytes(chosen))
-    monkeypatch.chdir(place.folder)
-    plain = learned_here(configured(place, "classifier", "whole.csv", dir="plain"))
+    plain = place.run_here(configured(place, "classifier", "whole.csv", dir="plain"))
     assert followed["state_digest"] == plain["state_digest"]
     same = ("events", "learned", "predicted_only", "rejected")
     assert [followed[name] for name in same] == [plain[name] for name in same]

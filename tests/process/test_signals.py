@@ -38,7 +38,7 @@ def whole(tmp_path_factory):
     """The summary of a run that nobody stops."""
     place = Place(tmp_path_factory.mktemp("whole"))
     write(place, EVENTS)
-    return place.run(place.config("all.csv", extra=EXTRA))
+    return place.run_here(place.config("all.csv", extra=EXTRA))
 
 
 def new_place(folder):
@@ -62,8 +62,10 @@ def stopped(place, point, signals, times=1):
     return done
 
 
-def kept(place):
-    return {path.name: path.read_bytes() for path in (place.folder / "state").glob("checkpoint-*.safetensors")}
+def exhaustive(cases, chosen):
+    """All cases; only those that are chosen belong to every run."""
+    assert set(chosen) <= set(cases)
+    return [case if case in chosen else pytest.param(*case, marks=pytest.mark.exhaustive) for case in cases]
 
 
 @pytest.fixture(scope="module")
@@ -72,29 +74,37 @@ def begun(tmp_path_factory):
     place = new_place(tmp_path_factory.mktemp("begun"))
     write(place, EVENTS)
     place.config("all.csv", extra=EXTRA)
-    assert stopped(place, "learning", [signal.SIGTERM], 4).returncode == 0
+    place.run_here(batches=3)
     assert 0 < place.inspect()["n"] < EVENTS
     return place
 
 
-@pytest.mark.parametrize("stop", OWN_CODE)
-@pytest.mark.parametrize("point", STARTING)
+@pytest.mark.parametrize(
+    ("point", "stop"),
+    exhaustive(
+        [(point, stop) for point in STARTING for stop in OWN_CODE],
+        [("importing", signal.SIGTERM), ("loading", signal.SIGINT), ("seeking", signal.SIGTERM)],
+    ),
+)
 def test_before_there_is_anything_to_save_the_first_signal_leaves_at_once(begun, point, stop):
-    before = kept(begun)
+    before = begun.kept()
     done = stopped(begun, point, [stop])
     assert done.returncode == OWN_CODE[stop]
     assert done.stdout == ""
-    assert kept(begun) == before
+    assert begun.kept() == before
 
 
 @pytest.mark.parametrize(
     ("point", "times"),
     # The fit that ends the warm-up is one step: the signal, which comes as it begins, is honoured once it is over.
-    [
-        *((point, 1) for point in RUNNING),
-        ("learning", 5),
-        *((point, 1) for point in CHECKPOINT if point not in {"half written", "pruning", "pruned"}),
-    ],
+    exhaustive(
+        [
+            *((point, 1) for point in RUNNING),
+            ("learning", 5),
+            *((point, 1) for point in CHECKPOINT if point not in {"half written", "pruning", "pruned"}),
+        ],
+        [("preparing", 1), ("fitting", 1), ("learning", 5), ("written", 1)],
+    ),
 )
 def test_from_then_on_it_finishes_its_batch_and_saves(place, whole, point, times):
     write(place, EVENTS)
@@ -102,7 +112,7 @@ def test_from_then_on_it_finishes_its_batch_and_saves(place, whole, point, times
     done = stopped(place, point, [signal.SIGTERM], times)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
-    newest = max(kept(place), default="")
+    newest = max(place.kept(), default="")
     if point == "preparing":
         assert (summary["events"], newest) == (0, ""), "nothing has been read"
     else:
@@ -112,39 +122,43 @@ def test_from_then_on_it_finishes_its_batch_and_saves(place, whole, point, times
         assert summary["events"] < EVENTS or point not in {*RUNNING, "taken"} - {"closing"}
     if point == "fitting":
         assert place.inspect()["warming_up"] is False
-    again = place.run("config.toml")
+    again = place.run_here()
     assert again["state_digest"] == whole["state_digest"]
     assert again["learned"] == EVENTS
     rows = {json.loads(line)["place"]["offset"] for line in (place.folder / "rows.jsonl").read_text().splitlines()}
     assert len(rows) == EVENTS
 
 
-@pytest.mark.parametrize(("point", "times"), [("reading", 6), ("learning", 6), ("written", 2), ("pruning", 1)])
-@pytest.mark.parametrize("second", OWN_CODE)
+@pytest.mark.parametrize(
+    ("point", "times", "second"),
+    exhaustive(
+        [
+            (point, times, second)
+            for point, times in (("reading", 6), ("learning", 6), ("written", 2), ("pruning", 1))
+            for second in OWN_CODE
+        ],
+        [("learning", 6, signal.SIGINT)],
+    ),
+)
 def test_a_second_signal_leaves_at_once_with_a_sound_checkpoint(place, whole, point, times, second):
     write(place, EVENTS)
     # Learning does not wait for checkpoints, so there may be but two of them, and none yet when the signals come.
     place.config("all.csv", extra=EXTRA + "checkpoint.keep = 1")
-    assert stopped(place, "learning", [signal.SIGTERM], 3).returncode == 0
+    place.run_here(batches=2)
     done = stopped(place, point, [signal.SIGTERM, second], times)
     assert done.returncode == OWN_CODE[second]
     assert done.stdout == ""
     assert place.inspect()["n"] > 0
-    assert place.run("config.toml")["state_digest"] == whole["state_digest"]
+    assert place.run_here()["state_digest"] == whole["state_digest"]
 
 
 def test_amid_the_last_checkpoint_too(place, whole):
     write(place, EVENTS)
     place.config("all.csv", extra=EXTRA.replace("400", "1_000_000"))
-    done = stopped(place, "written", [signal.SIGTERM])  # the only one
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["state_digest"] == whole["state_digest"] == place.inspect()["state_digest"]
-    for path in (place.folder / "state").glob("checkpoint-*"):
-        path.unlink()
-    done = stopped(place, "written", [signal.SIGTERM, signal.SIGTERM])
+    done = stopped(place, "written", [signal.SIGTERM, signal.SIGTERM])  # the only one
     assert done.returncode == OWN_CODE[signal.SIGTERM]
-    assert kept(place) == {}
-    assert place.run("config.toml")["state_digest"] == whole["state_digest"]
+    assert place.kept() == {}
+    assert place.run_here()["state_digest"] == whole["state_digest"]
 
 
 def test_a_batch_is_smaller_than_what_lies_between_checkpoints():

@@ -24,8 +24,10 @@ EARLIEST = re.compile(r"/streammoe/(?!__init__\.py|__main__\.py)\w+")
 """Modules that are imported once signals are taken care of; the interpreter alone decides about those before."""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_traceback_of_ours_at_any_moment(tmp_path, command):
+@pytest.mark.parametrize(
+    ("command", "times"), [("run", 3), *(pytest.param(name, 8, marks=pytest.mark.exhaustive) for name in COMMANDS)]
+)
+def test_no_traceback_of_ours_at_any_moment(tmp_path, command, times):
     (tmp_path / "data.csv").write_text("a,b,y\n" + "".join(f"{i % 7},{i % 11},{i % 5}\n" for i in range(500)))
     (tmp_path / "config.toml").write_text("""
         source = { kind = "file", path = "data.csv" }
@@ -35,7 +37,7 @@ def test_no_traceback_of_ours_at_any_moment(tmp_path, command):
     """)
     moments = random.Random(command)
     program = [sys.executable, "-m", "streammoe", *COMMANDS[command]]
-    for _ in range(8):
+    for _ in range(times):
         # Half of them in the imports, which the others may reach on a slow machine, too.
         delay, stop = moments.uniform(0.0, moments.choice([0.3, 2.0])), moments.choice(list(CODES))
         process = subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -85,8 +85,7 @@ def killed_at(monkeypatch, generation, when):
     monkeypatch.setattr(CheckpointStore, "save", saving)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("generation", [1, 2, 3])
+@pytest.mark.parametrize(("generation", "when"), [(1, "before"), (2, "after"), (3, "before")])
 def test_killed_around_a_checkpoint_no_row_comes_twice(here, monkeypatch, name, undisturbed, generation, when):
     with monkeypatch.context() as patch:
         killed_at(patch, generation, when)
@@ -149,12 +148,10 @@ def test_without_anything_read_a_checkpoint_binds_nobody_to_its_settings(here, n
 def test_a_file_that_was_edited_ends_the_start_and_leaves_everything(here):
     run("rows.jsonl", *LATE)
     path = Path("rows.jsonl")
-    content = path.read_bytes().replace(b"model_version", b"version_model", 1)
-    path.write_bytes(content)
-    kept = {each.name: each.read_bytes() for each in Path("state").glob("checkpoint-*")}
+    path.write_bytes(path.read_bytes().replace(b"model_version", b"version_model", 1))
+    before = {each: each.read_bytes() for each in [path, *Path("state").glob("checkpoint-*")]}
     with pytest.raises(CheckpointError):
         run("rows.jsonl")
-    assert path.read_bytes() == content
-    assert {each.name: each.read_bytes() for each in Path("state").glob("checkpoint-*")} == kept
+    assert {each: each.read_bytes() for each in [path, *Path("state").glob("checkpoint-*")]} == before
     shutil.move(path, "elsewhere.jsonl")
     assert run("rows.jsonl").learned == EVENTS

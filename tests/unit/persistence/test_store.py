@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+from streammoe import persistence
 from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore, FolderLock, NewerCheckpointError
 from streammoe.persistence.format import _pack
@@ -200,3 +201,21 @@ def test_a_folder_that_is_removed_is_made_and_locked_again(tmp_path):
         assert store.generations() == [1]
         with pytest.raises(CheckpointError):
             FolderLock(store.folder)
+
+
+def test_a_folder_that_is_removed_before_old_ones_are_is_no_bug(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = persistence.store.replace
+
+    def replace_and_lose(path: Path, *data: bytes) -> None:
+        replace(path, *data)
+        shutil.rmtree(store.folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(persistence.store, "replace", replace_and_lose)
+        save(store, 1)
+    assert store.generations() == []
+    store.prepare()
+    save(store, 2)
+    assert latest_n(store) == 2
