@@ -1,6 +1,7 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
