@@ -71,7 +71,6 @@ KINDS = {
 }
 
 
-@pytest.mark.sampled(one_in=3)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data(), arguments=arguments)
