@@ -285,6 +285,13 @@ class BadRecordGuard:
             )
         self.latest = np.zeros(0, dtype=np.bool_)
 
+    def to_save(self, *, ended: bool) -> BoolArray:
+        """Return `latest` as a checkpoint holds it: none once the source has ended well, so that the next count is new.
+
+        A checkpoint may be taken after the last record and before `judge_end`, and be the last one.
+        """
+        return np.zeros(0, dtype=np.bool_) if ended and not self.fails_at_end else self.latest
+
     @property
     def is_short(self) -> bool:
         """Whether there are still too few records to be judged before the source ends."""

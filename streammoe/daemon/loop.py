@@ -226,10 +226,7 @@ class Daemon:
         elif stop.requested:
             LOGGER.info("asked to stop; saving what was learned")
         self._attempt(partial(self._take_outcome, wait=True))
-        has_judged = False
-        """Whether the next run starts another count of bad records, which only a checkpoint tells it."""
         if self._source.finished and not stop.requested:
-            has_judged = len(self._guard.latest) > 0
             self._judge(self._guard.judge_end)
         if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
             LOGGER.warning(
@@ -243,7 +240,7 @@ class Daemon:
             has_moved, is_saved = False, bool(self._path) or self._position is None
         else:
             has_moved, is_saved = self._is_prepared and self._has_moved(), bool(self._path)
-        if self._is_prepared and (has_moved or has_judged or self._unsaved or self._retries.failing or not is_saved):
+        if self._is_prepared and (has_moved or self._unsaved or self._retries.failing or not is_saved):
             self._save_at_last(stop)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
@@ -429,7 +426,7 @@ class Daemon:
         return Content(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},
-            beside={**self.scores.arrays(), "guard.latest": self._guard.latest},
+            beside={**self.scores.arrays(), "guard.latest": self._guard.to_save(ended=self._source.finished)},
             metadata={
                 **self._description,
                 **self.model.identify(),

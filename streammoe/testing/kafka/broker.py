@@ -118,7 +118,7 @@ def find_java() -> str:
     if java is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "PATH holds no java"
         raise Unavailable(f"Kafka needs Java, and {where}; {advice}")
-    told = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr  # nosec B603 # no shell
+    told = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr  # nosec B603 # without a shell
     version = re.search(r'version "(\d+)', told)
     if version is None or int(version[1]) < JAVA:
         raise Unavailable(f"Kafka {KAFKA} does not run on {java} ({told.strip() or 'no version'}); {advice}")
@@ -280,7 +280,7 @@ class Broker:
                 if done.returncode:
                     raise BrokerError(f"Kafka cannot use {self.folder}:\n{self._last_words()}")
             # A session of its own: Ctrl-C is for whoever started it, who then stops it in good order.
-            self._process = subprocess.Popen(  # nosec B603 # Kafka
+            self._process = subprocess.Popen(  # nosec B603 # Kafka's own jars
                 [java, *options, "kafka.Kafka", str(settings)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
