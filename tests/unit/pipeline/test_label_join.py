@@ -193,10 +193,15 @@ def test_a_half_expires_after_so_many_records_or_seconds_of_theirs():
 
 
 def test_the_time_of_the_stream_never_goes_back():
-    join = joining(Limits(100, expire_seconds=1.0))
-    # The second one is late, and waits from the time that the stream had reached.
+    # The second one is late, and waits from the time that the stream had reached, also before a restart.
     records = [{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}, {"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}]
-    assert len(joined(join, records, times=[5_000, 100, 6_000, 6_000])) == 4
+    times = [5_000, 100, 6_000, 6_000]
+    join = joining(Limits(100, expire_seconds=1.0))
+    assert len(joined(join, records, times=times)) == 4
+    before, after = (joining(Limits(100, expire_seconds=1.0)) for _ in range(2))
+    joined(before, records[:1], times=times[:1])
+    after.restore(before.arrays())
+    assert len(joined(after, records[1:], 1, times=times[1:])) == 3
 
 
 def test_time_that_is_not_known_begins_with_the_first_that_is():
