@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -123,7 +123,8 @@ def _refuse_losses(
     place = f"checkpoint folder {store.folder}"
     by_hand = "to go back all the same, move the later checkpoints away by hand"
     everything = {target: there, **later}
-    if not all(map(_is_replayable, everything.values())):
+    known = connectors()
+    if not all(_is_replayable(found, known) for found in everything.values()):
         raise CheckpointError(
             f"{place}: its source, such as stdin, cannot be read again: what was learned after generation {target} "
             f"would be lost. Nothing was done; {by_hand}"
@@ -154,9 +155,8 @@ def _refuse_losses(
             )
 
 
-def _is_replayable(found: Checkpoint) -> bool:
-    """Whether what came after a checkpoint can be read again."""
-    known = connectors()
+def _is_replayable(found: Checkpoint, known: Mapping[str, Any]) -> bool:
+    """Whether what came after a checkpoint can be read again, by the connectors that are `known`."""
     parts = (part for position in found.metadata.get("positions", []) for part in parts_of(position))
     return all(getattr(known.get(str(part.get("kind"))), "replayable", True) for part in parts)
 

@@ -154,16 +154,6 @@ class Topic(RecordWriter):
             ) from None
 
     def send(self, message: Message, number: int) -> None:
-        """Take a message; may wait for the broker. One that is too large is left out, for `problem` to tell.
-
-        Args:
-            message: what to send.
-            number: of its record, for messages.
-
-        Raises:
-            SourceError: an earlier one could not be delivered.
-            SinkError: the topic refused an earlier one as too large, which could not be foreseen.
-        """
         size = len(message.value) + len(message.key or b"")
         try:
             future = self._producer.send(self._name, message.value, key=message.key, timestamp_ms=message.timestamp)
@@ -180,12 +170,7 @@ class Topic(RecordWriter):
                 self._confirm()
 
     def flush(self) -> None:
-        """Return when everything that was sent is acknowledged, which goes out by itself after ``linger_ms``.
-
-        Raises:
-            SourceError: something could not be delivered.
-            SinkError: see `send`.
-        """
+        # Everything goes out by itself after ``linger_ms``.
         while self._waiting:
             self._confirm()
 
