@@ -87,14 +87,6 @@ def interruptible(work: float, function: Callable[P, T], *args: P.args, **kwargs
     return found
 
 
-def interruptible_by_signals(work: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Like `interruptible`, but a stop lets the call come to its end."""
-    if work < LONG:
-        return function(*args, **kwargs)
-    with uncancellable():
-        return interruptible(work, function, *args, **kwargs)
-
-
 def is_running_on() -> bool:
     """Whether an abandoned call has yet to end; the interpreter would wait for it at its exit."""
     return any(thread.name == THREAD_NAME for thread in threading.enumerate())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.interruption import interruptible_by_signals
+from streammoe.engine.interruption import LONG, interruptible, uncancellable
 from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family
@@ -191,10 +191,16 @@ def learn(
     predictions = np.empty((len(W), n_outputs))
     trace = _trace(state, len(W), n_outputs) if traced else no_trace()
     K, n_rows, p_v = state.experts.shape
-    work = len(W) * (W.shape[1] ** 2 + K * p_v * (p_v + n_rows))
-    rows = (gammas, counts, W, R, Y, losses, predictions, trace)
-    # On Ctrl-C whoever learns goes back to a copy of the state, so that the abandoned call may write on.
-    if not interruptible_by_signals(work, family.learn_rows, state, residual, options, *rows):
+    n, p_w = W.shape
+    work = n * (p_w**2 + K * p_v * (p_v + n_rows))
+    arguments = (state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
+    if work < LONG:
+        is_sound = family.learn_rows(*arguments)
+    else:
+        # On Ctrl-C whoever learns goes back to a copy of the state, so that the abandoned call may write on.
+        with uncancellable():
+            is_sound = interruptible(work, family.learn_rows, *arguments)
+    if not is_sound:
         raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group) else "prediction"])
     return Scores(losses, predictions, trace)
 

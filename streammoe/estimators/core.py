@@ -207,12 +207,14 @@ class Core(Outputs):
         Raises:
             InvalidEvent: a value is out of range, or the model would become too large.
         """
-        if news and (problem := self._excess(news)):
+        if not news:
+            self._encoder.take(rows, self._ranged(targets))
+            return
+        if problem := self._excess(news):
             raise InvalidEvent(problem, reason="too_many_columns", row=0)
         layout = self._encoder.layout
         self._encoder.take(rows, self._ranged(targets), news)
-        if news:
-            self._widen(layout)
+        self._widen(layout)
 
     def _ranged(self, targets: FloatArray) -> FloatArray:
         """Targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
