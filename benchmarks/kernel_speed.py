@@ -103,7 +103,7 @@ def seconds_an_event(case: Case, p: int, count: int, repeats: int = 3) -> float:
     """The kernel as it is called for each batch, averaging included; the best of a few runs of `count` events."""
     from streammoe.engine import mm
     from streammoe.experts import families
-    from streammoe.features import padded
+    from streammoe.layout import padded
 
     schedule, family = schedule_of(case), families()[case.family]
     options = mm.learning_options(

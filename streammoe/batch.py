@@ -28,8 +28,8 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, MoEClassifier
 from streammoe.estimators.arguments import is_amount, is_one_of, is_whole
-from streammoe.features import quoted
 from streammoe.types import AnyArray, FloatArray
+from streammoe.values import quoted
 
 __all__ = ["METHODS", "STARTS", "Fit", "Listener", "Round", "check", "fit", "fit_gathered"]
 

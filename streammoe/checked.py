@@ -7,8 +7,9 @@ asks for.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -159,3 +160,32 @@ def unread(error: Exception) -> str:
     if not isinstance(error, ValueError):
         return "a value has another type or shape than it must have"
     return cut(printable(str(error)))
+
+
+def as_json(values: Sequence[Any]) -> AnyArray:
+    """Return a JSON list as an array of bytes."""
+    return np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)
+
+
+def names_of(arrays: Mapping[str, AnyArray], name: str, kinds: tuple[type, ...]) -> list[Any]:
+    """A JSON list of different names from an array of bytes.
+
+    Raises:
+        CheckpointError: it is something else, or one of them is of another type than `kinds`.
+    """
+    names = list_of(arrays, name)
+    for each in names:
+        require(type(each) in kinds, f"{name} holds {shown(each)}, which is no name")
+    require(len(set(names)) == len(names), f"{name} holds a name twice")
+    return names
+
+
+def list_of(arrays: Mapping[str, AnyArray], name: str) -> list[Any]:
+    """Return the JSON list that an array of bytes holds; raises `CheckpointError` for anything else."""
+    found: Any = json.loads(array_of(arrays, name, "uint8", (None,)).tobytes(), parse_constant=_no_name)
+    require(isinstance(found, list), f"{name} is {shown(found)}, and must be a JSON list")
+    return list(found)
+
+
+def _no_name(text: str) -> None:
+    raise ValueError(f"{text} is no name")

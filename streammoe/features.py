@@ -3,182 +3,33 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import numpy as np
 
-from streammoe.checked import array_of, require
+from streammoe.checked import array_of, as_json, list_of, names_of, require
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
-    EARLIEST,
-    LATEST,
     NUMERIC,
     TIMESTAMP,
     expand_rows,
     screen_rows,
 )
-from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.robust import winsorised
+from streammoe.layout import CYCLES, NO_NEWS, Layout, News, padded, plan_of, restored_entries
+from streammoe.scaling import Scaler, identity_scaler, moments, restored_scaler, wider_scaler
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+from streammoe.values import check_name, level, not_a_mapping, number, seconds
 
 LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
 """Beyond this a square no longer fits beside others in a Gram matrix."""
 UNPLACED = -1.0
 """The code of a level that is no column."""
-CYCLES = ("day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
-"""What a timestamp's columns are called behind its name."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNORECASE)
-"""What `datetime.fromisoformat` is asked to read; by itself it takes any letter between date and time."""
-LEAST_SCALE = 1e-3
-"""Smallest scale of a column, in units of its plain standard deviation, far values included."""
-MOST_PLACES = 10_000_000
-"""Categorical fields times levels of the largest one, in a checkpoint: a short list could ask for any memory."""
-LANES = 4
-"""Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
-
-
-def padded(n_features: int) -> int:
-    """Length of a row that holds so many features.
-
-    >>> padded(11), padded(12)
-    (12, 12)
-    """
-    return -(-n_features // LANES) * LANES
-
-
-class Scaler(NamedTuple):
-    """Frozen at the end of warm-up, and part of the state. Identity until then."""
-
-    fill: FloatArray
-    """(C,) what a missing number becomes: the column's mean, 0 before it is known."""
-    center: FloatArray
-    """(C,) and `scale` (C,): inputs enter as (x − center)/scale; 0 and 1 where the column is not a numeric field."""
-    scale: FloatArray
-    target_center: FloatArray
-    """(Q,) and `target_scale` (Q,): the same for the outputs."""
-    target_scale: FloatArray
-
-
-def identity_scaler(n_columns: int, n_outputs: int) -> Scaler:
-    """Nothing is moved or scaled; missing values are 0."""
-    return Scaler(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns), np.zeros(n_outputs), np.ones(n_outputs))
-
-
-def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
-    """The same with so many columns, the new ones neither moved nor scaled."""
-    more = n_columns - len(scaler.fill)
-    return scaler._replace(
-        fill=np.concatenate([scaler.fill, np.zeros(more)]),
-        center=np.concatenate([scaler.center, np.zeros(more)]),
-        scale=np.concatenate([scaler.scale, np.ones(more)]),
-    )
-
-
-def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int, n_outputs: int) -> Scaler:
-    """The scaler whose arrays are called ``prefix.fill`` and so on.
-
-    Raises:
-        CheckpointError: one is missing, has another shape, or holds what no scaler can.
-    """
-    C, Q = n_columns, n_outputs
-    shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
-    scaler = Scaler(*(array_of(arrays, f"{prefix}.{name}", "float64", (shapes[name],)) for name in Scaler._fields))
-    for name in ("scale", "target_scale"):
-        require((getattr(scaler, name) > 0.0).all(), f"array {prefix}.{name} holds scales that are not above 0")
-    return scaler
-
-
-class News(NamedTuple):
-    """What an event brings that an encoder does not hold yet; false when that is nothing."""
-
-    fields: tuple[Any, ...] = ()
-    """Names of new fields, ordered by name."""
-    levels: tuple[tuple[Any, str], ...] = ()
-    """(field, text) of new levels, in the order of the fields."""
-
-    def __bool__(self) -> bool:
-        return bool(self.fields or self.levels)
-
-
-NO_NEWS = News()
-
-
-class Layout(NamedTuple):
-    """How many columns there were: enough to say where their features stand later, see `Encoder.moved`."""
-
-    columns: int
-    numeric: int
-
-
-def number(value: object, name: object) -> float:
-    """The value of a feature or target as a float; raises `InvalidEvent` for what would poison a model."""
-    if isinstance(value, float | int | np.floating | np.integer | np.bool_) and not isinstance(value, np.timedelta64):
-        try:
-            result = float(value)
-        except OverflowError:
-            problem, reason = "does not fit into a 64-bit float", "out_of_range"
-        else:
-            if result - result == 0.0:
-                return result
-            problem, reason = "is not a finite number", "not_finite"
-    else:
-        problem, reason = f"is {a_kind(value)}, not a number", "wrong_type"
-    raise _refusal(name, value, f"{problem}; leave the key out where a value is missing", reason)
-
-
-def level(value: object, name: object) -> str:
-    """The text of a category, the same whether it came as text, as a truth value or as a number.
-
-    Raises:
-        InvalidEvent: the value is something else, or not finite.
-
-    >>> level("red", "color"), level(True, "color"), level(7, "color"), level(7.0, "color"), level(0.5, "color")
-    ('red', 'true', '7', '7', '0.5')
-    """
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64):
-        found = number(value, name)
-        if isinstance(value, int | np.integer):
-            return str(int(value))
-        return str(int(found)) if found.is_integer() else repr(found)
-    problem = f"is {a_kind(value)}, not a category; give text, a truth value or a number"
-    raise _refusal(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")
-
-
-def seconds(value: object, name: object) -> float:
-    """A time as seconds since 1970-01-01 UTC: from such a number, a datetime, a date, or ISO 8601 text.
-
-    What says nothing of a time zone is UTC. A number may lie outside the years 1 to 9999; learning refuses it.
-
-    Raises:
-        InvalidEvent: the value is something else, or not finite.
-
-    >>> seconds("1970-01-02T01:00:00+01:00", "t"), seconds(date(1970, 1, 3), "t"), seconds(0.5, "t")
-    (86400.0, 172800.0, 0.5)
-    """
-    if isinstance(value, str):
-        return _from_text(str(value), name)
-    if isinstance(value, datetime):
-        # `number` is for pandas' NaT, which is a datetime and comes out as NaN.
-        return number(_since_1970(value), name)
-    if isinstance(value, date):
-        return _since_1970(datetime(value.year, value.month, value.day, tzinfo=UTC))
-    if isinstance(value, bool | np.bool_) or not isinstance(value, float | int | np.floating | np.integer):
-        raise _not_a_time(name, value, f"is {a_kind(value)}")
-    return number(value, name)
 
 
 class Encoder:
@@ -234,7 +85,7 @@ class Encoder:
         self._index: dict[Any, int] = {}
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in the order in which they came; columns follow from it."""
-        self._plan = _plan([], [], self.limit)
+        self._plan = plan_of([], [], self.limit)
 
     def copy(self) -> Encoder:
         """One that goes on from here by itself."""
@@ -511,13 +362,13 @@ class Encoder:
     def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
         """Freeze means, and with `standardize` the scales, of the numeric fields as they are in the warm-up buffer."""
         fields, columns = self._plan.numeric.T
-        means, scales = _moments(np.take(X, fields, axis=1))
+        means, scales = moments(np.take(X, fields, axis=1))
         scaler = identity_scaler(len(self.feature_names), Y.shape[1])
         scaler.fill[columns] = means
         if standardize:
             scaler.center[columns] = means
             scaler.scale[columns] = scales
-            target_means, target_scales = _moments(Y)
+            target_means, target_scales = moments(Y)
             scaler = scaler._replace(target_center=target_means, target_scale=target_scales)
         self.scaler = scaler
 
@@ -526,14 +377,14 @@ class Encoder:
     def arrays(self) -> dict[str, AnyArray]:
         """All that shapes what comes next, by name; names and levels are JSON."""
         arrays = {
-            "encoder.columns": _as_json(self.fields),
+            "encoder.columns": as_json(self.fields),
             "encoder.largest": self.largest,
             "encoder.target_largest": self.target_largest,
             **{f"encoder.{name}": array for name, array in self.scaler._asdict().items()},
         }
         if any(kind != NUMERIC for kind in self.kinds):
-            arrays["encoder.kinds"] = _as_json([KIND_NAMES[kind] for kind in self.kinds])
-            arrays["encoder.plan"] = _as_json(self._entries)
+            arrays["encoder.kinds"] = as_json([KIND_NAMES[kind] for kind in self.kinds])
+            arrays["encoder.plan"] = as_json(self._entries)
         return arrays
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
@@ -544,15 +395,15 @@ class Encoder:
                 `arrays` describe no encoder.
         """
         names = names_of(arrays, "encoder.columns", (str, int))
-        kinds = _list_of(arrays, "encoder.kinds") if "encoder.kinds" in arrays else ["numeric"] * len(names)
+        kinds = list_of(arrays, "encoder.kinds") if "encoder.kinds" in arrays else ["numeric"] * len(names)
         known = len(kinds) == len(names) and all(kind in KIND_NAMES.values() for kind in kinds)
         require(known, f"encoder.kinds holds {shown(kinds)} for {len(names)} fields")
         for name, kind in zip(names, kinds, strict=True):
             if KIND_NAMES[self._kind(name)] != kind:
                 msg = f"{name!s}: is {kind} in the checkpoint and {KIND_NAMES[self._kind(name)]} here; make them agree"
                 raise CheckpointError(msg)
-        plan = _list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
-        self._append(self._restored_plan(names, plan))
+        plan = list_of(arrays, "encoder.plan") if "encoder.plan" in arrays else [[j, None] for j in range(len(names))]
+        self._append(restored_entries(names, [self._kind(name) for name in names], plan, self.max_levels))
         F, Q = len(self.fields), self.n_outputs
         self.scaler = restored_scaler(arrays, "encoder", len(self.feature_names), Q)
         self.largest = array_of(arrays, "encoder.largest", "float64", (F,), least=0.0)
@@ -578,29 +429,6 @@ class Encoder:
 
     def _n_features(self, degree: int) -> int:
         return 1 + len(self.feature_names) + (degree - 1) * len(self._plan.numeric)
-
-    def _restored_plan(self, names: Sequence[Any], plan: Sequence[Any]) -> list[tuple[Any, str | None]]:
-        """Fields and levels in the order in which they came, once that is one in which they can have come."""
-        met = 0
-        levels: dict[int, set[str]] = {}
-        for entry in plan:
-            j, text = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
-            if text is None:
-                require(
-                    j == met and not isinstance(j, bool), f"encoder.plan has {shown(entry)} where field {met} is due"
-                )
-                if self._kind(names[met]) == CATEGORICAL:
-                    levels[met] = set()
-                met += 1
-                continue
-            known = levels.get(j) if isinstance(j, int) else None
-            fits = known is not None and isinstance(text, str) and text not in known and len(known) < self.max_levels
-            require(fits, f"encoder.plan has {shown(entry)}, which is no new level of a categorical field")
-            cast("set[str]", known).add(text)
-        require(met == len(names), f"encoder.plan has {met} of the {len(names)} fields")
-        places = len(levels) * max(map(len, levels.values()), default=0)
-        require(places <= MOST_PLACES, f"encoder.plan has levels for a table of {places} places; at most {MOST_PLACES}")
-        return [(names[j], text) for j, text in plan]
 
     def _kind(self, name: Any) -> int:
         return CATEGORICAL if name in self.categorical else TIMESTAMP if name in self.timestamps else NUMERIC
@@ -662,176 +490,9 @@ class Encoder:
                 self.levels[name][text] = len(self.levels[name])
                 self._entries.append((j, text))
                 self.feature_names.append(f"{name!s}={text}")
-        self._plan = _plan(self.kinds, self._entries, self.limit)
+        self._plan = plan_of(self.kinds, self._entries, self.limit)
         self.largest = np.concatenate([self.largest, np.zeros(len(self.fields) - len(self.largest))])
         self.scaler = wider_scaler(self.scaler, len(self.feature_names))
 
 
 KIND_NAMES = {NUMERIC: "numeric", CATEGORICAL: "categorical", TIMESTAMP: "timestamp"}
-
-
-class _Plan(NamedTuple):
-    """Fields and levels as the kernels want them; shapes of the others at `expand_rows`."""
-
-    kinds: IntArray
-    """(F,)."""
-    lowest: FloatArray
-    """(F,) and `highest` (F,): what a prediction takes a value for that is out of all range."""
-    highest: FloatArray
-    numeric: IntArray
-    coded: IntArray
-    places: IntArray
-    timed: IntArray
-
-
-def _plan(kinds: Sequence[int], entries: Sequence[tuple[int, str | None]], limit: float) -> _Plan:
-    """The plan of fields of these kinds, which come with their levels in the order of `entries`."""
-    bounds = {NUMERIC: (-limit, limit), CATEGORICAL: (-math.inf, math.inf), TIMESTAMP: (EARLIEST, LATEST)}
-    numeric, timed = [], []
-    placed: dict[int, list[int]] = {}
-    column = 0
-    for j, text in entries:
-        if text is not None:
-            placed[j].append(column)
-            column += 1
-        elif kinds[j] == CATEGORICAL:
-            placed[j] = []
-        elif kinds[j] == TIMESTAMP:
-            timed.append((j, column))
-            column += len(CYCLES)
-        else:
-            numeric.append((j, column))
-            column += 1
-    places = np.full((len(placed), max(map(len, placed.values()), default=0)), -1, dtype=np.int64)
-    for k, columns in enumerate(placed.values()):
-        places[k, : len(columns)] = columns
-    return _Plan(
-        kinds=np.array(kinds, dtype=np.int64),
-        lowest=np.array([bounds[kind][0] for kind in kinds], dtype=np.float64),
-        highest=np.array([bounds[kind][1] for kind in kinds], dtype=np.float64),
-        numeric=np.array(numeric, dtype=np.int64).reshape(-1, 2),
-        coded=np.array(list(placed), dtype=np.int64),
-        places=places,
-        timed=np.array(timed, dtype=np.int64).reshape(-1, 2),
-    )
-
-
-def _since_1970(moment: datetime) -> float:
-    if moment.tzinfo is None or moment.utcoffset() is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - EPOCH).total_seconds()
-
-
-def _from_text(text: str, name: object) -> float:
-    # Digits alone may be a date without dashes or seconds in quotes: nobody can tell.
-    if not ISO_8601.fullmatch(text):
-        raise _not_a_time(name, text, "is not ISO 8601 text")
-    try:
-        return _since_1970(datetime.fromisoformat(text.upper()))
-    except ValueError as error:
-        raise _not_a_time(name, text, f"is no time ({error})") from None
-
-
-def _not_a_time(name: object, value: object, problem: str) -> InvalidEvent:
-    advice = "give seconds since 1970-01-01 UTC as a number, a datetime, or text such as 2026-01-31T12:00:00Z"
-    return _refusal(name, value, f"{problem}; {advice}", "wrong_type")
-
-
-def quoted(value: object) -> str:
-    """A value for a message, whatever it is and however long."""
-    try:
-        return repr(str(value)[:80])
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
-        return "a whole number of thousands of digits"
-
-
-def not_a_mapping(event: object) -> InvalidEvent:
-    """The error for an event that has no names."""
-    return InvalidEvent(f"x: got {quoted(event)}; an event is a mapping of names to values", reason="wrong_type")
-
-
-def check_name(name: object, what: str = "feature name", place: str = "x") -> None:
-    """See that the name of a feature or output is one that a checkpoint can hold: text, or a whole number of 64 bits.
-
-    Raises:
-        InvalidEvent: it is something else.
-    """
-    if isinstance(name, str) or (type(name) is int and -(2**63) <= name < 2**63):
-        return
-    problem = "is beyond 64 bits" if type(name) is int else f"is {a_kind(name)}"
-    rule = "checkpoints hold names that are text or whole numbers of 64 bits; rename it"
-    raise InvalidEvent(f"{place}: the {what} {shown(name)} {problem}; {rule}", reason="wrong_type")
-
-
-def a_kind(value: object) -> str:
-    """What a value is, in words.
-
-    >>> a_kind(None), a_kind(b"x"), a_kind(True), a_kind((1, 2)), a_kind(0.5), a_kind(1)
-    ('None', 'bytes', 'a truth value', 'a tuple', 'a decimal number', 'a whole number')
-    """
-    kinds: tuple[tuple[Any, str], ...] = (
-        (type(None), "None"),
-        (bool | np.bool_, "a truth value"),
-        (bytes, "bytes"),
-        (str, "text"),
-        (int | np.integer, "a whole number"),
-        (float | np.floating, "a decimal number"),
-        (np.ndarray, "an array"),
-    )
-    for kind, words in kinds:
-        if isinstance(value, kind):
-            return words
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def _refusal(name: object, value: object, problem: str, reason: str) -> InvalidEvent:
-    return InvalidEvent(f"{name!s}: {quoted(value)} {problem}", reason=reason, feature=name)
-
-
-def _as_json(values: Sequence[Any]) -> AnyArray:
-    return np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)
-
-
-def names_of(arrays: Mapping[str, AnyArray], name: str, kinds: tuple[type, ...]) -> list[Any]:
-    """A JSON list of different names from an array of bytes.
-
-    Raises:
-        CheckpointError: it is something else, or one of them is of another type than `kinds`.
-    """
-    names = _list_of(arrays, name)
-    for each in names:
-        require(type(each) in kinds, f"{name} holds {shown(each)}, which is no name")
-    require(len(set(names)) == len(names), f"{name} holds a name twice")
-    return names
-
-
-def _list_of(arrays: Mapping[str, AnyArray], name: str) -> list[Any]:
-    found: Any = json.loads(array_of(arrays, name, "uint8", (None,)).tobytes(), parse_constant=_no_name)
-    require(isinstance(found, list), f"{name} is {shown(found)}, and must be a JSON list")
-    return list(found)
-
-
-def _no_name(text: str) -> None:
-    raise ValueError(f"{text} is no name")
-
-
-def _moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Means and usable scales of columns; NaN is missing.
-
-    They are never learned again, so one absurd value must not shape them: columns are winsorised. Should what was far
-    out be no accident after all, it still must not come out a million times larger than the rest; so no scale is below
-    a thousandth of the plain one.
-    """
-    present = ~np.isnan(values)
-    counts = np.maximum(present.sum(axis=0), 1)
-    kept = winsorised(values)
-    means = np.where(present, kept, 0.0).sum(axis=0) / counts
-    deviations = np.sqrt(np.where(present, (kept - means) ** 2, 0.0).sum(axis=0) / counts)
-    plain = np.sqrt(np.where(present, (values - means) ** 2, 0.0).sum(axis=0) / counts)
-    return means, _usable(np.maximum(deviations, LEAST_SCALE * plain), means)
-
-
-def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:
-    """Standard deviations, with 1 for a column that does not vary beyond its rounding."""
-    return np.where(deviations > 1e-12 * np.abs(means) + VANISHED, deviations, 1.0)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.features import quoted
 from streammoe.types import AnyArray, FloatArray
+from streammoe.values import quoted
 
 LARGEST_WEIGHT = 1e6
 """Only the ratios of weights matter, so a larger one is a mistake."""

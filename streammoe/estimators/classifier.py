@@ -10,17 +10,17 @@ import numpy as np
 from river import base
 
 from streammoe import schedules
+from streammoe.checked import as_json, names_of
 from streammoe.engine.state import with_class
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.arguments import whole_number_rules
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import frame_like, series_like, table_of
-from streammoe.estimators.outputs import names_array
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family, families
-from streammoe.features import a_kind, names_of, number, quoted
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.values import a_kind, number, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -393,7 +393,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     # -- Keeping it, and going on from given statistics ------------------------------------------------------------
 
     def _output_arrays(self) -> dict[str, AnyArray]:
-        return {"encoder.classes": names_array(self._labels)}
+        return {"encoder.classes": as_json(self._labels)}
 
     def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
         self._labels = names_of(arrays, "encoder.classes", (str, int, float, bool))

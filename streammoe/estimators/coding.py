@@ -10,8 +10,8 @@ import numpy as np
 from streammoe.engine import mm
 from streammoe.estimators.stepping import Stepping
 from streammoe.estimators.tables import Events, Table, Texts
-from streammoe.features import level
 from streammoe.types import FloatArray
+from streammoe.values import level
 
 
 class Coding(Stepping):

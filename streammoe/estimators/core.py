@@ -19,10 +19,12 @@ from streammoe.estimators.checks import names_in
 from streammoe.estimators.outputs import Outputs
 from streammoe.estimators.provisional import ProvisionalMixture
 from streammoe.estimators.undo import Snapshot, Undo
-from streammoe.features import NO_NEWS, Encoder, Layout, News, check_name
+from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
+from streammoe.layout import NO_NEWS, Layout, News
 from streammoe.schedules import Restarted, Steps
 from streammoe.types import FloatArray
+from streammoe.values import check_name
 
 
 class Core(Outputs):

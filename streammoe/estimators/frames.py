@@ -10,8 +10,8 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.tables import Table
-from streammoe.features import a_kind, check_name, level, quoted, seconds
 from streammoe.types import AnyArray
+from streammoe.values import a_kind, check_name, level, quoted, seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,9 @@ from streammoe.estimators.checks import event_weights
 from streammoe.estimators.coding import Coding
 from streammoe.estimators.tables import Events, Table, table_of_array
 from streammoe.estimators.undo import poisonous
-from streammoe.features import News, a_kind, quoted
+from streammoe.layout import News
 from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.values import a_kind, quoted
 
 
 class LearningArray(Coding):

@@ -12,8 +12,9 @@ from streammoe.errors import InvalidEvent
 from streammoe.estimators.checks import event_weight
 from streammoe.estimators.stepping import Stepping
 from streammoe.estimators.undo import poisonous
-from streammoe.features import News, not_a_mapping
+from streammoe.layout import News
 from streammoe.types import FloatArray
+from streammoe.values import not_a_mapping
 
 
 class LearningOne(Stepping):

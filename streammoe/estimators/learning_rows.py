@@ -13,8 +13,8 @@ from streammoe.errors import InvalidEvent
 from streammoe.estimators.coding import Coding
 from streammoe.estimators.tables import Events, Table
 from streammoe.estimators.undo import poisonous
-from streammoe.features import News
 from streammoe.kernels.state import Trace
+from streammoe.layout import News
 from streammoe.types import BoolArray, FloatArray
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from river import base
 
+from streammoe.checked import as_json, names_of
 from streammoe.distributions import (
     MultivariateGaussianMixture,
     MultivariateMixture,
@@ -19,13 +20,12 @@ from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.checks import finite_array, names_in
 from streammoe.estimators.frames import check_frame, frame_like, table_of
 from streammoe.estimators.noise import family_of, noise_rules
-from streammoe.estimators.outputs import names_array
 from streammoe.estimators.parameters import experts_in
 from streammoe.estimators.tables import table_of_array
 from streammoe.experts import Family
-from streammoe.features import a_kind, check_name, names_of, number, quoted
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.values import a_kind, check_name, number, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -357,7 +357,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     # -- Keeping it, and going on from given statistics ------------------------------------------------------------
 
     def _output_arrays(self) -> dict[str, AnyArray]:
-        return {"encoder.targets": names_array(self._targets)}
+        return {"encoder.targets": as_json(self._targets)}
 
     def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
         self._targets = names_of(arrays, "encoder.targets", (str, int, float, bool))

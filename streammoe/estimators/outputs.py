@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
-
-import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.arguments import Arguments
@@ -66,8 +63,3 @@ class Outputs(Arguments):
 
     def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
         """The inverse of `_output_arrays`."""
-
-
-def names_array(names: Sequence[Any]) -> AnyArray:
-    """Names of outputs, or labels, which were checked when they came, as JSON in an array of bytes."""
-    return np.frombuffer(json.dumps(list(names)).encode(), dtype=np.uint8)

@@ -12,8 +12,8 @@ from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import is_whole
 from streammoe.estimators.checks import names_in
 from streammoe.estimators.core import Core
-from streammoe.features import Scaler
 from streammoe.kernels.groups import n_waiting
+from streammoe.scaling import Scaler
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 

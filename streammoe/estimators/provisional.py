@@ -15,8 +15,9 @@ from streammoe.engine import mm
 from streammoe.engine.model_selection import Runner, led
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.experts import Family
-from streammoe.features import Encoder, Scaler, restored_scaler, wider_scaler
+from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
+from streammoe.scaling import Scaler, restored_scaler, wider_scaler
 from streammoe.schedules import Steps
 from streammoe.types import AnyArray, FloatArray
 

@@ -16,9 +16,9 @@ from streammoe.estimators.frames import series_like, table_of
 from streammoe.estimators.noise import family_of, noise_rules
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family
-from streammoe.features import number
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.values import number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.checks import finite_array, names_in, rectangle
-from streammoe.features import check_name
 from streammoe.types import AnyArray, FloatArray, IntArray
+from streammoe.values import check_name
 
 Texts: TypeAlias = Mapping[Any, Sequence[str | None]]
 """(n,) levels of each category by its name, None where missing."""

@@ -18,11 +18,11 @@ import pytest
 
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, load
 from streammoe.errors import REASONS
-from streammoe.features import seconds
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.testing.batches import batch_of
+from streammoe.values import seconds
 from tests.invariants.configurations import BAD, CONFIGURATIONS, DISTURBANCES, IDLE, N, event
 
 RESTARTS = {

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
-from streammoe.features import CYCLES, Encoder, News, level, number, seconds
+from streammoe.features import Encoder
+from streammoe.layout import CYCLES, News
+from streammoe.values import level, number, seconds
 
 TOO_LONG = 10**5000
 """Python itself cannot write this number."""

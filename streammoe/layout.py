@@ -1,0 +1,126 @@
+"""Where fields and their levels stand among the columns, and what an event adds to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from streammoe.checked import require
+from streammoe.kernels.features import CATEGORICAL, EARLIEST, LATEST, NUMERIC, TIMESTAMP
+from streammoe.text import shown
+from streammoe.types import FloatArray, IntArray
+
+CYCLES = ("day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
+"""What a timestamp's columns are called behind its name."""
+LANES = 4
+"""Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
+MOST_PLACES = 10_000_000
+"""Categorical fields times levels of the largest one, in a checkpoint: a short list could ask for any memory."""
+
+
+def padded(n_features: int) -> int:
+    """Length of a row that holds so many features.
+
+    >>> padded(11), padded(12)
+    (12, 12)
+    """
+    return -(-n_features // LANES) * LANES
+
+
+class News(NamedTuple):
+    """What an event brings that an encoder does not hold yet; false when that is nothing."""
+
+    fields: tuple[Any, ...] = ()
+    """Names of new fields, ordered by name."""
+    levels: tuple[tuple[Any, str], ...] = ()
+    """(field, text) of new levels, in the order of the fields."""
+
+    def __bool__(self) -> bool:
+        return bool(self.fields or self.levels)
+
+
+NO_NEWS = News()
+
+
+class Layout(NamedTuple):
+    """How many columns there were: enough to say where their features stand later, see `Encoder.moved`."""
+
+    columns: int
+    numeric: int
+
+
+class Plan(NamedTuple):
+    """Fields and levels as the kernels want them; shapes of the others at `expand_rows`."""
+
+    kinds: IntArray
+    """(F,)."""
+    lowest: FloatArray
+    """(F,) and `highest` (F,): what a prediction takes a value for that is out of all range."""
+    highest: FloatArray
+    numeric: IntArray
+    coded: IntArray
+    places: IntArray
+    timed: IntArray
+
+
+def plan_of(kinds: Sequence[int], entries: Sequence[tuple[int, str | None]], limit: float) -> Plan:
+    """The plan of fields of these kinds, which come with their levels in the order of `entries`."""
+    bounds = {NUMERIC: (-limit, limit), CATEGORICAL: (-math.inf, math.inf), TIMESTAMP: (EARLIEST, LATEST)}
+    numeric, timed = [], []
+    placed: dict[int, list[int]] = {}
+    column = 0
+    for j, text in entries:
+        if text is not None:
+            placed[j].append(column)
+            column += 1
+        elif kinds[j] == CATEGORICAL:
+            placed[j] = []
+        elif kinds[j] == TIMESTAMP:
+            timed.append((j, column))
+            column += len(CYCLES)
+        else:
+            numeric.append((j, column))
+            column += 1
+    places = np.full((len(placed), max(map(len, placed.values()), default=0)), -1, dtype=np.int64)
+    for k, columns in enumerate(placed.values()):
+        places[k, : len(columns)] = columns
+    return Plan(
+        kinds=np.array(kinds, dtype=np.int64),
+        lowest=np.array([bounds[kind][0] for kind in kinds], dtype=np.float64),
+        highest=np.array([bounds[kind][1] for kind in kinds], dtype=np.float64),
+        numeric=np.array(numeric, dtype=np.int64).reshape(-1, 2),
+        coded=np.array(list(placed), dtype=np.int64),
+        places=places,
+        timed=np.array(timed, dtype=np.int64).reshape(-1, 2),
+    )
+
+
+def restored_entries(
+    names: Sequence[Any], kinds: Sequence[int], plan: Sequence[Any], max_levels: int
+) -> list[tuple[Any, str | None]]:
+    """Return the fields and levels that a checkpoint's plan lists, in the order in which they came.
+
+    Raises:
+        CheckpointError: they cannot have come in that order.
+    """
+    met = 0
+    levels: dict[int, set[str]] = {}
+    for entry in plan:
+        j, text = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+        if text is None:
+            require(j == met and not isinstance(j, bool), f"encoder.plan has {shown(entry)} where field {met} is due")
+            if kinds[met] == CATEGORICAL:
+                levels[met] = set()
+            met += 1
+            continue
+        known = levels.get(j) if isinstance(j, int) else None
+        fits = known is not None and isinstance(text, str) and text not in known and len(known) < max_levels
+        require(fits, f"encoder.plan has {shown(entry)}, which is no new level of a categorical field")
+        cast("set[str]", known).add(text)
+    require(met == len(names), f"encoder.plan has {met} of the {len(names)} fields")
+    places = len(levels) * max(map(len, levels.values()), default=0)
+    require(places <= MOST_PLACES, f"encoder.plan has levels for a table of {places} places; at most {MOST_PLACES}")
+    return [(names[j], text) for j, text in plan]

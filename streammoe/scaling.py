@@ -1,0 +1,79 @@
+"""Scales of columns and targets, fitted once to the events of a warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe.checked import array_of, require
+from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.robust import winsorised
+from streammoe.types import AnyArray, FloatArray
+
+LEAST_SCALE = 1e-3
+"""Smallest scale of a column, in units of its plain standard deviation, far values included."""
+
+
+class Scaler(NamedTuple):
+    """Frozen at the end of warm-up, and part of the state. Identity until then."""
+
+    fill: FloatArray
+    """(C,) what a missing number becomes: the column's mean, 0 before it is known."""
+    center: FloatArray
+    """(C,) and `scale` (C,): inputs enter as (x − center)/scale; 0 and 1 where the column is not a numeric field."""
+    scale: FloatArray
+    target_center: FloatArray
+    """(Q,) and `target_scale` (Q,): the same for the outputs."""
+    target_scale: FloatArray
+
+
+def identity_scaler(n_columns: int, n_outputs: int) -> Scaler:
+    """Nothing is moved or scaled; missing values are 0."""
+    return Scaler(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns), np.zeros(n_outputs), np.ones(n_outputs))
+
+
+def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
+    """The same with so many columns, the new ones neither moved nor scaled."""
+    more = n_columns - len(scaler.fill)
+    return scaler._replace(
+        fill=np.concatenate([scaler.fill, np.zeros(more)]),
+        center=np.concatenate([scaler.center, np.zeros(more)]),
+        scale=np.concatenate([scaler.scale, np.ones(more)]),
+    )
+
+
+def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int, n_outputs: int) -> Scaler:
+    """The scaler whose arrays are called ``prefix.fill`` and so on.
+
+    Raises:
+        CheckpointError: one is missing, has another shape, or holds what no scaler can.
+    """
+    C, Q = n_columns, n_outputs
+    shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
+    scaler = Scaler(*(array_of(arrays, f"{prefix}.{name}", "float64", (shapes[name],)) for name in Scaler._fields))
+    for name in ("scale", "target_scale"):
+        require((getattr(scaler, name) > 0.0).all(), f"array {prefix}.{name} holds scales that are not above 0")
+    return scaler
+
+
+def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Means and usable scales of columns; NaN is missing.
+
+    They are never learned again, so one absurd value must not shape them: columns are winsorised. Should what was far
+    out be no accident after all, it still must not come out a million times larger than the rest; so no scale is below
+    a thousandth of the plain one.
+    """
+    present = ~np.isnan(values)
+    counts = np.maximum(present.sum(axis=0), 1)
+    kept = winsorised(values)
+    means = np.where(present, kept, 0.0).sum(axis=0) / counts
+    deviations = np.sqrt(np.where(present, (kept - means) ** 2, 0.0).sum(axis=0) / counts)
+    plain = np.sqrt(np.where(present, (values - means) ** 2, 0.0).sum(axis=0) / counts)
+    return means, _usable(np.maximum(deviations, LEAST_SCALE * plain), means)
+
+
+def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:
+    """Standard deviations, with 1 for a column that does not vary beyond its rounding."""
+    return np.where(deviations > 1e-12 * np.abs(means) + VANISHED, deviations, 1.0)

@@ -1,0 +1,150 @@
+"""What a value of an event means as a number, a category, a time or a name."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+
+from streammoe.errors import InvalidEvent
+from streammoe.text import shown
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNORECASE)
+"""What `datetime.fromisoformat` is asked to read; by itself it takes any letter between date and time."""
+
+
+def number(value: object, name: object) -> float:
+    """The value of a feature or target as a float; raises `InvalidEvent` for what would poison a model."""
+    if isinstance(value, float | int | np.floating | np.integer | np.bool_) and not isinstance(value, np.timedelta64):
+        try:
+            result = float(value)
+        except OverflowError:
+            problem, reason = "does not fit into a 64-bit float", "out_of_range"
+        else:
+            if result - result == 0.0:
+                return result
+            problem, reason = "is not a finite number", "not_finite"
+    else:
+        problem, reason = f"is {a_kind(value)}, not a number", "wrong_type"
+    raise _refusal(name, value, f"{problem}; leave the key out where a value is missing", reason)
+
+
+def level(value: object, name: object) -> str:
+    """The text of a category, the same whether it came as text, as a truth value or as a number.
+
+    Raises:
+        InvalidEvent: the value is something else, or not finite.
+
+    >>> level("red", "color"), level(True, "color"), level(7, "color"), level(7.0, "color"), level(0.5, "color")
+    ('red', 'true', '7', '7', '0.5')
+    """
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64):
+        found = number(value, name)
+        if isinstance(value, int | np.integer):
+            return str(int(value))
+        return str(int(found)) if found.is_integer() else repr(found)
+    problem = f"is {a_kind(value)}, not a category; give text, a truth value or a number"
+    raise _refusal(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")
+
+
+def seconds(value: object, name: object) -> float:
+    """A time as seconds since 1970-01-01 UTC: from such a number, a datetime, a date, or ISO 8601 text.
+
+    What says nothing of a time zone is UTC. A number may lie outside the years 1 to 9999; learning refuses it.
+
+    Raises:
+        InvalidEvent: the value is something else, or not finite.
+
+    >>> seconds("1970-01-02T01:00:00+01:00", "t"), seconds(date(1970, 1, 3), "t"), seconds(0.5, "t")
+    (86400.0, 172800.0, 0.5)
+    """
+    if isinstance(value, str):
+        return _from_text(str(value), name)
+    if isinstance(value, datetime):
+        # `number` is for pandas' NaT, which is a datetime and comes out as NaN.
+        return number(_since_1970(value), name)
+    if isinstance(value, date):
+        return _since_1970(datetime(value.year, value.month, value.day, tzinfo=UTC))
+    if isinstance(value, bool | np.bool_) or not isinstance(value, float | int | np.floating | np.integer):
+        raise _not_a_time(name, value, f"is {a_kind(value)}")
+    return number(value, name)
+
+
+def _since_1970(moment: datetime) -> float:
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - EPOCH).total_seconds()
+
+
+def _from_text(text: str, name: object) -> float:
+    # Digits alone may be a date without dashes or seconds in quotes: nobody can tell.
+    if not ISO_8601.fullmatch(text):
+        raise _not_a_time(name, text, "is not ISO 8601 text")
+    try:
+        return _since_1970(datetime.fromisoformat(text.upper()))
+    except ValueError as error:
+        raise _not_a_time(name, text, f"is no time ({error})") from None
+
+
+def _not_a_time(name: object, value: object, problem: str) -> InvalidEvent:
+    advice = "give seconds since 1970-01-01 UTC as a number, a datetime, or text such as 2026-01-31T12:00:00Z"
+    return _refusal(name, value, f"{problem}; {advice}", "wrong_type")
+
+
+def quoted(value: object) -> str:
+    """A value for a message, whatever it is and however long."""
+    try:
+        return repr(str(value)[:80])
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a whole number of thousands of digits"
+
+
+def not_a_mapping(event: object) -> InvalidEvent:
+    """The error for an event that has no names."""
+    return InvalidEvent(f"x: got {quoted(event)}; an event is a mapping of names to values", reason="wrong_type")
+
+
+def check_name(name: object, what: str = "feature name", place: str = "x") -> None:
+    """See that the name of a feature or output is one that a checkpoint can hold: text, or a whole number of 64 bits.
+
+    Raises:
+        InvalidEvent: it is something else.
+    """
+    if isinstance(name, str) or (type(name) is int and -(2**63) <= name < 2**63):
+        return
+    problem = "is beyond 64 bits" if type(name) is int else f"is {a_kind(name)}"
+    rule = "checkpoints hold names that are text or whole numbers of 64 bits; rename it"
+    raise InvalidEvent(f"{place}: the {what} {shown(name)} {problem}; {rule}", reason="wrong_type")
+
+
+def a_kind(value: object) -> str:
+    """What a value is, in words.
+
+    >>> a_kind(None), a_kind(b"x"), a_kind(True), a_kind((1, 2)), a_kind(0.5), a_kind(1)
+    ('None', 'bytes', 'a truth value', 'a tuple', 'a decimal number', 'a whole number')
+    """
+    kinds: tuple[tuple[Any, str], ...] = (
+        (type(None), "None"),
+        (bool | np.bool_, "a truth value"),
+        (bytes, "bytes"),
+        (str, "text"),
+        (int | np.integer, "a whole number"),
+        (float | np.floating, "a decimal number"),
+        (np.ndarray, "an array"),
+    )
+    for kind, words in kinds:
+        if isinstance(value, kind):
+            return words
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _refusal(name: object, value: object, problem: str, reason: str) -> InvalidEvent:
+    return InvalidEvent(f"{name!s}: {quoted(value)} {problem}", reason=reason, feature=name)
