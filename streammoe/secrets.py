@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
 from streammoe.errors import ConfigError
+
+HIDDEN = "***"
+"""Stands for a secret in messages."""
+_NAMES = re.compile("password|secret|token", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=//)\S*@|[^\s/'\",]*:(?!//)[^\s'\",]*@")  # of an address, with or without a protocol before it
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the setting of this name holds a secret."""
+    return bool(_NAMES.search(name))
+
+
+def masked(text: str) -> str:
+    """Return a text without the logins of addresses in it.
+
+    >>> masked("https://me:word@host/path")
+    'https://***@host/path'
+    """
+    return _LOGIN.sub(f"{HIDDEN}@", text)
 
 
 def read_secret(settings: BaseModel, name: str, section: str = "") -> str | None:

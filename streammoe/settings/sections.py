@@ -1,22 +1,14 @@
-"""Settings: every section of a config file, and the one place where they are read.
-
-A section's model holds names, types, ranges and defaults; `load` merges file, environment and flags, and reports
-everything that is wrong in one `ConfigError`.
-"""
+"""Every section of a config file: names, types, ranges and defaults of its settings."""
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from datetime import time as clock
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -27,21 +19,18 @@ from pydantic import (
     SkipValidation,
     StringConstraints,
     TypeAdapter,
-    ValidationError,
     ValidationInfo,
     WrapValidator,
     create_model,
     field_serializer,
     field_validator,
 )
-from pydantic_core import ErrorDetails
 
 from streammoe.bounds import BOUNDS
-from streammoe.errors import ConfigError
-from streammoe.schedules import SCHEDULES, Schedule, from_settings, power, to_settings
+from streammoe.schedules import SCHEDULES, Schedule, power, to_settings
+from streammoe.secrets import masked
 
-ENVIRONMENT_PREFIX = "STREAMMOE_"
-ENVIRONMENT_SEPARATOR = "__"
+LONGEST_SHOWN = 60
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 
@@ -54,6 +43,23 @@ def _within_bounds(name: str) -> Any:
 def _size(name: str, default: int | None) -> Any:
     """A field with that rule."""
     return Field(default, ge=BOUNDS[name].least, le=BOUNDS[name].most)
+
+
+def shown(value: object) -> str:
+    """Return a value as its user may have written it, short, and without what may be secret inside a table."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a table"
+        case list() | tuple():
+            return "a list"
+        case date() | clock():  # TOML knows dates and times of day
+            return value.isoformat()
+    text = masked(repr(value))
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 class Section(BaseModel):
@@ -271,7 +277,7 @@ class Model(Section):
         needs = {"standardize": True, "prior_strength": 0.0, "n_experts": "auto"}
         needing = [name for name, value in needs.items() if warmup == 0 and info.data.get(name) == value]
         if needing:
-            settings = " and ".join(f"model.{name} = {_shown(needs[name])}" for name in needing)
+            settings = " and ".join(f"model.{name} = {shown(needs[name])}" for name in needing)
             raise ValueError(f"must be above 0, since {settings} cannot do without a warm-up")
         return warmup
 
@@ -456,36 +462,6 @@ class Settings:
         }
 
 
-def without_effect(model: Model) -> list[str]:
-    """Sentences on settings that differ from their defaults where others leave them nothing to do.
-
-    They are no errors: whoever tries another value of the one should not have to take out the other.
-
-    >>> print(*without_effect(Model(max_experts=8)))
-    model.max_experts = 8 has no effect where model.n_experts = 4; set n_experts to 'auto', or leave max_experts out
-    """
-    fixed = not isinstance(model.n_experts, str)
-    most = model.max_experts if isinstance(model.n_experts, str) else model.n_experts
-    is_regressor = model.kind == "regressor"
-    rules = [
-        ("max_experts", fixed, "n_experts", "'auto'"),
-        ("reseed", model.n_experts == 1, "n_experts", "2 or more"),
-        ("top_k", (model.top_k or 0) >= most, "n_experts" if fixed else "max_experts", "more"),
-        ("degrees_of_freedom", model.kind == "classifier", "kind", "'regressor'"),
-        ("degrees_of_freedom", is_regressor and model.expert != "student_t", "expert", "'student_t'"),
-        ("averaging_rate", model.averaging != "exponential", "averaging", "'exponential'"),
-        ("drift_restart", model.drift == "off", "drift", "'page_hinkley'"),
-        ("warmup_restarts", model.warmup == 0, "warmup", "more"),
-        ("max_classes", is_regressor, "kind", "'classifier'"),
-    ]
-    return [
-        f"model.{name} = {_shown(getattr(model, name))} has no effect where model.{other} = "
-        f"{_shown(getattr(model, other))}; set {other} to {wanted}, or leave {name} out"
-        for name, idle, other, wanted in rules
-        if idle and getattr(model, name) != Model.model_fields[name].default
-    ]
-
-
 def learning_defaults() -> dict[str, dict[str, object]]:
     """Learning settings of a daemon that sets none of them, in the form of `Settings.learning_settings`.
 
@@ -511,348 +487,3 @@ def _schedule_table(kind: str) -> type[Section]:
 
 SCHEDULE_TABLES: Mapping[str, type[BaseModel]] = {kind: _schedule_table(kind) for kind in SCHEDULES}
 """The model of the table ``model.schedule``, by its kind."""
-
-
-class Kinds(NamedTuple):
-    """What each connector wants to be told, by the ``kind`` that selects it; each model has a field ``kind``."""
-
-    sources: Mapping[str, type[BaseModel]]
-    predictions: Mapping[str, type[BaseModel]] = MappingProxyType({})
-    dead_letters: Mapping[str, type[BaseModel]] = MappingProxyType({})
-
-
-def load(
-    path: str | Path,
-    *,
-    kinds: Kinds,
-    environment: Mapping[str, str] = os.environ,
-    overrides: Sequence[str] = (),
-) -> Settings:
-    """Read the settings of a daemon: flag over environment over file over default.
-
-    Values of flags and environment variables are read as TOML, and as plain text where they are none.
-
-    Args:
-        path: config file (TOML).
-        kinds: of connectors.
-        environment: ``STREAMMOE_<SECTION>__<FIELD>`` is a setting; names without a double underscore are not.
-        overrides: flags, ``section.field=value``. Of several sources the first is ``source.0.field``.
-
-    Raises:
-        ConfigError: with one sentence for each thing that is wrong.
-    """
-    reader = _Reader(str(path))
-    reader.read_file(Path(path))
-    for name, text in sorted(environment.items()):
-        reader.read_variable(name, text)
-    for flag in overrides:
-        reader.read_flag(flag)
-    return reader.settings(kinds)
-
-
-def from_tables(tables: Mapping[str, Any], name: str, *, kinds: Kinds, overrides: Sequence[str] = ()) -> Settings:
-    """The settings of tables that are in no file; messages call them `name`. Otherwise as `load`.
-
-    Raises:
-        ConfigError: with one sentence for each thing that is wrong.
-    """
-    reader = _Reader(name)
-    reader.tables = {section: dict(table) for section, table in tables.items()}
-    for flag in overrides:
-        reader.read_flag(flag)
-    return reader.settings(kinds)
-
-
-def _with_nul(value: object, place: str = "") -> Iterator[str]:
-    """The settings that hold a character which is in no path and no name."""
-    if isinstance(value, str) and "\0" in value:
-        yield place
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _with_nul(inner, f"{place}.{name}" if place else str(name))
-    elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            yield from _with_nul(inner, f"{place}.{i}")
-
-
-Place = tuple[str, ...]
-AnySection = TypeVar("AnySection", bound=BaseModel)
-
-
-class _Reader:
-    """The merged tables, where each value came from, and what is wrong with them so far."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self.tables: dict[str, Any] = {}
-        self.origins: dict[Place, str] = {}
-        self.problems: list[str] = []
-
-    def read_file(self, path: Path) -> None:
-        try:
-            self.tables = tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # editors on Windows begin with a mark
-        except OSError as error:
-            self._unreadable(f"cannot be read ({error.strerror}); give the path of a config file")
-        except UnicodeDecodeError as error:
-            self._unreadable(f"is not UTF-8 text (byte {error.start}); save it in that encoding")
-        except tomllib.TOMLDecodeError as error:
-            self._unreadable(f"is not TOML: {error}")
-        except ValueError:
-            self._unreadable("holds a number of too many digits")
-        except RecursionError:
-            self._unreadable("nests lists or tables too deeply")
-
-    def _unreadable(self, sentence: str) -> NoReturn:
-        # Without the file every required setting would be reported as missing, which would bury the cause.
-        raise ConfigError(f"{self.file}: {sentence}")
-
-    def read_variable(self, name: str, text: str) -> None:
-        place = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split(ENVIRONMENT_SEPARATOR))
-        if name.startswith(ENVIRONMENT_PREFIX) and len(place) > 1:
-            if all(place):
-                self._put(place, text, f"environment variable {name}")
-            else:
-                shape = f"{ENVIRONMENT_PREFIX}SECTION{ENVIRONMENT_SEPARATOR}FIELD"
-                self.problems.append(f"environment variable {name}: must look like {shape}")
-
-    def read_flag(self, flag: str) -> None:
-        name, equals, text = flag.partition("=")
-        place = tuple(name.strip().split("."))
-        if equals and len(place) > 1 and all(place):
-            self._put(place, text, f"flag {name.strip()}")
-        else:  # the value stays out of the message, it may be a password
-            self.problems.append(f"flag {name!r}: must look like section.field=value, such as model.n_experts=4")
-
-    def _put(self, place: Place, text: str, origin: str) -> None:
-        table: dict[str, Any] = self.tables
-        first = 0
-        sources = self.tables.get("source")
-        if place[0] == "source" and isinstance(sources, list):
-            number = place[1]
-            if not (len(place) > 2 and number.isdecimal() and int(number) < len(sources)):
-                self.problems.append(
-                    f"{'.'.join(place)}: there are {len(sources)} sources (from {origin}); name one of them by its "
-                    f"number, such as source.0.{place[-1]}"
-                )
-                return
-            table, first = sources[int(number)], 2
-        self.origins = {known: where for known, where in self.origins.items() if known[: len(place)] != place}
-        for i, part in enumerate(place[first:-1], start=first + 1):
-            if not isinstance(table.get(part), dict):
-                table[part] = {}
-                self.origins[place[:i]] = origin
-            table = table[part]
-        table[place[-1]] = _parsed(text)
-        self.origins[place] = origin
-
-    def settings(self, kinds: Kinds) -> Settings:
-        sections = {"source" if name == "sources" else name: model for name, model in get_type_hints(Settings).items()}
-        unknown = [name for name in self.tables if name not in sections]
-        self.problems += [self._unknown((name,), "section", sections) for name in unknown]
-        self.problems += [f"{place}: must not hold the character NUL" for place in _with_nul(self.tables)]
-        tables = {name: self.tables.get(name, {}) for name in sections}
-        read: dict[str, Any] = {"sources": self._sources(kinds.sources, tables.pop("source"))}
-        predictions: dict[str, type[BaseModel]] = {
-            "none": NoPredictions,
-            "file": PredictionFile,
-            **_joined(Predictions, kinds.predictions),
-        }
-        letters: dict[str, type[BaseModel]] = {"file": DeadLetterFile, **_joined(DeadLetters, kinds.dead_letters)}
-        table = tables.pop("predictions")
-        if isinstance(table, dict) and "path" in table and "kind" not in table:
-            self.problems.append(
-                'predictions.kind: required where predictions.path is set; "file" writes them there, "none" nowhere'
-            )
-        if isinstance(table, dict) and table.get("kind", "none") == "none":
-            # Whoever turns them off need not take out where they went.
-            table = {name: value for name, value in table.items() if name in NoPredictions.model_fields}
-        read["predictions"] = self._chosen(("predictions",), predictions, table, default="none")
-        read["dead_letters"] = self._chosen(("dead_letters",), letters, tables.pop("dead_letters"), default="file")
-        model = tables["model"]
-        if isinstance(model, dict) and "schedule" in model:
-            table = model.pop("schedule")
-            alpha = DEFAULT_ALPHA.get(str(model.get("kind")))
-            if alpha is not None and isinstance(table, dict) and table.get("kind", "power") == "power":
-                table = {"alpha": alpha, **table}
-            schedule = self._chosen(("model", "schedule"), SCHEDULE_TABLES, table, default="power")
-            if schedule is not None:
-                model["schedule"] = from_settings(schedule.model_dump())
-        read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
-        schema = tables["schema"]
-        if isinstance(model, dict) and isinstance(schema, dict):
-            self._check_outputs(model, schema.get("target"))
-        self._check_labels(**read)
-        if self.problems:
-            raise ConfigError(*self.problems)
-        return Settings(**read)
-
-    def _check_outputs(self, model: dict[str, Any], target: object) -> None:
-        """Whether the model is one of as many outputs as there are targets."""
-        n = len(target) if isinstance(target, list) else int(isinstance(target, str))
-        one = []
-        if model.get("kind") == "classifier":
-            one += ["must be one column where model.kind = 'classifier'"]
-        if model.get("expert") == "laplace":
-            one += ["must be one column where model.expert = 'laplace'; 'student_t' takes several"]
-        if n > 1:
-            self.problems += [self._broken(("schema", "target"), rule, target) for rule in one]
-        if n == 1 and model.get("covariance") == "full":
-            rule = "must be 'diagonal' where schema.target is one column; one output has nothing to be correlated with"
-            self.problems.append(self._broken(("model", "covariance"), rule, "full"))
-
-    def _check_labels(
-        self, *, labels: Labels | None, schema: Schema | None, sources: Iterable[BaseModel | None], **_: object
-    ) -> None:
-        """Whether what is sound by itself goes together with joined labels."""
-        key = None if labels is None else labels.key
-        if key is None:
-            return
-        if schema is not None:
-            taken = {"target": schema.targets, "weight": (schema.weight,)}
-            if schema.features == "*":  # with a list the key may be a feature, if that names it
-                taken |= {"categorical": schema.categorical, "timestamps": schema.timestamps}
-            self.problems += [
-                self._broken(("labels", "key"), f"must not be a column that schema.{name} names", key)
-                for name, columns in taken.items()
-                if key in columns
-            ]
-        formats = [form for source in sources if (form := getattr(source, "format", None)) in {"csv", "parquet"}]
-        if formats:
-            rule = f"must be left out where a source has the format {formats[0]!r}; only JSON Lines are joined"
-            self.problems.append(self._broken(("labels", "key"), rule, key))
-
-    def _sources(self, models: Mapping[str, type[BaseModel]], tables: Any) -> tuple[BaseModel | None, ...]:
-        """One table, or several that are read one after the other."""
-        if not isinstance(tables, list):
-            return (self._chosen(("source",), models, tables),)
-        if not tables:
-            self.problems.append(self._missing(("source",), f"add [source] to {self.file}"))
-        return tuple(self._chosen(("source", str(i)), models, table) for i, table in enumerate(tables))
-
-    def _chosen(
-        self, place: Place, models: Mapping[str, type[BaseModel]], table: Any, default: str | None = None
-    ) -> BaseModel | None:
-        """Check a table whose model depends on its ``kind``."""
-        if not isinstance(table, dict):
-            return self._checked(place, Section, table)
-        kind = table.get("kind", default)
-        if isinstance(kind, str) and kind in models:
-            return self._checked(place, models[kind], {"kind": kind, **table})
-        if kind is None:
-            self.problems.append(self._missing((*place, "kind"), f"one of {', '.join(models)}"))
-        else:
-            self.problems.append(self._broken((*place, "kind"), f"must be one of {', '.join(models)}", kind))
-        return None
-
-    def _checked(self, place: Place, model: type[AnySection], table: Any) -> AnySection | None:
-        if not isinstance(table, dict):
-            self.problems.append(self._broken(place, "must be a table", table))
-            return None
-        try:
-            return model.model_validate(table, extra="forbid")
-        except ValidationError as invalid:
-            for error in invalid.errors(include_url=False):
-                if error["type"] != "default_factory_not_called":  # a default that waits for what is wrong elsewhere
-                    self.problems.append(self._sentence(place, model, table, error))
-            return None
-
-    def _sentence(self, section: Place, model: type[BaseModel], table: Mapping[str, Any], error: ErrorDetails) -> str:
-        place = section + tuple(_within(table, error["loc"]))
-        if error["type"] == "extra_forbidden":
-            return self._unknown(place, "setting", model.model_fields if len(place) == len(section) + 1 else ())
-        if error["type"] == "missing":
-            return self._missing(place, f"add it to [{'.'.join(section)}] in {self.file}")
-        return self._broken(place, _rule(error), error["input"])
-
-    def _unknown(self, place: Place, what: str, known: Iterable[str]) -> str:
-        near = difflib.get_close_matches(place[-1], known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}" if known else ""
-        return f"{'.'.join(place)}: unknown {what} ({self._origin(place)}){hint}"
-
-    def _missing(self, place: Place, hint: str) -> str:
-        return f"{'.'.join(place)}: required, but not set; {hint}"
-
-    def _broken(self, place: Place, rule: str, value: object) -> str:
-        shown = _shown(value)
-        if _SECRET.search(".".join(place)):
-            rule, shown = rule.replace(str(value), _MASK), _MASK
-        rule = _LOGIN.sub(f"{_MASK}@", rule)
-        return f"{'.'.join(place)}: {rule}, got {shown} ({self._origin(place)})"
-
-    def _origin(self, place: Place) -> str:
-        lengths = range(len(place), 0, -1)
-        return "from " + next((self.origins[place[:n]] for n in lengths if place[:n] in self.origins), self.file)
-
-
-_RULES = {
-    "bool_type": "must be true or false",
-    "dict_type": "must be a table",
-    "float_type": "must be a number",
-    "greater_than_equal": "must be at least {ge}",
-    "int_type": "must be a whole number",
-    "less_than_equal": "must be at most {le}",
-    "list_type": "must be a list",
-    "string_type": "must be text",
-    "tuple_type": "must be a list",
-}
-"""What pydantic says in Python's words, as those who write a config file say it, by the type of its error."""
-
-
-def _rule(error: ErrorDetails) -> str:
-    """Return which rule a value breaks."""
-    details = error.get("ctx", {})
-    if error["type"] == "string_too_short" and details["min_length"] == 1:
-        return "must not be empty"
-    if error["type"] in _RULES:
-        bounds = {name: f"{value:g}" if isinstance(value, float) else value for name, value in details.items()}
-        return _RULES[error["type"]].format(**bounds)
-    # A validator's own words; or pydantic's, "Input should be ...", "String should have ...".
-    return str(details.get("error") or re.sub(r"^\w+ should", "must", error["msg"]))
-
-
-def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
-    """What connectors want to be told, beside what is common to all kinds of their section."""
-    return {kind: create_model(model.__name__, __base__=(model, common)) for kind, model in models.items()}
-
-
-def _within(table: object, location: tuple[int | str, ...]) -> Iterator[str]:
-    """The parts of an error's location that are in the user's table: pydantic adds names of union members."""
-    for i, part in enumerate(location):
-        if isinstance(table, dict) and (part in table or i == len(location) - 1):
-            table = table.get(part)
-        elif isinstance(table, list) and isinstance(part, int):
-            table = table[part]
-        else:
-            continue
-        yield str(part)
-
-
-def _parsed(text: str) -> object:
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text  # plain text needs no quotes in a shell
-    return table["value"] if len(table) == 1 else text
-
-
-_SECRET = re.compile("password|secret|token", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=//)\S*@|[^\s/'\",]*:(?!//)[^\s'\",]*@")  # of an address, with or without a protocol before it
-_MASK = "***"
-_LONGEST_SHOWN = 60
-
-
-def _shown(value: object) -> str:
-    """A value as its user may have written it, short, and without what may be secret inside a table."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return str(value).lower()
-        case dict():
-            return "a table"
-        case list() | tuple():
-            return "a list"
-        case date() | clock():  # TOML knows dates and times of day
-            return value.isoformat()
-    text = _LOGIN.sub(f"{_MASK}@", repr(value))
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

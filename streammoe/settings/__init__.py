@@ -1,0 +1,47 @@
+"""Settings: every section of a config file, and the one place where they are read.
+
+A section's model holds names, types, ranges and defaults; `load` merges file, environment and flags, and reports
+everything that is wrong in one `ConfigError`.
+"""
+
+from streammoe.settings.reader import Kinds, from_tables, load
+from streammoe.settings.sections import (
+    SCHEDULE_TABLES,
+    Checkpoint,
+    DeadLetterFile,
+    DeadLetters,
+    Guard,
+    Labels,
+    Metrics,
+    Model,
+    NoPredictions,
+    PredictionFile,
+    Predictions,
+    Schema,
+    Section,
+    Settings,
+    learning_defaults,
+)
+from streammoe.settings.unused import without_effect
+
+__all__ = [
+    "SCHEDULE_TABLES",
+    "Checkpoint",
+    "DeadLetterFile",
+    "DeadLetters",
+    "Guard",
+    "Kinds",
+    "Labels",
+    "Metrics",
+    "Model",
+    "NoPredictions",
+    "PredictionFile",
+    "Predictions",
+    "Schema",
+    "Section",
+    "Settings",
+    "from_tables",
+    "learning_defaults",
+    "load",
+    "without_effect",
+]
