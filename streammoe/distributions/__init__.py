@@ -1,0 +1,23 @@
+"""What a mixture predicts for one event: a distribution, with its moments, density, quantiles and samples.
+
+No state and no learning. K components are the experts at one input: their shares are the gate's probabilities, their
+means Υ_k φ(x), their scales what their noise has. All numbers are in the target's own units.
+"""
+
+from streammoe.distributions.multivariate import (
+    MultivariateGaussianMixture,
+    MultivariateMixture,
+    MultivariateStudentTMixture,
+)
+from streammoe.distributions.univariate import GaussianMixture, LaplaceMixture, Mixture, StudentTMixture, mixture_of
+
+__all__ = [
+    "GaussianMixture",
+    "LaplaceMixture",
+    "Mixture",
+    "MultivariateGaussianMixture",
+    "MultivariateMixture",
+    "MultivariateStudentTMixture",
+    "StudentTMixture",
+    "mixture_of",
+]

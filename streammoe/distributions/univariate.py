@@ -1,0 +1,237 @@
+"""Distributions of one target: mixtures of Gaussian, Student-t or Laplace components."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+
+from streammoe.distributions.parts import check_degrees, choose, keep_parts, like, numbers, tail_of
+from streammoe.errors import ConfigError
+from streammoe.noise import NORMAL, Noise, RoundedLaplace, StudentT
+from streammoe.quantiles import lower_quantile
+from streammoe.types import FloatArray
+
+
+class Mixture(ABC):
+    """A mixture of K distributions of one number, of the same kind but for place and scale."""
+
+    shares: FloatArray
+    means: FloatArray
+
+    @property
+    @abstractmethod
+    def noise(self) -> Noise:
+        """What each component is at mean 0 and scale 1."""
+
+    @property
+    @abstractmethod
+    def _squares(self) -> FloatArray:
+        """(K,) squared scales."""
+
+    def mean(self) -> float:
+        """E[y] = Σ_k g_k μ_k."""
+        return float(np.sum(self.shares * self.means))
+
+    def variance(self) -> float:
+        """Var[y] = Σ_k g_k (σ²_k + (μ_k − E[y])²), the law of total variance; σ²_k are the components' variances."""
+        within = self.noise.variance * self._squares
+        return float(np.sum(self.shares * (within + (self.means - self.mean()) ** 2)))
+
+    @overload
+    def pdf(self, y: float) -> float: ...
+    @overload
+    def pdf(self, y: FloatArray) -> FloatArray: ...
+    def pdf(self, y: float | FloatArray) -> float | FloatArray:
+        """The density at a number, or at each number of an array."""
+        scales = np.sqrt(self._squares)
+        scores = (numbers("y", y)[..., None] - self.means) / scales
+        return like(y, np.sum(self.shares * self.noise.pdf(scores) / scales, axis=-1))
+
+    @overload
+    def cdf(self, y: float) -> float: ...
+    @overload
+    def cdf(self, y: FloatArray) -> FloatArray: ...
+    def cdf(self, y: float | FloatArray) -> float | FloatArray:
+        """P(Y ≤ y) at a number, or at each number of an array; small probabilities keep their digits."""
+        scores = (numbers("y", y)[..., None] - self.means) / np.sqrt(self._squares)
+        return like(y, np.minimum(np.sum(self.shares * self.noise.cdf(scores), axis=-1), 1.0))
+
+    @overload
+    def quantile(self, q: float) -> float: ...
+    @overload
+    def quantile(self, q: FloatArray) -> FloatArray: ...
+    def quantile(self, q: float | FloatArray) -> float | FloatArray:
+        """The y with P(Y ≤ y) = q, for one probability or an array of them.
+
+        It is found to 1e-13 of the smallest scale among the components, or to the last digits of y. Where components
+        lie so far apart that P(Y ≤ y) is q, in floating point, all the way between them, it is a point in between.
+
+        Raises:
+            ConfigError: a probability outside (0, 1).
+        """
+        probabilities = numbers("q", q)
+        if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
+            raise ConfigError(f"q: got {q!r}; a probability must lie between 0 and 1, both excluded")
+        alive = self.shares > 0.0
+        shares = self.shares[alive].tolist()
+        means = self.means[alive].tolist()
+        scales = np.sqrt(self._squares[alive]).tolist()
+        mirrored = [-mean for mean in means]
+
+        def find(probability: float) -> float:
+            # Upper quantiles as lower ones of −Y: 1 − q is exact there, and small probabilities keep their digits.
+            if probability > 0.5:
+                return -lower_quantile(1.0 - probability, shares, mirrored, scales, self.noise)
+            return lower_quantile(probability, shares, means, scales, self.noise)
+
+        found = np.array([find(each) for each in probabilities.ravel().tolist()])
+        return like(q, found.reshape(probabilities.shape))
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """The central interval that holds y with probability `level`: as much is left out below it as above.
+
+        Raises:
+            ConfigError: a level outside (0, 1).
+        """
+        # 1 − tail and not (1 + level)/2: the upper quantile then mirrors the lower one to the last digit.
+        tail = tail_of(level)
+        return self.quantile(tail), self.quantile(1.0 - tail)
+
+    @overload
+    def sample(self, rng: np.random.Generator, size: None = None) -> float: ...
+    @overload
+    def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> FloatArray: ...
+    def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> float | FloatArray:
+        """One random draw, or an array of them of shape `size`."""
+        chosen = choose(self.shares, rng, size)
+        drawn = self.means[chosen] + np.sqrt(self._squares[chosen]) * self.noise.sample(rng, size)
+        return float(drawn) if size is None else np.asarray(drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture(Mixture):
+    """A mixture of K normal distributions of one number: Σ_k shares_k N(means_k, variances_k).
+
+    Args:
+        shares: (K,) at least 0, adding up to 1.
+        means: (K,) finite.
+        variances: (K,) above 0.
+
+    Raises:
+        ConfigError: arrays of other shapes or with other values.
+
+    >>> two = GaussianMixture([0.5, 0.5], [-1.0, 3.0], [1.0, 1.0])
+    >>> two.mean(), two.variance()
+    (1.0, 5.0)
+    >>> low, high = two.interval(0.9)
+    >>> round(low, 3), round(high, 3)
+    (-2.282, 4.282)
+    """
+
+    shares: FloatArray
+    means: FloatArray
+    variances: FloatArray
+
+    def __post_init__(self) -> None:
+        keep_parts(self, "variances")
+
+    @property
+    def noise(self) -> Noise:
+        """N(0, 1)."""
+        return NORMAL
+
+    @property
+    def _squares(self) -> FloatArray:
+        return self.variances
+
+
+@dataclass(frozen=True, eq=False)
+class StudentTMixture(Mixture):
+    """A mixture of K Student-t distributions of one number: Σ_k shares_k t_ν(means_k, scales_k).
+
+    Args:
+        shares: (K,) at least 0, adding up to 1.
+        means: (K,) finite.
+        scales: (K,) above 0; a component's variance is ν/(ν − 2) times its square.
+        degrees_of_freedom: ν above 2.
+
+    Raises:
+        ConfigError: arrays of other shapes or with other values, or fewer degrees of freedom.
+
+    >>> two = StudentTMixture([0.5, 0.5], [-1.0, 3.0], [1.0, 1.0], 4.0)
+    >>> two.mean(), two.variance()
+    (1.0, 6.0)
+    >>> low, high = two.interval(0.9)
+    >>> round(low, 3), round(high, 3)
+    (-2.555, 4.555)
+    """
+
+    shares: FloatArray
+    means: FloatArray
+    scales: FloatArray
+    degrees_of_freedom: float
+
+    def __post_init__(self) -> None:
+        keep_parts(self, "scales")
+        check_degrees(self.degrees_of_freedom)
+
+    @property
+    def noise(self) -> Noise:
+        """Student's t around 0 at scale 1."""
+        return StudentT(self.degrees_of_freedom)
+
+    @property
+    def _squares(self) -> FloatArray:
+        return np.asarray(self.scales**2)
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceMixture(Mixture):
+    """A mixture of K Laplace distributions of one number, whose tips are rounded: see `streammoe.noise.RoundedLaplace`.
+
+    Args:
+        shares: (K,) at least 0, adding up to 1.
+        means: (K,) finite.
+        scales: (K,) b above 0; outside the tip a density falls by a factor e over this distance.
+        tip: half the width of the rounded tip, in units of the scale.
+
+    Raises:
+        ConfigError: arrays of other shapes or with other values, or a tip that is not above 0.
+
+    >>> one = LaplaceMixture([1.0], [3.0], [2.0], tip=1e-9)
+    >>> one.mean(), round(one.variance(), 6), round(one.cdf(5.0), 6) == round(1 - math.exp(-1.0) / 2, 6)
+    (3.0, 8.0, True)
+    """
+
+    shares: FloatArray
+    means: FloatArray
+    scales: FloatArray
+    tip: float
+
+    def __post_init__(self) -> None:
+        keep_parts(self, "scales")
+        if not 0.0 < self.tip < math.inf:
+            raise ConfigError(f"tip: got {self.tip!r}; it must be above 0")
+
+    @property
+    def noise(self) -> Noise:
+        """The rounded Laplace distribution around 0 at scale 1."""
+        return RoundedLaplace(self.tip)
+
+    @property
+    def _squares(self) -> FloatArray:
+        return np.asarray(self.scales**2)
+
+
+def mixture_of(noise: Noise, shares: FloatArray, means: FloatArray, squares: FloatArray) -> Mixture:
+    """The mixture of components of this noise with squared scales (K,)."""
+    match noise:
+        case StudentT(degrees):
+            return StudentTMixture(shares, means, np.sqrt(squares), degrees)
+        case RoundedLaplace(tip):
+            return LaplaceMixture(shares, means, np.sqrt(squares), tip)
+    return GaussianMixture(shares, means, squares)
