@@ -7,6 +7,8 @@ point runs there, from the compiled kernels alone; a daemon is started, asked fo
 is read from the Dockerfile, so the check cannot drift from it.
 
 What it cannot see: the base image's own content, and system packages (the Dockerfile installs none).
+
+One file of its own, since it must run where nothing but Python is installed.
 """
 
 from __future__ import annotations

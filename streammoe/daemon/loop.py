@@ -1,4 +1,8 @@
-"""The learning loop: poll, process, now and then checkpoint; one thread, one model, one folder."""
+"""The learning loop: poll, process, now and then checkpoint; one thread, one model, one folder.
+
+One long file: what a daemon does between two polls depends on the same dozen attributes, and the order of the steps is
+what makes each event count once; spread over files it could not be checked by reading.
+"""
 
 from __future__ import annotations
 

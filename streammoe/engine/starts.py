@@ -9,7 +9,8 @@ from streammoe.engine.em import Em
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.spectral import regressors
 from streammoe.experts import Parameters
-from streammoe.kernels.batch import kmeans, softmax_rows
+from streammoe.kernels.batch import softmax_rows
+from streammoe.kernels.kmeans import kmeans
 from streammoe.kernels.linalg import VANISHED
 from streammoe.types import BoolArray, FloatArray
 

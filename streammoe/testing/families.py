@@ -2,6 +2,8 @@
 
 It needs no pytest to be imported. For the values behind a failing ``assert``, have pytest rewrite them:
 ``pytest.register_assert_rewrite("streammoe.testing.families")`` in a ``conftest.py``.
+
+One long file: a suite is inherited as one class, and its promises are read from top to bottom.
 """
 
 from __future__ import annotations

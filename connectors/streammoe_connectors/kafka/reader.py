@@ -1,7 +1,9 @@
-"""The loop that reads from Kafka for a `KafkaSource`, in a process of its own (see `kafka_child`).
+"""The loop that reads from Kafka for a `KafkaSource`, in a process of its own (see `kafka.process`).
 
 What is fetched, in which order it goes out, and what is done when the cluster does not answer, or no longer holds what
 was to be read.
+
+One long file: fetching, ordering and losing records are steps of one loop over the same buffers.
 """
 
 from __future__ import annotations

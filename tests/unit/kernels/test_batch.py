@@ -5,6 +5,7 @@ import pytest
 
 from streammoe.engine.mm import curvature
 from streammoe.kernels import batch
+from streammoe.kernels.kmeans import kmeans
 from tests.unit.cases import Case, draw
 
 LINE = Case("gaussian", 2)
@@ -59,8 +60,8 @@ class TestKMeans:
         points = np.array([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]])[truth] + 0.3 * rng.normal(size=(180, 2))
         draws = rng.random(3)
         tau, again = np.full((180, 3), np.nan), np.zeros((180, 3))
-        distortion = batch.kmeans(points, 5, draws, 3, 50, tau)
-        batch.kmeans(points, 5, draws, 3, 50, again)
+        distortion = kmeans(points, 5, draws, 3, 50, tau)
+        kmeans(points, 5, draws, 3, 50, again)
         assert tau.tobytes() == again.tobytes()
         assert (np.sort(tau, axis=1) == [0, 0, 1]).all()
         labels = tau.argmax(axis=1)
@@ -70,5 +71,5 @@ class TestKMeans:
 
     def test_more_clusters_than_distinct_points(self):
         tau = np.empty((6, 4))
-        assert batch.kmeans(np.zeros((6, 2)), 0, np.full(4, 0.5), 4, 50, tau) == 0.0
+        assert kmeans(np.zeros((6, 2)), 0, np.full(4, 0.5), 4, 50, tau) == 0.0
         assert (tau.sum(axis=1) == 1.0).all()
