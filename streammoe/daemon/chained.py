@@ -57,9 +57,9 @@ class ChainedSource(Source):
 
     @property
     def position(self) -> Position | None:
-        told = [source.position for source in self._sources]
-        self._positions = [own if now is None else now for own, now in zip(self._positions, told, strict=True)]
-        return None if told == [None] * len(told) else self._joined()
+        now_at = [source.position for source in self._sources]
+        self._positions = [own if now is None else now for own, now in zip(self._positions, now_at, strict=True)]
+        return None if now_at == [None] * len(now_at) else self._joined()
 
     def poll(self, timeout: float) -> Batch | None:
         for i, source in enumerate(self._sources):

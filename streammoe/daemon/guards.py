@@ -210,7 +210,7 @@ class WayBack:
         """All since the last good generation, in order."""
         return self._batches
 
-    def begin_anew(self, good: Saved) -> None:
+    def restart_from(self, good: Saved) -> None:
         """The model is that of this generation again, and all that was read since has been set aside."""
         self._saved = [good._replace(batches=self._dealt_with)]
         self._batches = []

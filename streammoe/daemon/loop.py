@@ -263,7 +263,7 @@ class Daemon:
         elif self._mark_first:
             self._save()
         else:
-            self._tell_source(self._position)
+            self._report_position(self._position)
         self._look_at_source()
 
     def _has_moved(self) -> bool:
@@ -361,7 +361,7 @@ class Daemon:
             self._pipeline.predictions.sink.flush()
         written = self._writer.write(self._with_predictions(self._content()), taken_at)
         self._passed(taken_at, time.monotonic() - started)
-        self._tell(written)
+        self._report(written)
 
     def _begin_checkpoint(self) -> None:
         """The same in the same order, beside the learning; `_take_outcome` tells the source once all is durable."""
@@ -394,13 +394,13 @@ class Daemon:
 
         Args:
             wait: until it is durable.
-            sound: see `_tell`.
+            sound: see `_report`.
         """
         written = self._writer.outcome(wait=wait)
         if written is not None:
-            self._tell(written, sound)
+            self._report(written, sound)
 
-    def _tell(self, written: Written, sound: int | None = None) -> None:
+    def _report(self, written: Written, sound: int | None = None) -> None:
         """A checkpoint is durable.
 
         Args:
@@ -415,7 +415,7 @@ class Daemon:
             sound = self._on_jump.guard.sound if sound is None else sound
             self._on_jump.way_back.saved(written.generation, written.mark, sound)
         self._path = str(self._store.path(written.generation))
-        self._tell_source(written.position)
+        self._report_position(written.position)
         self._metrics.checkpoint(written.taken_at, written.seconds)
         LOGGER.debug("checkpoint %s after %.3f seconds", self._path, written.seconds)
 
@@ -489,7 +489,7 @@ class Daemon:
         predictions = self._pipeline.predictions
         return predictions is not None and predictions.sink.transactional
 
-    def _tell_source(self, position: Position | None) -> None:
+    def _report_position(self, position: Position | None) -> None:
         """CommittedOffset the position of the last checkpoint where others look for it."""
         if position is None or not self._is_prepared:
             return
@@ -609,7 +609,7 @@ class Daemon:
             events = sum(self._outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
         self._metrics.recount(self._outcomes, self._reasons)
-        on_jump.way_back.begin_anew(good)
+        on_jump.way_back.restart_from(good)
         self._generation = good.generation
         LOGGER.error(
             "%s. Going on with the model of generation %d; the %d records read since are dead letters (jump)",

@@ -103,7 +103,7 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
     "streammoe_source_connected": Metric(Gauge, "1 while what is read from answers, else 0"),
     "streammoe_source_stalled": Metric(Gauge, "Partitions that hold more, of which nothing has come for a while"),
-    "streammoe_source_happened_total": Metric(
+    "streammoe_source_incidents_total": Metric(
         Counter, "What happened to the source, such as reconnected or offset_reset, since this start", ("event",)
     ),
     "streammoe_consumer_lag": Metric(Gauge, "Records of a partition that are still to be read", ("topic", "partition")),
@@ -249,7 +249,7 @@ class Metrics:
         self._gauge("streammoe_source_connected").set(status.connected)
         self._gauge("streammoe_source_stalled").set(len(status.stalled))
         for event, times in status.counters.items():
-            self._counter("streammoe_source_happened_total", event).inc(times - before.counters.get(event, 0))
+            self._counter("streammoe_source_incidents_total", event).inc(times - before.counters.get(event, 0))
         for name, values, earlier in (
             ("streammoe_consumer_position", status.positions, before.positions),
             ("streammoe_consumer_lag", status.lags, before.lags),

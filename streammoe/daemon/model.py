@@ -27,8 +27,8 @@ def compile_kernels(settings: Settings | None = None) -> None:
     X = rng.normal(size=(64, 2))
     y = np.where(X[:, 0] > 0.0, X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=64)
     before = compile_seconds()
-    told = logging.getLogger("streammoe.estimators")
-    was, told.disabled = told.disabled, True  # nobody wants to hear of these models
+    logger = logging.getLogger("streammoe.estimators")
+    was, logger.disabled = logger.disabled, True  # nobody wants to hear of these models
     arguments: dict[str, Any] = {"warmup": 48, "warmup_restarts": 2, "standardize": True}
     kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
@@ -51,7 +51,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 if settings is None:  # daemons take no gradients
                     batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
     finally:
-        told.disabled = was
+        logger.disabled = was
     if spent := compile_seconds() - before:
         LOGGER.info("compiled the kernels in %.1f seconds", spent)
 

@@ -320,8 +320,8 @@ def seen_by_readers(
     generation, found = latest
     if not found.metadata.get("transactional") or not found.metadata["counters"]["outcomes"]:
         return latest
-    told = None if recovered is None else recovered.generation
-    seen = max(store.confirmed, told or 0)
+    committed = None if recovered is None else recovered.generation
+    seen = max(store.confirmed, committed or 0)
     if seen > generation:
         LOGGER.warning(
             "going on from generation %d, although predictions up to generation %d have been seen: those after it are "
@@ -338,7 +338,7 @@ def seen_by_readers(
             "transactional, stop it in good order, and change the settings then"
         )
         raise CheckpointError(message)
-    if told is None:
+    if committed is None:
         message = (
             f"{problem} committed: the group has no offsets of this daemon (have they expired, or was the group "
             f"renamed?). To take it that they were, write {generation} into the file {store.folder / CONFIRMED}; if "

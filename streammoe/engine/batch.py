@@ -14,7 +14,7 @@ from streammoe.engine.gradient import gradient, squared_norm
 from streammoe.engine.interruption import FitCancelled, interruptible, is_cancelled, uncancellable
 from streammoe.engine.methods import M_STEPS, METHODS, point_at
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
-from streammoe.engine.warmup import Candidate, as_streamed, chosen
+from streammoe.engine.warmup import CandidateFit, as_streamed, chosen
 from streammoe.experts import Parameters
 from streammoe.types import IntArray
 
@@ -110,7 +110,7 @@ def fit(
         # Whoever wants to stop waits for no refits to parts of the rows.
         folds = None if is_cancelled() else folds
         with uncancellable():
-            theta = chosen([Candidate(way.objective, way.theta) for way in ways], em, folds)
+            theta = chosen([CandidateFit(way.objective, way.theta) for way in ways], em, folds)
             best = next(way for way in ways if way.theta is theta)
             state = interruptible(em.work(len(theta.experts)), statistics_at, as_streamed(em), best.theta.copied())
     if not is_sound(state):

@@ -114,7 +114,7 @@ CHARGE_EVERY = 100
 """Events after which candidates pay for what the division of the prior has gained them."""
 
 
-class Runner(NamedTuple):
+class Candidate(NamedTuple):
     """A candidate: a mixture with all that its steps need."""
 
     state: MMState
@@ -126,22 +126,22 @@ class Race:
     """Candidates, which may differ in their number of experts, and what the events so far have cost each of them.
 
     Attributes:
-        runners: the candidates; earlier ones win ties.
-        totals: (len(runners),) −log-likelihood of the events since the start, each predicted before it was learned, on
-            top of what each candidate began with, and of what it was charged.
+        candidates: the candidates; earlier ones win ties.
+        totals: (len(candidates),) −log-likelihood of the events since the start, each predicted before it was
+            learned, on top of what each candidate began with, and of what it was charged.
         until: events learned at which it is decided.
         expert: where the last candidate is the first with an expert begun anew, which one; else −1.
     """
 
-    def __init__(self, runners: Sequence[Runner], totals: FloatArray, until: int, expert: int = -1) -> None:
-        self.runners = list(runners)
+    def __init__(self, candidates: Sequence[Candidate], totals: FloatArray, until: int, expert: int = -1) -> None:
+        self.candidates = list(candidates)
         self.totals = totals
         self.until = until
         self.expert = expert
 
-    def leader(self) -> Runner:
+    def leader(self) -> Candidate:
         """The candidate that has cost least so far."""
-        return self.runners[int(self.totals.argmin())]
+        return self.candidates[int(self.totals.argmin())]
 
     def due(self, n: int) -> int:
         """The next count after n at which candidates are charged, or the race decided."""
@@ -151,7 +151,7 @@ class Race:
 
     def charge(self, n_events: int) -> None:
         """Let candidates of different numbers of experts pay for what the prior has gained them in the last events."""
-        self.totals = self.totals + [n_events * prior_gain(runner.state) for runner in self.runners]
+        self.totals = self.totals + [n_events * prior_gain(candidate.state) for candidate in self.candidates]
 
     def learn(
         self,
@@ -172,9 +172,9 @@ class Race:
         runs = [
             mm.learn(
                 family,
-                runner.state,
-                runner.residual,
-                runner.options,
+                candidate.state,
+                candidate.residual,
+                candidate.options,
                 steps,
                 W,
                 R,
@@ -183,21 +183,22 @@ class Race:
                 n_outputs=n_outputs,
                 traced=traced,
             )
-            for runner in self.runners
+            for candidate in self.candidates
         ]
         scores, self.totals = led(runs, self.totals, weights)
         return scores
 
-    def each(self, change: Callable[[MMState], Runner]) -> None:
+    def each(self, change: Callable[[MMState], Candidate]) -> None:
         """Let every candidate go on as another state."""
-        self.runners = [change(runner.state) for runner in self.runners]
+        self.candidates = [change(candidate.state) for candidate in self.candidates]
 
     def copy(self) -> Race:
         """One that shares nothing with this one."""
-        runners = [
-            Runner(copy_state(state), copy_array(residual, None), options) for state, residual, options in self.runners
+        candidates = [
+            Candidate(copy_state(state), copy_array(residual, None), options)
+            for state, residual, options in self.candidates
         ]
-        return Race(runners, self.totals.copy(), self.until, self.expert)
+        return Race(candidates, self.totals.copy(), self.until, self.expert)
 
 
 def led(runs: Sequence[mm.Scores], totals: FloatArray, weights: FloatArray) -> tuple[mm.Scores, FloatArray]:

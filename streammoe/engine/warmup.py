@@ -136,7 +136,7 @@ class Starts(NamedTuple):
 def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Parameters:
     """A few rounds from every start, many from the likeliest few, and the one of these that predicts best."""
     starts = best_starts(em, n_experts, restarts, rng, brief=brief)
-    ended = [Candidate(em.run(theta, starts.rounds), theta) for theta in starts.thetas]
+    ended = [CandidateFit(em.run(theta, starts.rounds), theta) for theta in starts.thetas]
     return chosen(ended, em, starts.folds)
 
 
@@ -156,7 +156,7 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
     starts = _starts(em, n_experts, restarts, affordable_rounds, rng)
     stages = STAGES if _can_afford_more(affordable_rounds) else FEW_STAGES
     for rounds, kept in stages:
-        fits = [Candidate(em.run(theta, rounds), theta) for theta in starts]
+        fits = [CandidateFit(em.run(theta, rounds), theta) for theta in starts]
         finite = [fit for fit in fits if np.isfinite(fit.score)]
         starts = [fit.theta for fit in sorted(finite, key=lambda fit: fit.score, reverse=True)[:kept]]
     if not starts:
@@ -166,7 +166,7 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
     return Starts(starts, rounds, folds)
 
 
-class Candidate(NamedTuple):
+class CandidateFit(NamedTuple):
     """A fit to choose or not."""
 
     score: float
@@ -200,7 +200,7 @@ def _can_afford_more(rounds: float) -> bool:
     return rounds > 2 * sum(rounds * kept for (_, kept), (rounds, _) in pairwise(STAGES))
 
 
-def chosen(fits: Sequence[Candidate], em: Em, folds: IntArray | None) -> Parameters:
+def chosen(fits: Sequence[CandidateFit], em: Em, folds: IntArray | None) -> Parameters:
     """The likeliest fit, unless another one predicts rows held out better, by more than the error of the difference.
 
     A fit with an expert that answers for fewer rows than it has coefficients is only taken if there is no other: such

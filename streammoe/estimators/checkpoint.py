@@ -10,7 +10,7 @@ import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.drift import DriftWatch
-from streammoe.engine.model_selection import Race, Runner
+from streammoe.engine.model_selection import Candidate, Race
 from streammoe.engine.state import MMState, restored_state, state_arrays
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import PoisonedModel
@@ -44,7 +44,9 @@ class Keeping(Core):
         Raises:
             PoisonedModel: a number in them is not finite, so that they must not be kept.
         """
-        residuals = [self._residual] if self._race is None else [runner.residual for runner in self._race.runners]
+        residuals = (
+            [self._residual] if self._race is None else [candidate.residual for candidate in self._race.candidates]
+        )
         arrays = {
             **self._shaping_arrays(),
             "diagnostics.residual": np.concatenate(residuals),
@@ -68,8 +70,8 @@ class Keeping(Core):
         if self._race is not None:
             arrays["race.totals"] = self._race.totals
             arrays["race.counts"] = np.array([self._race.until, self._race.expert], dtype=np.int64)
-            for at, runner in enumerate(self._race.runners):
-                arrays |= state_arrays(runner.state, f"race.{at}")
+            for at, candidate in enumerate(self._race.candidates):
+                arrays |= state_arrays(candidate.state, f"race.{at}")
         elif self._state is not None:
             arrays |= state_arrays(self._state, "state")
         if self._watch is not None:
@@ -123,20 +125,20 @@ class Keeping(Core):
             require(2 <= len(totals) <= MOST_RUNNERS, f"array race.totals holds {len(totals)} candidates")
             places = [f"race.{at}" for at in range(len(totals))]
         require(Q or not (places or "warmup.X" in arrays), "there is a state of a model without outputs")
-        runners = [self._runner(self._restored_state(arrays, place)) for place in places]
+        candidates = [self._candidate(self._restored_state(arrays, place)) for place in places]
         residual = array_of(
-            arrays, "diagnostics.residual", "float64", (sum(len(runner.residual) for runner in runners),)
+            arrays, "diagnostics.residual", "float64", (sum(len(candidate.residual) for candidate in candidates),)
         )
-        cuts = np.cumsum([len(runner.residual) for runner in runners])[:-1]
-        runners = [
-            runner._replace(residual=part.copy())
-            for runner, part in zip(runners, np.split(residual, cuts) if runners else [], strict=True)
+        cuts = np.cumsum([len(candidate.residual) for candidate in candidates])[:-1]
+        candidates = [
+            candidate._replace(residual=part.copy())
+            for candidate, part in zip(candidates, np.split(residual, cuts) if candidates else [], strict=True)
         ]
-        if len(runners) > 1:
-            until, expert = self._race_counts(arrays, runners)
-            self._start_race(Race(runners, totals.copy(), until, expert))
-        elif runners:
-            self._state, self._residual, self._options = runners[0]
+        if len(candidates) > 1:
+            until, expert = self._race_counts(arrays, candidates)
+            self._start_race(Race(candidates, totals.copy(), until, expert))
+        elif candidates:
+            self._state, self._residual, self._options = candidates[0]
         elif "warmup.X" in arrays:
             n_fields = len(self._encoder.fields)
             self._warm_up = WarmUp.from_arrays(self._family, arrays, n_outputs=Q, n_fields=n_fields, p_v=p_v)
@@ -149,10 +151,10 @@ class Keeping(Core):
 
     def _restored_interim(self, arrays: Mapping[str, AnyArray], count: int) -> ProvisionalMixture:
         """The mixture of a warm-up that has buffered so many events."""
-        runner = self._runner(self._restored_state(arrays, "warmup.interim"))
-        n = int(runner.state.n[0])
+        candidate = self._candidate(self._restored_state(arrays, "warmup.interim"))
+        n = int(candidate.state.n[0])
         require(n == count, f"array warmup.interim.n speaks of {n} events, and {count} are in the buffer")
-        return ProvisionalMixture.from_arrays(arrays, runner, self._encoder)
+        return ProvisionalMixture.from_arrays(arrays, candidate, self._encoder)
 
     def _restored_state(self, arrays: Mapping[str, AnyArray], place: str) -> MMState:
         K = self.most_experts
@@ -172,13 +174,13 @@ class Keeping(Core):
             batch_size=self.batch_size,
         )
 
-    def _race_counts(self, arrays: Mapping[str, AnyArray], runners: Sequence[Runner]) -> tuple[int, int]:
+    def _race_counts(self, arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> tuple[int, int]:
         """When a race is decided, and the expert that it is about."""
         until, expert = array_of(arrays, "race.counts", "int64", (2,), least=-1.0, most=LARGEST_COUNT).tolist()
-        counts = {int(runner.state.n[0]) for runner in runners}
+        counts = {int(candidate.state.n[0]) for candidate in candidates}
         require(len(counts) == 1, f"the candidates of a race have learned different numbers of events: {counts}")
         require(until > max(counts), f"array race.counts ends a race at {until} that goes on at {max(counts)}")
-        same = {len(runner.state.masses) for runner in runners}
+        same = {len(candidate.state.masses) for candidate in candidates}
         require(
             expert < 0 or (len(same) == 1 and expert < max(same)),
             f"array race.counts names expert {expert}, and candidates have {same} of them",

@@ -11,7 +11,7 @@ import numpy as np
 from streammoe.bounds import LARGEST_BUFFER, LARGEST_MODEL, buffer_bytes, model_bytes
 from streammoe.engine import mm
 from streammoe.engine.drift import Drift, DriftWatch
-from streammoe.engine.model_selection import Race, Runner
+from streammoe.engine.model_selection import Candidate, Race
 from streammoe.engine.state import MMState, copy_array, copy_state, grouping, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError, InvalidEvent
@@ -46,7 +46,7 @@ class Core(Outputs):
         self._options = self._new_options()
         self._watch = None if self.drift == "off" else DriftWatch()
         self._guard = Undo()
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
         """Which experts the log has told of, and what."""
         self._gathers = False
         """Whether learned rows are only kept, for a batch fit."""
@@ -112,7 +112,7 @@ class Core(Outputs):
     def n_candidates(self) -> int:
         """How many mixtures learn side by side: 0 before there is one, 1 unless there is a race."""
         if self._race is not None:
-            return len(self._race.runners)
+            return len(self._race.candidates)
         return 0 if self._state is None else 1
 
     @property
@@ -177,15 +177,15 @@ class Core(Outputs):
 
     # -- Growing -------------------------------------------------------------------------------------------------------
 
-    def _runner(self, state: MMState) -> Runner:
+    def _candidate(self, state: MMState) -> Candidate:
         """A candidate that goes on from a state."""
         state = grouping(state, self.batch_size, self._family.n_targets(self._n_outputs))
         residual = mm.new_residual(self._family, state, self._n_outputs)
-        return Runner(state, residual, self._new_options(len(state.masses)))
+        return Candidate(state, residual, self._new_options(len(state.masses)))
 
     def _start(self, state: MMState) -> None:
         self._race = None
-        self._state, self._residual, self._options = self._runner(state)
+        self._state, self._residual, self._options = self._candidate(state)
 
     def _start_race(self, race: Race) -> None:
         self._race = race
@@ -194,14 +194,14 @@ class Core(Outputs):
     def _grow(self, change: Callable[[MMState], MMState]) -> None:
         """Let the mixture, or each candidate, go on as a state with more columns or classes."""
         if self._race is not None:
-            self._race.each(lambda state: self._runner(change(state)))
+            self._race.each(lambda state: self._candidate(change(state)))
             self._start_race(self._race)
         elif self._state is not None:
             self._start(change(self._state))
         else:
             self._options = self._new_options()
             if self._interim is not None:
-                self._interim.change(lambda state: self._runner(change(state)), len(self._encoder.feature_names))
+                self._interim.change(lambda state: self._candidate(change(state)), len(self._encoder.feature_names))
 
     def _take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Let rows into the ranges, and the columns that they bring into the state.

@@ -85,9 +85,9 @@ class Fitting(Stepping):
         elif self.is_choosing:
             descent, state = self._choose(buffer, run)
         else:
-            descent, state = self._fit_anew(buffer, self.most_experts, run)
+            descent, state = self._refit(buffer, self.most_experts, run)
         self._warm_up = self._interim = None
-        self._told = set()
+        self._reported = set()
         self._start(state)
         self._warn_of_want(X, len(state.masses))
         scores, _ = self._score(X, Y)
@@ -108,7 +108,7 @@ class Fitting(Stepping):
                 free,
             )
 
-    def _fit_anew(self, buffer: em.Buffer, n_experts: int, run: Run) -> tuple[Descent, MMState]:
+    def _refit(self, buffer: em.Buffer, n_experts: int, run: Run) -> tuple[Descent, MMState]:
         options = self._new_options(n_experts)
         rng = np.random.default_rng(self.seed)
         with np.errstate(all="ignore"):  # the result is judged instead
@@ -121,7 +121,7 @@ class Fitting(Stepping):
         descents: dict[int, Descent] = {}
 
         def fit(n_experts: int) -> MMState:
-            descents[n_experts], state = self._fit_anew(buffer, n_experts, run)
+            descents[n_experts], state = self._refit(buffer, n_experts, run)
             return state
 
         found = model_selection.entrants(

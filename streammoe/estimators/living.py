@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 
-from streammoe.engine.model_selection import CHARGE_EVERY, Race, Runner, n_parameters, race_start
+from streammoe.engine.model_selection import CHARGE_EVERY, Candidate, Race, n_parameters, race_start
 from streammoe.engine.split_merge import Life, costliest, idle, life, reseeded
 from streammoe.engine.state import copy_state
 from streammoe.errors import ConfigError
@@ -75,7 +75,7 @@ class Living(Starting):
             return self._next_fit(self._warm_up)
         return next_look(self.n) if self._race is None else self._race.due(self.n)
 
-    def _happen(self) -> None:
+    def _on_due(self) -> None:
         """What is due at this count."""
         if self._is_buffering and self._warm_up is not None:
             self._fit_buffered(self._warm_up)
@@ -98,10 +98,10 @@ class Living(Starting):
         found = life(self._family, state, self._options)
         for k in range(len(found.shares)):
             if found.starved[k]:
-                self._tell(k, "starved", f"it answers for a share of {found.shares[k]:.2g} of the events")
+                self._report(k, "starved", f"it answers for a share of {found.shares[k]:.2g} of the events")
             elif found.duplicate[k]:
                 near, apart = found.nearest[k], found.divergences[k]
-                self._tell(k, "a duplicate", f"it says what expert {near} says, but for {apart:.2g} nats an event")
+                self._report(k, "a duplicate", f"it says what expert {near} says, but for {apart:.2g} nats an event")
         expert = idle(found)
         if self.reseed == "off" or expert is None:
             return
@@ -110,8 +110,8 @@ class Living(Starting):
         until = self.n + min(max(self.n // 4, SHORTEST_TRIAL), LONGEST_TRIAL)
         # The second is there so that the third does not win by an average that begins anew, and by that alone.
         renewed = copy_state(state)._replace(n_average=tried.n_average.copy())
-        runners = [Runner(state, self._residual, self._options), self._runner(renewed), self._runner(tried)]
-        self._start_race(Race(runners, np.array([0.0, 0.0, self._handicap()]), until, expert))
+        candidates = [Candidate(state, self._residual, self._options), self._candidate(renewed), self._candidate(tried)]
+        self._start_race(Race(candidates, np.array([0.0, 0.0, self._handicap()]), until, expert))
         LOGGER.info("expert %d is tried as half of another until event %d", expert, until)
 
     def _window(self) -> int:
@@ -128,11 +128,12 @@ class Living(Starting):
         """Go on with the best candidate alone."""
         best = int(race.totals.argmin())
         self._race = None
-        self._state, self._residual, self._options = race.runners[best]
+        self._state, self._residual, self._options = race.candidates[best]
         gains = race.totals - race.totals.min()
         if race.expert < 0:
             costs = ", ".join(
-                f"{len(runner.state.masses)}: {gain:.1f}" for runner, gain in zip(race.runners, gains, strict=True)
+                f"{len(candidate.state.masses)}: {gain:.1f}"
+                for candidate, gain in zip(race.candidates, gains, strict=True)
             )
             LOGGER.info(
                 "the model has %d experts from here; nats lost by each candidate: %s (event %d)",
@@ -140,11 +141,11 @@ class Living(Starting):
                 costs,
                 self.n,
             )
-        elif best == len(race.runners) - 1:
+        elif best == len(race.candidates) - 1:
             self._reseeds[1] += 1
             # What the average holds of the time in which the halves parted is to fade soon.
             np.minimum(self._state.n_average, self._window(), out=self._state.n_average)
-            self._told = {(k, kind) for k, kind in self._told if k != race.expert}
+            self._reported = {(k, kind) for k, kind in self._reported if k != race.expert}
             LOGGER.info(
                 "expert %d has begun anew as half of another, which predicts better by %.1f nats (event %d)",
                 race.expert,
@@ -154,7 +155,7 @@ class Living(Starting):
         else:
             LOGGER.info("expert %d stays as it is: as half of another it did not predict better", race.expert)
 
-    def _tell(self, expert: int, what: str, why: str) -> None:
-        if (expert, what) not in self._told:
-            self._told.add((expert, what))
+    def _report(self, expert: int, what: str, why: str) -> None:
+        if (expert, what) not in self._reported:
+            self._reported.add((expert, what))
             LOGGER.warning("expert %d is %s: %s; docs/experts.md says what to do (event %d)", expert, what, why, self.n)

@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.checked import array_of
 from streammoe.engine import mm
-from streammoe.engine.model_selection import Runner, led
+from streammoe.engine.model_selection import Candidate, led
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.experts import Family
 from streammoe.features import Encoder
@@ -49,23 +49,23 @@ class ProvisionalMixture:
     """A mixture in coordinates of its own, with what it and the one expert have cost since it was fitted.
 
     Attributes:
-        runner: the mixture, with all that its steps need.
+        candidate: the mixture, with all that its steps need.
         scaler: of the events that it was fitted to.
         totals: (2,) −log-likelihood of the events since the fit, each predicted before it was learned: of the mixture,
             on top of what it began with, and of the one expert.
     """
 
-    def __init__(self, runner: Runner, scaler: Scaler, totals: FloatArray) -> None:
-        self.runner = runner
+    def __init__(self, candidate: Candidate, scaler: Scaler, totals: FloatArray) -> None:
+        self.candidate = candidate
         self.scaler = scaler
         self.totals = totals
         self._spare: MMState | None = None
 
     @classmethod
-    def after(cls, before: ProvisionalMixture | None, runner: Runner, scaler: Scaler) -> ProvisionalMixture:
+    def after(cls, before: ProvisionalMixture | None, candidate: Candidate, scaler: Scaler) -> ProvisionalMixture:
         """A new one, which begins as the one before it has ended: ahead of the one expert, or behind."""
         ahead = before is not None and before.leads
-        return cls(runner, scaler, np.array([0.0 if ahead else HANDICAP, 0.0]))
+        return cls(candidate, scaler, np.array([0.0 if ahead else HANDICAP, 0.0]))
 
     @property
     def leads(self) -> bool:
@@ -96,7 +96,7 @@ class ProvisionalMixture:
             UnsoundError: some of them leave no finite mixture; it is as it was before, or to be thrown away if
                 it was a single one.
         """
-        state, residual, options = self.runner
+        state, residual, options = self.candidate
         W, R = encoder.scaled(self.scaler).design(X)
         targets = (Y - self.scaler.target_center) / self.scaler.target_scale
         # One expert may go on where the mixture cannot, so that the events themselves are no reason to go back. A
@@ -122,42 +122,42 @@ class ProvisionalMixture:
                 raise UnsoundError(["totals"])
         except UnsoundError:
             if before is not None:
-                self.runner = Runner(before, mm.new_residual(family, before, n_outputs), options)
+                self.candidate = Candidate(before, mm.new_residual(family, before, n_outputs), options)
                 self._spare = None
             raise
         self._spare = before or self._spare
         self.totals = totals
         return scores
 
-    def change(self, change: Callable[[MMState], Runner], n_columns: int) -> None:
+    def change(self, change: Callable[[MMState], Candidate], n_columns: int) -> None:
         """Go on as another state, which has more columns or classes."""
-        self.runner = change(self.runner.state)
+        self.candidate = change(self.candidate.state)
         self.scaler = wider_scaler(self.scaler, n_columns)
         self._spare = None
 
     def copy(self) -> ProvisionalMixture:
         """One that shares nothing that changes with this one."""
-        state, residual, options = self.runner
-        runner = Runner(copy_state(state), copy_array(residual, None), options)
-        return ProvisionalMixture(runner, self.scaler, self.totals.copy())
+        state, residual, options = self.candidate
+        candidate = Candidate(copy_state(state), copy_array(residual, None), options)
+        return ProvisionalMixture(candidate, self.scaler, self.totals.copy())
 
     def arrays(self) -> dict[str, AnyArray]:
         """All that shapes what comes next, by name."""
         return {
             "warmup.totals": self.totals,
             **{f"warmup.{name}": array for name, array in self.scaler._asdict().items()},
-            **state_arrays(self.runner.state, "warmup.interim"),
+            **state_arrays(self.candidate.state, "warmup.interim"),
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, AnyArray], runner: Runner, encoder: Encoder) -> ProvisionalMixture:
-        """The inverse of `arrays`, of which the runner was restored.
+    def from_arrays(cls, arrays: Mapping[str, AnyArray], candidate: Candidate, encoder: Encoder) -> ProvisionalMixture:
+        """The inverse of `arrays`, of which the candidate was restored.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds what it cannot.
         """
         scaler = restored_scaler(arrays, "warmup", len(encoder.feature_names), encoder.n_outputs)
-        return cls(runner, scaler, array_of(arrays, "warmup.totals", "float64", (2,)).copy())
+        return cls(candidate, scaler, array_of(arrays, "warmup.totals", "float64", (2,)).copy())
 
 
 def in_units(scores: mm.Scores, scaler: Scaler) -> mm.Scores:

@@ -65,7 +65,7 @@ class Starting(Core):
             self._interim = None
             LOGGER.info("warm-up: nothing finite comes of a fit to %d events (%s)", warm_up.count, error)
             return
-        self._interim = ProvisionalMixture.after(self._interim, self._runner(state), encoder.scaler)
+        self._interim = ProvisionalMixture.after(self._interim, self._candidate(state), encoder.scaler)
         LOGGER.info("warm-up: a mixture fitted to %d events predicts where it does better", warm_up.count)
 
     def _fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> MMState:
@@ -103,10 +103,10 @@ class Starting(Core):
             if self.is_choosing:
                 LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", self.max_experts, self._n_serving())
             return
-        runners = [self._runner(entrant.state) for entrant in entrants]
+        candidates = [self._candidate(entrant.state) for entrant in entrants]
         totals = np.array([entrant.total for entrant in entrants])
         until = len(X) + model_selection.race_length(len(X))
-        self._start_race(Race(runners, totals, until))
+        self._start_race(Race(candidates, totals, until))
         LOGGER.info(
             "warm-up: %s experts are the best of 1 to %d; they learn side by side until event %d",
             ", ".join(str(len(entrant.state.masses)) for entrant in entrants),

@@ -46,7 +46,7 @@ class Stepping(Watching):
             step_on = self._warm_on if self._is_buffering else self._step_on
             runs.append(step_on(X[rows], Y[rows], weights[rows], traced=traced))
             if stop > 0 and learned[stop - 1] >= before + room:
-                self._happen()
+                self._on_due()
                 before = int(learned[stop - 1])
             if stop == len(X):
                 return mm.joined(runs)
@@ -102,7 +102,7 @@ class Stepping(Watching):
         """The state that predicts now, if any, and what brings rows into its coordinates."""
         if self._state is None and self._warm_up is not None:
             if self._interim is not None and self._interim.leads:
-                return self._interim.runner.state, self._encoder.scaled(self._interim.scaler)
+                return self._interim.candidate.state, self._encoder.scaled(self._interim.scaler)
             return self._warm_up.recursive, self._encoder
         return self._state, self._encoder
 

@@ -62,7 +62,7 @@ class Watching(Living):
         if len(targets) <= watch.to_come:
             n = self.n
             scores = learn(0, n_rows, self._steps)
-            self._heed(watch.take(scores.losses[targets], n))
+            self._on_drift(watch.take(scores.losses[targets], n))
             return scores
         runs = []
         start = 0
@@ -90,7 +90,7 @@ class Watching(Living):
                 self._stand(before)
                 stop = int(learned[drift.n - n - 1]) + 1
                 scores = learn(start, stop, steps)
-            self._heed(drift)
+            self._on_drift(drift)
             runs.append(scores)
             start = stop
         return mm.joined(runs)
@@ -109,12 +109,14 @@ class Watching(Living):
         else:
             self._state, self._residual = before
 
-    def _heed(self, drift: Drift | None) -> None:
+    def _on_drift(self, drift: Drift | None) -> None:
         """Begin the average anew, of each candidate in a race; steps do by themselves."""
         if drift is None:
             return
         if self._race is not None:
-            self._race.runners = [runner._replace(state=restart_average(runner.state)) for runner in self._race.runners]
+            self._race.candidates = [
+                candidate._replace(state=restart_average(candidate.state)) for candidate in self._race.candidates
+            ]
             self._start_race(self._race)
             return
         assert self._state is not None  # noqa: S101 - for the type checker; callers have looked

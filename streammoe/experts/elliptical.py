@@ -10,7 +10,7 @@ import numpy as np
 from streammoe.experts.contract import Parameters
 from streammoe.experts.gaussian import Gaussian
 from streammoe.kernels import elliptical
-from streammoe.kernels.elliptical import Tails, trust_rows
+from streammoe.kernels.elliptical import Tails, irls_weight_rows
 from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.types import FloatArray
@@ -55,5 +55,5 @@ class Elliptical(Gaussian):
 
     def trusted(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
         trusted = np.empty_like(tau)
-        trust_rows(self.tails, theta.experts, theta.variances, R, Y, tau, trusted)
+        irls_weight_rows(self.tails, theta.experts, theta.variances, R, Y, tau, trusted)
         return trusted

@@ -37,9 +37,9 @@ def energy(tails: Tails, square: float, Q: int) -> float:
 
 
 @inline
-def trust(tails: Tails, square: float, Q: int) -> float:
+def irls_weight(tails: Tails, square: float, Q: int) -> float:
     """The event's weight u = 2 E′(δ²)."""
-    return student_t.trust(square, tails.degrees, Q) if tails.degrees > 0.0 else laplace.trust(square)
+    return student_t.irls_weight(square, tails.degrees, Q) if tails.degrees > 0.0 else laplace.irls_weight(square)
 
 
 @inline
@@ -221,7 +221,7 @@ def learn_rows(
         )
         route(tau, options.top_k)
         for k in range(K):
-            trusted[k] = tau[k] * trust(tails, trusted[k], Q)
+            trusted[k] = tau[k] * irls_weight(tails, trusted[k], Q)
         if state.n[0] % RESIDUAL_EVERY == 0:
             track_residual(state, residual, options, weights[i], shares, tau, trusted, w, r, y)
         step(state, options, gamma, weights[i], shares, tau, trusted, means, w, r, y, gate_gain, gain, scratch)
@@ -266,12 +266,12 @@ def learn_group(
         )
         route(tau[i], options.top_k)
         for k in range(K):
-            trusted[i, k] = tau[i, k] * trust(tails, trusted[i, k], Q)
+            trusted[i, k] = tau[i, k] * irls_weight(tails, trusted[i, k], Q)
     step_group(state, residual, options, group, shares, tau, trusted, means)
 
 
 @jit
-def trust_rows(
+def irls_weight_rows(
     tails: Tails,
     experts: FloatArray,
     squared_scales: FloatArray,
@@ -290,4 +290,4 @@ def trust_rows(
                 for j in range(p):
                     error -= experts[k, q, j] * R[i, j]
                 square += error * error / squared_scales[k, q]
-            trusted[i, k] = tau[i, k] * trust(tails, square, Q)
+            trusted[i, k] = tau[i, k] * irls_weight(tails, square, Q)

@@ -26,6 +26,6 @@ def energy(square: float) -> float:
 
 
 @inline
-def trust(square: float) -> float:
+def irls_weight(square: float) -> float:
     """The weight u = 1 / max(|z|, δ), twice the slope of `energy` in z²."""
     return 1.0 / max(math.sqrt(square), TIP)

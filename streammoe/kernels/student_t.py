@@ -18,7 +18,7 @@ def energy(square: float, degrees: float, Q: int) -> float:
 
 
 @inline
-def trust(square: float, degrees: float, Q: int) -> float:
+def irls_weight(square: float, degrees: float, Q: int) -> float:
     """The weight u = (ν + Q) / (ν + δ²), twice the slope of `energy` in δ²."""
     return (degrees + Q) / (degrees + square)
 

@@ -353,14 +353,14 @@ class StudentT(Algorithm2):
         scales = 0.5 * np.sum(np.log(self.sigma2), axis=1)
         return np.asarray(constant - scales - 0.5 * (nu + Q) * np.log1p(squares / nu))
 
-    def trust(self, r: AnyArray, y: Any) -> AnyArray:
+    def irls_weight(self, r: AnyArray, y: Any) -> AnyArray:
         """Return (K,) u: g | x, y, k ~ Gamma((ν + Q)/2, (ν + δ²)/2)."""
         squares = np.sum((y - self.upsilon @ r) ** 2 / self.sigma2, axis=1)
         shape, rate = 0.5 * (self.degrees + len(y)), 0.5 * (self.degrees + squares)
         return np.asarray(shape / rate)
 
     def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
-        return super().expert_statistics(r, y, tau * self.trust(r, y)) | {"s6": tau}
+        return super().expert_statistics(r, y, tau * self.irls_weight(r, y)) | {"s6": tau}
 
 
 class Laplace(StudentT):
@@ -371,7 +371,7 @@ class Laplace(StudentT):
         z = (y[0] - (self.upsilon @ r)[:, 0]) / scales
         return np.asarray(-huber(z) - np.log(scales * AREA))
 
-    def trust(self, r: AnyArray, y: Any) -> AnyArray:
+    def irls_weight(self, r: AnyArray, y: Any) -> AnyArray:
         """Return (K,) u = h′(z)/z."""
         z = (y[0] - (self.upsilon @ r)[:, 0]) / np.sqrt(self.sigma2[:, 0])
         return np.asarray(

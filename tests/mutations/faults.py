@@ -237,7 +237,7 @@ FAULTS = {
             "            self._store.confirm(self._generation)\n"
             "            self._pipeline.predictions.sink.commit(position, self._generation)",
         ),
-        Fault("own-confirmation-ignored", "seen = max(store.confirmed, told or 0)", "seen = told or 0"),
+        Fault("own-confirmation-ignored", "seen = max(store.confirmed, committed or 0)", "seen = committed or 0"),
         Fault(
             "position-before-learning",
             "processed = self._process(batch)\n        if processed.letters:",

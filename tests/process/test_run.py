@@ -80,7 +80,7 @@ def test_metrics_can_be_scraped_while_it_runs(waiting):
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     names = {sample.name for sample in samples}
     of_other_models = {"streammoe_output_rmse", "streammoe_prequential_accuracy", "streammoe_baseline_accuracy"}
-    of_topics = {"streammoe_consumer_lag", "streammoe_consumer_position", "streammoe_source_happened_total"}
+    of_topics = {"streammoe_consumer_lag", "streammoe_consumer_position", "streammoe_source_incidents_total"}
     for name in CATALOGUE.keys() - of_other_models - of_topics:
         assert names & {name, f"{name}_bucket"}, name
     value = {(sample.name, *sample.labels.values()): sample.value for sample in samples}

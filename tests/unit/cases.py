@@ -110,12 +110,12 @@ def responsibilities(case, theta, R, Y):
     return np.exp(joint - total[:, None]), total
 
 
-def trust(case, theta, R, Y):
+def irls_weight(case, theta, R, Y):
     """(n, K) u, what each event weighs in each expert on top of its responsibility; 1 but for heavy tails."""
     if case.name not in HEAVY:
         return np.ones((len(R), len(theta.experts)))
     algorithm = literal(case, theta)
-    return np.stack([algorithm.trust(r, y) for r, y in zip(R, Y, strict=True)])
+    return np.stack([algorithm.irls_weight(r, y) for r, y in zip(R, Y, strict=True)])
 
 
 def same_bits(one, other):

@@ -74,8 +74,8 @@ def test_the_kernels_have_the_same_densities_and_weights_that_are_twice_the_slop
     for square in (1e-6, 0.004, 0.5, 30.0, 1e8):
         step = 1e-5 * square
         for energy, trust in (
-            (laplace.energy, laplace.trust),
-            (lambda s: student_t.energy(s, 4.0, 3), lambda s: student_t.trust(s, 4.0, 3)),
+            (laplace.energy, laplace.irls_weight),
+            (lambda s: student_t.energy(s, 4.0, 3), lambda s: student_t.irls_weight(s, 4.0, 3)),
         ):
             slope = (energy(square + step) - energy(square - step)) / (2.0 * step)
             assert trust(square) == pytest.approx(2.0 * slope, rel=1e-4)

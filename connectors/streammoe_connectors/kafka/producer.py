@@ -207,7 +207,7 @@ class TopicProducer:
         if self._producer is not None:
             return self._producer
         waiting = _Waiting(self._patience, f"{self.target.section}: no broker of {self._servers} answers")
-        while (producer := self.connected(SAY_SECONDS if waiting.told else FIRST_SECONDS)) is None:
+        while (producer := self.connected(SAY_SECONDS if waiting.is_reported else FIRST_SECONDS)) is None:
             if not waiting.goes_on():
                 raise self.fail(KafkaTimeoutError(f"no broker answered for {self._patience:.0f} s"))
         return producer
@@ -370,7 +370,7 @@ class TopicProducer:
         pending = in_background(call)
         while True:
             try:
-                return pending.result(SAY_SECONDS if waiting.told else FIRST_SECONDS)
+                return pending.result(SAY_SECONDS if waiting.is_reported else FIRST_SECONDS)
             except TimeoutError:
                 if not waiting.goes_on():
                     raise KafkaTimeoutError(f"{what} took more than {self._patience:.0f} s") from None
@@ -402,19 +402,19 @@ class _Waiting:
 
     def begin(self) -> None:
         self._since = time.monotonic()
-        self._told = 0.0
+        self._reported = 0.0
 
     @property
-    def told(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether the log has been told."""
-        return self._told > 0.0
+        return self._reported > 0.0
 
     def goes_on(self) -> bool:
         waited = time.monotonic() - self._since
         if waited >= self._patience:
             return False
-        if not self.told or waited - self._told >= SAY_SECONDS:
-            self._told = max(waited, 1e-9)
+        if not self.is_reported or waited - self._reported >= SAY_SECONDS:
+            self._reported = max(waited, 1e-9)
             LOGGER.warning("%s; waiting since %.0f s, up to %.0f s", self._what, waited, self._patience)
         return True
 

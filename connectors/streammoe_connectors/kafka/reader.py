@@ -26,7 +26,7 @@ from streammoe_connectors.kafka.merge import merge
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import LogRecord, PartitionBuffer, position_of
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.start import beginnings, elsewhere, left_of, partitions_of, tell_vanished
+from streammoe_connectors.kafka.start import beginnings, elsewhere, left_of, partitions_of, report_vanished
 from streammoe_connectors.kafka.values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -164,7 +164,7 @@ class Reader:
         """What is due about once a second, whatever else is going on."""
         self.send_logs()
         if self._untold and not self._outlet.pending:
-            self._tell()
+            self._report()
         now = time.monotonic()
         if now < self._tick_at:
             return
@@ -177,9 +177,9 @@ class Reader:
                 self._watch(self._cluster, now)
         self._untold = True
         if not self._outlet.pending:  # else the daemon has enough to read, and is told behind it
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Send the status, which is also a sign of life."""
         self._untold = False
         self._outlet.send(
@@ -274,7 +274,7 @@ class Reader:
                 "total": None if settings.until == "never" else total,
             }
         )
-        self._tell()
+        self._report()
 
     def _look_for_topics(self, cluster: Cluster) -> None:
         missing = [topic for topic in self._settings.topics if cluster.partitions(topic) is None]
@@ -561,7 +561,7 @@ class Reader:
             and all(lane.complete and not lane.records for lane in self._lanes.values())
         ):
             self._finished = True
-            self._tell()
+            self._report()
             self._outlet.send({"type": "finished"})
 
     def _settle(self, cluster: Cluster) -> None:
@@ -586,7 +586,7 @@ class Reader:
     def _leave(self, cluster: Cluster, lane: PartitionBuffer, *, recreated: bool) -> None:
         settings, partition = self._settings, lane.partition
         if partition.partition not in (cluster.partitions(partition.topic) or ()):
-            tell_vanished(settings, {partition: lane.next})
+            report_vanished(settings, {partition: lane.next})
             del self._lanes[partition]
             self._reassign(cluster)
             return

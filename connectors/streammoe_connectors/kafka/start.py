@@ -55,7 +55,7 @@ def beginnings(
             ", ".join(gone),
         )
     there = set(partitions)
-    tell_vanished(
+    report_vanished(
         settings,
         {
             partition: offset
@@ -113,7 +113,7 @@ def _is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
     return topic in settings.topics and settings.is_ours(int(number))
 
 
-def tell_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:
+def report_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:
     """Say which partitions are no longer read because their topic, created anew, has fewer of them.
 
     Args:

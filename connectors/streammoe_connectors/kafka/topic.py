@@ -196,9 +196,9 @@ class Topic(RecordWriter):
         most = self._producer.config["max_request_size"]
         if most < min(LARGEST_REQUEST, self._limit or LARGEST_REQUEST):
             return f"larger than max_request_size, {most}, of the client allows; raise that by --config, or {LEAVE}"
-        told = f", {self._limit}," if self._limit else ""
+        limit = f", {self._limit}," if self._limit else ""
         return (
-            f"larger than its {LIMIT}{told} allows; raise that (kafka-configs.sh --alter --entity-type topics "
+            f"larger than its {LIMIT}{limit} allows; raise that (kafka-configs.sh --alter --entity-type topics "
             f"--entity-name {self._name} --add-config {LIMIT}={2 * size + 1024}), or {LEAVE}"
         )
 
@@ -216,8 +216,8 @@ class Topic(RecordWriter):
             there = len(admin.describe_topics([self._name])[0]["partitions"])
             with suppress(kafka_errors.KafkaError, KeyError):  # a user may write without being told of settings
                 wanted = ConfigResource(ConfigResourceType.TOPIC, self._name, {LIMIT: None})
-                told = admin.describe_configs([wanted], config_filter="all")
-                self._limit = int(told["topic"][self._name][LIMIT]["value"])
+                configs = admin.describe_configs([wanted], config_filter="all")
+                self._limit = int(configs["topic"][self._name][LIMIT]["value"])
         finally:
             admin.close()
         if partitions is not None and partitions != there:
@@ -253,6 +253,6 @@ class Topic(RecordWriter):
                 f"no broker answers at {self._servers}{why}{after}; start one (make kafka-up, from a clone), or mend "
                 "--bootstrap-servers or --config"
             )
-        told = re.search(r"error_message=[\"'](.*?)[\"'], \w+=", str(error))
-        why = told[1] if told else str(error)
+        found = re.search(r"error_message=[\"'](.*?)[\"'], \w+=", str(error))
+        why = found[1] if found else str(error)
         return SourceError(f"topic {self._name!r} at {self._servers}: {why}{after}")

@@ -140,7 +140,7 @@ class TransactionalProducer(TopicProducer):
             try:
                 consumer = KafkaConsumer(**options)
                 try:
-                    told = [consumer.committed(one, metadata=True, timeout_ms=10_000) for one in partitions]
+                    answers = [consumer.committed(one, metadata=True, timeout_ms=10_000) for one in partitions]
                 finally:
                     consumer.close(autocommit=False, timeout_ms=1_000)
             except KafkaTimeoutError as error:
@@ -151,7 +151,7 @@ class TransactionalProducer(TopicProducer):
                 raise self.fail(error) from error
             else:
                 break
-        mirrors = [parse_offset_metadata(one.metadata) for one in told if one is not None]
+        mirrors = [parse_offset_metadata(one.metadata) for one in answers if one is not None]
         # The empty owner is one that has stopped; had that been another one, ours would have taken its place since.
         owners = {"", part["owner"]}
         ours = [mirror.generation for mirror in mirrors if mirror is not None and mirror.owner in owners]
@@ -189,7 +189,7 @@ class TransactionalProducer(TopicProducer):
             self.bounded(producer.commit_transaction, "to end a transaction")
         except KafkaError as error:
             raise self.fail(error) from error
-        self._tell_if_slow()
+        self._log_if_slow()
         self._open_since = None
         self._last = (part, generation)
 
@@ -245,7 +245,7 @@ class TransactionalProducer(TopicProducer):
     def _age(self) -> float:
         return 0.0 if self._open_since is None else time.monotonic() - self._open_since
 
-    def _tell_if_slow(self) -> None:
+    def _log_if_slow(self) -> None:
         age = self._age()
         if age > 0.5 * self._timeout and not self._slow:
             self._slow = True

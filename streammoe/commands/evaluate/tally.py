@@ -47,7 +47,7 @@ class Tally:
         if self.first_idle is not None and self.outcomes["predicted_only"] >= self.outcomes["rejected"]:
             raise SourceError(f"{source}: {_want_of(schema, self.first_idle)}")
         if self.first_of:
-            raise SourceError(f"{source}: no event could be learned; records were refused {self.told()}")
+            raise SourceError(f"{source}: no event could be learned; records were refused {self.by_reason()}")
         raise SourceError(f"{source}: there are no records in it; give a file that holds some")
 
     def judge(self, source: str, max_ratio: float, *, instead: str, remedy: str) -> None:
@@ -67,20 +67,20 @@ class Tally:
         if refused > max_ratio * n:
             raise TooManyBadRecords(
                 f"{source}: {instead}, since {refused:,} of {n:,} records were refused, and "
-                f"dead_letters.max_ratio allows {max_ratio:g} of them {self.told()}. {remedy}, raise that setting "
+                f"dead_letters.max_ratio allows {max_ratio:g} of them {self.by_reason()}. {remedy}, raise that setting "
                 "(--set dead_letters.max_ratio=1)"
             )
 
-    def told(self) -> str:
+    def by_reason(self) -> str:
         """How many records were refused for each reason, in the first one's own words why, and what may help."""
         first = next(iter(self.first_of.values())).detail
         hint = (
             ". Columns that hold no numbers belong into --categorical, --timestamps or --ignore; a target that is a "
             "label asks for --classify"
         )
-        return f"({self.told_counts()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
+        return f"({self.counts_in_words()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
 
-    def told_counts(self) -> str:
+    def counts_in_words(self) -> str:
         """How many records were refused for each reason."""
         return ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
 

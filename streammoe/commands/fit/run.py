@@ -104,7 +104,7 @@ def fit_source(
         )
         if refused := records.outcomes["rejected"]:
             n = records.counts()["events"] - records.outcomes["skipped"]
-            counts = records.told_counts()
+            counts = records.counts_in_words()
             LOGGER.warning("%s: not fitting %d of %d records: refused (%s)", source_name, refused, n, counts)
         LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
         try:

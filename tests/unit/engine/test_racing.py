@@ -3,7 +3,7 @@
 import numpy as np
 
 from streammoe.engine import mm
-from streammoe.engine.model_selection import CHARGE_EVERY, Race, Runner
+from streammoe.engine.model_selection import CHARGE_EVERY, Candidate, Race
 from streammoe.engine.prior_gain import prior_gain
 from streammoe.experts import families
 from streammoe.schedules import Power
@@ -17,16 +17,16 @@ Y[150] = np.nan
 WEIGHTS = RNG.uniform(0.5, 2.0, size=200)
 
 
-def runner(n_experts, seed=0):
+def candidate(n_experts, seed=0):
     options = mm.learning_options(
         bound="tight", n_experts=n_experts, n_rows=1, prior_strength=0.1, averaging="polyak", schedule=STEPS
     )
     state = mm.random_start(FAMILY, n_experts=n_experts, p_w=4, p_v=4, n_outputs=1, prior_strength=0.1, seed=seed)
-    return Runner(state, mm.new_residual(FAMILY, state, 1), options)
+    return Candidate(state, mm.new_residual(FAMILY, state, 1), options)
 
 
 def race(totals=(0.0, 0.0, 5.0)):
-    return Race([runner(1), runner(3), runner(2, seed=4)], np.array(totals), 10_000)
+    return Race([candidate(1), candidate(3), candidate(2, seed=4)], np.array(totals), 10_000)
 
 
 def learn(of, rows=slice(None), *, traced=False):
@@ -42,7 +42,7 @@ def alone(each, *, traced=False):
 def test_each_row_is_scored_by_the_leader_before_it():
     raced = race()
     found = learn(raced, traced=True)
-    runs = [alone(each, traced=True) for each in race().runners]
+    runs = [alone(each, traced=True) for each in race().candidates]
     totals = np.array([0.0, 0.0, 5.0])
     led = []
     for i in range(200):
@@ -58,7 +58,7 @@ def test_each_row_is_scored_by_the_leader_before_it():
             totals += [WEIGHTS[i] * run.losses[i] for run in runs]
     assert len(set(led)) > 1, "one led throughout, so this shows nothing"
     assert raced.totals.tobytes() == totals.tobytes()
-    assert raced.leader() is raced.runners[int(totals.argmin())]
+    assert raced.leader() is raced.candidates[int(totals.argmin())]
 
 
 def test_cuts_leave_no_trace():
@@ -68,7 +68,7 @@ def test_cuts_leave_no_trace():
     assert np.concatenate([run.losses for run in found]).tobytes() == expected.losses.tobytes()
     assert np.concatenate([run.predictions for run in found]).tobytes() == expected.predictions.tobytes()
     assert parts.totals.tobytes() == whole.totals.tobytes()
-    for ours, theirs in zip(parts.runners, whole.runners, strict=True):
+    for ours, theirs in zip(parts.candidates, whole.candidates, strict=True):
         assert all(a.tobytes() == b.tobytes() for a, b in zip(ours.state, theirs.state, strict=True))
 
 
@@ -81,24 +81,24 @@ def test_no_rows_are_nothing():
 
 def test_earlier_candidates_win_ties():
     raced = race((1.0, 1.0, 1.0))
-    assert raced.leader() is raced.runners[0]
+    assert raced.leader() is raced.candidates[0]
 
 
 def test_candidates_are_charged_at_counts_that_end_with_the_last():
-    raced = Race([runner(1), runner(2)], np.zeros(2), 1_030)
+    raced = Race([candidate(1), candidate(2)], np.zeros(2), 1_030)
     counts = [raced.due(0)]
     while counts[-1] < raced.until:
         counts.append(raced.due(counts[-1]))
     assert counts == [30, *range(30 + CHARGE_EVERY, 1_031, CHARGE_EVERY)]
     assert {raced.due(n) for n in range(130, 230)} == {230}
-    about_one = Race([runner(2), runner(2)], np.zeros(2), 1_030, 0)
+    about_one = Race([candidate(2), candidate(2)], np.zeros(2), 1_030, 0)
     assert about_one.due(0) == 1_030
 
 
 def test_each_pays_for_what_its_own_prior_has_gained():
     raced = race()
-    raced.runners[1].state.masses[:] = [0.9, 0.05, 0.05]
-    expected = [40 * prior_gain(each.state) for each in raced.runners]
+    raced.candidates[1].state.masses[:] = [0.9, 0.05, 0.05]
+    expected = [40 * prior_gain(each.state) for each in raced.candidates]
     assert expected[1] > expected[0] == 0.0
     before = raced.copy()
     raced.charge(40)
@@ -113,7 +113,7 @@ def test_a_copy_shares_nothing():
     copied = raced.copy()
     learn(raced)
     assert copied.totals.tolist() == [0.0, 0.0, 5.0]
-    assert all(int(each.state.n[0]) == 0 for each in copied.runners)
+    assert all(int(each.state.n[0]) == 0 for each in copied.candidates)
     assert (copied.until, copied.expert) == (raced.until, raced.expert)
     learn(copied)
     assert copied.totals.tobytes() == raced.totals.tobytes()

@@ -243,7 +243,7 @@ class TestChoosesAmongFits:
     @staticmethod
     def fitted(steps, second, rounds=100):
         theta = steps.under(np.column_stack([~second, second]).astype(float))
-        return warmup.Candidate(steps.run(theta, rounds), theta)
+        return warmup.CandidateFit(steps.run(theta, rounds), theta)
 
     @pytest.fixture
     def sides(self, steps):

@@ -86,10 +86,10 @@ def test_what_leaves_nothing_finite_block_by_block_either_is_refused(monkeypatch
 def test_amid_a_race_the_average_of_every_candidate_begins_again():
     model = MoERegressor("auto", warmup=50, warmup_restarts=1, max_experts=3, drift="page_hinkley")
     model.learn_array(X[:80], Y[:80])
-    states = [runner.state for runner in model._race.runners]
+    states = [candidate.state for candidate in model._race.candidates]
     assert len(states) > 1
     assert not any(np.array_equal(state.average_experts, state.experts) for state in states)
-    model._heed(Drift(80, 0.0, 1.0))
-    for runner in model._race.runners:
-        np.testing.assert_array_equal(runner.state.average_experts, runner.state.experts)
+    model._on_drift(Drift(80, 0.0, 1.0))
+    for candidate in model._race.candidates:
+        np.testing.assert_array_equal(candidate.state.average_experts, candidate.state.experts)
     assert model._state is model._race.leader().state

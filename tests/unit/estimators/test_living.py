@@ -147,7 +147,7 @@ def test_a_trial_that_is_not_won_leaves_the_model_as_it_was(monkeypatch, caplog)
 def _first_alone(self, family, schedule, W, R, Y, **arguments):
     from streammoe.engine import mm
 
-    first = self.runners[0]
+    first = self.candidates[0]
     return mm.learn(family, first.state, first.residual, first.options, schedule, W, R, Y, **arguments)
 
 
