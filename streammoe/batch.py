@@ -28,8 +28,8 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, MoEClassifier
 from streammoe.estimators.arguments import is_amount, is_one_of, is_whole
+from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
-from streammoe.values import quoted
 
 __all__ = ["METHODS", "STARTS", "Fit", "Listener", "Round", "check", "fit", "fit_gathered"]
 
@@ -126,7 +126,7 @@ def fit(
     """
     check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
     if on_round is not None and not callable(on_round):
-        raise ConfigError(f"on_round: got {quoted(on_round)}; it must be a function that takes a Round")
+        raise ConfigError(f"on_round: got {shown(on_round)}; it must be a function that takes a Round")
     trial = copy.deepcopy(model)
     with trial.gathering():
         _gather(trial, X, y, weights, feature_names)
@@ -188,7 +188,7 @@ def check(
     """
     if not issubclass(type(model), MixtureOfExperts):  # River's pipelines pass as instances of what they end with
         raise ConfigError(
-            f"model: got {quoted(model)}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, "
+            f"model: got {shown(model)}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, "
             "without a pipeline around it"
         )
     rules = [

@@ -32,10 +32,17 @@ def shown(value: object) -> str:
     """Return a value for a message: short, without Python's words, and without anything that a terminal would obey."""
     if value is None:
         return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # whole numbers of thousands of digits; deep nesting
-        text = f"a {type(value).__name__}"
-    return cut(text)
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        text = str(value)  # without the type that numpy's `repr` names
+    elif isinstance(value, bool):
+        text = "true" if value else "false"
+    else:
+        if type(value) in {str, bytes}:
+            value = value[: LONGEST_SHOWN + 1]  # type: ignore[index] # it may be megabytes
+        try:
+            text = repr(value)
+        except RecursionError:
+            text = f"a deeply nested {type(value).__name__}"
+        except ValueError:
+            text = "a whole number of thousands of digits"
+    return cut(" ".join(line.strip() for line in text.split("\n")))

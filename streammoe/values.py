@@ -98,17 +98,9 @@ def _not_a_time(name: object, value: object, problem: str) -> InvalidEvent:
     return _refusal(name, value, f"{problem}; {advice}", "wrong_type")
 
 
-def quoted(value: object) -> str:
-    """A value for a message, whatever it is and however long."""
-    try:
-        return repr(str(value)[:80])
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
-        return "a whole number of thousands of digits"
-
-
 def not_a_mapping(event: object) -> InvalidEvent:
     """The error for an event that has no names."""
-    return InvalidEvent(f"x: got {quoted(event)}; an event is a mapping of names to values", reason="wrong_type")
+    return InvalidEvent(f"x: got {shown(event)}; an event is a mapping of names to values", reason="wrong_type")
 
 
 def check_name(name: object, what: str = "feature name", place: str = "x") -> None:
@@ -135,6 +127,7 @@ def a_kind(value: object) -> str:
         (bool | np.bool_, "a truth value"),
         (bytes, "bytes"),
         (str, "text"),
+        (np.timedelta64, "a timedelta64"),
         (int | np.integer, "a whole number"),
         (float | np.floating, "a decimal number"),
         (np.ndarray, "an array"),
@@ -147,4 +140,5 @@ def a_kind(value: object) -> str:
 
 
 def _refusal(name: object, value: object, problem: str, reason: str) -> InvalidEvent:
-    return InvalidEvent(f"{name!s}: {quoted(value)} {problem}", reason=reason, feature=name)
+    subject = "the value" if value is None else shown(value)
+    return InvalidEvent(f"{name!s}: {subject} {problem}", reason=reason, feature=name)

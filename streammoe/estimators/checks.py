@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
-from streammoe.values import quoted
 
 LARGEST_WEIGHT = 1e6
 """Only the ratios of weights matter, so a larger one is a mistake."""
@@ -28,7 +28,7 @@ def event_weight(w: object) -> float:
         return float(w)
     else:
         reason = "out_of_range" if isinstance(w, int | np.integer) or math.isfinite(w) else "not_finite"
-    msg = f"w: got {quoted(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}]; 1 is a plain event"
+    msg = f"w: got {shown(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}]; 1 is a plain event"
     raise InvalidEvent(msg, reason=reason, feature="w")
 
 
@@ -61,7 +61,7 @@ def names_in(names: object, what: str) -> list[Any]:
     if isinstance(names, np.ndarray):
         names = names.tolist()
     if isinstance(names, str | bytes) or not isinstance(names, Iterable):
-        raise ConfigError(f"{what}: got {quoted(names)}; it must be a list of names")
+        raise ConfigError(f"{what}: got {shown(names)}; it must be a list of names")
     return list(names)
 
 
@@ -91,7 +91,7 @@ def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None
     finite = np.isfinite(numbers)
     if not finite.all():
         if numbers.ndim == 0:
-            msg = f"{what}: got {quoted(values)}; it must be an array, with a finite number for each row of X"
+            msg = f"{what}: got {shown(values)}; it must be an array, with a finite number for each row of X"
             raise InvalidEvent(msg, reason="wrong_shape", feature=what)
         place = np.argwhere(~finite)[0]
         row = int(place[0])

@@ -19,8 +19,9 @@ from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family, families
 from streammoe.schedules import Schedule
+from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import a_kind, number, quoted
+from streammoe.values import a_kind, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -444,7 +445,8 @@ def _plain(label: Any) -> Label:
         label = label.item()
     if not _is_label(label):
         problem = "is not finite" if isinstance(label, float) else f"is {a_kind(label)}"
-        msg = f"target: {quoted(label)} {problem}; a label must be a string, a finite number or a boolean"
+        subject = "the label" if label is None else shown(label)
+        msg = f"target: {subject} {problem}; a label must be a string, a finite number or a boolean"
         raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")
     if isinstance(label, int):
         number(label, "target")  # one of too many digits could be neither written nor read

@@ -10,8 +10,9 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.tables import Table
+from streammoe.text import shown
 from streammoe.types import AnyArray
-from streammoe.values import a_kind, check_name, level, quoted, seconds
+from streammoe.values import a_kind, check_name, level, seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ def check_frame(frame: object, what: str) -> None:
         InvalidEvent: it is something else.
     """
     if not (hasattr(frame, "columns") and hasattr(frame, "index")):
-        msg = f"{what}: got {quoted(frame)}, {a_kind(frame)}; it must be a data frame"
+        msg = f"{what}: got {shown(frame)}, {a_kind(frame)}; it must be a data frame"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)
 
 

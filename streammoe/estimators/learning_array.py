@@ -14,8 +14,9 @@ from streammoe.estimators.coding import Coding
 from streammoe.estimators.tables import Events, Table, table_of_array
 from streammoe.estimators.undo import poisonous
 from streammoe.layout import News
+from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import a_kind, quoted
+from streammoe.values import a_kind
 
 
 class LearningArray(Coding):
@@ -49,7 +50,7 @@ class LearningArray(Coding):
         """Learn the rows of a table, some of which may have a weight of 0."""
         given: Any = y
         if isinstance(given, Mapping | str | bytes):
-            msg = f"y: got {quoted(given)}, {a_kind(given)}; it must be an array or a list, one target for each row"
+            msg = f"y: got {shown(given)}, {a_kind(given)}; it must be an array or a list, one target for each row"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
         n = len(table.rows)
         counts = event_weights(weights, n)

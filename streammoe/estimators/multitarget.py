@@ -24,8 +24,9 @@ from streammoe.estimators.parameters import experts_in
 from streammoe.estimators.tables import table_of_array
 from streammoe.experts import Family
 from streammoe.schedules import Schedule
+from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import a_kind, check_name, number, quoted
+from streammoe.values import a_kind, check_name, number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -332,7 +333,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     def _target_row(self, y: Mapping[Any, float]) -> FloatArray:
         given: Any = y
         if not isinstance(given, Mapping):
-            msg = f"target: got {quoted(given)}, {a_kind(given)}; it must be a mapping of outputs to numbers"
+            msg = f"target: got {shown(given)}, {a_kind(given)}; it must be a mapping of outputs to numbers"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
         return np.array([[number(y[name], name) for name in self._output_names(y)]])
 

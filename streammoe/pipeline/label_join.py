@@ -23,7 +23,7 @@ from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
-from streammoe.pipeline.decoders.values import LONGEST_TEXT, TooLarge, label, shortened
+from streammoe.pipeline.decoders.values import LONGEST_TEXT, TooLarge, label
 from streammoe.pipeline.pipeline import Processed, Schema
 from streammoe.ports import Batch, Place, Unreadable
 from streammoe.text import shown
@@ -227,7 +227,7 @@ class LabelJoin:
                 key, problem = None, (error.reason, str(error))
             else:
                 text = record[:_SHOWN].decode(errors="replace").strip()
-                problem = NO_KEY, f"record {shortened(text)} has no {self.key!r}, which labels.key names"
+                problem = NO_KEY, f"record {shown(text)} has no {self.key!r}, which labels.key names"
             if key is None:
                 if is_label and self._has_features(record):
                     found.take(i, record)

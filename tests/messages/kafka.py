@@ -21,7 +21,7 @@ from streammoe_connectors.kafka.process import ReaderProcess
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.start import elsewhere, tell_vanished
+from streammoe_connectors.kafka.start import elsewhere, report_vanished
 from streammoe_connectors.kafka.topic import Topic
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
@@ -155,7 +155,7 @@ CASES = {
         elsewhere(_Cluster(), _reading(on_lost="latest"), FIRST, 1, Counter()) and None
     ),
     "a topic that was created again": lambda _: elsewhere(_Cluster(), _reading(), FIRST, 2, Counter(), recreated=True),
-    "a topic that was created again with fewer partitions": lambda _: tell_vanished(
+    "a topic that was created again with fewer partitions": lambda _: report_vanished(
         _reading(), {Partition("t", 3): 17}
     ),
     "a second daemon": lambda _: Ownership(_reading(), "a", Counter()).check(_Cluster(), [FIRST]),

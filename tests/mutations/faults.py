@@ -227,7 +227,7 @@ FAULTS = {
         Fault(
             "source-told-before-durable",
             "self._passed(taken_at, time.monotonic() - taken_at)",
-            "self._passed(taken_at, time.monotonic() - taken_at)\n        self._tell_source(self._position)",
+            "self._passed(taken_at, time.monotonic() - taken_at)\n        self._report_position(self._position)",
         ),
         Fault("transaction-in-background", "if self._is_transactional or self._goes_back:", "if self._goes_back:"),
         Fault(

@@ -11,8 +11,9 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators.checks import LARGEST_WEIGHT
-from streammoe.pipeline.decoders.values import READERS, Kind, label, shortened, some_of
+from streammoe.pipeline.decoders.values import READERS, Kind, label, some_of
 from streammoe.ports import DELIMITERS, Batch
+from streammoe.text import shown
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 Values = dict[str, object]
@@ -344,7 +345,7 @@ def text_of(record: bytes) -> str:
 
 def malformed(record: str | bytes, rule: str) -> InvalidEvent:
     """The error for a record that cannot be taken apart."""
-    return InvalidEvent(f"record {shortened(record)} {rule}", reason="malformed")
+    return InvalidEvent(f"record {shown(record)} {rule}", reason="malformed")
 
 
 def _read(values: Mapping[str, object], slots: Sequence[Slot], text: bool) -> tuple[list[float], dict[int, str | None]]:

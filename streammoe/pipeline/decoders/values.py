@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from streammoe.errors import InvalidEvent
+from streammoe.text import shown
 
 Kind = Literal["number", "time", "text"]
 
@@ -147,25 +148,25 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
         case Unreadable():
             _refuse(name, value, "text", "wrong_type")
         case str():
-            shown = str(value)  # without a class of ours, which nothing that is learned should keep
+            found = str(value)  # without a class of ours, which nothing that is learned should keep
         case bool():
-            shown = "true" if value else "false"
+            found = "true" if value else "false"
         case int():
-            shown = str(value)
+            found = str(value)
         case float() | Decimal() if not math.isfinite(value):
             _refuse(name, value, "text", "not_finite")
         case float() | Decimal():
-            shown = str(int(value)) if value == int(value) else repr(float(value))
+            found = str(int(value)) if value == int(value) else repr(float(value))
         case _:
             _refuse(name, value, "text", "wrong_type")
-    if len(shown) > LONGEST_TEXT:
+    if len(found) > LONGEST_TEXT:
         _refuse(name, value, "text", "out_of_range")
-    if not shown.isascii():
+    if not found.isascii():
         try:
-            shown.encode()
+            found.encode()
         except UnicodeEncodeError:  # half a surrogate pair, which JSON can write and nothing can store
             _refuse(name, value, "text", "wrong_type")
-    return shown or None
+    return found or None
 
 
 READERS: dict[Kind, Callable[[str, object, bool], float | str | None]] = {
@@ -209,7 +210,7 @@ def _joined(whole: int, nanoseconds: int) -> float:
 
 
 def _refuse(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
-    message = f"field {name!r} is {shortened(value)}; it {_RULES[kind, reason]}"
+    message = f"field {name!r} is {shown(value)}; it {_RULES[kind, reason]}"
     if kind == "number" and isinstance(value, CommaText) and "." in value:
         message += ' (no number holds a point where source.decimal is ",")'
     elif kind == "number" and isinstance(value, str) and _COMMA.fullmatch(value):
@@ -223,13 +224,5 @@ def some_of(names: Sequence[str]) -> str:
     >>> some_of(["a", "b"]), some_of([str(i) for i in range(12)])
     ("'a', 'b'", "'0', '1', '2', '3', '4', '5', '6', '7', '8', '9' and 2 others")
     """
-    told = ", ".join(map(shortened, names[:10]))
-    return told if len(names) <= 10 else f"{told} and {len(names) - 10} others"
-
-
-def shortened(value: object, width: int = 80) -> str:
-    """A value for a message, however long it is."""
-    if isinstance(value, str | bytes) and not isinstance(value, TooLarge | Unreadable):
-        value = value[:width]
-    shown = repr(value)
-    return shown if len(shown) <= width else shown[: width - 1] + "…"
+    some = ", ".join(map(shown, names[:10]))
+    return some if len(names) <= 10 else f"{some} and {len(names) - 10} others"
