@@ -1,4 +1,4 @@
-"""Secrets that settings hold, or name a file or an environment variable for. No message shows one."""
+"""Secrets, certificates and keys that settings hold or name. No message shows one."""
 
 from __future__ import annotations
 
@@ -28,6 +28,18 @@ def masked(text: str) -> str:
     'https://***@host/path'
     """
     return _LOGIN.sub(f"{HIDDEN}@", text)
+
+
+def check_readable(setting: str, path: str) -> None:
+    """Raise `ConfigError` unless the file that a setting names can be read, such as a certificate."""
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{setting}: {path!r} cannot be read ({error.strerror}); put the file there, allow this user to read it, "
+            "or correct the path"
+        ) from None
 
 
 def read_secret(settings: BaseModel, name: str, section: str = "") -> str | None:

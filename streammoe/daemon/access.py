@@ -10,10 +10,9 @@ import ipaddress
 import logging
 import ssl
 from collections.abc import Iterable
-from pathlib import Path
 
 from streammoe.errors import ConfigError
-from streammoe.secrets import read_secret
+from streammoe.secrets import check_readable, read_secret
 from streammoe.settings import Metrics
 
 LOGGER = logging.getLogger("streammoe.metrics")
@@ -132,14 +131,7 @@ def tls_context(settings: Metrics) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for setting, path in (("tls_certfile", certificate), ("tls_keyfile", key)):
-        try:
-            with Path(path).open("rb"):
-                pass
-        except OSError as error:
-            raise ConfigError(
-                f"metrics.{setting}: {path!r} cannot be read ({error.strerror}); put the file there, allow this user "
-                "to read it, or correct the path"
-            ) from None
+        check_readable(f"metrics.{setting}", path)
     try:
         # The password is never asked for: a daemon has nobody to ask.
         context.load_cert_chain(certificate, key, password=lambda: "")

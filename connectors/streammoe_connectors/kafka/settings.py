@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from streammoe.errors import ConfigError, not_installed
-from streammoe.secrets import read_secret
+from streammoe.secrets import check_readable, read_secret
 
 DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
 """What every client of ours is told, unless ``options`` says otherwise. kafka-python would wait 30 s before it tries a
@@ -201,7 +200,10 @@ def client_options(connection: Connection) -> dict[str, Any]:
         ConfigError: a password's file or variable, or the file of a certificate or key, cannot be read.
     """
     for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
-        _see(name, getattr(connection, name))
+        path: str | None = getattr(connection, name)
+        if path is not None:
+            # kafka-python would try again for ever, and name neither the setting nor the file.
+            check_readable(name, path)
     found: dict[str, Any] = {
         **DEFAULTS,
         "bootstrap_servers": list(connection.bootstrap_servers),
@@ -218,17 +220,3 @@ def client_options(connection: Connection) -> dict[str, Any]:
         **connection.options,
     }
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _see(name: str, path: str | None) -> None:
-    """kafka-python would try again for ever, and name neither the setting nor the file."""
-    if path is None:
-        return
-    try:
-        with Path(path).open("rb"):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"{name}: {path} cannot be read ({error.strerror}); put the file there, allow this user to read it, or "
-            "correct the path"
-        ) from None
