@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,17 @@ def number(value: object, name: object) -> float:
     raise _refusal(name, value, f"{problem}; leave the key out where a value is missing", reason)
 
 
+def as_text(value: bool | float | Decimal) -> str:
+    """Return the text that stands for a finite number or a truth value where a category or a label is wanted.
+
+    >>> [as_text(value) for value in (True, 7, 7.0, 0.1)]
+    ['true', '7', '7', '0.1']
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
 def level(value: object, name: object) -> str:
     """The text of a category, the same whether it came as text, as a truth value or as a number.
 
@@ -44,12 +56,10 @@ def level(value: object, name: object) -> str:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
+        return as_text(bool(value))
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64):
         found = number(value, name)
-        if isinstance(value, int | np.integer):
-            return str(int(value))
-        return str(int(found)) if found.is_integer() else repr(found)
+        return as_text(int(value) if isinstance(value, int | np.integer) else found)
     problem = f"is {a_kind(value)}, not a category; give text, a truth value or a number"
     raise _refusal(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")
 

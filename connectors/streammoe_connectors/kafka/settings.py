@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
-from streammoe.errors import ConfigError, not_installed
+from streammoe.errors import not_installed
 from streammoe.secrets import check_readable, read_secret
 
 DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}

@@ -13,6 +13,7 @@ import numpy as np
 
 from streammoe.errors import InvalidEvent
 from streammoe.text import shown
+from streammoe.values import as_text
 
 Kind = Literal["number", "time", "text"]
 
@@ -149,14 +150,10 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
             _refuse(name, value, "text", "wrong_type")
         case str():
             found = str(value)  # without a class of ours, which nothing that is learned should keep
-        case bool():
-            found = "true" if value else "false"
-        case int():
-            found = str(value)
         case float() | Decimal() if not math.isfinite(value):
             _refuse(name, value, "text", "not_finite")
-        case float() | Decimal():
-            found = str(int(value)) if value == int(value) else repr(float(value))
+        case bool() | int() | float() | Decimal():
+            found = as_text(value)
         case _:
             _refuse(name, value, "text", "wrong_type")
     if len(found) > LONGEST_TEXT:
