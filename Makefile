@@ -14,6 +14,8 @@ DEMO_ARGS ?=
 DATA ?=
 PAPERS_ARGS ?=
 KAFKA_ARGS ?=
+# Tests start hundreds of processes; each would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-exhaustive messages bench bench-papers lint audit format image-check kafka-up kafka-down clean
 
