@@ -2,9 +2,9 @@
 
     python -m tests.mutations [--only NAME ...] [--jobs N] [--tests PATH ...] [--markers EXPRESSION] [--out FILE]
 
-Each fault of `tests.mutations.faults` first meets the tests of its area, and if they all pass, the rest of the default
-suite. A test counts only if it passes again once the fault is out. The exit code is 1 if a fault survives that
-`found.txt` lists.
+Each fault of `tests.mutations.faults` first meets the test that found it last time, then those of its area, and if
+they all pass, the rest of the default suite. A test counts only if it passes again once the fault is out. The exit code
+is 1 if a fault survives that `found.txt` lists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +35,7 @@ LEFT_OUT = {".git", ".venv", "venv", ".kafka", ".hypothesis", ".mypy_cache", ".p
 """Of the checkout, in copies of it."""
 STALLED_SECONDS = 900.0
 """A fault may make a loop endless, which counts as found: no test and no compilation takes so long."""
-PASSED, FAILED, COLLECTION_FAILED, NO_TESTS = 0, 1, 2, 5
+PASSED, FAILED, COLLECTION_FAILED, USAGE_ERROR, NO_TESTS = 0, 1, 2, 4, 5
 """Exit codes of pytest that say something about the code."""
 STOPPING = threading.Event()
 """Set when the results are no longer wanted."""
@@ -71,8 +71,8 @@ class Copy:
         self._environment.pop("NUMBA_CACHE_DIR", None)
         self._check_imports()
 
-    def judge(self, fault: Fault, tests: Sequence[str], markers: str, *, rest: bool) -> Verdict:
-        """Put a fault in, look for it, and take it out."""
+    def judge(self, fault: Fault, last: str | None, tests: Sequence[str], markers: str, *, rest: bool) -> Verdict:
+        """Put a fault in, look for it by the test that found it last and then by others, and take it out."""
         began = time.monotonic()
         path = self.folder / location_of(fault)
         original, times = path.read_bytes(), path.stat()
@@ -82,7 +82,9 @@ class Copy:
             self._drop_kernels()
         try:
             hinted = self._existing(tests)
-            found, remark = self._first_failure(hinted, markers) if hinted else (None, "")
+            found, remark = self._first_failure([last], markers) if last else (None, "")
+            if not (found or remark) and hinted:
+                found, remark = self._first_failure(hinted, markers)
             if not (found or remark) and rest:
                 ignored = [f"--ignore={path}" for path in hinted]
                 found, remark = self._first_failure(ignored, markers)
@@ -118,7 +120,7 @@ class Copy:
         code, output = self._run(["-m", "pytest", *options, f"cache_dir={self._cache}", *arguments])
         if code is None:
             return None, f"time-out in {output.splitlines()[-1]}"
-        if code in {PASSED, NO_TESTS}:
+        if code in {PASSED, USAGE_ERROR, NO_TESTS}:  # the second of a test that was renamed or deleted
             return None, ""
         failed = self._cache / "v" / "cache" / "lastfailed"
         if code not in {FAILED, COLLECTION_FAILED} or not failed.exists():
@@ -209,7 +211,7 @@ def check(faults: Sequence[Fault]) -> None:
         raise SystemExit("\n".join([*problems, "mend tests/mutations/faults.py"]))
 
 
-def look_for(faults: Sequence[Fault], options: argparse.Namespace) -> list[Verdict]:
+def look_for(faults: Sequence[Fault], finders: Mapping[str, str | None], options: argparse.Namespace) -> list[Verdict]:
     """Judge faults, several at a time, each in a copy of its own; results are printed as they come."""
     verdicts: dict[str, Verdict] = {}
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
@@ -217,9 +219,9 @@ def look_for(faults: Sequence[Fault], options: argparse.Namespace) -> list[Verdi
     def judge(fault: Fault) -> Verdict:
         copy = copies.get()
         try:
-            return copy.judge(
-                fault, options.tests or AREAS[AREA_OF[fault.name]].split(), options.markers, rest=options.rest
-            )
+            last = None if options.tests else finders.get(fault.name)
+            tests = options.tests or AREAS[AREA_OF[fault.name]].split()
+            return copy.judge(fault, last, tests, options.markers, rest=options.rest)
         finally:
             copies.put(copy)
 
@@ -258,6 +260,13 @@ def table(verdicts: Sequence[Verdict]) -> str:
     return "\n".join([*lines, *(f"survives: {name}" for name in survivors)])
 
 
+def read_finders() -> dict[str, str | None]:
+    """Return the faults that must be found, each with the test that found it last, where that is known."""
+    lines = FOUND.read_text().splitlines() if FOUND.exists() else []
+    parts = (line.partition(" ") for line in lines)
+    return {name: test or None for name, _, test in parts}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
     parser = argparse.ArgumentParser(
@@ -269,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--markers", default="not exhaustive", help="of the tests to run, as pytest's -m")
     parser.add_argument("--no-rest", dest="rest", action="store_false", help="run the hinted tests only")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there, too")
-    parser.add_argument("--update", action="store_true", help="add what is found to found.txt")
+    parser.add_argument("--update", action="store_true", help="write what is found, and by which test, to found.txt")
     options = parser.parse_args(arguments)
     options.jobs = options.jobs or os.cpu_count() or 1
     unknown = set(options.only or ()) - AREA_OF.keys()
@@ -278,16 +287,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = [fault for faults in FAULTS.values() for fault in faults]
     faults = [fault for fault in every if options.only is None or fault.name in options.only]
     check(faults)
-    verdicts = look_for(faults, options)
+    finders = read_finders()
+    verdicts = look_for(faults, finders, options)
     text = table(verdicts)
     print(text)
     if options.out is not None:
         options.out.write_text(f"{text}\n")
-    listed = set(FOUND.read_text().split()) if FOUND.exists() else set()
-    found = {verdict.fault.name for verdict in verdicts if verdict.found_by is not None}
-    lost = sorted({fault.name for fault in faults} & listed - found)
+    found = {verdict.fault.name: verdict.found_by for verdict in verdicts if verdict.found_by is not None}
+    lost = sorted({fault.name for fault in faults} & finders.keys() - found.keys())
     if options.update:
-        FOUND.write_text("".join(f"{name}\n" for name in sorted(listed | found)))
+        lines = sorted({**finders, **found}.items())
+        FOUND.write_text("".join(f"{name} {test or ''}".rstrip() + "\n" for name, test in lines))
     for name in lost:
         print(f"no longer found: {name}", file=sys.stderr)
     return 1 if lost else 0
