@@ -45,15 +45,10 @@ AREAS = {
     "scores": "test_scores.py test_metrics.py test_daemon.py test_evaluation.py",
     "server": "test_serving*.py test_server*.py test_metrics.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py test_options.py",
-    "files": (
-        "test_records.py test_file.py test_finite.py test_follow.py test_listing.py test_gzipped.py "
-        "contracts/test_sources.py"
-    ),
+    "files": "connectors/files/test_*.py contracts/test_sources.py",
     "kafka": (
-        "test_kafka_log.py test_partitions.py test_kafka_merge.py test_merge.py test_kafka_mirror.py "
-        "connectors/kafka/test_*.py test_kafka_reader.py test_transactional_start.py "
-        "integration/test_kafka_source.py integration/test_kafka_transactions.py "
-        "integration/test_kafka_transactional_daemon.py"
+        "connectors/kafka/test_*.py test_transactional_start.py integration/test_kafka_source.py "
+        "integration/test_kafka_sinks.py integration/test_kafka_exactly_once.py"
     ),
     "replay": "test_replay.py test_rollback.py process/test_commands.py",
     "process": "test_signals.py integration/test_kafka_processes.py process/test_*.py",

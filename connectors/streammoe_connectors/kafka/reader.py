@@ -36,7 +36,6 @@ _FLOWING_POLL_SECONDS = 0.005
 """The same while records flow; for kafka-python sleeps for 0.1 s if an answer comes just when it is about to ask."""
 _FLOWING_SECONDS = 1.0
 """So long after the last one they do."""
-_TICK_SECONDS = 1.0
 _SILENT_SECONDS = 3.0
 """A cluster that leaves a question unanswered for so long does not answer."""
 QUIET_SECONDS = 30.0
@@ -74,9 +73,19 @@ class Reader:
         owner: whose position it is.
         outlet: where frames go.
         orders: where further ones come from.
+        tick_seconds: how often to send the status, and to see to marks, new partitions, connections and stalls.
+        pause_seconds: the pause after a question that was not answered; twice as long after each further one.
     """
 
-    def __init__(self, order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        order: Mapping[str, Any],
+        outlet: Outlet,
+        orders: SimpleQueue[dict[str, Any]],
+        *,
+        tick_seconds: float = 1.0,
+        pause_seconds: float = 0.2,
+    ) -> None:
         self._settings = ReadingSettings.model_validate(order["settings"])
         self._options: dict[str, Any] = order["options"]
         self._position: Position | None = order["position"]
@@ -84,6 +93,8 @@ class Reader:
         self._left = left_of(self._settings, self._position)
         self._outlet = outlet
         self._orders = orders
+        self._tick_seconds = tick_seconds
+        self._pause_seconds = pause_seconds
         self._values = Values(self._settings)
         self._counters: Counter[str] = Counter()
         self._keeper = Ownership(self._settings, self._owner, self._counters)
@@ -161,14 +172,14 @@ class Reader:
                 self._keeper.commit(self._cluster, order["position"], order["generation"], answers=self._connected)
 
     def _tick(self) -> None:
-        """What is due about once a second, whatever else is going on."""
+        """What is due from time to time, whatever else is going on."""
         self.send_logs()
         if self._untold and not self._outlet.pending:
             self._report()
         now = time.monotonic()
         if now < self._tick_at:
             return
-        self._tick_at = now + _TICK_SECONDS
+        self._tick_at = now + self._tick_seconds
         if self._cluster is not None:
             self._judge_connection(self._cluster)
             if self._ready:
@@ -199,9 +210,9 @@ class Reader:
 
     def _put_off(self, why: str) -> None:
         """Try again later, each time a bit later."""
-        self._failures += 1
         longest = _LONGEST_PAUSE if self._pending is not None else 2.0
-        self._retry_at = time.monotonic() + min(0.1 * 2 ** min(self._failures, 10), longest)
+        self._retry_at = time.monotonic() + min(self._pause_seconds * 2 ** min(self._failures, 9), longest)
+        self._failures += 1
         self._set_connected(False)
         now = time.monotonic()
         if now - self._complained_at >= QUIET_SECONDS:

@@ -3,20 +3,23 @@
 import json
 from typing import NamedTuple
 
+import numpy as np
+
 from streammoe.pipeline.decoders import Wanted, decoder
 from streammoe.ports import Batch
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
 
-class Record(NamedTuple):
-    timestamp: int
-    key: bytes | None
-    value: bytes
-    headers: list[tuple[str, bytes | None]]
+class Row(NamedTuple):
+    offset: int
+    value: bytes | None = b"{}"
+    timestamp: int | None = 0
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 def record(value, *, key=None, headers=(), timestamp=-1):
-    return Record(timestamp, key, value, list(headers))
+    return Row(0, value, timestamp, key, tuple(headers))
 
 
 def values_of(**settings):
@@ -30,28 +33,20 @@ def batch_of(values, records):
 
 def outcomes(values, records, wanted):
     """Of each record (x, texts, y) as they are read, or the reason for which it is refused."""
-    refused = values.block(records).refused
-    return _decoded(batch_of(values, records), wanted) | {i: reason for i, (reason, _) in refused.items()}
-
-
-def _decoded(batch, wanted):
+    batch = batch_of(values, records)
     decoded = decoder(batch.format).decode(batch, wanted)
     found = {bad.index: bad.reason for bad in decoded.rejected}
     for row, i in enumerate(decoded.rows.tolist()):
         texts = {wanted.fields[j]: column[row] for j, column in decoded.texts.items()}
         found[i] = (decoded.X[row].tobytes(), texts, decoded.Y[row].tobytes())
-    return found
+    return found | {i: reason for i, (reason, _) in values.block(records).refused.items()}
 
 
-def numbers(values, records, *fields, target="y", **wanted):
+def numbers(values, records, *fields, **wanted):
     """Each record's features, or the reason for which it is refused."""
-    batch = batch_of(values, records)
-    refused = values.block(records).refused
-    decoded = decoder(batch.format).decode(batch, Wanted(fields, (target,), **wanted))
-    found = {bad.index: bad.reason for bad in decoded.rejected}
-    found |= dict(zip(decoded.rows.tolist(), decoded.X.tolist(), strict=True))
-    found |= {i: reason for i, (reason, _) in refused.items()}
-    return [found[i] for i in range(len(records))]
+    found = outcomes(values, records, Wanted(fields, ("y",), **wanted))
+    each = [found[i] for i in range(len(records))]
+    return [reason if isinstance(reason, str) else np.frombuffer(reason[0]).tolist() for reason in each]
 
 
 def only(values, octets, **of_record):

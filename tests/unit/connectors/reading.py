@@ -6,8 +6,21 @@ import json
 import logging
 import tempfile
 
+from hypothesis import strategies as st
+
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
+
+PIECES = st.lists(
+    st.sampled_from([b"1,2\n", b"3,4\r\n", b"\n", b" \t\n", b'5,"a\nb"\n', b'"', b"z" * 30, b"9", b"\xef\xbb\xbf"]),
+    max_size=30,
+).map(b"".join)
+"""Content of a file, with all that decides where a record ends."""
+
+
+def append(path, data):
+    with path.open("ab") as stream:
+        stream.write(data)
 
 
 def source(path, **settings):

@@ -49,12 +49,8 @@ def values(batches, **arguments):
 def test_a_csv_record_becomes_an_object_of_numbers_texts_and_what_is_there(batches):
     found = batches("a.csv", b'a,b,c,d\n1,2.5e3,"x, ""y""",\n-0.10,,007,TRUE\n')
     assert values(found) == [{"a": 1, "b": 2500.0, "c": 'x, "y"'}, {"a": -0.1, "c": "007", "d": True}]
-
-
-def test_numbers_keep_every_digit(batches):
-    found = batches("a.csv", b"a,b\n0.10000000000000000555,12345678901234567890\n")
-    [message], _ = sent(found)
-    assert message.value == b'{"a":0.10000000000000000555,"b":12345678901234567890}'
+    [message], _ = sent(batches("a.csv", b"a,b\n0.10000000000000000555,12345678901234567890\n"))
+    assert message.value == b'{"a":0.10000000000000000555,"b":12345678901234567890}'  # with every digit
 
 
 NUMBERS = {"+1": 1, ".5": 0.5, "5.": 5, " 7 ": 7, "1E3": 1000.0, "-0": 0, "1e999": float("inf"), "True": True}
@@ -69,38 +65,43 @@ def test_a_cell_is_a_number_if_it_looks_like_one():
 
 def test_lines_of_jsonl_and_raw_ones_of_csv_are_sent_as_they_are(batches):
     lines = [b'{"b": 1.0,  "a": 2}', b"no json", b'{"b": NaN}']
-    found, troubles = sent(batches("a.jsonl", b"\n".join(lines) + b"\n"))
-    assert found == [Message(line) for line in lines]
-    assert not troubles
+    assert sent(batches("a.jsonl", b"\n".join(lines) + b"\n")) == ([Message(line) for line in lines], {})
     found, _ = sent(batches("a.csv", b"a,b\r\n1,\r\n2,x\r\n"), form="raw")
     assert found == [Message(b"1,"), Message(b"2,x")]
+    with pytest.raises(ConfigError):
+        sent(batches("a.parquet", pa.table({"a": [1]})), form="raw")
 
 
-def test_keys_are_the_text_of_their_field(batches):
-    found, troubles = sent(batches("a.csv", b"k,x\n7,1\ncar,2\n,3\n"), key="k")
-    assert [message.key for message in found] == [b"7", b"car", None]
-    assert list(troubles.values()) == [1]
-    lines = b'{"k": 7}\n{"k": "\xc3\xa9"}\n{"k": null}\n{"k": [1, 2]}\n{\n[1]\n'
-    found, troubles = sent(batches("a.jsonl", lines), key="k")
-    assert [message.key for message in found] == [b"7", "\u00e9".encode(), None, b"[1,2]", None, None]
-    assert list(troubles.values()) == [1, 2]
+KEYS = [
+    ("a.csv", b"k,x\n7,1\ncar,2\n,3\n", [b"7", b"car", None], [1]),
+    (
+        "a.jsonl",
+        b'{"k": 7}\n{"k": "\xc3\xa9"}\n{"k": null}\n{"k": [1, 2]}\n{\n[1]\n',
+        [b"7", "\u00e9".encode(), None, b"[1,2]", None, None],
+        [1, 2],
+    ),
+    ("a.parquet", pa.table({"k": [1.5, None]}), [b"1.5", None], [1]),
+]
+TIMES = [
+    ("a.csv", b't\n1970-01-01T00:00:01.5Z\n2.25\nsoon\n1969-12-31\n""\n', [1_500, 2_250, None, None, None], [3]),
+    ("a.jsonl", b'{"t": "1970-01-02"}\n{"t": 3}\n', [86_400_000, 3_000], []),
+    ("a.parquet", pa.table({"t": pa.array([1_250, None], pa.timestamp("ms"))}), [1_250, None], [1]),
+]
 
 
-def test_timestamps_are_milliseconds(batches):
-    found, troubles = sent(batches("a.csv", b't\n1970-01-01T00:00:01.5Z\n2.25\nsoon\n1969-12-31\n""\n'), timestamp="t")
-    assert [message.timestamp for message in found] == [1_500, 2_250, None, None, None]
-    assert list(troubles.values()) == [3]
-    found, _ = sent(batches("a.jsonl", b'{"t": "1970-01-02"}\n{"t": 3}\n'), timestamp="t")
-    assert [message.timestamp for message in found] == [86_400_000, 3_000]
+def test_keys_are_the_text_of_their_field_and_timestamps_milliseconds(batches):
+    for name, content, keys, counts in KEYS:
+        found, troubles = sent(batches(name, content), key="k")
+        assert ([message.key for message in found], list(troubles.values())) == (keys, counts), name
+    for name, content, times, counts in TIMES:
+        found, troubles = sent(batches(name, content), timestamp="t")
+        assert ([message.timestamp for message in found], list(troubles.values())) == (times, counts), name
 
 
-def test_a_csv_record_with_a_cell_too_many_is_sent_for_its_reader_to_refuse(batches):
+def test_a_record_with_a_cell_too_many_is_sent_for_its_reader_to_refuse_and_one_cut_short_is_not(batches):
     found, troubles = sent(batches("a.csv", b"a,b\n1,2,3\n4,5\n\xff,6\n"), key="a")
     assert found == [Message(b"1,2,3"), Message(b'{"a":4,"b":5}', b"4"), Message(b"\xff,6")]
     assert list(troubles.values()) == [2]
-
-
-def test_a_record_that_was_cut_short_is_not_sent(batches):
     [batch] = batches("a.jsonl", b'{"a": 1}\n')
     messages = Messages()
     found = [message for each in (batch, replace(batch, too_long=True), batch) for message in messages.of(each)]
@@ -124,49 +125,26 @@ def test_a_column_or_field_that_is_not_there_is_an_error(batches, option):
     messages.check()
 
 
+PARQUET = {
+    "n": (pa.array([1, None]), 1, None),
+    "f": (pa.array([0.1, np.nan]), 0.1, "nan"),
+    "half": (pa.array([np.float16(0.5), np.float16(-np.inf)], pa.float16()), 0.5, "-inf"),
+    "d": (pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)), 1.5, None),
+    "s": (pa.array(["\u00e9", ""]), "\u00e9", ""),
+    "c": (pa.array(["red", "red"]).dictionary_encode(), "red", "red"),
+    "b": (pa.array([True, False]), True, False),
+    "day": (pa.array([date(2024, 1, 2), None]), "2024-01-02", None),
+    "ns": (pa.array([1_700_000_000_000_000_001, None], pa.timestamp("ns")), "2023-11-14 22:13:20.000000001Z", None),
+    "many": (pa.array([[1, 2], None]), [1, 2], None),
+}
+"""By column two values, and what becomes of them. JSON has no number NaN; null would be taken for missing."""
+
+
 def test_rows_of_parquet_become_objects(batches):
     noon = datetime(2024, 1, 2, 12, 0, 0, 250_000, UTC)
-    table = pa.table(
-        {
-            "n": pa.array([1, None]),
-            "f": pa.array([0.1, np.nan]),
-            "half": pa.array([np.float16(0.5), np.float16(-np.inf)], pa.float16()),
-            "d": pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)),
-            "s": pa.array(["\u00e9", ""]),
-            "c": pa.array(["red", "red"]).dictionary_encode(),
-            "b": pa.array([True, False]),
-            "day": pa.array([date(2024, 1, 2), None]),
-            "zoned": pa.array([noon, None], pa.timestamp("ms", "Europe/Paris")),
-            "ns": pa.array([1_700_000_000_000_000_001, None], pa.timestamp("ns")),
-            "many": pa.array([[1, 2], None]),
-        }
-    )
-    first, second = values(batches("a.parquet", table))
-    zoned = first.pop("zoned")
-    assert first == {
-        "n": 1,
-        "f": 0.1,
-        "half": 0.5,
-        "d": 1.5,
-        "s": "\u00e9",
-        "c": "red",
-        "b": True,
-        "day": "2024-01-02",
-        "ns": "2023-11-14 22:13:20.000000001Z",
-        "many": [1, 2],
-    }
-    assert datetime.fromisoformat(zoned) == noon
-    # JSON has no such numbers; as text they are refused for what they are, where null would be taken for missing.
-    assert second == {"f": "nan", "half": "-inf", "s": "", "c": "red", "b": False}
-
-
-def test_keys_and_times_of_parquet(batches):
-    table = pa.table({"k": [1.5, None], "t": pa.array([1_250, None], pa.timestamp("ms"))})
-    found, troubles = sent(batches("a.parquet", table), key="k", timestamp="t")
-    assert [(message.key, message.timestamp) for message in found] == [(b"1.5", 1_250), (None, None)]
-    assert list(troubles.values()) == [1, 1]
-
-
-def test_parquet_has_no_raw_lines(batches):
-    with pytest.raises(ConfigError):
-        sent(batches("a.parquet", pa.table({"a": [1]})), form="raw")
+    columns = {name: column for name, (column, _, _) in PARQUET.items()}
+    zoned = pa.array([noon, None], pa.timestamp("ms", "Europe/Paris"))
+    first, second = values(batches("a.parquet", pa.table(columns | {"zoned": zoned})))
+    assert datetime.fromisoformat(first.pop("zoned")) == noon
+    assert first == {name: value for name, (_, value, _) in PARQUET.items()}
+    assert second == {name: value for name, (_, _, value) in PARQUET.items() if value is not None}

@@ -1,7 +1,7 @@
 """Records of several partitions come in an order that depends on nothing but the log."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe_connectors.kafka.merge import merge
@@ -31,8 +31,9 @@ def taken(merged, at):
     return [names[k] for k in merged.order]
 
 
+@settings(max_examples=60)
 @given(LOGS, st.data())
-def test_the_order_is_that_of_heads_however_records_arrive_and_wherever_reading_is_taken_up_again(logs, data):
+def test_the_order_is_that_of_heads_however_records_arrive_and_wherever_reading_resumes(logs, data):
     at = [0] * len(logs)
     found = []
     arrived = list(at)
@@ -57,9 +58,6 @@ def test_one_with_more_is_awaited_and_one_at_its_end_is_not():
     # What follows the last one at hand may have its time.
     assert merge(arrays([[5], [5, 5]]), [True, True], 9).counts == [1, 0]
     assert merge(arrays([[4, 5], [5]]), [False, True], 9).counts == [2, 1]
-
-
-def test_no_more_come_than_are_wanted():
-    for most in (1, 2, 3):
+    for most in (1, 2, 3):  # and no more come than are wanted
         merged = merge(arrays([[1, 3], [2, 4]]), [False, False], most)
         assert merged.order.size == most == sum(merged.counts)

@@ -1,52 +1,52 @@
 """An installation without the extra `kafka`: files and all else work, and what needs the package says so."""
 
-import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
+
+from streammoe.commands import main
 
 SERVERS = 'bootstrap_servers = "127.0.0.1:1"'
 FILE = 'source = { kind = "file", path = "data.csv" }'
-KAFKA = f'source = {{ kind = "kafka", group = "g", topics = ["t"], format = "jsonl", {SERVERS} }}'
-COMMON = 'schema.target = "y"\nmodel = { warmup = 50 }\nmetrics.enabled = false\n'
-WITHOUT = "import sys; sys.modules['kafka'] = None; from streammoe.commands import main; main()"
+CONFIGS = {
+    "files": FILE,
+    "source": f'source = {{ kind = "kafka", group = "g", topics = ["t"], format = "jsonl", {SERVERS} }}',
+    "predictions": f'{FILE}\npredictions = {{ kind = "kafka", topic = "t", {SERVERS} }}',
+    "dead letters": f'{FILE}\ndead_letters = {{ kind = "kafka", topic = "t", {SERVERS} }}',
+}
 
 
-def streammoe(folder, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT, *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+def take_out():
+    """Forget the modules of kafka-python, and of the connectors, which are to be imported without it."""
+    names = [name for name in sys.modules if name.partition(".")[0] in {"kafka", "streammoe_connectors"}]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 @pytest.fixture
-def here(tmp_path):
-    rows = "".join(f"{i % 7},{i % 5}\n" for i in range(200))
-    (tmp_path / "data.csv").write_text(f"a,y\n{rows}")
-    return tmp_path
+def without_kafka():
+    taken = take_out()
+    sys.modules["kafka"] = None
+    yield
+    take_out()
+    sys.modules.update(taken)
 
 
-def test_files_are_learned(here):
-    (here / "config.toml").write_text(f"{FILE}\n{COMMON}")
-    done = streammoe(here, "run", "config.toml")
-    assert done.returncode == 0, done.stderr
-    assert list(here.glob("**/checkpoint-*.safetensors"))
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        KAFKA,
-        f'{FILE}\npredictions = {{ kind = "kafka", topic = "t", {SERVERS} }}',
-        f'{FILE}\ndead_letters = {{ kind = "kafka", topic = "t", {SERVERS} }}',
-        None,
-    ],
-    ids=["source", "predictions", "dead letters", "produce"],
-)
-def test_what_needs_the_package_says_how_to_get_it(here, config):
-    if config is None:
-        done = streammoe(here, "produce", "data.csv", "--topic", "t", "--bootstrap-servers", "127.0.0.1:1")
+@pytest.mark.usefixtures("logging_as_before", "without_kafka")
+@pytest.mark.parametrize("what", [*CONFIGS, "produce"])
+def test_files_are_learned_and_what_needs_the_package_says_how_to_get_it(tmp_path, monkeypatch, what):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.csv").write_text("a,y\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(200)))
+    (tmp_path / "config.toml").write_text(
+        f'schema.target = "y"\nmodel = {{ warmup = 50 }}\nmetrics.enabled = false\n{CONFIGS.get(what)}\n'
+    )
+    command = ["run", "config.toml"]
+    if what == "produce":
+        command = ["produce", "data.csv", "--topic", "t", "--bootstrap-servers", "127.0.0.1:1"]
+    result = CliRunner().invoke(main, command)
+    if what == "files":
+        assert result.exit_code == 0, result.output
+        assert list(tmp_path.glob("**/checkpoint-*.safetensors"))
     else:
-        (here / "config.toml").write_text(f"{COMMON}{config}\n")
-        done = streammoe(here, "run", "config.toml")
-    assert done.returncode == 2
-    assert "kafka-python" in done.stderr
+        assert result.exit_code == 2, result.output
+        assert "kafka-python" in result.output
