@@ -6,6 +6,7 @@ import fnmatch
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,12 @@ A ``check`` of theirs takes the same and the settings of checkpoints, and raises
 together."""
 
 
-def connectors(group: str = CONNECTORS) -> dict[str, Any]:
-    """The installed connectors by the ``kind`` that selects them: sources, or those of another group."""
+@cache
+def connectors(group: str = CONNECTORS) -> Mapping[str, Any]:
+    """The installed connectors by the ``kind`` that selects them: sources, or those of another group.
+
+    They are looked up once in a process: to look through all installed packages takes longer than to read settings.
+    """
     return {entry.name: entry.load() for entry in entry_points(group=group)}
 
 

@@ -6,15 +6,11 @@ from pathlib import Path
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 
-DEFAULT = (Path(__file__).parents[2] / "config/default.toml").read_text(encoding="utf-8")
-EXAMPLES = tuple(path.read_text("utf-8") for path in sorted(Path(__file__).parents[2].glob("config/examples/*.toml")))
-SECTIONS = (
-    *("source", "schema", "labels", "model", "model.schedule"),
-    *("checkpoint", "metrics", "predictions", "dead_letters"),
-)
-NAMES = tuple(
-    line.split("=")[0].strip(" #") for line in DEFAULT.splitlines() if "=" in line and not line.startswith("[")
-)
+CONFIG = Path(__file__).parents[2] / "config"
+DEFAULT = (CONFIG / "default.toml").read_text(encoding="utf-8")
+FILES = (DEFAULT, *(path.read_text("utf-8") for path in sorted(CONFIG.glob("examples/*.toml"))))
+SECTIONS = "source schema labels model model.schedule checkpoint metrics predictions dead_letters".split()  # noqa: SIM905
+NAMES = [line.split("=")[0].strip(" #") for line in DEFAULT.splitlines() if "=" in line and not line.startswith("[")]
 VALUES = (
     *("true", "-1", "0", "1", "0.5", "9" * 400, "9" * 5000, "9223372036854775808", "1e999", "-1e308", "nan", "-inf"),
     *(
@@ -43,7 +39,7 @@ ODD_FLAGS = ("", "=", "a", "a=b", ".=1", "source.=1", "source..a=1", "model.sche
 
 def config(pick):
     """Bytes of a file, environment variables and flags; `pick` is a `random.Random`."""
-    data = pick.choice((DEFAULT, *EXAMPLES)).encode()
+    data = pick.choice(FILES).encode()
     for _ in range(pick.randrange(4)):
         data = _spoilt(data, pick)
     variables = {
@@ -63,13 +59,13 @@ def attack_config(case, folder):
     try:
         settings = load_settings(path, environment=variables, overrides=flags)
     except ConfigError as error:
-        refused = error
+        problems = error.problems
     else:
         json.dumps(settings.learning_settings())
         return None
-    assert refused.problems
-    assert all(problem.strip() and len(problem) < 5_000 for problem in refused.problems), refused.problems
-    return ConfigError(" ".join(refused.problems))
+    assert problems
+    assert all(problem.strip() and len(problem) < 5_000 for problem in problems), problems
+    return ConfigError(" ".join(problems))
 
 
 def _spoilt(data, pick):

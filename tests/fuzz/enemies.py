@@ -21,27 +21,19 @@ from tests.fuzz.configs import attack_config, config
 from tests.fuzz.victims import attack_model, models, victims
 
 SPARE_BYTES = 1 << 30
-"""Memory that a case may take beside what the process has."""
+"""Memory that a case may take on top of what the process has."""
 LONGEST = 30
 """Seconds that one case may take."""
 
 
-def cases(folder):
-    """Attacks by name; each takes a number and returns the refusal, if any."""
+def attacks(folder):
+    """Attacks by name; each takes a number and returns the error that rejects it, if any."""
     for name, model in models():
-        arrays, metadata = model.arrays(), model.describe()
-        yield (
-            f"model {name}",
-            lambda seed, a=arrays, m=metadata: attack_model(Enemy(a, m, Random(seed)).bytes(), folder),
-        )
+        sound = model.arrays(), model.describe()
+        yield f"model {name}", lambda seed, of=sound: attack_model(Enemy(*of, Random(seed)).bytes(), folder)
     for victim in victims(folder):
         yield f"daemon {victim.name}", lambda seed, v=victim: v.attack(Enemy(*v.checkpoint, Random(seed)).bytes())
     yield "config", lambda seed: attack_config(config(Random(seed)), folder)
-
-
-def limit_memory():
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + SPARE_BYTES,) * 2)
 
 
 def main():
@@ -52,35 +44,29 @@ def main():
     parser.add_argument("--only", default="", help="kinds whose name holds this")
     options = parser.parse_args()
     faulthandler.enable()
-    done, refused = Counter(), Counter()
+    done, rejected = Counter(), Counter()
     with tempfile.TemporaryDirectory() as folder:
-        attacks = [(name, attack) for name, attack in cases(folder) if options.only in name]
+        chosen = [(name, attack) for name, attack in attacks(folder) if options.only in name]
         if sys.platform == "linux":
-            limit_memory()
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_BYTES,) * 2)
         end = time.monotonic() + options.seconds
-        numbers = (
-            itertools.count(options.seed)
-            if options.cases is None
-            else range(options.seed, options.seed + options.cases)
-        )
-        for seed in numbers:
-            for name, attack in attacks:
+        for seed in itertools.islice(itertools.count(options.seed), options.cases):
+            for name, attack in chosen:
                 faulthandler.dump_traceback_later(LONGEST, exit=True)
                 try:
                     problem = attack(seed)
+                    assert problem is None or (isinstance(problem, StreammoeError) and str(problem).isprintable())
                 except BaseException:
                     print(f"{name}: case {seed}", file=sys.stderr, flush=True)
                     raise
                 faulthandler.cancel_dump_traceback_later()
                 done[name] += 1
-                if problem is not None:
-                    refused[name] += 1
-                    assert isinstance(problem, StreammoeError)
-                    assert str(problem).isprintable(), f"{name}: case {seed}: {problem!r}"
+                rejected[name] += problem is not None
             if time.monotonic() > end:
                 break
     for name in done:
-        print(f"{name:30} {done[name]:7} cases, {refused[name]:7} refused")
+        print(f"{name:30} {done[name]:7} cases, {rejected[name]:7} refused")
     return 0
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 
 from streammoe.testing.batches import csv_line
-from tests.unit.pipeline.streams import event
 
 NUMBERS = [
     *b"0 -0 1 -1.5 1e5 1e6 -1e7 1e50 1e51 1e300 1e308 1e309 1e-400 nan NaN inf -Infinity 1e400 1e999 2**63".split(),
@@ -19,49 +18,41 @@ PIECES = [
     *b"""" "" ' , ,, ; : { } [ ] \\ \\" \\u0000 \\ud800 \\n a,b,c,t "a":1, "late":1, "late":"x", "":1,""".split(),
     *b""""w":0, "y":null, "c":"violet", null // #""".split(),
     *(bytes([octet]) for octet in b"\n\r \t\0\x0b\x0c\x1a\x7f\x80\xff\xc3"),
-    *(
-        b"\r\n",
-        b"\n\n",
-        b"\xef\xbb\xbf",
-        b"\xff\xfe",
-        b"\xed\xa0\x80",
-        "é".encode(),
-        "\u2028".encode(),
-        "\U0001f600".encode(),
-    ),
+    *(b"\r\n", b"\n\n", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80"),
+    *("é".encode(), "\u2028".encode(), "\U0001f600".encode()),
 ]
 TOKEN = re.compile(rb'[^,:"{}\[\]\s]+')
 
 
-def sound_lines(kind, format):
-    """A few hundred sound records of a kind, each without its line end."""
-    return [line_of(event(kind, i), format) for i in range(300)]
-
-
 def line_of(held, format):
+    """A sound record without its line end."""
     if format == "csv":
         return csv_line(held.values()).rstrip(b"\n")
     # As other programs write them: some with blanks.
-    text = ", ".join(f'"{name}": {_json(value)}' for name, value in held.items())
-    return ("{" + text + "}").encode()
-
-
-def _json(value):
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    texts = (f'"{name}": ' + (f'"{value}"' if isinstance(value, str) else repr(value)) for name, value in held.items())
+    return ("{" + ", ".join(texts) + "}").encode()
 
 
 def mutated(record, rng, others):
-    """A record that something counters to, once or a few times; now and then that is nothing."""
+    """A record to which something happens, once or a few times; now and then that is nothing."""
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         record = rng.choice(HAPPENINGS)(record, rng, others)
     return record
 
 
+def _span(record, rng):
+    return sorted(rng.randrange(len(record) + 1) for _ in range(2))
+
+
+def _token(record, rng):
+    """Where a value or a name is; all of the record if it has none."""
+    found = [match.span() for match in TOKEN.finditer(record)]
+    return rng.choice(found) if found else (0, len(record))
+
+
 def _flip(record, rng, _):
-    if not record:
-        return record
-    at = rng.randrange(len(record))
-    return record[:at] + bytes([record[at] ^ (1 << rng.randrange(8))]) + record[at + 1 :]
+    at = rng.randrange(len(record) + 1)
+    return record[:at] + bytes(octet ^ (1 << rng.randrange(8)) for octet in record[at : at + 1]) + record[at + 1 :]
 
 
 def _byte(record, rng, _):
@@ -75,25 +66,17 @@ def _insert(record, rng, _):
 
 
 def _number(record, rng, _):
-    """Another value in place of one, names included."""
-    found = list(TOKEN.finditer(record))
-    if not found:
-        return rng.choice(NUMBERS)
-    start, stop = rng.choice(found).span()
+    start, stop = _token(record, rng)
     return record[:start] + rng.choice(NUMBERS) + record[stop:]
 
 
 def _swap(record, rng, _):
-    found = list(TOKEN.finditer(record))
-    if len(found) < 2:
-        return record
-    one, other = sorted(rng.sample(range(len(found)), 2))
-    (a, b), (c, d) = found[one].span(), found[other].span()
-    return record[:a] + record[c:d] + record[b:c] + record[a:b] + record[d:]
+    (a, b), (c, d) = sorted((_token(record, rng), _token(record, rng)))
+    return record if a == c else record[:a] + record[c:d] + record[b:c] + record[a:b] + record[d:]
 
 
 def _cut(record, rng, _):
-    start, stop = sorted(rng.randrange(len(record) + 1) for _ in range(2))
+    start, stop = _span(record, rng)
     return record[:start] + record[stop:]
 
 
@@ -102,7 +85,7 @@ def _truncate(record, rng, _):
 
 
 def _double(record, rng, _):
-    start, stop = sorted(rng.randrange(len(record) + 1) for _ in range(2))
+    start, stop = _span(record, rng)
     return record[:stop] + record[start:]
 
 
@@ -113,9 +96,7 @@ def _splice(record, rng, others):
 
 def _lengthen(record, rng, _):
     """A byte many times; rarely so often that the record is too long."""
-    if not record:
-        return record
-    at = rng.randrange(len(record))
+    at = rng.randrange(len(record) + 1)
     count = rng.choice((10, 100, 300)) if rng.randrange(20) else 5000
     return record[:at] + record[at : at + 1] * count + record[at:]
 
@@ -123,8 +104,7 @@ def _lengthen(record, rng, _):
 def _nest(record, rng, _):
     depth = rng.choice((1, 50, 99, 100, 101, 500))
     before, after = rng.choice(((b"[", b"]"), (b'{"a":', b"}")))
-    found = list(TOKEN.finditer(record))
-    start, stop = rng.choice(found).span() if found else (0, len(record))
+    start, stop = _token(record, rng)
     return record[:start] + before * depth + record[start:stop] + after * depth + record[stop:]
 
 
@@ -148,28 +128,21 @@ OTHER_TYPES = [
         (pa.float16(), np.float16(2)),
         (pa.bool_(), True),
     ),
-    *(
-        (pa.string(), "abc"),
-        (pa.large_string(), "1.5"),
-        (pa.string_view(), "v"),
-        (pa.binary(), b"\xff"),
-        (pa.null(), None),
-    ),
+    *((pa.string(), "abc"), (pa.large_string(), "1.5"), (pa.string_view(), "v"), (pa.binary(), b"\xff")),
     *((pa.list_(pa.float64()), [1.0]), (pa.struct([("is", pa.int64())]), {"is": 1}), (pa.duration("s"), 5)),
     *((pa.timestamp("ns", "Europe/Zurich"), 2**62), (pa.timestamp("us"), -(2**62)), (pa.date32(), 10**6)),
+    (pa.null(), None),
 ]
 
 
 def mutated_table(events, rng, share):
     """A table of events, and which of its rows are as they were; in some tables a column is of another type."""
     n = len(events)
-    sound = np.ones(n, np.bool_)
+    sound = np.array([rng.random() >= share for _ in events])
     columns = {name: [held[name] for held in events] for name in events[0]}
-    for i in range(n):
-        if rng.random() < share:
-            sound[i] = False
-            name = rng.choice(list(columns))
-            columns[name][i] = rng.choice(WORDS if isinstance(events[0][name], str) else FLOATS)
+    for i in np.flatnonzero(~sound):
+        name = rng.choice(list(columns))
+        columns[name][i] = rng.choice(WORDS if isinstance(events[0][name], str) else FLOATS)
     arrays = {name: pa.array(values) for name, values in columns.items()}
     if rng.random() < share:
         name = rng.choice([*columns, "late"])
@@ -180,7 +153,7 @@ def mutated_table(events, rng, share):
 
 
 def rows_of(table, rows):
-    """Some rows of a table; of views of texts Arrow itself can make none."""
+    """Some rows of a table; Arrow itself can take none from views of text."""
     columns = [
         column.cast(pa.large_string()) if pa.types.is_string_view(column.type) else column for column in table.columns
     ]

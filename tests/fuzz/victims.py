@@ -45,16 +45,13 @@ def models():
 @contextlib.contextmanager
 def quiet():
     """Numbers that overflow are no finding, and neither is a line in the log."""
-    logger = logging.getLogger("streammoe")
-    was, logger.disabled = logger.level, True
-    logger.setLevel(logging.CRITICAL)
+    logging.disable()
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", RuntimeWarning)
             yield
     finally:
-        logger.disabled = False
-        logger.setLevel(was)
+        logging.disable(logging.NOTSET)
 
 
 def attack_model(data, folder):

@@ -121,50 +121,37 @@ def event(configuration, i):
         found["late"] = a * b
     if configuration.kind is MoEClassifier:
         rare = [i >= at and i % 5 == at % 5 for at in LATE_LABELS]
-        label = "rare" if rare[1] else "some" if rare[0] else "up" if y > 0.0 else "down"
-        return {**found, "label": label}
-    return (
-        {**found, "y0": y, "y1": a - 10.0 * y} if configuration.kind is MoEMultiTargetRegressor else {**found, "y0": y}
-    )
+        return {**found, "label": "rare" if rare[1] else "some" if rare[0] else "up" if y > 0.0 else "down"}
+    return {**found, "y0": y} | ({"y1": a - 10.0 * y} if configuration.kind is MoEMultiTargetRegressor else {})
 
 
 HUGE = {"a": 9e49, "b": 1.0, "w": 1e6}
 """In range where that has no factor, and a cube of which the square overflows."""
 ANYWHERE = ["a=inf", "a=1e300", "w=-1"]
+_VALUES = {
+    "a": {"nan": math.nan, "inf": math.inf, "1e300": 1e300, "text": "much", "None": None},
+    "z": {"list": [1], "nan": math.nan},
+    "t": {"text": "yesterday", "1e300": 1e300},
+    "y": {"nan": math.nan, "inf": math.inf, "list": [1.0]},
+    "w": {"nan": math.nan, "-1": -1.0, "1e7": 1e7, "text": "heavy"},
+}
 DISTURBANCES = {
-    "a=nan": {"a": math.nan},
-    "a=inf": {"a": math.inf},
-    "a=1e300": {"a": 1e300},
-    "a=text": {"a": "much"},
-    "a=None": {"a": None},
-    "z=list": {"z": [1]},
-    "z=nan": {"z": math.nan},
-    "t=text": {"t": "yesterday"},
-    "t=1e300": {"t": 1e300},
-    "y=nan": {"y": math.nan},
-    "y=inf": {"y": math.inf},
-    "y=list": {"y": [1.0]},
-    "w=nan": {"w": math.nan},
-    "w=-1": {"w": -1.0},
-    "w=1e7": {"w": 1e7},
-    "w=text": {"w": "heavy"},
+    **{f"{name}={value}": {name: held} for name, values in _VALUES.items() for value, held in values.items()},
     "huge": HUGE,
     "no record": {},
     "weight 0": {"w": 0.0},
     "no target": {},
 }
+_TEXTS = ["a=text", "t=text", "w=nan"]
 BAD = {
-    "one": [
-        *(*ANYWHERE, "a=nan", "a=text", "a=None", "z=list", "z=nan", "t=text", "t=1e300"),
-        *("y=nan", "y=inf", "y=list", "w=nan", "w=1e7", "w=text"),
-    ],
-    "many": [*ANYWHERE, "a=nan", "a=text", "t=text", "w=nan"],
+    "one": [name for name in DISTURBANCES if name not in {"huge", "no record", "weight 0", "no target"}],
+    "many": [*ANYWHERE, *_TEXTS, "a=nan"],
     "array": [*ANYWHERE, "a=nan", "t=1e300", "y=nan", "w=nan"],
     "rows": ["a=inf", "a=1e300", "t=1e300", "y=inf"],
-    "csv": [*ANYWHERE, "a=nan", "a=text", "t=text", "w=nan", "w=text", "no record"],
-    "jsonl": [*ANYWHERE, "a=nan", "a=text", "z=list", "t=text", "y=list", "w=nan", "no record"],
+    "csv": [*ANYWHERE, *_TEXTS, "a=nan", "w=text", "no record"],
+    "jsonl": [*ANYWHERE, *_TEXTS, "a=nan", "z=list", "y=list", "no record"],
     "parquet": [*ANYWHERE, "w=1e7"],
 }
-"""What each way refuses."""
+"""What each way rejects."""
 IDLE = {way: ["weight 0", "no target"] if way in {"rows", "csv", "jsonl", "parquet"} else ["weight 0"] for way in BAD}
 """What is looked at, and not learned."""

@@ -5,10 +5,9 @@ What click, TOML's and Parquet's readers say in their own words is left out: it 
 
 import contextlib
 import gzip
-import logging
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from click.testing import CliRunner
@@ -24,19 +23,7 @@ metrics.enabled = false
 """
 
 
-@contextlib.contextmanager
-def _logging_as_before() -> Iterator[None]:
-    """Undo what a command does to its process's logging, which here is that of the tests."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    try:
-        yield
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
-
-
-def _prepare() -> None:
+def _prepare():
     """Write files of every kind, right and wrong, into the current folder."""
     rows = "".join(f"{i % 7},{i % 11},{i % 5}\n" for i in range(60))
     Path("data.csv").write_text("a,b,y\n" + rows)
@@ -50,6 +37,10 @@ def _prepare() -> None:
     Path("cut.csv.gz").write_bytes(gzip.compress(Path("data.csv").read_bytes(), mtime=0)[:-9])
     Path("utf-16.csv").write_bytes("a,y\n1,2\n".encode("utf-16"))
     Path("letters.jsonl").write_text("no letter\n")
+    Path("no-target.jsonl").write_text('{"a": 1}\n')
+    Path("rejected.jsonl").write_text('what?\n{"a": ""}\n{"a": 1, "y": null}\n')
+    Path("unlabelled.jsonl").write_text('{"a": 1, "y": null}\n{"a": 1}\n')
+    Path("weightless.jsonl").write_text('{"a": 1, "y": 1, "w": 0}\n')
     Path("loop.csv").symlink_to("loop.csv")
     Path("folder").mkdir()
     Path("config.toml").write_text(CONFIG)
@@ -58,11 +49,12 @@ def _prepare() -> None:
     model.save("other.model")
 
 
-def _call(*arguments: str, before: tuple[str, ...] = ()) -> Callable[[Path], str]:
+def _call(*arguments, before=()):
     """Return a case of a command in a folder with files of every kind, after one that ends well."""
 
-    def call(folder: Path) -> str:
-        with contextlib.chdir(folder), _logging_as_before():
+    def call(folder):
+        # A command sets up logging for its process, which here is that of the tests.
+        with contextlib.chdir(folder), patch("logging.basicConfig"), patch("streammoe.assembly.compile_kernels"):
             _prepare()
             if before:
                 assert CliRunner().invoke(main, before).exit_code == 0
@@ -74,111 +66,54 @@ def _call(*arguments: str, before: tuple[str, ...] = ()) -> Callable[[Path], str
 
 
 _RUN = ("run", "config.toml")
-_WRONG = (
-    # Settings
-    "run config.toml --set model.degree=abc",
-    "demo --dir file",
-    "demo --dir file/demo",
-    # Configurations
-    "run missing.toml",
-    "run folder",
-    "run binary.toml",
-    "check-config missing.toml",
-    "check-config data.csv",
-    "rollback missing",
-    "rollback file",
-    "rollback folder",
-    "rollback folder --set checkpoint.dir=state",
-    # Sources
-    *(
-        f"run config.toml --set source.path={path}"
-        for path in (
-            "missing.csv",
-            "folder",
-            "missing/*.csv",
-            "file/data.csv",
-            "loop.csv",
-            "file",
-            "twice.csv",
-            "mostly-bad.csv",
-            "binary.csv",
-            "binary.jsonl",
-            "binary.csv.gz",
-            "cut.csv.gz",
-            "utf-16.csv",
-        )
+_WRONG = {
+    "run": ("missing.toml", "folder", "binary.toml"),
+    "check-config": ("missing.toml", "data.csv"),
+    "demo --dir": ("file", "file/demo"),
+    "rollback": ("missing", "file", "folder", "folder --set checkpoint.dir=state"),
+    "inspect": ("missing", "folder", "data.csv", "file"),
+    "run config.toml --from-model": ("missing.model", "folder", "binary.model", "file", "other.model"),
+    "run config.toml --set": (
+        *("model.degree=abc", "schema.target=z", "source.follow=true --set source.path=binary.csv.gz"),
+        *("checkpoint.dir=file", "checkpoint.dir=file/state"),
+        *("dead_letters.path=folder", "dead_letters.path=file/letters.jsonl"),
+        *(f"predictions.kind=file --set predictions.path={path}" for path in ("folder", "file/rows.jsonl", "rows.txt")),
+        "metrics.enabled=true --set metrics.host=192.0.2.1",
     ),
-    "run config.toml --set schema.target=z",
-    "run config.toml --set source.follow=true --set source.path=binary.csv.gz",
-    # What a daemon writes, and the port
-    "run config.toml --set checkpoint.dir=file",
-    "run config.toml --set checkpoint.dir=file/state",
-    "run config.toml --set dead_letters.path=folder",
-    "run config.toml --set dead_letters.path=file/letters.jsonl",
-    "run config.toml --set predictions.kind=file --set predictions.path=folder",
-    "run config.toml --set predictions.kind=file --set predictions.path=file/rows.jsonl",
-    "run config.toml --set predictions.kind=file --set predictions.path=rows.txt",
-    "run config.toml --set metrics.enabled=true --set metrics.host=192.0.2.1",
-    *(
-        f"run config.toml --set metrics.enabled=true --set metrics.port=0 {flags}"
-        for flags in (
-            "--set metrics.tls_certfile=missing.pem --set metrics.tls_keyfile=missing.pem",
-            "--set metrics.tls_certfile=data.csv --set metrics.tls_keyfile=data.csv",
-            "--set metrics.bearer_token_file=missing",
-            "--set metrics.bearer_token_file=file",
-        )
+    "run config.toml --set source.path=": (
+        *("missing.csv", "folder", "missing/*.csv", "file/data.csv", "loop.csv", "file", "twice.csv", "mostly-bad.csv"),
+        *("binary.csv", "binary.jsonl", "binary.csv.gz", "cut.csv.gz", "utf-16.csv"),
     ),
-    # Models and checkpoints
-    "run config.toml --from-model missing.model",
-    "run config.toml --from-model folder",
-    "run config.toml --from-model binary.model",
-    "run config.toml --from-model file",
-    "run config.toml --from-model other.model",
-    "inspect missing",
-    "inspect folder",
-    "inspect data.csv",
-    "inspect file",
-    # Evaluations and fits
-    *(f"evaluate {path} --target y" for path in ("missing.csv", "folder", "file", "empty.csv", "header.csv", "-")),
-    *(f"evaluate {path} --target y" for path in ("binary.csv", "cut.csv.gz", "mostly-bad.csv")),
-    "evaluate data.csv --target z",
-    "evaluate data.csv --target a --classify --expert laplace",
-    "evaluate data.csv --target y --schedule linear:1",
-    "evaluate data.csv --target y --schedule power:x",
-    "evaluate data.csv --target y --schedule power:0.6:1:2:3",
-    "evaluate data.csv --target y --n-experts few",
-    "evaluate data.csv --target y --against LinearRegression",
-    "evaluate data.csv --target y --plot out.txt",
-    "evaluate data.csv --target y --html missing/out.html",
-    "evaluate data.csv --target y --set metrics.port=1",
-    "evaluate data.csv --target y --format xls",
-    "fit data.csv",
-    "fit missing.csv --target y",
-    "fit data.csv --target y --method magic",
-    "fit data.csv --target y --rounds 0",
-    "fit data.csv --target y --tolerance -1",
-    "fit data.csv --target y --method mm --step 2",
-    "fit data.csv --target y --out folder",
-    "fit data.csv --target y --out missing/m.model",
-    "fit data.csv --target y --trace missing/trace.csv",
-    "fit data.csv --target y --config missing.toml",
-    "fit data.csv --target y --from-model binary.model",
-    "fit mostly-bad.csv --target y",
-    # Dead letters, and the way to a topic
-    "dead-letters missing.jsonl",
-    "dead-letters folder",
-    "dead-letters binary.csv",
-    "dead-letters letters.jsonl --dry-run",
-    "dead-letters letters.jsonl --replay missing.toml",
-    "dead-letters letters.jsonl --replay config.toml",
-    "produce missing.csv --topic t --bootstrap-servers 127.0.0.1:1",
-    "produce folder --topic t --bootstrap-servers 127.0.0.1:1",
-    "produce data.csv --topic t --config missing.toml",
-    "produce data.csv --topic t --config binary.toml",
-)
+    "run config.toml --set metrics.enabled=true --set metrics.port=0 --set": (
+        *(f"metrics.tls_certfile={name} --set metrics.tls_keyfile={name}" for name in ("missing.pem", "data.csv")),
+        *(f"metrics.bearer_token_file={name}" for name in ("missing", "file")),
+    ),
+    "evaluate": (
+        *(f"{path} --target y" for path in ("missing.csv", "folder", "file", "empty.csv", "header.csv", "-")),
+        *(f"{path} --target y" for path in ("binary.csv", "cut.csv.gz", "mostly-bad.csv")),
+        *(f"{path}.jsonl --target y --weight w" for path in ("no-target", "rejected", "unlabelled", "weightless")),
+    ),
+    "evaluate data.csv --target": ("z", "a --classify --expert laplace"),
+    "evaluate data.csv --target y": (
+        *("--schedule linear:1", "--schedule power:x", "--schedule power:0.6:1:2:3", "--n-experts few"),
+        *("--against LinearRegression", "--plot out.txt", "--html missing/out.html", "--set metrics.port=1"),
+        "--format xls",
+    ),
+    "fit": ("data.csv", "missing.csv --target y", "mostly-bad.csv --target y"),
+    "fit data.csv --target y": (
+        *("--method magic", "--rounds 0", "--tolerance -1", "--method mm --step 2", "--out folder"),
+        *("--out missing/m.model", "--trace missing/trace.csv", "--config missing.toml", "--from-model binary.model"),
+    ),
+    "dead-letters": ("missing.jsonl", "folder", "binary.csv", "letters.jsonl --dry-run"),
+    "dead-letters letters.jsonl --replay": ("missing.toml", "config.toml"),
+    "produce": (f"{path} --topic t --bootstrap-servers 127.0.0.1:1" for path in ("missing.csv", "folder")),
+    "produce data.csv --topic t --config": ("missing.toml", "binary.toml"),
+}
+"""Beginnings of commands, and their ends."""
+_COMMANDS = [f"{begin}{'' if begin.endswith('=') else ' '}{end}" for begin, ends in _WRONG.items() for end in ends]
 
 CASES = {
-    **{command: _call(*command.split()) for command in _WRONG},
+    **{command: _call(*command.split()) for command in _COMMANDS},
     "run config.toml --from-model other.model, again": _call(*_RUN, "--from-model", "other.model", before=_RUN),
     "run config.toml --set model.n_experts=2, again": _call(*_RUN, "--set", "model.n_experts=2", before=_RUN),
     "rollback state, with one checkpoint": _call("rollback", "state", before=_RUN),

@@ -1,9 +1,8 @@
 """Of `streammoe.daemon` but for its server: guards, reload, retries, sources in a chain."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 
@@ -21,53 +20,45 @@ from streammoe.testing import ListSource
 _FULL = RetriableCheckpointError("the disk is full")
 
 
-def _records(n: int, seed: int, *, jumped: bool = False) -> list[bytes]:
+def _records(n, seed, jump):
     rng = np.random.default_rng(seed)
     a, b = rng.normal(size=(2, n))
     y = np.where(a > 0.0, b, -b) + 0.1 * rng.normal(size=n)
-    if jumped:
-        y += 1e3 * rng.choice([-1.0, 1.0], size=n)
-    return [b'{"a":%.5f,"b":%.5f,"y":%.5f}\n' % row for row in zip(a, b, y, strict=True)]
+    if jump:
+        y += jump * rng.choice([-1.0, 1.0], size=n)
+    return b"".join(b'{"a":%.5f,"b":%.5f,"y":%.5f}\n' % row for row in zip(a, b, y, strict=True))
 
 
-def _jump(on_jump: str, every_events: int = 50) -> Callable[[Path], None]:
+def _jump(on_jump, every_events=50):
     """A daemon whose loss jumps."""
 
-    def jump(folder: Path) -> None:
-        lines = [*_records(1_200, 0), *_records(400, 1, jumped=True)]
-        (folder / "events.jsonl").write_bytes(b"".join(lines))
+    def jump(folder):
+        (folder / "events.jsonl").write_bytes(_records(1_200, 0, 0.0) + _records(400, 1, 1e3))
+        schedule = {"kind": "constant", "gamma": 0.05}
         tables = {
             "source": {"kind": "file", "path": str(folder / "events.jsonl"), "block_bytes": 4096},
             "schema": {"target": "y"},
-            "model": {
-                "n_experts": 2,
-                "warmup": 100,
-                "warmup_restarts": 1,
-                "schedule": {"kind": "constant", "gamma": 0.05},
-            },
+            "model": {"n_experts": 2, "warmup": 100, "warmup_restarts": 1, "schedule": schedule},
             "checkpoint": {"dir": str(folder / "state"), "every_events": every_events, "every_seconds": 1e9},
             "metrics": {"enabled": False},
             "guard": {"on_jump": on_jump},
         }
-        no_kernels = patch.object(assembly, "compile_kernels")
-        # Folders of checkpoints that are set aside have random names.
-        unnamed = patch("tempfile.mkdtemp", side_effect=lambda **_: _made(folder / "state" / "set-aside"))
-        short_windows = patch("streammoe.daemon.guards.SHORTEST", 100)
-        with no_kernels, unnamed, short_windows, assembly.open_daemon(settings_from(tables, "test")) as running:
+        aside = folder / "state" / "set-aside"  # by itself it has a random name
+        with (
+            patch.object(assembly, "compile_kernels"),
+            patch("tempfile.mkdtemp", side_effect=lambda **_: (aside.mkdir(), str(aside))[1]),
+            patch("streammoe.daemon.guards.SHORTEST", 100),
+            assembly.open_daemon(settings_from(tables, "test")) as running,
+        ):
             running.daemon.run(StopFlag())
 
     return jump
 
 
-def _made(folder: Path) -> str:
-    folder.mkdir()
-    return str(folder)
-
-
-def _bad_records(latest: int, now: int) -> Callable[[Path], None]:
+def _bad_records(latest, now):
     """A guard of a source that ends, after this many rejected records of an earlier run and of this one."""
 
-    def judge(_: Path) -> None:
+    def judge(_):
         guard = BadRecordGuard(0.1, np.ones(latest, np.bool_))
         guard.judge(np.ones(now, np.bool_))
         guard.judge_end()
@@ -75,35 +66,32 @@ def _bad_records(latest: int, now: int) -> Callable[[Path], None]:
     return judge
 
 
-def _reload(line: str, *, after: Callable[[Path], None] = lambda _: None) -> Callable[[Path], None]:
+def _reload(line, after=lambda _: None):
     """SIGHUP after a line was added to the settings."""
 
-    class Daemon:
-        def reconfigure(self, settings: object, *, judging: bool) -> None:
-            if judging:
-                raise _FULL
-
-    def reload(folder: Path) -> None:
+    def reload(folder):
         path = folder / "config.toml"
         path.write_text('source = { kind = "file", path = "a.csv" }\nschema.target = "y"\n')
 
-        def load() -> object:
+        def load():
             return load_settings(path, environment={})
 
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
         after(path)
-        asked.carry_out(Daemon())
+        daemon = Mock()
+        daemon.reconfigure.side_effect = lambda _, *, judging: (_ for _ in ()).throw(_FULL) if judging else None
+        asked.carry_out(daemon)
 
     return reload
 
 
-def _pipe(path: Path) -> None:
+def _pipe(path):
     path.unlink()
     os.mkfifo(path)
 
 
-def _saving_fails(_: Path) -> None:
+def _saving_fails(_):
     policy = RetryPolicy(60.0)
     with patch("streammoe.daemon.checkpointer.time.monotonic", side_effect=[0.0, 9.0, 70.0, 130.0]):
         policy.failed(_FULL)
@@ -112,21 +100,22 @@ def _saving_fails(_: Path) -> None:
         policy.failed(_FULL)
 
 
-def _under_way_at_the_end(folder: Path) -> None:
-    def fail() -> None:
-        raise SinkError("the topic is gone")
-
+def _under_way_at_the_end(folder):
     store = CheckpointStore(folder / "state")
     store.prepare()
     writer = CheckpointWriter(store)
-    writer.begin(Content({}, {}, {}, {}, None), [fail], 0.0)
+    writer.begin(Content({}, {}, {}, {}, None), [Mock(side_effect=SinkError("the topic is gone"))], 0.0)
     writer.close()
 
 
-def _endless_first(_: Path) -> None:
+def _endless_first(_):
     source = ChainedSource([ListSource([], endless=True), ListSource([])])
     source.seek(None)
     source.prepare(0.0)
+
+
+def _chained_at(**position):
+    return lambda _: ChainedSource([ListSource([])]).seek({"kind": "chain", **position})
 
 
 CASES = {
@@ -146,9 +135,7 @@ CASES = {
     "reload, full disk": _reload("model.range_factor = 1e9\n"),
     "saving fails, works, fails for good": _saving_fails,
     "checkpoint that was under way": _under_way_at_the_end,
-    "chain, another kind of position": lambda _: ChainedSource([ListSource([])]).seek({"kind": "chain"}),
-    "chain, more positions than sources": lambda _: ChainedSource([ListSource([])]).seek(
-        {"kind": "chain", "positions": [None, None]}
-    ),
+    "chain, another kind of position": _chained_at(),
+    "chain, more positions than sources": _chained_at(positions=[None, None]),
     "chain, an endless one first": _endless_first,
 }

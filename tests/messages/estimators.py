@@ -1,10 +1,12 @@
 """Of the estimators: arguments, events that are rejected, checkpoints that hold no model, batch fits and mixtures."""
 
+import itertools
 import math
 
 import numpy as np
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load, schedules
+from streammoe.distributions import GaussianMixture
 from streammoe.experts import families
 from streammoe.features import Encoder
 from tests.unit import test_batch, test_distributions
@@ -12,50 +14,56 @@ from tests.unit.estimators.damages import DAMAGES, learned, outputs, quiet, rest
 from tests.unit.estimators.refusals import LATER, REFUSALS, trained
 
 WRONG = {
-    MoERegressor: [
-        *({"n_experts": value} for value in (0, 2.5, "4", "many")),
-        *({"degree": value} for value in (0, 1.5)),
-        {"gate_degree": 0},
-        {"bound": "loose"},
-        *({"prior_strength": value} for value in (-0.1, math.nan, math.inf)),
-        *({"warmup": value} for value in (-1, 2.5)),
-        {"warmup_restarts": 0},
-        {"averaging": "mean"},
-        {"averaging_rate": 1.0},
-        {"range_factor": -1.0},
-        *({"seed": value} for value in (-1, "a")),
-        *({"schedule": value} for value in (0.1, "power")),
-        {"drift": "adwin"},
-        {"drift_restart": 0},
-        {"top_k": 0},
-        *({"batch_size": value} for value in (0, 10**6)),
-        {"max_experts": 1},
-        {"reseed": "always"},
-        {"warmup": 0, "standardize": True},
-        {"warmup": 0, "prior_strength": 0.0},
-        {"warmup": 0, "n_experts": "auto"},
-        {"n_experts": 0, "degree": 0, "warmup": -5},
-        *({"categorical": value} for value in ("color", (["c"],))),
-        {"timestamps": 3},
-        {"categorical": ("c", "t"), "timestamps": ("t",)},
-        {"max_levels": 0},
-        {"covariance": "full"},
-        *({"expert": value} for value in ("cauchy", 3)),
-        *({"degrees_of_freedom": value} for value in (2.0, math.nan, math.inf, "4")),
-    ],
-    MoEMultiTargetRegressor: [{"expert": "laplace"}, {"expert": "student_t", "covariance": "full"}],
-    MoEClassifier: [
-        *({"classes": value} for value in (("a",), ("a", "a"), "ab", (None, "a"), (True, 1))),
-        *({"max_classes": value} for value in (0, 2.5)),
-    ],
+    MoERegressor: {
+        "n_experts": (0, 2.5, "4", "many"),
+        "degree": (0, 1.5),
+        "bound": ("loose",),
+        "prior_strength": (-0.1, math.nan, math.inf),
+        "warmup": (-1, 2.5),
+        "averaging": ("mean",),
+        "averaging_rate": (1.0,),
+        "range_factor": (-1.0,),
+        "seed": (-1, "a"),
+        "schedule": (0.1, "power"),
+        "drift": ("adwin",),
+        "batch_size": (0, 10**6),
+        **dict.fromkeys(("gate_degree", "warmup_restarts", "drift_restart", "top_k", "max_levels"), (0,)),
+        "max_experts": (1,),
+        "reseed": ("always",),
+        "categorical": ("color", (["c"],)),
+        "timestamps": (3,),
+        "covariance": ("full",),
+        "expert": ("cauchy", 3),
+        "degrees_of_freedom": (2.0, math.nan, math.inf, "4"),
+    },
+    MoEMultiTargetRegressor: {"expert": ("laplace",)},
+    MoEClassifier: {"classes": (("a",), ("a", "a"), "ab", (None, "a"), (True, 1)), "max_classes": (0, 2.5)},
 }
+WRONG_TOGETHER = (
+    (MoERegressor, {"warmup": 0, "standardize": True}),
+    (MoERegressor, {"warmup": 0, "prior_strength": 0.0}),
+    (MoERegressor, {"warmup": 0, "n_experts": "auto"}),
+    (MoERegressor, {"n_experts": 0, "degree": 0, "warmup": -5}),
+    (MoERegressor, {"categorical": ("c", "t"), "timestamps": ("t",)}),
+    (MoEMultiTargetRegressor, {"expert": "student_t", "covariance": "full"}),
+)
+
+
+def constructed():
+    """Cases of wrong arguments of models."""
+    single = [
+        (kind, {name: value}) for kind, wrong in WRONG.items() for name, values in wrong.items() for value in values
+    ]
+    for kind, given in itertools.chain(single, WRONG_TOGETHER):
+        text = ", ".join(f"{name} {value!r}" for name, value in given.items())
+        yield f"{kind.__name__}, {text}", lambda _, kind=kind, given=given: kind(**given)
 
 
 def changing(name, value):
     return lambda _: getattr(MoERegressor(2), name)(value)
 
 
-def beginning_again(n_experts, events, expert):
+def reseeding(n_experts, events, expert):
     def call(_):
         model = MoERegressor(n_experts, warmup=40, warmup_restarts=1)
         with quiet():
@@ -74,16 +82,6 @@ def from_parameters(change):
     return call
 
 
-def without(entry):
-    return from_parameters(lambda parameters: parameters.pop(entry))
-
-
-def saved_under_other_names(folder):
-    model = MoERegressor()
-    model.learn_one({("a", 1): 1.0}, 1.0)
-    model.save(folder / "model")
-
-
 def poisoned(call):
     """Values that are in range, and would leave no finite model."""
 
@@ -97,93 +95,153 @@ def poisoned(call):
     return learn
 
 
-def unplaced(_):
-    model = MoERegressor(2, categorical=("c",), max_levels=1)
-    model.learn_one({"c": "red"}, 1.0)
-    model.learn_one({"c": "blue"}, 1.0)
+def learning(*xs, y=1.0, kind=MoERegressor, **arguments):
+    """Learn events one after the other, the last of which is rejected."""
+
+    def call(_):
+        model = kind(**arguments)
+        for x in xs:
+            model.learn_one(x, y)
+
+    return call
 
 
-def far(_):
-    model = MoERegressor(2)
-    model.learn_one({"a": 3.0}, 1.0)
-    model.learn_one({"a": 4e9}, 1.0)
+def saved_under_other_names(folder):
+    model = MoERegressor()
+    model.learn_one({("a", 1): 1.0}, 1.0)
+    model.save(folder / "model")
 
 
 def layout(_):
     Encoder(n_outputs=1, degree=1, gate_degree=1, range_factor=0.0, timestamps=("t",)).set_features(["t:day_sin", "x"])
 
 
+def wide(n):
+    return {f"x{j}": 0.5 for j in range(n)}
+
+
+def fitted(*rows, model=None, **given):
+    """A batch fit of a model that has learned nothing."""
+    return lambda _: batch.fit(test_batch.regressor() if model is None else model(), *rows, **given)
+
+
 IN_PYTHONS_WORDS = {"no JSON", "deep", "field beyond"}
 """They differ from version to version."""
 HUGE = {"x0": 9e49, "x1": 1.0}
+X, Y = np.arange(8.0).reshape(4, 2), np.arange(4.0)
+MIXTURE = GaussianMixture(np.ones(1), np.zeros(1), np.ones(1))
+TWENTY = test_batch.rows(20)
+
 CASES = {
-    **{
-        f"{kind.__name__}, {', '.join(f'{name} {value!r}' for name, value in given.items())}": (
-            lambda _, kind=kind, given=given: kind(**given)
-        )
-        for kind, wrong in WRONG.items()
-        for given in wrong
-    },
+    # Arguments
+    **dict(constructed()),
+    "degree, too high": lambda _: MoERegressor(degree=2000),
+    "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),
+    "n_experts, a word": lambda _: MoERegressor(n_experts="many"),
+    "averaging, a list": lambda _: MoERegressor(averaging=["polyak"]),
+    "expert, an array": lambda _: MoERegressor(expert=np.ones(2)),
     "student_t without a variance": lambda _: type(families()["student_t"])(1.5),
     "set_reseed": changing("set_reseed", "x"),
     "set_range_factor": changing("set_range_factor", -1.0),
     "set_max_levels": changing("set_max_levels", 0),
     "set_columns, there are some": lambda _: learned().set_columns(["a"]),
+    "listed columns, too many": lambda _: MoERegressor().set_columns(wide(9000)),
     "set_targets, there are some": lambda _: outputs().set_targets(["a"]),
     "set_targets, none": lambda _: MoEMultiTargetRegressor().set_targets([]),
     "set_targets, one twice": lambda _: MoEMultiTargetRegressor().set_targets(["y", "y"]),
-    "reseed_expert during the warm-up": beginning_again(2, 20, 0),
-    "reseed_expert, no such expert": beginning_again(2, 50, 2),
-    "reseed_expert, no number": beginning_again(2, 50, "a"),
-    "reseed_expert of one": beginning_again(1, 50, 0),
-    "parameters during the warm-up": lambda _: outputs().parameters(),
-    "parameters without a gate": without("gate"),
-    "parameters, masses too short": from_parameters(lambda parameters: parameters.update(masses=np.ones(1))),
-    "parameters of another number of classes": lambda _: MoEClassifier.from_parameters(
-        trained(MoEClassifier, 30).parameters(), feature_names=["a", "b"], classes=["p"]
-    ),
-    "a distribution before there are outputs": lambda _: MoEMultiTargetRegressor().predict_distribution_one({"a": 1.0}),
-    "saved with names that are no texts": saved_under_other_names,
-    "poison": poisoned(lambda model: model.learn_one(HUGE, 1.0, w=1e6)),
-    "poison in an array": poisoned(
-        lambda model: model.learn_array(np.array([[1.0, 1.0], [9e49, 1.0]]), np.ones(2), weights=np.array([1.0, 1e6]))
-    ),
+    "reseed_expert during the warm-up": reseeding(2, 20, 0),
+    "reseed_expert, no such expert": reseeding(2, 50, 2),
+    "reseed_expert, no number": reseeding(2, 50, "a"),
+    "reseed_expert of one": reseeding(1, 50, 0),
+    # Schedules
+    "power, alpha out of range": lambda _: schedules.power(alpha=0.4),
+    "constant, gamma out of range": lambda _: schedules.constant(2.0),
+    "power, two numbers out of range": lambda _: schedules.power(2, gamma0=-1),
+    "power, text for a number": lambda _: schedules.from_settings({"kind": "power", "alpha": "0.6"}),
+    "power, offset below 0": lambda _: schedules.from_settings({"kind": "power", "offset": -1}),
+    "power, unknown name": lambda _: schedules.from_settings({"kind": "power", "alfa": 1}),
+    "constant, nothing": lambda _: schedules.from_settings({"kind": "constant"}),
+    "unknown kind": lambda _: schedules.from_settings({"kind": "cosine"}),
+    "no kind": lambda _: schedules.from_settings({}),
+    # Events
     **{
         name: lambda _, refusal=refusal, name=name: refusal.call(trained(refusal.kind, 10 if name in LATER else 0))
         for name, refusal in REFUSALS.items()
     },
+    "an event with too many features": learning(wide(1000), degree=20),
+    "a warm-up too long for its features": learning(wide(100), warmup=10**7),
+    "an event, None": learning(None),
+    "a value, None": learning({"x": None}),
+    "a value, bytes": learning({"x": b"1"}),
+    "a category, a list": learning({"c": ["red"]}, categorical=("c",)),
+    "more levels than get a column": learning(
+        {"c": "red"}, {"c": "blue"}, n_experts=2, categorical=("c",), max_levels=1
+    ),
+    "a time, a truth value": learning({"t": True}, timestamps=("t",)),
+    "a time in milliseconds": learning({"t": 1_700_000_000_000}, timestamps=("t",)),
+    "no time": learning({"t": "31.01.2026"}, timestamps=("t",)),
+    "too far from what was accepted": learning({"a": 3.0}, {"a": 4e9}, n_experts=2),
+    "a feature name, a tuple": lambda _: MoERegressor().predict_one({("a", "b"): 1.0}),
+    "a feature name, None": learning({None: 1.0}),
+    "a feature name, beyond 64 bits": learning({2**70: 1.0}),
+    "feature names of no layout": layout,
+    "an output name, a number": learning({"x": 1.0}, y={0.5: 1.0}, kind=MoEMultiTargetRegressor),
+    "several targets, one number": learning({"x": 1.0}, kind=MoEMultiTargetRegressor),
+    "a label, None": learning({"x": 1.0}, y=None, kind=MoEClassifier),
+    "a label, infinite": learning({"x": 1.0}, y=math.inf, kind=MoEClassifier),
+    "targets of an array, a dict": lambda _: MoERegressor().learn_array(X, {"y": Y}),
+    "weights of an array, one number": lambda _: MoERegressor().learn_array(X, Y, weights=math.nan),
+    "feature_names, one text": lambda _: MoERegressor().learn_array(X, Y, feature_names="ab"),
+    "a frame, an array": lambda _: MoERegressor().learn_many(X, Y),
+    "poison": poisoned(lambda model: model.learn_one(HUGE, 1.0, w=1e6)),
+    "poison in an array": poisoned(
+        lambda model: model.learn_array(np.array([[1.0, 1.0], [9e49, 1.0]]), np.ones(2), weights=np.array([1.0, 1e6]))
+    ),
+    # Parameters, files and checkpoints
+    "parameters during the warm-up": lambda _: outputs().parameters(),
+    "parameters without a gate": from_parameters(lambda parameters: parameters.pop("gate")),
+    "parameters, masses too short": from_parameters(lambda parameters: parameters.update(masses=np.ones(1))),
+    "parameters of another number of classes": lambda _: MoEClassifier.from_parameters(
+        trained(MoEClassifier, 30).parameters(), feature_names=["a", "b"], classes=["p"]
+    ),
+    "from_parameters, no mapping": lambda _: MoERegressor.from_parameters(None, feature_names=["x"]),
+    "from_parameters, text": lambda _: MoERegressor.from_parameters({"experts": "x"}, feature_names=["x"]),
+    "saved with names that are no texts": saved_under_other_names,
+    "save, no path": lambda _: MoERegressor().save(None),
+    "load, a list": lambda _: load(["model"]),
     **{
         f"checkpoint, {of}: {name}": lambda folder, make=make, change=change: restored(folder, make(), change)
         for of, (make, changes) in DAMAGES.items()
         for name, change in changes.items()
         if name not in IN_PYTHONS_WORDS
     },
+    "checkpoint of no model": lambda folder: restored(folder, learned(), model={}),
+    "checkpoint of another class": lambda folder: restored(folder, learned(), model={"kind": "os.system"}),
+    # Batch fits
     **{
-        f"batch fit, {', '.join(f'{name} {value!r}' for name, value in given.items())}": (
-            lambda _, given=given: batch.fit(test_batch.regressor(), *test_batch.rows(20), **given)
-        )
+        f"batch fit, {', '.join(f'{name} {value!r}' for name, value in given.items())}": fitted(*TWENTY, **given)
         for given in test_batch.WRONG
     },
     **{
-        f"batch fit, unusable rows {at}": lambda _, X=X, y=y, more=more: batch.fit(test_batch.regressor(), X, y, **more)
-        for at, (X, y, more, _) in enumerate(test_batch.UNUSABLE)
+        f"batch fit, unusable rows {at}": fitted(rows, y, **more)
+        for at, (rows, y, more, _) in enumerate(test_batch.UNUSABLE)
     },
-    "batch fit of a model that has learned": lambda _: batch.fit(learned(), *test_batch.rows(20)),
-    "batch fit of a pipeline": lambda _: batch.fit("a pipeline", *test_batch.rows(20)),
+    "batch fit of a model that has learned": fitted(*TWENTY, model=learned),
+    "batch fit of a pipeline": fitted(*TWENTY, model=lambda: "a pipeline"),
+    "fit, a text for a model": fitted(X, Y, model=lambda: "model"),
+    "fit, method a list": fitted(X, Y, model=MoERegressor, method=["em"]),
+    "fit, on_round no function": fitted(X, Y, model=MoERegressor, on_round=1),
+    # Distributions
     **{
         f"{kind.__name__}, wrong {at}": lambda _, kind=kind, arguments=arguments: kind(*arguments)
         for kind, wrong in test_distributions.WRONG.items()
         for at, arguments in enumerate(wrong)
     },
+    "a distribution before there are outputs": lambda _: MoEMultiTargetRegressor().predict_distribution_one({"a": 1.0}),
     "quantile of 1": lambda _: test_distributions.TWO.quantile(1.0),
     "interval of 90": lambda _: test_distributions.TWO.interval(90),
+    "interval, text": lambda _: MIXTURE.interval("0.9"),
+    "sample, a seed": lambda _: MIXTURE.sample(1),
     "density at too few outputs": lambda _: test_distributions.CORRELATED.pdf([1.0]),
     "marginal of another output": lambda _: test_distributions.CORRELATED.marginal("weight"),
-    "more levels than get a column": unplaced,
-    "a time in milliseconds": lambda _: MoERegressor(timestamps=("t",)).learn_one({"t": 1_700_000_000_000}, 1.0),
-    "no time": lambda _: MoERegressor(timestamps=("t",)).learn_one({"t": "31.01.2026"}, 1.0),
-    "too far from what was accepted": far,
-    "feature names of no layout": layout,
-    "checkpoint of no model": lambda folder: restored(folder, learned(), model={}),
-    "checkpoint of another class": lambda folder: restored(folder, learned(), model={"kind": "os.system"}),
 }

@@ -19,23 +19,34 @@ from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
 
 
-def read(folder, content=b"", name="a.csv", **settings):
-    """Read a folder to its end, and return its records."""
-    if content or not list(folder.iterdir()):
+def source(path, **settings):
+    return closing(FileSource(FileSource.Settings(kind="file", path=str(path), **settings)))
+
+
+def read(content=b"", name="a.csv", **settings):
+    """Return a case: a folder with this file is read to its end."""
+
+    def case(folder):
         (folder / name).write_bytes(content)
-    with closing(FileSource(FileSource.Settings(kind="file", path=f"{folder}/*", **settings))) as source:
-        source.seek(None)
-        while not source.finished:
-            source.poll(0)
+        with source(folder / "*", **settings) as files:
+            files.seek(None)
+            while not files.finished:
+                files.poll(0)
+
+    return case
 
 
-def opened(path, position=None, **settings):
-    """Go to a position of files, read a batch, and return the source."""
-    source = FileSource(FileSource.Settings(kind="file", path=str(path), **settings))
-    with closing(source):
-        source.seek(position)
-        source.poll(0.01)
-        return source
+def opened(name, position=None, make=None, **settings):
+    """Return a case: files are made, and a batch is read from a position of them."""
+
+    def case(folder):
+        if make is not None:
+            make(folder / name)
+        with source(folder / name, **settings) as files:
+            files.seek(position)
+            files.poll(0.01)
+
+    return case
 
 
 def resumed(change, content=b"x\n" + b"1\n" * 100, block_bytes=64):
@@ -45,11 +56,11 @@ def resumed(change, content=b"x\n" + b"1\n" * 100, block_bytes=64):
         path = folder / "a.csv"
         path.write_bytes(content)
         sound = FileSource.Settings(kind="file", path=str(path), format="csv")
-        with closing(FileSource(sound.model_copy(update={"block_bytes": block_bytes}))) as source:
-            source.seek(None)
-            position = source.poll(0).end
+        with closing(FileSource(sound.model_copy(update={"block_bytes": block_bytes}))) as files:
+            files.seek(None)
+            position = files.poll(0).end
         change(path)
-        opened(path, position)
+        opened("a.csv", position)(folder)
 
     return case
 
@@ -60,12 +71,12 @@ def followed(*changes, **settings):
     def case(folder):
         path = folder / "a.jsonl"
         path.write_bytes(b"1\n2\n")
-        with closing(FileSource(FileSource.Settings(kind="file", path=str(path), follow=True, **settings))) as source:
-            source.seek(None)
+        with source(path, follow=True, **settings) as files:
+            files.seek(None)
             for change in (lambda _: None, *changes):
                 change(path)
                 for _ in range(4):
-                    source.poll(0.3)
+                    files.poll(0.03)
 
     return case
 
@@ -80,16 +91,8 @@ def late(path):
         stream.write(b"late\n")
 
 
-def fifo(folder):
-    """Read a pipe that has a path."""
-    os.mkfifo(folder / "pipe.csv")
-    opened(folder / "pipe.csv")
-
-
-def table(folder, columns):
-    """Read a Parquet file with these columns."""
-    parquet.write_table(pa.table([[1]] * len(columns), names=columns), folder / "a.parquet")
-    opened(folder / "a.parquet")
+def table(*columns):
+    return lambda path: parquet.write_table(pa.table([[1]] * len(columns), names=columns), path)
 
 
 def from_stdin(position=None, content=b"", descriptor=None):
@@ -98,13 +101,12 @@ def from_stdin(position=None, content=b"", descriptor=None):
         stream.write(content)
         stream.seek(0)
         settings = StdinSource.Settings(kind="stdin", format="csv")
-        source = StdinSource(settings, descriptor=stream.fileno() if descriptor is None else descriptor)
-        source.seek(position)
-        source.poll(1)
+        stdin = StdinSource(settings, descriptor=stream.fileno() if descriptor is None else descriptor)
+        stdin.seek(position)
+        stdin.poll(1)
 
 
 def folder_as_stdin(folder):
-    """Read a folder as standard input."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         from_stdin(descriptor=descriptor)
@@ -122,36 +124,34 @@ def load_config(folder):
 
 def linked(folder):
     """Read a file under its own name and under two links."""
-    (folder / "a.csv").write_bytes(b"a,y\n1,2\n")
     (folder / "b.csv").symlink_to("a.csv")
+    (folder / "a.csv").touch()
     (folder / "c.csv").hardlink_to(folder / "a.csv")
-    read(folder)
+    read(b"a,y\n1,2\n")(folder)
 
 
-def damaged(folder):
-    """Read a gzip file with a damage in it."""
+def damaged():
+    """The bytes of a gzip file with a damage in it."""
     data = bytearray(gzip.compress(b"a,y\n" + b"1,2\n" * 1000, mtime=0))
     data[25] ^= 255
-    read(folder, bytes(data), "a.csv.gz")
+    return bytes(data)
 
 
 def decoded(columns, record, **more):
-    """Decode one record of csv whose target is y."""
-    batch = Batch(record, np.array([len(record)]), "csv", columns, "a.csv", lambda _: {}, {}, **more)
-    found = decoder("csv").decode(batch, Wanted(("a",), ("y",)))
-    return "\n".join(detail for _, _, detail in found.rejected)
+    """Return a case: one record of csv, whose target is y, is decoded."""
+
+    def case(_):
+        batch = Batch(record, np.array([len(record)]), "csv", columns, "a.csv", lambda _: {}, {}, **more)
+        found = decoder("csv").decode(batch, Wanted(("a",), ("y",)))
+        return "\n".join(detail for _, _, detail in found.rejected)
+
+    return case
 
 
 def rows(n):
     """Return n rows of predictions."""
-    ones = np.ones((n, 1))
-    return Predictions(
-        places=[{"offset": i} for i in range(n)],
-        versions=np.arange(n),
-        predictions=ones,
-        targets=ones,
-        outputs=("y",),
-    )
+    ones, places = np.ones((n, 1)), [{"offset": i} for i in range(n)]
+    return Predictions(places=places, versions=np.arange(n), predictions=ones, targets=ones, outputs=("y",))
 
 
 def gone_back(change, format="jsonl", then=None, *, says=True):
@@ -186,17 +186,17 @@ def replaced(path: Path) -> None:
 
 CASES = {
     "links to one file": linked,
-    "a damaged gzip file": damaged,
-    "an empty csv file": lambda folder: read(folder, name="a.csv"),
-    "an empty jsonl file": lambda folder: read(folder, name="a.jsonl"),
-    "a header and no record": lambda folder: read(folder, b"a,y\n"),
-    "a header and blank lines": lambda folder: read(folder, b"a,y\n\n\n"),
-    "NULs": lambda folder: read(folder, b"\0" * 100),
-    "another delimiter": lambda _: decoded(("a;b;y",), b"1;2;3\n"),
-    "no header": lambda _: decoded(("1", "2.5", "-3"), b"1,2,3\n"),
-    "no such column": lambda _: decoded(("a", "b"), b"1,2\n"),
-    "a decimal comma": lambda _: decoded(("a", "y"), b'"1,5",2\n'),
-    "a decimal point where the comma is": lambda _: decoded(("a", "y"), b"1.5;2\n", delimiter=";", decimal=","),
+    "a damaged gzip file": read(damaged(), "a.csv.gz"),
+    "an empty csv file": read(),
+    "an empty jsonl file": read(name="a.jsonl"),
+    "a header and no record": read(b"a,y\n"),
+    "a header and blank lines": read(b"a,y\n\n\n"),
+    "NULs": read(b"\0" * 100),
+    "another delimiter": decoded(("a;b;y",), b"1;2;3\n"),
+    "no header": decoded(("1", "2.5", "-3"), b"1,2,3\n"),
+    "no such column": decoded(("a", "b"), b"1,2\n"),
+    "a decimal comma": decoded(("a", "y"), b'"1,5",2\n'),
+    "a decimal point where the comma is": decoded(("a", "y"), b"1.5;2\n", delimiter=";", decimal=","),
     "predictions cut back": gone_back(lambda _: None),
     "predictions in parts cut back": gone_back(lambda _: None, "parquet"),
     "predictions that are shorter": gone_back(lambda path: path.write_bytes(path.read_bytes()[:50])),
@@ -206,28 +206,28 @@ CASES = {
     "predictions that are gone": gone_back(lambda path: path.unlink()),
     "predictions at another path": gone_back(lambda _: None, then="other.jsonl"),
     "predictions of an earlier version": gone_back(lambda _: None, says=False),
-    "a path that matches no file": lambda folder: opened(folder / "no*.csv"),
-    "a folder": lambda folder: opened(folder, format="csv"),
-    "a pipe": fifo,
-    "an unknown extension": lambda folder: read(folder, b"1\n", "a.txt"),
-    "a compressed file with an unknown extension": lambda folder: read(folder, b"1\n", "a.txt.gz"),
-    "a name twice in the header": lambda folder: read(folder, b"x,x\n1,2\n"),
-    "no name in the header": lambda folder: read(folder, b"a,,b\n"),
-    "a header that is too long": lambda folder: read(folder, b"a" * 5000, max_record_bytes=4096),
-    "UTF-16": lambda folder: read(folder, "x,y\n1,2\n".encode("utf-16")),
+    "a path that matches no file": opened("no*.csv"),
+    "a folder": opened("", format="csv"),
+    "a pipe": opened("pipe.csv", make=os.mkfifo),
+    "an unknown extension": read(b"1\n", "a.txt"),
+    "a compressed file with an unknown extension": read(b"1\n", "a.txt.gz"),
+    "a name twice in the header": read(b"x,x\n1,2\n"),
+    "no name in the header": read(b"a,,b\n"),
+    "a header that is too long": read(b"a" * 5000, max_record_bytes=4096),
+    "UTF-16": read("x,y\n1,2\n".encode("utf-16")),
     "a file removed between two runs": resumed(lambda path: path.unlink()),
     "a file replaced between two runs": resumed(lambda path: path.write_bytes(b"y\n" + b"2\n" * 100)),
     "a file truncated between two runs": resumed(
         lambda path: os.truncate(path, 4200), content=b"x\n" + b"1\n" * 9000, block_bytes=8192
     ),
-    "a position of Kafka": lambda folder: opened(folder / "a.csv", {"kind": "kafka"}),
-    "a position that is none": lambda folder: opened(folder / "a.csv", {"kind": "file", "files": [{"path": 7}]}),
-    "a gzip file cut off": lambda folder: read(folder, gzip.compress(b"a,y\n1,2\n", mtime=0)[:-9], "a.csv.gz"),
-    "a plain file named gzip": lambda folder: read(folder, b"a,y\n1,2\n", "a.csv.gz"),
-    "a file that is no Parquet": lambda folder: read(folder, b"x,y\n1,2\n", "a.parquet"),
-    "a column twice in Parquet": lambda folder: table(folder, ("x", "y", "x")),
+    "a position of Kafka": opened("a.csv", {"kind": "kafka"}),
+    "a position that is none": opened("a.csv", {"kind": "file", "files": [{"path": 7}]}),
+    "a gzip file cut off": read(gzip.compress(b"a,y\n1,2\n", mtime=0)[:-9], "a.csv.gz"),
+    "a plain file named gzip": read(b"a,y\n1,2\n", "a.csv.gz"),
+    "a file that is no Parquet": read(b"x,y\n1,2\n", "a.parquet"),
+    "a column twice in Parquet": opened("a.parquet", make=table("x", "y", "x")),
     "compressed files cannot be followed": load_config,
-    "a followed file that does not exist yet": lambda folder: opened(folder / "a.csv", follow=True),
+    "a followed file that does not exist yet": opened("a.csv", follow=True),
     "a followed file is truncated": followed(lambda path: path.write_bytes(b"")),
     "a followed file is rotated": followed(rotated_late),
     "a rotated file grows too late": followed(rotated_late, late),

@@ -2,9 +2,7 @@
 
 import errno
 import os
-import shutil
-from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,97 +13,79 @@ from streammoe.persistence.append_log import AppendLog
 from streammoe.persistence.format import _pack
 
 
-def _with_one(folder: Path, **more: object) -> CheckpointStore:
-    store = CheckpointStore(folder / "state", **more)
-    store.prepare()
-    store.save({"theta": np.zeros(2)}, {"n": 1})
-    return store
+def _failing(owner, call, number=errno.ENOSPC, place=None):
+    """Have a call of the system fail."""
+    return patch.object(owner, call, side_effect=OSError(number, os.strerror(number), place))
 
 
-def _full(call: str = "fsync") -> object:
-    return patch.object(os, call, side_effect=OSError(errno.ENOSPC, "No space left on device"))
+def _store(act, failing=lambda store: nullcontext(), before=lambda store: None, **more):
+    """Return a case of a folder with one checkpoint, to which something happens before the store acts."""
+
+    def case(folder):
+        store = CheckpointStore(folder / "state", **more)
+        store.prepare()
+        store.save({"theta": np.zeros(2)}, {"n": 1})
+        before(store)
+        with failing(store):
+            act(store)
+
+    return case
 
 
-def _save(call: str) -> Callable[[Path], None]:
-    def save(folder: Path) -> None:
-        store = _with_one(folder)
-        with _full(call):
-            store.save({}, {})
-
-    return save
+def _save(store):
+    store.save({}, {})
 
 
-def _prepare_on_a_full_disk(folder: Path) -> None:
-    with _full():
-        CheckpointStore(folder / "state").prepare()
-
-
-def _prepare_on_a_file(folder: Path) -> None:
-    (folder / "file").touch()
-    CheckpointStore(folder / "file").prepare()
-
-
-def _half_written(folder: Path) -> None:
-    store = _with_one(folder)
+def _write_half(store):
     (store.folder / ".checkpoint-000000000002.safetensors.0123.tmp").touch()
-    store.prepare()
 
 
-def _damaged(folder: Path) -> None:
-    store = _with_one(folder)
-    for generation in (2, 3, 4):
-        shutil.copy(store.path(1), store.path(generation))
+def _make_a_folder_of_it(store):
+    store.path(1).unlink()
+    store.path(1).mkdir()
+
+
+def _go_back_over_damaged_ones(store):
     store.path(2).write_bytes(b"")
     store.path(3).write_bytes(store.path(1).read_bytes()[:-1] + b"\1")
-    store.path(4).unlink()
     store.path(4).mkdir()
     store.latest()
     store.path(1).unlink()
     store.latest()
 
 
-def _not_removed(folder: Path) -> None:
-    store = _with_one(folder, keep=1)
-    store.path(1).unlink()
-    store.path(1).mkdir()
-    error = OSError(errno.EISDIR, "Is a directory", str(store.path(1)))
-    with patch.object(Path, "unlink", side_effect=error):
-        store.save({}, {})
+def _with_a_file(act):
+    """Return a case of a file where a folder should be."""
+
+    def case(folder):
+        (folder / "file").touch()
+        act(folder / "file")
+
+    return case
 
 
-def _not_set_aside(folder: Path) -> None:
-    store = _with_one(folder)
-    with patch.object(Path, "rename", side_effect=OSError(errno.EACCES, "Permission denied")):
-        store.set_aside()
-
-
-def _locked(folder: Path) -> None:
+def _locked(folder):
     with FolderLock(folder), patch("os.getpid", return_value=7):
         (folder / "lock").write_text("7\n")
         FolderLock(folder)
 
 
-def _no_folder_to_lock(folder: Path) -> None:
-    (folder / "file").touch()
-    FolderLock(folder / "file" / "state")
+def _log(failing=lambda log: nullcontext(), before=lambda path: None):
+    """Return a case of a log to whose file something happens before it is flushed."""
 
-
-def _appended(call: str) -> Callable[[Path], None]:
-    def append(folder: Path) -> None:
-        full = OSError(errno.ENOSPC, "No space left on device")
+    def case(folder):
         with closing(AppendLog(folder / "file", "dead_letters.path")) as log:
+            before(folder / "file")
             log.write(b"a\n")
-            with _full() if call == "fsync" else patch.object(log, "_drain", side_effect=full):
+            with failing(log):
                 log.flush()
 
-    return append
+    return case
 
 
-def _taken_away(folder: Path) -> None:
-    with closing(AppendLog(folder / "file", "dead_letters.path")) as log:
-        (folder / "file").rename(folder / "file.1")
-        log.write(b"a\n")
-        log.flush()
+def _prepare_on_a_full_disk(folder):
+    with _failing(os, "fsync"):
+        CheckpointStore(folder / "state").prepare()
 
 
 CASES = {
@@ -118,18 +98,23 @@ CASES = {
     "array of a type that the format has not": lambda _: encode({"a": np.zeros(2, "f4")}, {}),
     "metadata with a format of its own": lambda _: encode({}, {"format": 3}),
     "no such generation": lambda folder: CheckpointStore(folder).load(7),
-    "some damaged, then all": _damaged,
-    "save, full disk": _save("fsync"),
-    "save, no descriptor": _save("listdir"),
+    "some damaged, then all": _store(_go_back_over_damaged_ones),
+    "save, full disk": _store(_save, lambda _: _failing(os, "fsync")),
+    "save, no descriptor": _store(_save, lambda _: _failing(os, "listdir")),
     "prepare, full disk": _prepare_on_a_full_disk,
-    "prepare, a file": _prepare_on_a_file,
-    "prepare, half a checkpoint": _half_written,
-    "an old one stays": _not_removed,
-    "set aside, not permitted": _not_set_aside,
+    "prepare, a file": _with_a_file(lambda path: CheckpointStore(path).prepare()),
+    "prepare, half a checkpoint": _store(CheckpointStore.prepare, before=_write_half),
+    "an old one stays": _store(
+        _save,
+        lambda store: _failing(Path, "unlink", errno.EISDIR, str(store.path(1))),
+        _make_a_folder_of_it,
+        keep=1,
+    ),
+    "set aside, not permitted": _store(CheckpointStore.set_aside, lambda _: _failing(Path, "rename", errno.EACCES)),
     "folder in use": _locked,
-    "folder that cannot be made": _no_folder_to_lock,
+    "folder that cannot be made": _with_a_file(lambda path: FolderLock(path / "state")),
     "lines, a folder": lambda folder: AppendLog(folder, "dead_letters.path"),
-    "lines, full disk": _appended("write"),
-    "lines, failed flush": _appended("fsync"),
-    "lines, file moved": _taken_away,
+    "lines, full disk": _log(lambda log: _failing(log, "_drain")),
+    "lines, failed flush": _log(lambda _: _failing(os, "fsync")),
+    "lines, file moved": _log(before=lambda path: path.rename(path.with_name("file.1"))),
 }

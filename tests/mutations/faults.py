@@ -30,8 +30,8 @@ AREAS = {
     "poison": "invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
     "distributions": "test_distributions.py",
     "persistence": (
-        "persistence/test_format*.py test_lock.py test_damage.py test_store.py test_restoring.py test_checked.py "
-        "test_durable.py test_power_loss.py test_checkpoint_format.py golden/test_*.py"
+        "persistence/test_format*.py test_lock.py test_store.py test_restoring.py test_checked.py test_power_loss.py "
+        "test_checkpoint_format.py golden/test_*.py"
     ),
     "appending": "test_appending.py test_append_log.py test_dead_letter.py test_power_loss.py",
     "checkpoints": (

@@ -12,36 +12,23 @@ then gives every state that the folder may be in when the power goes:
 This is more than most file systems do to anyone.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 PERSISTENCE = f"{os.sep}streammoe{os.sep}persistence{os.sep}"
-State = frozenset[tuple[str, bytes | None]]
-"""Paths below the root, with the bytes of each file; folders have none."""
+ROOT = 0
 
 
 class Change(NamedTuple):
-    """A name that was made, moved or removed."""
+    """A name was made, moved or removed: the places, folder and name, that it left and that it has now, if any."""
 
     node: int
     gone: tuple[int, str] | None
-    """The folder and the name that it no longer has there,"""
     there: tuple[int, str] | None
-    """and those that it has now."""
-
-    @property
-    def folders(self) -> set[int]:
-        return {place[0] for place in (self.gone, self.there) if place is not None}
 
 
 class Write(NamedTuple):
@@ -59,49 +46,40 @@ class Returned(NamedTuple):
     promise: object
 
 
-Step = Change | Write | Sync | Returned
-ROOT = 0
-
-
-@dataclass
 class Disk:
-    """What is safe, and what is not yet."""
+    """What is safe (names by folder, content by file), and what is not yet (changes of names, content)."""
 
-    folders: dict[int, dict[str, int]] = field(default_factory=lambda: {ROOT: {}})
-    """Safe names."""
-    files: dict[int, bytes] = field(default_factory=dict)
-    """Safe content."""
-    pending: list[tuple[Change, set[int]]] = field(default_factory=list)
-    """Changes of names, with the folders that have yet to be flushed."""
-    written: dict[int, bytes] = field(default_factory=dict)
-    """Content that has not been flushed."""
+    def __init__(self):
+        self.folders = {ROOT: {}}
+        self.files = {}
+        self.pending = []
+        """Changes, with the folders that have yet to be flushed."""
+        self.written = {}
 
-    def take(self, step: Step) -> None:
+    def take(self, step):
         match step:
             case Change():
-                self.pending.append((step, step.folders))
+                self.pending.append((step, {place[0] for place in (step.gone, step.there) if place is not None}))
             case Write():
                 self.written[step.node] = step.content
             case Sync():
                 if step.node in self.written:
                     self.files[step.node] = self.written.pop(step.node)
-                for _, folders in self.pending:
-                    folders.discard(step.node)
                 for change, folders in self.pending:
+                    folders.discard(step.node)
                     if not folders:
                         _apply(self.folders, change)
                 self.pending = [(change, folders) for change, folders in self.pending if folders]
-            case Returned():
-                pass
 
-    def after_a_cut(self) -> Iterator[State]:
-        """Every state that a cut at this moment may leave; some come more than once."""
-        changes = [change for change, _ in self.pending]
-        for kept in itertools.product([True, False], repeat=len(changes)):
+    def after_a_cut(self):
+        """Yield every state that a cut at this moment may leave, some more than once.
+
+        A state has the paths below the root with the bytes of each file; folders have none.
+        """
+        for kept in itertools.product([True, False], repeat=len(self.pending)):
             folders = {node: dict(names) for node, names in self.folders.items()}
-            for change, keep in zip(changes, kept, strict=True):
-                if keep:
-                    _apply(folders, change)
+            for change, _ in itertools.compress(self.pending, kept):
+                _apply(folders, change)
             paths = dict(_walk(folders, ROOT, ""))
             torn = [node for node in self.written if node in paths.values()]
             for contents in itertools.product(*(_torn(self.files.get(node, b""), self.written[node]) for node in torn)):
@@ -111,7 +89,7 @@ class Disk:
                 )
 
 
-def _apply(folders: dict[int, dict[str, int]], change: Change) -> None:
+def _apply(folders, change):
     if change.gone is not None:
         names = folders.setdefault(change.gone[0], {})
         if names.get(change.gone[1]) == change.node:
@@ -120,7 +98,7 @@ def _apply(folders: dict[int, dict[str, int]], change: Change) -> None:
         folders.setdefault(change.there[0], {})[change.there[1]] = change.node
 
 
-def _walk(folders: dict[int, dict[str, int]], folder: int, prefix: str) -> Iterator[tuple[str, int]]:
+def _walk(folders, folder, prefix):
     for name, node in folders.get(folder, {}).items():
         if node < 0:  # a folder
             yield f"{prefix}{name}/", node
@@ -129,58 +107,53 @@ def _walk(folders: dict[int, dict[str, int]], folder: int, prefix: str) -> Itera
             yield f"{prefix}{name}", node
 
 
-def _torn(old: bytes, new: bytes) -> set[bytes]:
+def _torn(old, new):
     third = len(new) // 3
     hole = new[:third] + bytes(third) + new[2 * third :]
     return {old, new, new[: len(new) // 2], new[:-1], bytes(len(new)), hole}
 
 
 class Recorder:
-    """Runs a program on a real folder and keeps what it did, step by step.
+    """Runs a program on a real folder, which is safe as it is, and keeps what it did, step by step.
 
-    Args:
-        root: the folder, which is safe as it is.
-        patch: by which calls are replaced.
-        deaf_to: flushes from this line of the program do nothing, as if it were not there.
+    Flushes from the line `deaf_to` of the program do nothing, as if it were not there.
     """
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch, *, deaf_to: str | None = None) -> None:
+    def __init__(self, root, patch, *, deaf_to=None):
         self.root = root
-        self.steps: list[Step] = []
-        self.sites: list[str] = []
+        self.steps = []
+        self.sites = []
         """From which lines there were flushes."""
         self._deaf_to = deaf_to
         self._ids = itertools.count(1)
         self._nodes = {root.stat().st_ino: ROOT}
         """Numbers of files (above 0) and folders (below) by the file system's own, which come again and again."""
-        self._names: dict[tuple[int, str], int] = {}
-        self._contents: dict[int, bytes] = {}
+        self._names = {}
+        self._contents = {}
         self._real = {name: getattr(os, name) for name in ("fsync", "replace", "rename", "unlink", "rmdir")}
         self.look()
-        self.start = list(self.steps)
+        self.start = self.steps.copy()
         self.steps.clear()
-        patch.setattr(os, "fsync", self._fsync)
-        patch.setattr(os, "fdatasync", self._fsync)
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, self._fsync)
         for name in ("replace", "rename"):
-            patch.setattr(os, name, self._moving(name))
+            patch.setattr(os, name, self._move)
         for name in ("unlink", "remove", "rmdir"):
-            patch.setattr(os, name, self._removing)
+            patch.setattr(os, name, self._remove)
 
-    def disk(self) -> Disk:
+    def disk(self):
         """The disk before the first step."""
         disk = Disk()
-        for step in self.start:
+        for step in [*self.start, *(Sync(node) for node in (ROOT, *(step.node for step in self.start)))]:
             disk.take(step)
-        for node in {ROOT, *(step.node for step in self.start if isinstance(step, Change | Write))}:
-            disk.take(Sync(node))
         return disk
 
-    def returned(self, promise: object) -> None:
+    def returned(self, promise):
         """A call has returned, and promises this."""
         self.look()
         self.steps.append(Returned(promise))
 
-    def look(self) -> None:
+    def look(self):
         """Keep what was created and written since the last look."""
         seen = set()
         for folder, names, files in os.walk(self.root):
@@ -203,11 +176,11 @@ class Recorder:
                     self.steps.append(Write(node, content))
         assert seen == set(self._names), f"{set(self._names) - seen} went by a call that is not watched"
 
-    def _place(self, path: object) -> tuple[int, str]:
-        where = Path(os.fspath(path))  # type: ignore[call-overload]
-        return self._nodes[where.parent.stat().st_ino], where.name
+    def _place(self, path):
+        path = Path(os.fspath(path))
+        return self._nodes[path.parent.stat().st_ino], path.name
 
-    def _fsync(self, descriptor: int) -> None:
+    def _fsync(self, descriptor):
         self.look()
         site = _site()
         self.sites.append(site)
@@ -216,43 +189,37 @@ class Recorder:
         if node is not None and site != self._deaf_to:
             self.steps.append(Sync(node))
 
-    def _moving(self, name: str):
-        def move(source: object, target: object) -> None:
-            self.look()
-            gone, there = self._place(source), self._place(target)
-            self._real[name](source, target)
-            node = self._names.pop(gone)
-            over = self._names.get(there)
-            self._names[there] = node
-            self.steps.append(Change(node, gone, there))
-            self._forget(over)
+    def _move(self, source, target):
+        self.look()
+        gone, there = self._place(source), self._place(target)
+        self._real["replace"](source, target)
+        node, over = self._names.pop(gone), self._names.get(there)
+        self._names[there] = node
+        self.steps.append(Change(node, gone, there))
+        self._forget(over)
 
-        return move
-
-    def _removing(self, path: object, **options: object) -> None:
+    def _remove(self, path, **_):
         self.look()
         gone = self._place(path)
-        self._real["rmdir" if Path(os.fspath(path)).is_dir() else "unlink"](path)  # type: ignore[call-overload]
+        self._real["rmdir" if Path(os.fspath(path)).is_dir() else "unlink"](path)
         node = self._names.pop(gone)
         self.steps.append(Change(node, gone, None))
         self._forget(node)
 
-    def _forget(self, node: int | None) -> None:
+    def _forget(self, node):
         """The file system may give the number of a file that is gone to another one."""
         self._nodes = {inode: known for inode, known in self._nodes.items() if known != node}
 
 
-def _site() -> str:
+def _site():
     """The line that asks for a flush; of the helper that flushes folders, the line that calls it."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and (
-        PERSISTENCE not in frame.f_code.co_filename or frame.f_code.co_name == "sync_folder"
-    ):
+    while PERSISTENCE not in frame.f_code.co_filename or frame.f_code.co_name == "sync_folder":
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}:{frame.f_lineno}"
 
 
-def materialise(state: State, root: Path) -> None:
+def materialise(state, root):
     """Make a folder hold this state, and nothing else."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()

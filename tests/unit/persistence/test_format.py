@@ -1,3 +1,5 @@
+"""What a checkpoint file holds; `tests/property/test_checkpoint_format.py` damages and generates them at random."""
+
 import hashlib
 import json
 
@@ -12,7 +14,6 @@ from streammoe.persistence.format import _pack
 ARRAYS = {
     "experts": np.arange(12.0).reshape(2, 2, 3),
     "n": np.array(7),
-    "rows": np.zeros((0, 5)),
     "columns": np.zeros((5, 0), bool),
     "flags": np.array([True, False]),
     "text": np.frombuffer(b"bytes", np.uint8),
@@ -21,26 +22,16 @@ ARRAYS = {
 METADATA = {"version": "1.0", "positions": [{"path": "a\udcff.csv", "offset": 2**62}], "nothing": None, "rate": 0.1}
 
 
-def sealed(text):
-    """A checkpoint whose digest fits whatever JSON it holds, as a forger or a later version would write it."""
-    return _pack({}, text)
-
-
-@pytest.mark.parametrize("content", [(ARRAYS, METADATA), ({}, {})], ids=["all kinds", "nothing"])
-def test_arrays_and_metadata_come_back_as_the_readers_own(content):
-    data = encode(*content)
-    arrays, metadata = decode(data, "here")
-    assert metadata == content[1]
-    assert arrays.keys() == content[0].keys()
+def test_arrays_and_metadata_come_back_as_the_readers_own():
+    arrays, metadata = decode(encode(ARRAYS, METADATA), "here")
+    assert metadata == METADATA
+    assert arrays.keys() == ARRAYS.keys()
     for name, array in arrays.items():
-        wanted = content[0][name]
+        wanted = ARRAYS[name]
         assert (array.dtype, array.shape, array.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
         assert array.flags.owndata
-        assert array.flags.writeable
-        assert array.flags.c_contiguous
-        assert array.flags.aligned
+        assert array.flags.carray
         array[...] = 1
-    assert encode(*decode(data, "here")) == data
 
 
 def test_equal_content_gives_equal_bytes_whatever_its_order_and_layout():
@@ -67,30 +58,25 @@ def with_shape(shape):
     return len(header).to_bytes(8, "little") + header + data[-16:]
 
 
-def test_with_shape_changes_nothing_but_the_shape():
-    assert decode(with_shape("[2]"), "here").arrays["a"].shape == (2,)
-
-
-IMPOSSIBLE_SHAPES = ("[-1]", "[2,-1]", "[1e9]", "[9223372036854775807]", '["2"]', "[2,[1]]", "2", "[0]")
 NO_CHECKPOINTS = {
-    "nothing": b"",
-    "half a length": b"\0" * 7,
-    "no header": b"\0" * 8,
-    "a length beyond the end": b"\xff" * 64,
-    "garbage": b"garbage" * 100,
     "no metadata": b"\2\0\0\0\0\0\0\0{}",
     "a list for a header": b"\2\0\0\0\0\0\0\0[]",
     "a deep header": (2**17).to_bytes(8, "little") + b"[" * 2**17,
-    "a list for metadata": sealed("[]"),
-    "no format": sealed("{}"),
-    "no JSON": sealed("not JSON"),
-    "deep metadata": sealed('{"format":' + "[" * 2**17),
+    # The digest fits whatever JSON there is, as a forger would write it.
+    "a list for metadata": _pack({}, "[]"),
+    "no format": _pack({}, "{}"),
+    "no JSON": _pack({}, "not JSON"),
+    "deep metadata": _pack({}, '{"format":' + "[" * 2**17),
     "a byte after the end": encode({}, {}) + b" ",
-    **{f"shape {shape}": with_shape(shape) for shape in IMPOSSIBLE_SHAPES},
+    **{
+        shape: with_shape(shape)
+        for shape in ("[-1]", "[2,-1]", "[1e9]", f"[{2**63 - 1}]", '["2"]', "[[1]]", "2", "[0]")
+    },
 }
 
 
 def test_what_is_not_a_checkpoint_is_rejected():
+    assert decode(with_shape("[2]"), "here").arrays["a"].shape == (2,)
     for name, data in NO_CHECKPOINTS.items():
         try:
             decode(data, "here")
@@ -99,10 +85,10 @@ def test_what_is_not_a_checkpoint_is_rejected():
         pytest.fail(name)
 
 
-@pytest.mark.parametrize("number", [FORMAT + 1, 0, "1", None])
-def test_another_format_is_told_from_damage(number):
-    with pytest.raises(NewerCheckpointError):
-        decode(sealed(json.dumps({"format": number})), "here")
+def test_another_format_is_told_from_damage():
+    for number in (FORMAT + 1, 0, "1", None):
+        with pytest.raises(NewerCheckpointError):
+            decode(_pack({}, json.dumps({"format": number})), "here")
 
 
 def test_element_types_and_metadata_that_the_format_has_not_are_not_written():
@@ -114,17 +100,9 @@ def test_element_types_and_metadata_that_the_format_has_not_are_not_written():
             encode({}, metadata)
 
 
-def test_the_digest_is_what_the_documentation_says_and_tells_states_apart():
+def test_the_digest_is_what_the_documentation_says_and_distinguishes_states():
     expected = hashlib.sha256(b'["a","bool",1]\1["b","float64",2,1]' + np.array([1.5, -0.0], "<f8").tobytes())
     assert state_digest({"b": np.array([[1.5], [-0.0]]), "a": np.array([True])}) == expected.hexdigest()
-    states = [
-        {"a": np.zeros(2)},
-        {"a": np.zeros(3)},
-        {"b": np.zeros(2)},
-        {"a": np.zeros((2, 1))},
-        {"a": np.zeros(2, np.int64)},
-        {"a": np.array([0.0, -0.0])},
-        {"a": np.zeros(2), "b": np.zeros(0)},
-        {},
-    ]
+    states = [{"a": np.zeros(2)}, {"a": np.zeros(3)}, {"b": np.zeros(2)}, {"a": np.zeros((2, 1))}, {}]
+    states += [{"a": np.zeros(2, np.int64)}, {"a": np.array([0.0, -0.0])}, {"a": np.zeros(2), "b": np.zeros(0)}]
     assert len({state_digest(state) for state in states}) == len(states)

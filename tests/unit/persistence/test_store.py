@@ -1,15 +1,17 @@
 import errno
 import os
+import random
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from streammoe import persistence
 from streammoe.errors import CheckpointError
-from streammoe.persistence import CheckpointStore, FolderLock, NewerCheckpointError
+from streammoe.persistence import CheckpointStore, FolderLock, NewerCheckpointError, durable
 from streammoe.persistence.format import _pack
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "format-1" / "regressor-learned.safetensors"
 
 
 @pytest.fixture
@@ -26,9 +28,7 @@ def save(store, *ns):
 
 def damage(store, *generations):
     for generation in generations:
-        data = bytearray(store.path(generation).read_bytes())
-        data[-1] ^= 1
-        store.path(generation).write_bytes(data)
+        store.path(generation).write_bytes(store.path(generation).read_bytes()[:-1] + b"\1")
 
 
 def latest_n(store):
@@ -38,9 +38,9 @@ def latest_n(store):
     return checkpoint.metadata["n"]
 
 
-def failing(number):
+def failing(error):
     def fail(*_):
-        raise OSError(number, os.strerror(number))
+        raise error
 
     return fail
 
@@ -48,14 +48,9 @@ def failing(number):
 # --- generations ----------------------------------------------------------------------------------------------------
 
 
-def test_an_empty_or_absent_folder_has_no_generation(store, tmp_path):
+def test_generations_are_numbered_pruned_and_outlive_the_process(store, tmp_path):
     assert store.latest() is None
     assert CheckpointStore(tmp_path / "absent").latest() is None
-    with pytest.raises(CheckpointError):
-        store.load(7)
-
-
-def test_generations_are_numbered_pruned_and_outlive_the_process(store):
     assert store.save({}, {}) == 1
     assert store.path(1) == store.folder / "checkpoint-000000000001.safetensors"
     save(store, 2, 3, 4, 5)
@@ -65,14 +60,10 @@ def test_generations_are_numbered_pruned_and_outlive_the_process(store):
     assert latest_n(again) == 5
     save(again, 6)
     assert again.generations() == [6]
-
-
-def test_generations_are_ordered_by_number_beyond_the_padding(store):
-    save(store, 1)
-    store.path(1).rename(store.path(10**12 - 1))
-    save(store, 2)
-    assert store.generations() == [10**12 - 1, 10**12]
-    assert latest_n(store) == 2
+    store.path(6).rename(store.path(10**12 - 1))
+    save(store, 7)
+    assert store.generations() == [10**12 - 1, 10**12], "ordered by number beyond the padding"
+    assert latest_n(store) == 7
 
 
 def test_prepare_and_save_leave_all_foreign_files_alone(store):
@@ -88,21 +79,26 @@ def test_prepare_and_save_leave_all_foreign_files_alone(store):
 # --- damage ---------------------------------------------------------------------------------------------------------
 
 
-def test_damaged_ones_are_passed_over_and_each_is_logged(store, caplog):
-    save(store, 1, 2, 3)
-    damage(store, 3)
-    store.path(2).write_bytes(store.path(2).read_bytes()[:-1])
-    assert latest_n(store) == 1
-    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
-    save(store, 4)
-    assert latest_n(store) == 4
+def test_cut_off_anywhere_or_with_any_bit_changed_the_one_before_is_taken(store, monkeypatch):
+    monkeypatch.setattr("streammoe.persistence.store.logger.disabled", True)
+    sound, chance = GOLDEN.read_bytes(), random.Random(2)
+    flipped = ((byte, sound[byte] ^ 1 << chance.randrange(8)) for byte in chance.sample(range(len(sound)), 100))
+    damaged = [sound[:length] for length in range(0, len(sound), 97)]  # a prime: other offsets than those of arrays
+    damaged += [sound[:byte] + bytes([other]) + sound[byte + 1 :] for byte, other in flipped]
+    store.path(1).write_bytes(sound)
+    for content in damaged:
+        store.path(2).write_bytes(content)
+        assert store.latest()[0] == 1
+    store.path(2).write_bytes(sound)
+    assert store.latest()[0] == 2
 
 
-def test_damaged_ones_do_not_push_out_those_to_go_back_to(store):
+def test_damaged_ones_are_logged_and_do_not_push_out_those_to_go_back_to(store, caplog):
     save(store, 1, 2, 3)
     damage(store, 2, 3)
     again = CheckpointStore(store.folder, keep=2)
     assert latest_n(again) == 1
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
     save(again, 4)
     assert again.generations() == [1, 2, 3, 4]
     damage(again, 4)
@@ -113,8 +109,7 @@ def test_damaged_ones_do_not_push_out_those_to_go_back_to(store):
 
 def test_without_a_sound_one_nothing_is_begun_until_all_are_set_aside(store):
     save(store, 1, 2)
-    damage(store, 1)
-    store.path(2).write_bytes(b"")
+    damage(store, 1, 2)
     with pytest.raises(CheckpointError):
         store.latest()
     store.set_aside()
@@ -122,16 +117,13 @@ def test_without_a_sound_one_nothing_is_begun_until_all_are_set_aside(store):
     assert store.generations() == [2, 3, 4], "the number of a damaged one may be that of a sound one"
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "device", "read error", "loop"])
+@pytest.mark.parametrize(
+    "kind", ["folder", "pipe", "/dev/zero", "/proc/self/mem", "checkpoint-000000000002.safetensors"]
+)
 def test_what_is_no_file_is_passed_over(store, kind):
     save(store, 1)
-    path = store.path(2)
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to({"device": "/dev/zero", "read error": "/proc/self/mem", "loop": path.name}[kind])
+    make = {"folder": Path.mkdir, "pipe": os.mkfifo}.get(kind, lambda path: path.symlink_to(kind))
+    make(store.path(2))
     assert latest_n(store) == 1
 
 
@@ -145,23 +137,11 @@ def test_a_newer_format_is_not_undone(store):
 # --- the disk -------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_cannot_be_written_is_found_when_preparing(store, monkeypatch):
-    (store.folder / "file").touch()
-    with pytest.raises(CheckpointError):
-        CheckpointStore(store.folder / "file").prepare()
-    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
-    with pytest.raises(CheckpointError):
-        store.prepare()
-
-
-@pytest.mark.parametrize(
-    ("call", "number"),
-    [("fsync", errno.ENOSPC), ("fsync", errno.EROFS), ("fsync", errno.EIO), ("listdir", errno.EMFILE)],
-)
+@pytest.mark.parametrize(("call", "number"), [("fsync", errno.ENOSPC), ("fsync", errno.EIO), ("listdir", errno.EMFILE)])
 def test_what_the_system_refuses_may_be_tried_again(store, monkeypatch, call, number):
     save(store, 1, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(os, call, failing(number))
+        patched.setattr(os, call, failing(OSError(number, os.strerror(number))))
         with pytest.raises(CheckpointError) as failed:
             save(store, 3)
     assert failed.value.retriable
@@ -170,29 +150,33 @@ def test_what_the_system_refuses_may_be_tried_again(store, monkeypatch, call, nu
     assert store.generations() == [1, 2, 3]
 
 
-def test_an_old_one_that_cannot_be_removed_stays_and_is_reported_once(store, caplog):
+@pytest.mark.parametrize(
+    ("step", "error"), [("fsync", KeyboardInterrupt()), ("replace", OSError(errno.EIO, "Input/output error"))]
+)
+def test_a_replacement_that_fails_keeps_the_old_content_and_removes_the_new(tmp_path, monkeypatch, step, error):
+    durable.replace(tmp_path / "file", b"old")
+    monkeypatch.setattr(os, step, failing(error))
+    with pytest.raises(type(error)):
+        durable.replace(tmp_path / "file", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_old_ones_that_cannot_be_removed_or_listed_stay_with_one_warning_each(store, caplog, monkeypatch):
     store.path(1).mkdir()
     save(store, 2, 3, 4)
     assert store.generations() == [1, 2, 3, 4]
     save(store, 5)
     assert store.generations() == [1, 3, 4, 5]
-    assert len(caplog.records) == 1
-
-
-def test_without_a_descriptor_to_look_for_old_ones_the_new_one_counts(store, monkeypatch):
-    save(store, 1, 2, 3)
     looks = iter([store.generations()])
-
-    def generations():
-        return next(looks, None) or failing(errno.EMFILE)()
-
+    no_descriptor = failing(OSError(errno.EMFILE, "Too many open files"))
     with monkeypatch.context() as patched:
-        patched.setattr(store, "generations", generations)
-        save(store, 4)
-    assert store.generations() == [1, 2, 3, 4]
+        patched.setattr(store, "generations", lambda: next(looks, None) or no_descriptor())
+        save(store, 6)
+    assert store.generations() == [1, 3, 4, 5, 6]
+    assert len(caplog.records) == 2
 
 
-def test_a_folder_that_is_removed_is_made_and_locked_again(tmp_path):
+def test_a_folder_that_is_removed_is_made_and_locked_again(tmp_path, monkeypatch):
     with FolderLock(tmp_path / "state") as lock:
         store = CheckpointStore(tmp_path / "state", lock=lock)
         store.prepare()
@@ -202,21 +186,12 @@ def test_a_folder_that_is_removed_is_made_and_locked_again(tmp_path):
         assert store.generations() == [1]
         with pytest.raises(CheckpointError):
             FolderLock(store.folder)
-
-
-def test_a_folder_that_is_removed_before_old_ones_are_is_no_bug(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replace = persistence.store.replace
-
-    def replace_and_lose(path: Path, *data: bytes) -> None:
-        replace(path, *data)
-        shutil.rmtree(store.folder)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(persistence.store, "replace", replace_and_lose)
-        save(store, 1)
-    assert store.generations() == []
-    store.prepare()
-    save(store, 2)
-    assert latest_n(store) == 2
+        with monkeypatch.context() as patch:  # right after the new one was written
+            write = durable.replace
+            patch.setattr(
+                "streammoe.persistence.store.replace", lambda *given: (write(*given), shutil.rmtree(store.folder))
+            )
+            save(store, 3)
+        assert store.generations() == []
+        save(store, 4)
+        assert latest_n(store) == 4
