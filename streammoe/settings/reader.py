@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import tomllib
@@ -334,7 +335,13 @@ def _rule(error: ErrorDetails) -> str:
 
 def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
     """What connectors want to be told, beside what is common to all kinds of their section."""
-    return {kind: create_model(model.__name__, __base__=(model, common)) for kind, model in models.items()}
+    return {kind: _joined_model(common, model) for kind, model in models.items()}
+
+
+@functools.cache  # pydantic takes longer to build a model than to check a whole configuration
+def _joined_model(common: type[Section], model: type[BaseModel]) -> type[BaseModel]:
+    """Return a model of the settings of one connector and of those that are common to its section."""
+    return create_model(model.__name__, __base__=(model, common))
 
 
 def _within(table: object, location: tuple[int | str, ...]) -> Iterator[str]:

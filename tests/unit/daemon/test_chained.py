@@ -3,7 +3,6 @@ import json
 import pytest
 
 from streammoe.daemon.chained import ChainedSource
-from streammoe.errors import ConfigError, SourceError
 from streammoe.ports import Partition, SourceStatus
 from streammoe.testing import ListSource
 
@@ -79,12 +78,6 @@ def test_reading_resumes_from_every_position_and_from_one_of_the_first_source_al
     assert records(read(chain(), alone[0].end)) == [3, 4, 5]
 
 
-def test_a_position_of_more_sources_than_there_are_is_an_error(parts):
-    position = read(ChainedSource(parts))[-1].end
-    with pytest.raises(SourceError):
-        ChainedSource(parts[:1]).seek(position)
-
-
 def test_it_is_ready_when_all_are_and_where_a_topic_begins_is_part_of_every_position():
     begins = {"kind": "list", "next": 1}
     topic = Topic(numbers(2, 3), begins_at=begins, waits=2, endless=True)
@@ -95,10 +88,3 @@ def test_it_is_ready_when_all_are_and_where_a_topic_begins_is_part_of_every_posi
     assert source.status() == SourceStatus(True, True, {PARTITION: 1}, {PARTITION: 2}, [PARTITION], {"gap": 1})
     assert source.position == {"kind": "chain", "positions": [None, begins]}
     assert source.poll(0.0).end["positions"][1] == begins
-
-
-def test_only_the_last_may_be_endless():
-    source = ChainedSource([ListSource(numbers(1), endless=True), ListSource(numbers(2))])
-    source.seek(None)
-    with pytest.raises(ConfigError):
-        source.prepare(0.0)

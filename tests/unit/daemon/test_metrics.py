@@ -31,13 +31,11 @@ def samples(metrics):
 
 def learned(kind="regressor", n=200, warmup=100):
     """Return a model of this kind, and the scores of the events that it has learned."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, 2))
-    classes = np.arange(n) % 3
+    X = np.random.default_rng(0).normal(size=(n, 2))
     estimator, scores, targets = {
         "regressor": (MoERegressor, PrequentialScores(), X[:, :1]),
         "outputs": (MoEMultiTargetRegressor, PrequentialScores(2), X * [1.0, 5.0]),
-        "classifier": (MoEClassifier, ClassificationScores(), np.array(["a", "b", "c"])[classes]),
+        "classifier": (MoEClassifier, ClassificationScores(), np.array(["a", "b", "c"])[np.arange(n) % 3]),
     }[kind]
     model = estimator(2, warmup=warmup, warmup_restarts=1)
     if kind == "outputs":
@@ -62,7 +60,7 @@ def published(model, scores):
 
 
 def status(positions, lags, **counters):
-    """A source that reads partitions of one topic."""
+    """Return the status of a source that reads partitions of one topic."""
     return SourceStatus(
         positions={Partition("t", partition): offset for partition, offset in positions.items()},
         lags={Partition("t", partition): lag for partition, lag in lags.items()},
@@ -97,20 +95,6 @@ def test_every_metric_of_the_catalogue_is_exposed_as_it_says_and_no_other(kind):
         assert all(sample.labels.keys() - {"le"} == set(metric.labels) for sample in family.samples), name
 
 
-def test_the_catalogue_follows_the_conventions_of_prometheus():
-    for name, metric in CATALOGUE.items():
-        assert re.fullmatch(r"streammoe(_[a-z]+)+", name)
-        assert name.endswith("_total") == (metric.kind.__name__ == "Counter")
-        assert not re.search(r"_(ms|milliseconds|percent|count|sum|bucket)$", name)
-        assert metric.help
-        assert bool(metric.buckets) == (metric.kind.__name__ == "Histogram")
-        if metric.buckets:
-            assert name.endswith("_seconds")
-            assert list(metric.buckets) == sorted(set(metric.buckets))
-            assert 0.0005 <= metric.buckets[0] <= 0.01
-            assert 1.0 <= metric.buckets[-1] <= 60.0
-
-
 def test_the_document_has_every_metric_with_its_type_and_labels_and_names_no_other():
     text = DOCUMENT.read_text()
     rows = re.findall(r"^\| `(streammoe_\w+)` \| (\w+)([^|]*) \|", text, re.MULTILINE)
@@ -126,11 +110,18 @@ def test_the_document_has_every_metric_with_its_type_and_labels_and_names_no_oth
 # --- values ---------------------------------------------------------------------------------------------------------
 
 
-def test_all_outcomes_are_there_from_the_start_so_that_rates_need_no_first_event():
-    first, second = Metrics(), Metrics()
-    first.count("learned", 7)
-    value = samples(second)
+def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
+    Metrics().count("learned", 7)
+    metrics = Metrics()
+    value = samples(metrics)
     assert {outcome: value["events_total", outcome] for outcome in OUTCOMES} == dict.fromkeys(OUTCOMES, 0)
+    assert [value[f"source_{name}",] for name in ("ready", "connected")] == [0, 0]
+    for progress in ((0, 0), None):  # of a source without an end 0 would set off an alert for one that is stuck
+        metrics.publish(MoERegressor(2), PrequentialScores(), progress)
+        value = samples(metrics)
+        assert (value["warming_up",], value["model_events",]) == (1, 0)
+        unknown = (("prequential_rmse", "running"), ("expert_mass", "0"), ("convergence_residual",))
+        assert all(math.isnan(value[key]) for key in (*unknown, ("source_progress_ratio",)))
 
 
 def test_counts_add_up_and_times_are_in_their_buckets():
@@ -140,8 +131,7 @@ def test_counts_add_up_and_times_are_in_their_buckets():
     metrics.count_rejected("wrong_type", 2)
     value = samples(metrics)
     assert value["events_total", "learned"] == 155
-    assert value["rejected_total", "malformed"] == 4
-    assert value["rejected_total", "wrong_type"] == 2
+    assert (value["rejected_total", "malformed"], value["rejected_total", "wrong_type"]) == (4, 2)
     assert [value["batch_seconds_bucket", limit] for limit in ("0.01", "0.025")] == [0, 1]
     assert [value["checkpoint_seconds_bucket", limit] for limit in ("0.0025", "0.005")] == [0, 1]
     assert value["batch_seconds_sum",] == pytest.approx(0.02)
@@ -155,13 +145,13 @@ def test_counts_add_up_and_times_are_in_their_buckets():
 
 def test_gauges_show_the_model_its_experts_and_its_scores():
     model, scores = learned()
-    value = samples(published(model, scores))
+    metrics = published(model, scores)
+    value = samples(metrics)
     assert value["model_events",] == model.n == 200
-    assert value["warming_up",] == 0
+    assert (value["warming_up",], value["model_candidates",], value["source_progress_ratio",]) == (0, 1, 0.25)
     assert value["step_size",] == pytest.approx(model.step_size)
     assert value["convergence_residual",] == pytest.approx(model.convergence_residual)
     assert value["expert_mass", "0"] + value["expert_mass", "1"] == pytest.approx(1.0)
-    assert value["source_progress_ratio",] == 0.25
     for average in AVERAGES:
         assert value["prequential_rmse", average] == pytest.approx(scores.rmse()[average])
         assert value["baseline_rmse", average] == pytest.approx(scores.baseline_rmse()[average])
@@ -173,17 +163,10 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     assert {name: value["experts", name] for name in CONDITIONS} == {
         name: conditions.count(name) for name in CONDITIONS
     }
-    assert value["model_candidates",] == 1
-
-
-def test_reseeded_experts_are_counted_once():
-    model, scores = learned()
-    metrics = published(model, scores)
     model.reseed_expert(0)
-    for _ in range(2):
+    for _ in range(2):  # which counts once
         metrics.publish(model, scores, None)
-    value = samples(metrics)
-    assert [value["reseeds_total", outcome] for outcome in RESEED_OUTCOMES] == [1, 1]
+    assert [samples(metrics)["reseeds_total", outcome] for outcome in RESEED_OUTCOMES] == [1, 1]
 
 
 def test_experts_that_are_no_more_after_a_race_are_not_a_number():
@@ -212,7 +195,6 @@ def test_outputs_and_classes_have_scores_of_their_own():
     for average in AVERAGES:
         found = [value["output_rmse", average, name] for name in ("low", "high")]
         assert found == pytest.approx([scores.rmse(0)[average], scores.rmse(1)[average]])
-        assert found[0] != found[1]
         assert value["prequential_rmse", average] == pytest.approx(scores.rmse()[average])
     model, scores = learned("classifier")
     value = samples(published(model, scores))
@@ -221,56 +203,31 @@ def test_outputs_and_classes_have_scores_of_their_own():
         assert value["prequential_accuracy", average] == scores.accuracy()[average]
         assert value["baseline_accuracy", average] == scores.baseline_accuracy()[average]
         assert value["prequential_log_loss", average] == scores.log_loss.means()[average]
-    assert 0 < value["prequential_accuracy", "running"] < 1
-
-
-def test_what_is_not_known_yet_is_not_a_number():
-    metrics = Metrics()
-    for progress in ((0, 0), None):  # of a source without an end 0 would set off an alert for one that is stuck
-        metrics.publish(MoERegressor(2), PrequentialScores(), progress)
-        value = samples(metrics)
-        assert (value["warming_up",], value["model_events",]) == (1, 0)
-        unknown = (("prequential_rmse", "running"), ("expert_mass", "0"), ("convergence_residual",))
-        assert all(math.isnan(value[key]) for key in (*unknown, ("source_progress_ratio",)))
 
 
 def test_the_age_of_the_checkpoint_grows_until_the_next_one(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("streammoe.daemon.metrics.time.monotonic", lambda: now[0])
     metrics = Metrics()
-    age = ("checkpoint_age_seconds",)
-    now[0] = 130.0
-    assert samples(metrics)[age] == 30.0
-    metrics.checkpoint(129.0, 0.8)
-    assert samples(metrics)[age] == 1.0, "what was learned while it was written would be lost, too"
-    now[0] = 131.5
-    assert samples(metrics)[age] == 2.5
+    ages = []
+    for time, taken_at in ((130.0, None), (130.0, 129.0), (131.5, None)):
+        now[0] = time
+        if taken_at is not None:  # what was learned while it was written would be lost, too
+            metrics.checkpoint(taken_at, 0.8)
+        ages.append(samples(metrics)["checkpoint_age_seconds",])
+    assert ages == [30.0, 1.0, 2.5]
 
 
-# --- the source -----------------------------------------------------------------------------------------------------
-
-
-def test_each_partition_has_a_lag_and_a_position_as_long_as_it_is_read():
+def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_happens_once():
     metrics = Metrics()
-    metrics.source(status({0: 7, 1: 9}, {0: 3, 1: 0}))
-    metrics.source(status({1: 10}, {1: 4}))
+    metrics.source(status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0))
+    metrics.source(status({1: 10}, {1: 4}, reconnected=1, gap=2))
     value = samples(metrics)
     assert {key: value[key] for key in value if key[0].startswith("consumer_")} == {
         ("consumer_lag", "1", "t"): 4,
         ("consumer_position", "1", "t"): 10,
-    }
-
-
-def test_what_happened_to_the_source_is_counted_once():
-    metrics = Metrics()
-    for reconnected, gap in ((1, 0), (1, 2), (3, 2)):
-        metrics.source(status({}, {}, reconnected=reconnected, gap=gap))
+    }, "the other one is no longer read"
+    metrics.source(status({0: 1, 1: 1}, {0: 101, 1: 102}, reconnected=3, gap=2)._replace(connected=False))
     value = samples(metrics)
     assert [value["source_happened_total", event] for event in ("reconnected", "gap")] == [3, 2]
-
-
-def test_before_it_is_asked_the_source_is_neither_ready_nor_connected():
-    metrics = Metrics()
-    assert [samples(metrics)[f"source_{name}",] for name in ("ready", "connected")] == [0, 0]
-    metrics.source(status({0: 1, 1: 1}, {0: 101, 1: 102})._replace(connected=False))
-    assert [samples(metrics)[f"source_{name}",] for name in ("ready", "connected", "stalled")] == [1, 0, 2]
+    assert [value[f"source_{name}",] for name in ("ready", "connected", "stalled")] == [1, 0, 2]

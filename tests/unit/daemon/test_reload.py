@@ -10,14 +10,14 @@ from streammoe.daemon.signals import HangupFlag
 from streammoe.errors import RetriableCheckpointError
 
 BASE = """
-    source = { kind = "file", path = "a.csv" }
+    source = { kind = "file", path = "%(path)s" }
     schema.target = "y"
     labels = { key = "%(key)s"%(labels)s }
     model = { n_experts = 2%(model)s }
     predictions = { kind = "file", path = "p.jsonl"%(predictions)s }
     %(rest)s
 """
-NOTHING_MORE = {"key": "id", "labels": "", "model": "", "predictions": "", "rest": ""}
+NOTHING_MORE = {"path": "a.csv", "key": "id", "labels": "", "model": "", "predictions": "", "rest": ""}
 
 
 class Reconfigured:
@@ -62,60 +62,48 @@ def reload(path, write):
     return make
 
 
-ACCEPTED = {
-    "checkpoints": (
-        {"rest": "checkpoint = { every_events = 5, every_seconds = 1.5, keep = 9, retry_seconds = 3.0 }"},
-        0,
-    ),
-    "dead letters": ({"rest": "dead_letters.max_ratio = 0.9"}, 0),
-    "metrics": ({"rest": "metrics.alive_seconds = 3.0"}, 0),
-    "range factor": ({"model": ", range_factor = 1e9"}, 1),
-    "labels": ({"labels": ", max_pending = 5, expire_events = 6, expire_seconds = 7.0"}, 1),
-    "predictions": ({"predictions": ", interval = 0.5, gate = false"}, 1),
-    "both": ({"rest": "metrics.alive_seconds = 3.0", "predictions": ", gate = false"}, 1),
-}
+ACCEPTED = [
+    ({"rest": "checkpoint = { every_events = 5, every_seconds = 1.5, keep = 9, retry_seconds = 3.0 }"}, False),
+    ({"rest": "dead_letters.max_ratio = 0.9\nmetrics.alive_seconds = 3.0"}, False),
+    ({"model": ", range_factor = 1e9"}, True),
+    ({"labels": ", max_pending = 5, expire_events = 6, expire_seconds = 7.0"}, True),
+    ({"rest": "metrics.alive_seconds = 3.0", "predictions": ", interval = 0.5, gate = false"}, True),
+]
 """What may change, and whether it says what becomes of an event or what is written of it."""
 
 
 def test_what_may_change_is_taken_once(path, write, reload):
-    for name, (given, judging) in ACCEPTED.items():
+    for given, judging in ACCEPTED:
         write()
         asked, daemon = reload(), Reconfigured()
         asked._flag.requested = True
         assert asked.requested
         write(**given)
-        assert asked.carry_out(daemon) == "applied", name
-        assert daemon.given == [(load_settings(path, environment={}), bool(judging))], name
+        assert asked.carry_out(daemon) == "applied", given
         assert asked.carry_out(daemon) == "unchanged"
-        assert len(daemon.given) == 1
+        assert daemon.given == [(load_settings(path, environment={}), judging)], given
         assert not asked.requested
 
 
 REJECTED = {
     "checkpoint.dir": {"rest": "checkpoint.dir = 'elsewhere'"},
     "metrics.port": {"rest": "metrics.port = 1"},
-    "model.seed": {"model": ", seed = 3"},
     "model.schedule": {"model": ", schedule = { kind = 'constant', gamma = 0.5 }"},
-    "dead_letters.path": {"rest": "dead_letters.path = 'd'"},
     "labels.key": {"key": "other"},
     "predictions.format": {"predictions": ", format = 'parquet'"},
-    "no setting": {"rest": "checkpoint.kep = 5"},
-    "out of range": {"rest": "checkpoint.keep = 0"},
-    "no TOML": {"rest": "["},
+    "source.path": {"path": "b.csv"},
+    "checkpoint.kep": {"rest": "checkpoint.kep = 5"},
+    "config.toml": {"rest": "["},
 }
 
 
-def test_anything_else_is_refused_as_a_whole_by_name(path, write, reload, caplog):
+def test_anything_else_is_refused_as_a_whole_by_name(write, reload, caplog):
     asked, daemon = reload(), Reconfigured()
     for name, given in REJECTED.items():
         write(**{**given, "rest": "checkpoint.every_events = 7\n" + given.get("rest", "")})
         caplog.clear()
         assert asked.carry_out(daemon) == "refused", name
-        assert "." not in name or name in caplog.text
-    write(rest="checkpoint.every_events = 7")
-    path.write_text(path.read_text().replace("a.csv", "b.csv"))
-    assert asked.carry_out(daemon) == "refused"
-    assert "source.path" in caplog.text
+        assert name in caplog.text
     assert daemon.given == []
     write(rest="checkpoint.every_events = 7")
     assert asked.carry_out(daemon) == "applied"
@@ -129,7 +117,7 @@ def test_a_file_that_is_gone_or_a_pipe_is_refused_without_waiting(path, reload):
     assert asked.carry_out(Reconfigured()) == "refused"
 
 
-def test_flags_and_environment_stand_over_the_file_as_at_the_start(write, reload):
+def test_flags_and_environment_win_over_the_file_as_at_the_start(write, reload):
     asked = reload({"STREAMMOE_CHECKPOINT__EVERY_EVENTS": "70"}, ["checkpoint.keep=7"])
     write(rest="checkpoint = { keep = 1, every_events = 10 }")
     assert asked.carry_out(Reconfigured()) == "unchanged"

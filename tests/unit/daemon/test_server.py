@@ -20,8 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon import server as module
 from streammoe.daemon.access import HostNames
-from streammoe.daemon.server import LARGEST_HEAD, MOST_CONNECTIONS, Health, MetricsServer
-from streammoe.errors import ConfigError
+from streammoe.daemon.server import LARGEST_HEAD, Health, MetricsServer
 from streammoe.settings import Metrics
 
 PASSWORD = "correct horse: battery"
@@ -142,53 +141,34 @@ def test_the_registry_is_served_in_the_format_that_is_asked_for(serve, registry)
     assert [family.name for family in text_string_to_metric_families(gzip.decompress(body).decode())] == ["answer"]
 
 
-def test_metrics_are_not_served_before_they_are_restored(serve, registry):
+def test_it_is_ready_while_it_can_save_and_alive_while_the_loop_turns(serve, health, caplog):
     server = serve(shown=False)
-    assert ask(server)[0] == 503
-    server.show(registry)
-    assert ask(server)[0] == 200
+    assert ask(server)[0] == 503, "metrics are not restored yet"
+    probes = []
 
+    def probe():
+        probes.append((ask(server, "/readyz")[0], ask(server, "/healthz")[0]))
 
-def test_it_is_ready_once_it_says_so_and_while_it_can_save(serve, health):
-    server = serve()
-    assert ask(server, "/readyz")[0] == 503
+    probe()
     health.ready = True
-    assert ask(server, "/readyz")[0] == 200
+    probe()
     health.unsaved = "the disk is full"
-    status, _, body = ask(server, "/readyz")
-    assert (status, health.unsaved in body.decode()) == (503, True)
-    assert ask(server, "/healthz")[0] == 200
+    probe()
     health.unsaved = ""
-    assert ask(server, "/readyz")[0] == 200
-
-
-def test_it_is_alive_while_the_loop_turns(serve, health):
-    server = serve()
-    assert ask(server, "/healthz")[0] == 200
     health.patience = -1.0
-    assert ask(server, "/healthz")[0] == 503
+    probe()
     health.patience = 60.0
     health.beat()
-    assert ask(server, "/healthz")[0] == 200
-
-
-def test_a_probe_that_fails_by_a_bug_is_500_and_logged(serve, health, caplog):
-    server = serve()
-    health.patience = "soon"
+    probe()
+    assert probes == [(503, 200), (200, 200), (503, 200), (200, 503), (200, 200)]
+    assert caplog.records == []
+    health.patience = "a bug"
     assert ask(server, "/healthz", X_Secret="hidden")[0] == 500
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "hidden" not in caplog.text
 
 
 # --- opening and closing --------------------------------------------------------------------------------------------
-
-
-def test_a_port_in_use_is_the_settings_fault():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(ConfigError):
-            MetricsServer(Metrics(port=taken.getsockname()[1]), Health(60))
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -211,37 +191,21 @@ def test_closing_frees_port_threads_and_descriptors(registry, certificate, encry
     MetricsServer(Metrics(port=port, **settings), Health(60)).close()
 
 
-def test_an_ipv6_address_has_brackets_in_the_url_and_is_answered(serve):
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        pytest.skip("no IPv6 here")
-    server = serve(host="::1")
-    assert server.url.startswith("http://[::1]:")
-    assert ask(server)[0] == 200
-
-
 # --- passwords and tokens -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["given", "file", "env"])
-def secured(request, tmp_path, monkeypatch):
-    """The same secrets from each place where settings may have them."""
-    if request.param == "given":
-        return {"username": "prom", "password": PASSWORD, "bearer_token": TOKEN}
-    if request.param == "env":
-        monkeypatch.setenv("METRICS_PASSWORD", PASSWORD)
-        monkeypatch.setenv("METRICS_TOKEN", TOKEN)
-        return {"username": "prom", "password_env": "METRICS_PASSWORD", "bearer_token_env": "METRICS_TOKEN"}
-    (tmp_path / "password").write_text(f"{PASSWORD}\n")
-    (tmp_path / "token").write_text(f"{TOKEN}\r\n")
-    files = {"password_file": str(tmp_path / "password"), "bearer_token_file": str(tmp_path / "token")}
-    return {"username": "prom", **files}
-
-
-def test_metrics_require_a_password_or_token_and_probes_do_not(serve, secured):
-    server = serve(**secured)
+@pytest.mark.parametrize("kind", ["given", "file", "env"])
+def test_metrics_require_a_password_or_token_and_probes_do_not(serve, tmp_path, monkeypatch, kind):
+    secrets = {"password": PASSWORD, "bearer_token": TOKEN}
+    if kind == "env":
+        for name, secret in secrets.items():
+            monkeypatch.setenv(name.upper(), secret)
+        secrets = {f"{name}_env": name.upper() for name in secrets}
+    elif kind == "file":
+        for name, secret in secrets.items():
+            (tmp_path / name).write_text(f"{secret}\r\n")
+        secrets = {f"{name}_file": str(tmp_path / name) for name in secrets}
+    server = serve(username="prom", **secrets)
     status, headers, body = ask(server)
     assert (status, b"answer" in body) == (401, False)
     assert [offer.split()[0] for offer in headers.get_all("WWW-Authenticate")] == ["Basic", "Bearer"]
@@ -249,47 +213,20 @@ def test_metrics_require_a_password_or_token_and_probes_do_not(serve, secured):
     for good in (basic("prom", PASSWORD), f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
         status, _, body = ask(server, Authorization=good)
         assert (status, b"answer 42.0" in body) == (200, True)
-    assert ask(server, "/healthz")[0] == 200
-    assert ask(server, "/readyz")[0] == 503
+    assert (ask(server, "/healthz")[0], ask(server, "/readyz")[0]) == (200, 503)
 
 
-def test_nothing_else_opens(serve):
+def test_anything_else_is_rejected(serve):
     server = serve(username="prom", password=PASSWORD, bearer_token=TOKEN)
-    for wrong in (
-        "",
-        "Basic",
-        "Basic !",
-        "Basic =",
-        basic("prom", ""),
-        basic("prom", PASSWORD + "x"),
-        basic("prom", PASSWORD[:-1]),
-        basic("Prom", PASSWORD),
-        basic("", PASSWORD),
-        f"Basic {TOKEN}",
-        f"Bearer {PASSWORD}",
-        "Bearer " + basic("prom", PASSWORD)[6:],
-        f"Bearer {TOKEN}0",
-        "Bearer",
-        TOKEN,
-        "Digest username=prom",
-    ):
-        assert ask(server, Authorization=wrong)[0] == 401, wrong
+    wrong = ["", "Basic", "Basic !", f"Basic {TOKEN}", f"Bearer {PASSWORD}", f"Bearer {TOKEN}0", "Bearer", TOKEN]
+    pairs = [("prom", ""), ("prom", PASSWORD + "x"), ("prom", PASSWORD[:-1]), ("Prom", PASSWORD), ("", PASSWORD)]
+    for each in [*wrong, *(basic(*pair) for pair in pairs), "Bearer " + basic("prom", PASSWORD)[6:]]:
+        assert ask(server, Authorization=each)[0] == 401, each
     twice = b"GET /metrics HTTP/1.1\r\n" + HOST + f"Authorization: Bearer {TOKEN}\r\n".encode() * 2
     assert raw(server, twice + b"\r\n").startswith(b"HTTP/1.1 401")
 
 
-def test_secrets_are_compared_in_constant_time_and_kept_as_digests(serve, monkeypatch):
-    server = serve(username="prom", password=PASSWORD, bearer_token=TOKEN)
-    kept = repr([vars(server), vars(server.access)])
-    assert PASSWORD not in kept
-    assert TOKEN not in kept
-    compared = []
-    monkeypatch.setattr("streammoe.daemon.access.hmac.compare_digest", lambda a, b: compared.append((a, b)) or a == b)
-    assert ask(server, Authorization=basic("prom", "p"))[0] == 401
-    assert [len(a) for pair in compared for a in pair] == [32] * 4
-
-
-def test_secrets_show_nowhere(serve, caplog):
+def test_secrets_are_shown_nowhere_kept_as_digests_and_compared_in_constant_time(serve, monkeypatch, caplog):
     secrets = {"username": "prom", "password": PASSWORD, "bearer_token": TOKEN}
     settings = Metrics(port=0, **secrets)
     shown = repr(settings) + str(settings.model_dump()) + settings.model_dump_json()
@@ -297,28 +234,13 @@ def test_secrets_show_nowhere(serve, caplog):
         server = serve(**secrets)
         ask(server, Authorization=f"Bearer {TOKEN}")
         raw(server, b"GET /metrics HTTP/1.1\r\n" + HOST + f"Authorization: Bearer {TOKEN}\0\r\n\r\n".encode())
-    assert PASSWORD not in shown + caplog.text
-    assert TOKEN not in shown + caplog.text
-
-
-UNUSABLE = (
-    {"username": "u", "password_file": "no-such-file"},
-    {"username": "u", "password_env": "NO_SUCH_VARIABLE"},
-    {"username": "u", "password": ""},
-    {"bearer_token": ""},
-    {"bearer_token": "zwei Wörter"},
-    {"tls_certfile": "no-cert", "tls_keyfile": "no-key"},
-    {"tls_certfile": __file__, "tls_keyfile": __file__},
-    {"host": "192.0.2.1"},  # an address for documentation only
-    {"host": "no.such.host.invalid"},
-)
-
-
-def test_a_secret_certificate_or_host_that_cannot_be_used_is_the_settings_fault(serve):
-    for settings in UNUSABLE:
-        with pytest.raises(ConfigError) as rejected:
-            serve(**settings)
-        assert "zwei" not in str(rejected.value)
+    shown += repr([vars(server), vars(server.access)]) + caplog.text
+    assert PASSWORD not in shown
+    assert TOKEN not in shown
+    compared = []
+    monkeypatch.setattr("streammoe.daemon.access.hmac.compare_digest", lambda a, b: compared.append((a, b)) or a == b)
+    assert ask(server, Authorization=basic("prom", "p"))[0] == 401
+    assert [len(a) for pair in compared for a in pair] == [32] * 4
 
 
 # --- TLS ------------------------------------------------------------------------------------------------------------
@@ -372,29 +294,16 @@ def test_a_warning_where_others_may_listen(serve, certificate, caplog, monkeypat
 # --- host names -----------------------------------------------------------------------------------------------------
 
 
-HOSTS = {
-    200: ("localhost", "LocalHost.:9464", "127.0.0.1:1", "127.8.8.8", "[::1]:9464", "prometheus.example:80"),
-    421: (
-        "evil.example",
-        "localhost.evil.example:9464",
-        "127.0.0.1.evil.example",
-        "192.0.2.1",
-        "0.0.0.0:9464",
-        "2130706433",
-        "",
-    ),
-}
+OURS = ("localhost", "LocalHost.:9464", "127.0.0.1:1", "[::1]:9464", "prometheus.example:80")
+FOREIGN = ("evil.example", "localhost.evil.example:9464", "127.0.0.1.evil.example", "192.0.2.1", "2130706433", "")
 
 
 def test_a_page_cannot_read_metrics_by_a_name_of_its_own(serve):
     server = serve(allowed_hosts=["Prometheus.example"])
-    for status, hosts in HOSTS.items():
-        for host in hosts:
-            found = [ask(server, path, Host=host)[0] for path in ("/metrics", "/healthz", "/other")]
-            assert found == [status, status, 404 if status == 200 else status], host
-
-
-def test_a_server_for_other_machines_answers_any_name_unless_some_are_listed():
+    for host in OURS:
+        assert [ask(server, path, Host=host)[0] for path in ("/metrics", "/healthz", "/other")] == [200, 200, 404]
+    for host in FOREIGN:
+        assert [ask(server, path, Host=host)[0] for path in ("/metrics", "/healthz", "/other")] == [421] * 3
     assert HostNames("0.0.0.0", []).include("daemon.example")
     listed = HostNames("0.0.0.0", ["daemon.example"])
     assert [listed.include(name) for name in ("daemon.example", "localhost", "other.example")] == [True, True, False]
@@ -405,107 +314,103 @@ def test_a_server_for_other_machines_answers_any_name_unless_some_are_listed():
 
 def test_only_get_and_head_are_answered(serve):
     server = serve()
-    for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"):
-        status, headers, _ = ask(server, method=method)
-        assert (status, headers["Allow"]) == (405, "GET, HEAD"), method
-
-
-def test_head_has_the_headers_of_get_and_no_body(serve):
-    server = serve()
     _, wanted, body = ask(server)
     status, headers, nothing = ask(server, method="HEAD")
     assert (status, nothing) == (200, b"")
     assert headers["Content-Length"] == wanted["Content-Length"] == str(len(body))
+    for method in ("POST", "OPTIONS", "TRACE", "CONNECT", "get"):
+        status, headers, _ = ask(server, method=method)
+        assert (status, headers["Allow"]) == (405, "GET, HEAD"), method
 
 
+GET = b"GET /healthz HTTP/1.1\r\n" + HOST
 ODD = {
-    "HTTP/1.0 without a host": (b"GET /healthz HTTP/1.0\r\n\r\n", b"200"),
-    "HTTP/1.1 without a host": (b"GET /healthz HTTP/1.1\r\n\r\n", b"400"),
-    "two hosts": (b"GET /healthz HTTP/1.1\r\n" + HOST + b"Host: evil\r\n\r\n", b"400"),
-    "HTTP/0.9": (b"GET /healthz\r\n\r\n", b"400"),
-    "nothing": (b"\r\n\r\n", b"400"),
-    "TLS": (b"\x16\x03\x01\x02\x00\r\n\r\n", b"400"),
-    "another protocol": (b"GET /healthz FTP/1.1\r\n" + HOST + b"\r\n", b"400"),
-    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"400"),
-    "odd bytes in the path": (b"GET /%00%ff\xff HTTP/1.1\r\n" + HOST + b"\r\n", b"404"),
-    "a path upwards": (b"GET /../metrics HTTP/1.1\r\n" + HOST + b"\r\n", b"404"),
-    "absolute form": (b"GET http://elsewhere/metrics HTTP/1.1\r\n" + HOST + b"\r\n", b"404"),
-    "no colon": (b"GET /healthz HTTP/1.1\r\n" + HOST + b"no colon\r\n\r\n", b"400"),
-    "NUL": (b"GET /healthz HTTP/1.1\r\n" + HOST + b"X: \0\r\n\r\n", b"400"),
-    "length and chunks": (
-        b"GET /healthz HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"400",
-    ),
-    "two lengths": (
-        b"GET /healthz HTTP/1.1\r\n" + HOST + b"Content-Length: 0\r\nContent-Length: 9\r\n\r\nGET / HTTP",
-        b"400",
-    ),
-    "a body": (b"POST /metrics HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\n123456789", b"400"),
-    "an endless body": (b"POST /metrics HTTP/1.1\r\n" + HOST + b"Content-Length: 99999999999\r\n\r\n", b"400"),
-    "endless chunks": (b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n", b"400"),
-    "several requests": ((b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n") * 3, b"200"),
+    b"GET /healthz HTTP/1.0\r\n\r\n": b"200",
+    b"GET /healthz HTTP/1.1\r\n\r\n": b"400",
+    GET + b"Host: evil\r\n\r\n": b"400",
+    b"GET /healthz\r\n\r\n": b"400",
+    b"\r\n\r\n": b"400",
+    b"\x16\x03\x01\x02\x00\r\n\r\n": b"400",
+    b"GET /healthz FTP/1.1\r\n" + HOST + b"\r\n": b"400",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": b"400",
+    b"GET /%00%ff\xff HTTP/1.1\r\n" + HOST + b"\r\n": b"404",
+    b"GET /../metrics HTTP/1.1\r\n" + HOST + b"\r\n": b"404",
+    b"GET http://elsewhere/metrics HTTP/1.1\r\n" + HOST + b"\r\n": b"404",
+    GET + b"no colon\r\n\r\n": b"400",
+    GET + b"X: \0\r\n\r\n": b"400",
+    GET + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n": b"400",
+    GET + b"Content-Length: 0\r\nContent-Length: 9\r\n\r\nGET / HTTP": b"400",
+    b"POST /metrics HTTP/1.1\r\n" + HOST + b"Content-Length: 99999999999\r\n\r\n": b"400",
+    b"POST / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n": b"400",
+    (GET + b"\r\n") * 3: b"200",
 }
 
 
 def test_odd_requests_have_one_answer_and_no_line_in_the_log(serve, caplog):
     server = serve()
-    for name, (data, status) in ODD.items():
+    for data, status in ODD.items():
         found = raw(server, data)
-        assert found.startswith(b"HTTP/1.1 " + status), name
-        assert found.count(b"HTTP/1.1") == 1, name
+        assert found.startswith(b"HTTP/1.1 " + status), data
+        assert found.count(b"HTTP/1.1") == 1, data
     assert caplog.records == []
 
 
 def test_a_head_that_is_too_large_ends_the_connection(serve, caplog):
     server = serve()
-    fits = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X: "
+    fits = GET + b"X: "
     assert raw(server, fits + b"x" * (LARGEST_HEAD - len(fits) - 4) + b"\r\n\r\n").startswith(b"HTTP/1.1 200")
     assert raw(server, fits + b"x" * LARGEST_HEAD + b"\r\n\r\n") == b""
     assert raw(server, b"GET /" + b"x" * 3 * LARGEST_HEAD) == b""
     assert caplog.records == []
 
 
-def test_a_handshake_that_fails_is_not_logged(serve, certificate, trusting, caplog):
-    server = serve(**certificate)
-    for data in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"\0" * 100, b""):
-        with socket.create_connection(address(server), timeout=20) as connection:
-            connection.sendall(data)
-    assert ask(server, "/healthz", context=trusting)[0] == 200
-    assert caplog.records == []
-
-
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")  # left to the garbage collector by ssl
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, caplog, encrypted):
-    server = serve(**(certificate if encrypted else {}))
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, caplog, monkeypatch, is_encrypted):
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 8)
+    server = serve(**(certificate if is_encrypted else {}))
     used = descriptors()
-    for i in range(100):
+    starts = [b"", GET, GET + b"\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n", b"\0" * 100]
+    for i in range(20):
         connection = socket.create_connection(address(server), timeout=20)
-        if i % 3:
-            connection.sendall(b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n"[: 2 * (i % 2)])
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by RST
+        connection.sendall(starts[i % len(starts)])
+        if i % 2:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by RST
         connection.close()
-    for _ in range(2 * MOST_CONNECTIONS):
-        assert ask(server, context=trusting if encrypted else None)[0] == 200
+    for _ in range(2 * module.MOST_CONNECTIONS):
+        assert ask(server, context=trusting if is_encrypted else None)[0] == 200
     wait_until(lambda: descriptors() <= used)
-    assert len(server._connections) <= MOST_CONNECTIONS
+    assert len(server._connections) <= module.MOST_CONNECTIONS
     assert caplog.records == []
 
 
-# --- time and connections -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_many_that_only_hold_connections_open_stop_no_scrape(serve, certificate, trusting, monkeypatch, is_encrypted):
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 8)
+    server = serve(**(certificate if is_encrypted else {}))
+    used = descriptors()
+    with contextlib.ExitStack() as held:
+        for i in range(40):  # half of them say something, half nothing
+            connection = held.enter_context(socket.create_connection(address(server), timeout=20))
+            if i % 2:
+                with contextlib.suppress(ConnectionError):  # it had to make room already
+                    connection.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        assert ask(server, context=trusting if is_encrypted else None)[0] == 200
+        assert descriptors() - used - 40 <= module.MOST_CONNECTIONS
+        assert threading.active_count() < 10
 
 
 def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, registry):
-    monkeypatch.setattr(module, "LONGEST_REQUEST", 0.5)
+    monkeypatch.setattr(module, "LONGEST_REQUEST", 0.2)
     registry.register(
         type("Large", (), {"collect": lambda _: Gauge("large", "x" * 20_000_000, registry=None).collect()})()
     )
     plain, encrypted = serve(), serve(**certificate)
 
     def drip(connection):
-        for _ in range(200):
+        while True:
             connection.sendall(b"x")
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def read_nothing(connection):
         connection.sendall(b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n")
@@ -526,21 +431,4 @@ def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, regi
         with socket.create_connection(address(server), timeout=20) as connection, contextlib.suppress(ConnectionError):
             connection.sendall(begun)
             assert not go_on(connection)
-        assert 0.4 < time.monotonic() - started < 8
-
-
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_many_that_only_hold_connections_open_stop_no_scrape(serve, certificate, trusting, encrypted):
-    server = serve(**(certificate if encrypted else {}))
-    used = descriptors()
-    with contextlib.ExitStack() as held:
-        for i in range(300):  # half of them say something, half nothing
-            connection = held.enter_context(socket.create_connection(address(server), timeout=20))
-            if i % 2:
-                with contextlib.suppress(ConnectionError):  # it had to make room already
-                    connection.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
-        started = time.monotonic()
-        assert ask(server, context=trusting if encrypted else None)[0] == 200
-        assert time.monotonic() - started < 8
-        assert descriptors() - used - 300 <= MOST_CONNECTIONS
-        assert threading.active_count() < 10
+        assert 0.15 < time.monotonic() - started < 8
