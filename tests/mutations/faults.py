@@ -9,23 +9,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 AREAS = {
-    "steps": ("test_iterates.py test_oracles.py test_shared.py contracts/test_families.py"),
+    "steps": "test_iterates.py test_drift_oracle.py contracts/test_families.py",
     "categorical": "test_iterates.py test_categorical.py",
     "heavy tails": "test_iterates.py test_elliptical.py",
-    "softmax": "test_softmax.py test_linalg.py test_iterates.py test_oracles.py",
-    "groups": "test_groups.py test_batch_oracle.py invariants/*.py",
+    "softmax": "test_softmax.py test_linalg.py test_iterates.py",
+    "groups": "test_groups.py contracts/test_families.py invariants/*.py",
     "batch fit": (
-        "kernels/test_batch.py test_em.py test_settle_oracle.py test_batch_oracle.py engine/test_batch.py "
-        "unit/test_batch.py"
+        "kernels/test_batch.py test_batch_methods.py test_settled.py engine/test_batch.py unit/test_batch.py"
     ),
-    "warm-up": "test_warming.py test_warmup.py test_choice.py test_spectral.py",
-    "choice": "test_choice.py test_racing.py test_model_selection.py test_regressor.py",
+    "warm-up": "test_warming.py test_warmup.py test_spectral.py",
+    "choice": "test_model_selection.py test_living.py test_regressor.py",
     "expert life": (
         "test_life.py test_split_merge.py test_expert_life_oracle.py test_living.py property/test_expert_life.py"
     ),
     "drift": "engine/test_drift.py test_drift_oracle.py test_drift_cuts.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
-    "encoder": "kernels/test_features.py unit/test_features.py test_regressor.py test_mixed_events.py",
+    "encoder": "unit/test_features.py test_regressor.py test_mixed_events.py",
     "estimators": "test_regressor.py test_classifier.py test_multitarget.py invariants/*.py",
     "poison": "invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
     "distributions": "test_distributions.py",

@@ -33,7 +33,7 @@ def case_of(*, family, bound, steps, K, inputs, degrees, weighted):
 @pytest.mark.parametrize("options", pairwise_cases(**OPTIONS))
 def test_iterates_are_those_of_the_literal_algorithm(options):
     case = case_of(**options)
-    agreement = run(case)
+    agreement = run(case, 150)
     assert agreement.holds(case), agreement
 
 
@@ -51,26 +51,23 @@ def test_iterates_in_every_combination_and_of_wide_rows(family):
 @pytest.mark.parametrize(
     ("family", "fault"),
     [
-        *((family, {"bound": "tight"}) for family in FAMILIES),
+        ("gaussian 3", {"bound": "tight"}),
+        ("5 classes", {"bound": "tight"}),
         ("3 classes", {"prior_strength": 1.001}),
         ("full 3", {"schedule": STEPS[SOUND]}),
         ("student_t", {"top_k": 3}),
+        ("student_t", {"degrees_of_freedom": 4.1}),
     ],
 )
 def test_a_fault_is_noticed(family, fault):
     case = Case(4, 3, "adaptive", HOSTILE, prior=1.0, **FAMILIES[family])
-    agreement = run(case, 60, make=lambda case, start: estimator(case, start, **fault))
+    agreement = run(case, 30, make=lambda case, start: estimator(case, start, **fault))
     assert np.isfinite(agreement.self_difference)
     assert not agreement.holds(case)
 
 
 @pytest.mark.parametrize("degrees", [2.5, 30.0])
 def test_degrees_of_freedom_are_those_of_the_literal_algorithm(degrees, monkeypatch):
-    case = Case(3, 3, "tight", HOSTILE, prior=1.0, expert="student_t")
-
-    def make(case, start):
-        return estimator(case, start, degrees_of_freedom=degrees)
-
-    assert not run(case, make=make).holds(case)
     monkeypatch.setattr(StudentT, "degrees", degrees)
-    assert run(case, make=make).holds(case)
+    case = Case(3, 3, "tight", HOSTILE, prior=1.0, expert="student_t")
+    assert run(case, make=lambda case, start: estimator(case, start, degrees_of_freedom=degrees)).holds(case)

@@ -7,7 +7,7 @@ from streammoe.engine import mm
 from streammoe.engine.em import Buffer, Em, statistics_at
 from streammoe.experts import Parameters, families
 from streammoe.kernels.state import VARIANCE_FLOOR, Prior
-from tests.oracle.agreement import FAMILIES, HOSTILE, STEPS, Case, oracle, powers, start_with_prior, stream
+from tests.oracle.agreement import FAMILIES, HOSTILE, STEPS, Case, oracle, powers, start_of, stream
 from tests.pairs import pairwise_cases
 
 ROWS = 150
@@ -21,7 +21,8 @@ SOME = ["gaussian", "full 3", "student_t 3", "laplace", "2 classes", "5 classes"
 def test_statistics_of_a_buffer(options):
     bound, strength = options["bound"], options["strength"]
     case = Case(options["K"], 5, bound, HOSTILE, prior=1.0, **FAMILIES[options["family"]])
-    start, events = start_with_prior(case), stream(case, ROWS)
+    events = stream(case, ROWS)
+    start = start_of(case, events)
     weights = np.random.default_rng(1).uniform(0.2, 2.0, size=ROWS)
     rows = powers(events.X, 1)
     Y = events.y.reshape(ROWS, -1).astype(np.float64)

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from streammoe.engine import mm
+from streammoe.engine.em import Buffer, Em, one_expert_prior
 from streammoe.experts import Parameters, families
 from streammoe.schedules import power
 from streammoe.testing.literal import ALGORITHMS
@@ -84,6 +85,28 @@ def random_prior(case, strength, p, seed=0):
     )
 
 
+def problem(case, n, p, K, *, strength=0.7, bound="tight", seed=0):
+    """EM on n drawn rows of different weights, under a prior that is no round number anywhere."""
+    R, Y = draw(case, n, p, K, seed)
+    weights = np.random.default_rng(9).uniform(0.1, 2.0, n)
+    return Em(case.family, Buffer(R, R, Y, weights), random_prior(case, strength, p), options(case, K, strength, bound))
+
+
+def em_of(case, R, Y, K, strength=0.1):
+    """EM on these rows under the prior that a warm-up would give them."""
+    buffer, chosen = Buffer(R, R, Y, np.ones(len(R))), options(case, K, strength)
+    return Em(case.family, buffer, one_expert_prior(case.family, buffer, case.n_outputs, chosen), chosen)
+
+
+def random_state(case, K, p, strength=0.5, seed=0):
+    given = {"n_experts": K, "p_w": p, "p_v": p, "prior_strength": strength, "seed": seed}
+    return mm.random_start(case.family, n_outputs=case.n_outputs, **given)
+
+
+def copied(theta):
+    return Parameters(*(array.copy() for array in theta))
+
+
 def log_gate(gate, W):
     """(n, K) log g_k(x)."""
     return log_softmax(np.column_stack([W @ gate.T, np.zeros(len(W))]), axis=1)
@@ -108,14 +131,6 @@ def responsibilities(case, theta, R, Y):
     joint = np.stack([algorithm.log_joint(r, r, y) for r, y in zip(R, targets, strict=True)])
     total = np.logaddexp.reduce(joint, axis=1)
     return np.exp(joint - total[:, None]), total
-
-
-def irls_weight(case, theta, R, Y):
-    """(n, K) u, what each event weighs in each expert on top of its responsibility; 1 but for heavy tails."""
-    if case.name not in HEAVY:
-        return np.ones((len(R), len(theta.experts)))
-    algorithm = literal(case, theta)
-    return np.stack([algorithm.irls_weight(r, y) for r, y in zip(R, Y, strict=True)])
 
 
 def same_bits(one, other):

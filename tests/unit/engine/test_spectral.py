@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from streammoe.engine import em, starts
+from streammoe.engine import starts
 from streammoe.engine.spectral import polynomials, regressors
-from streammoe.errors import ConfigError
-from tests.unit.cases import Case, options
+from tests.unit.cases import Case, em_of
 
 LINE = Case("gaussian", 1)
 
@@ -39,97 +38,63 @@ def likeness(found, truth):
     return max(min(cosines[at, k] for k, at in enumerate(order)) for order in itertools.permutations(range(K)))
 
 
-def buffer_of(X, y):
-    R = np.column_stack([np.ones(len(X)), X])
-    return em.Buffer(R, R, y.reshape(len(y), -1), np.ones(len(y)))
+def steps_of(X, y, K, case=LINE):
+    return em_of(case, np.column_stack([np.ones(len(X)), X]), y.reshape(len(y), -1), K)
 
 
-def steps_of(buffer, K, case=LINE):
-    chosen = options(case, K, 0.1)
-    return em.Em(case.family, buffer, em.one_expert_prior(case.family, buffer, case.n_outputs, chosen), chosen)
+def test_polynomials_have_their_closed_forms():
+    b = 3.0 * (4.0 - math.pi) / (math.pi - 2.0)
+    for sigma in (0.0, 0.5):
+        assert polynomials("linear", sigma) == pytest.approx((0.0, 0.0, -3.0 * (1.0 + sigma**2)), abs=1e-9)
+        expected = (-2.0 * math.sqrt(2.0 / math.pi), -(6.0 + b) / math.sqrt(2.0 * math.pi), b - 3.0 * sigma**2)
+        assert polynomials("relu", sigma) == pytest.approx(expected, abs=1e-6)
+    gamma, alpha, beta = polynomials("sigmoid", 0.2)
+    assert (gamma, alpha) == pytest.approx((-1.0, -1.5), abs=1e-9)
+    z = np.random.default_rng(0).normal(size=500_000)
+    slope = 1.0 / (1.0 + np.exp(-z))
+    slope *= 1.0 - slope
+    assert beta == pytest.approx(3.0 * np.mean(slope**2) / np.mean(slope) - 3.0 * 0.2**2, abs=1e-3)
 
 
-class TestPolynomials:
-    """The closed forms, where there are some."""
-
-    def test_of_a_line_and_of_a_relu(self):
-        b = 3.0 * (4.0 - math.pi) / (math.pi - 2.0)
-        for sigma in (0.0, 0.5):
-            assert polynomials("linear", sigma) == pytest.approx((0.0, 0.0, -3.0 * (1.0 + sigma**2)), abs=1e-9)
-            expected = (-2.0 * math.sqrt(2.0 / math.pi), -(6.0 + b) / math.sqrt(2.0 * math.pi), b - 3.0 * sigma**2)
-            assert polynomials("relu", sigma) == pytest.approx(expected, abs=1e-6)
-
-    def test_of_a_sigmoid(self):
-        gamma, alpha, beta = polynomials("sigmoid", 0.2)
-        assert (gamma, alpha) == pytest.approx((-1.0, -1.5), abs=1e-9)
-        z = np.random.default_rng(0).normal(size=1_000_000)
-        slope = 1.0 / (1.0 + np.exp(-z))
-        slope *= 1.0 - slope
-        assert beta == pytest.approx(3.0 * np.mean(slope**2) / np.mean(slope) - 3.0 * 0.2**2, abs=1e-3)
-
-    def test_of_another_link(self):
-        with pytest.raises(ConfigError):
-            polynomials("tanh", 0.1)
+def test_bent_regressors_are_found_with_their_link():
+    X, y, a = mixture(100_000, 2, 1, d=4, sigma=0.02, link=lambda z: np.maximum(z, 0.0), orthogonal=True)
+    right, wrong = (
+        likeness(regressors(X, y, 2, np.random.default_rng(0), link=each, sigma=0.02), a) for each in ("relu", "linear")
+    )
+    assert right > 0.99
+    assert wrong < right - 0.005
 
 
-class TestRegressors:
-    @pytest.mark.parametrize(("K", "n", "seed"), [(1, 2_000, 0), (2, 8_000, 1), (3, 30_000, 2)])
-    def test_of_lines_are_found_without_a_guess(self, K, n, seed):
-        X, y, a = mixture(n, K, seed)
-        found = regressors(X, y, K, np.random.default_rng(0), sigma=0.3)
-        assert np.linalg.norm(found, axis=1) == pytest.approx(np.ones(K))
-        assert likeness(found, a) > 0.95
-
-    def test_of_bent_experts_are_found_with_their_link(self):
-        X, y, a = mixture(200_000, 2, 1, d=4, sigma=0.02, link=lambda z: np.maximum(z, 0.0), orthogonal=True)
-        right, wrong = (
-            likeness(regressors(X, y, 2, np.random.default_rng(0), link=each, sigma=0.02), a)
-            for each in ("relu", "linear")
-        )
-        assert right > 0.99
-        assert wrong < right - 0.005
-
-    def test_moments_that_tell_of_fewer_give_none(self):
-        X = np.random.default_rng(0).normal(size=(5_000, 3))
-        falling = np.random.default_rng(1).normal(size=5_000) * np.exp(-(X**2).sum(axis=1))
-        assert regressors(X, falling, 2, np.random.default_rng(0), sigma=0.1) is None
-        assert regressors(X, np.zeros(5_000), 1, np.random.default_rng(0), sigma=0.1) is None
+def test_a_start_leads_em_to_the_experts_that_made_the_data():
+    X, y, a = mixture(3_000, 3, 5)
+    (start,) = starts.spectral_starts(steps_of(X, y, 3), 3, np.random.default_rng(0))
+    assert likeness(start.experts[:, 0, 1:], a) > 0.8
+    steps_of(X, y, 3).run(start, 200)
+    assert likeness(start.experts[:, 0, 1:], a) > 0.98
 
 
-class TestStart:
-    def test_leads_em_to_the_experts_that_made_the_data(self):
-        X, y, a = mixture(3_000, 3, 5)
-        steps = steps_of(buffer_of(X, y), 3)
-        (start,) = starts.spectral_starts(steps, 3, np.random.default_rng(0))
-        assert likeness(start.experts[:, 0, 1:], a) > 0.8
-        steps.run(start, 200)
-        assert likeness(start.experts[:, 0, 1:], a) > 0.98
+def test_a_start_is_the_same_to_the_bit_whatever_the_number_of_threads():
+    X, y, _ = mixture(1_000, 2, 0, d=100)  # so wide that work is shared out
+    found = set()
+    for threads in (1, 4):
+        with threadpool_limits(threads):
+            (start,) = starts.spectral_starts(steps_of(X, y, 2), 2, np.random.default_rng(0))
+        found.add(start.experts.tobytes() + start.gate.tobytes())
+    assert len(found) == 1
 
-    def test_does_not_depend_on_units_and_leanings_of_the_columns(self):
-        X, y, _ = mixture(3_000, 2, 2)
-        turned = X @ np.random.default_rng(0).normal(size=(6, 6)) * [1.0, 10.0, 1e-3, 1.0, 1.0, 5.0] + 7.0
-        said = []
-        for inputs, outputs in ((X, y), (turned, 100.0 * y - 40.0)):
-            buffer = buffer_of(inputs, outputs)
-            (start,) = starts.spectral_starts(steps_of(buffer, 2), 2, np.random.default_rng(0))
-            said.append(np.sort(buffer.R @ start.experts[:, 0].T, axis=1))
-        assert said[1] == pytest.approx(100.0 * said[0] - 40.0, abs=15.0)
 
-    def test_is_the_same_to_the_bit_whatever_the_number_of_threads(self):
-        X, y, _ = mixture(1_500, 2, 0, d=150)  # so wide that work is shared out
-        said = []
-        for threads in (1, 2, 4):
-            with threadpool_limits(threads):
-                (start,) = starts.spectral_starts(steps_of(buffer_of(X, y), 2), 2, np.random.default_rng(0))
-            said.append(start.experts.tobytes() + start.gate.tobytes())
-        assert len(set(said)) == 1
-
-    def test_there_is_none_for_classes_several_outputs_few_columns_or_no_spread(self):
-        X, y, _ = mixture(500, 2, 0)
-        rng = np.random.default_rng(0)
-        planes, classes = Case("gaussian_full", 2), Case("categorical", 2)
-        assert not starts.spectral_starts(steps_of(buffer_of(X, np.column_stack([y, y])), 2, planes), 2, rng)
-        assert not starts.spectral_starts(steps_of(buffer_of(X, (y > 0.0) * 1.0), 2, classes), 2, rng)
-        assert not starts.spectral_starts(steps_of(buffer_of(X[:, :1], y), 2), 2, rng)
-        assert not starts.spectral_starts(steps_of(buffer_of(np.repeat(X[:, :1], 3, axis=1), y), 2), 2, rng)
-        assert not starts.spectral_starts(steps_of(buffer_of(X, np.zeros(500)), 2), 2, rng)
+def test_there_is_no_start_where_moments_show_no_experts():
+    X, y, _ = mixture(500, 2, 0)
+    rng = np.random.default_rng(0)
+    for inputs, outputs, case in [
+        (X, np.column_stack([y, y]), Case("gaussian_full", 2)),
+        (X, (y > 0.0) * 1.0, Case("categorical", 2)),
+        (X[:, :1], y, LINE),
+        (np.repeat(X[:, :1], 3, axis=1), y, LINE),
+        (X, np.zeros(500), LINE),
+    ]:
+        assert not starts.spectral_starts(steps_of(inputs, outputs, 2, case), 2, rng)
+    X = rng.normal(size=(5_000, 3))
+    falling = rng.normal(size=5_000) * np.exp(-(X**2).sum(axis=1))
+    assert regressors(X, falling, 2, np.random.default_rng(0), sigma=0.1) is None
+    assert regressors(X, np.zeros(5_000), 1, np.random.default_rng(0), sigma=0.1) is None

@@ -1,9 +1,9 @@
-"""Products and inverses of symmetric matrices, sound and singular ones."""
+"""Inverses of symmetric matrices, sound and singular ones."""
 
 import numpy as np
 import pytest
 
-from streammoe.kernels.linalg import add_outer, add_product, invert_spd, solve_spd, symmetric_product
+from streammoe.kernels.linalg import invert_spd, solve_spd
 
 
 def spd(p, seed=0, rows=None):
@@ -15,27 +15,16 @@ def inverse_of(matrix):
     p = len(matrix)
     out = np.full((p, p), np.nan)
     sound = invert_spd(matrix, out, np.full((p, p), np.nan))
+    assert (out == out.T).all()
     return out, sound
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 4, 7, 8, 13, 60])
-def test_products_and_solutions_are_the_dense_ones(p):
-    rng = np.random.default_rng(p)
-    matrix, vector = spd(p, p), rng.normal(size=p)
-    out = np.full(p, np.nan)
-    quadratic = symmetric_product(matrix, vector, out)
-    np.testing.assert_allclose(out, matrix @ vector, rtol=1e-12, atol=1e-13)
-    assert quadratic == pytest.approx(vector @ matrix @ vector, rel=1e-12)
-
-    onto = rng.normal(size=p)
-    expected = onto + matrix @ vector
-    add_product(matrix, vector, onto)
-    np.testing.assert_allclose(onto, expected, rtol=1e-12, atol=1e-13)
-
+@pytest.mark.parametrize("p", [1, 3, 13, 60])
+def test_inverses_and_solutions_are_the_dense_ones(p):
+    matrix = spd(p, p)
     inverse, sound = inverse_of(matrix)
     assert sound
     np.testing.assert_allclose(inverse @ matrix, np.eye(p), atol=1e-10)
-    assert (inverse == inverse.T).all()
 
     wild = matrix * np.outer(*[10.0 ** np.linspace(-9, 9, p)] * 2)
     rows = np.random.default_rng(1).normal(size=(3, p))
@@ -45,63 +34,40 @@ def test_products_and_solutions_are_the_dense_ones(p):
     expected = np.linalg.solve(wild * np.outer(scales, scales), (rows * scales).T).T * scales
     np.testing.assert_allclose(solved, expected, rtol=1e-9, atol=1e-12 * np.abs(expected).max())
 
-    expected = matrix - 0.3 * np.outer(vector, vector)
-    add_outer(matrix, vector, -0.3)
-    np.testing.assert_allclose(matrix, expected, rtol=1e-12, atol=1e-13)
-
-
-def test_only_the_lower_triangle_is_read_and_nothing_is_written():
-    matrix = spd(9)
-    lower = np.where(np.tri(9) > 0, matrix, np.nan)
-    before = lower.copy()
-    inverse, sound = inverse_of(lower)
-    assert sound
-    assert inverse.tobytes() == inverse_of(matrix)[0].tobytes()
-    assert lower.tobytes() == before.tobytes()
-
 
 def test_features_of_very_different_size_cost_no_accuracy():
-    matrix = spd(5)
-    size = np.array([1e-40, 1e-12, 1.0, 1e15, 1e60])
+    matrix, size = spd(5), np.array([1e-40, 1e-12, 1.0, 1e15, 1e60])
     inverse, sound = inverse_of(matrix * np.outer(size, size))
     assert sound
     np.testing.assert_allclose(inverse * np.outer(size, size), np.linalg.inv(matrix), rtol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "matrix",
-    [np.ones((4, 4)), spd(10, rows=4), np.outer([1e-30, 1.0, 1e30], [1e-30, 1.0, 1e30])],
-    ids=["equal columns", "fewer rows than columns", "one direction, badly scaled"],
-)
-def test_a_singular_matrix_is_damped_and_reported(matrix):
-    inverse, sound = inverse_of(matrix)
-    assert not sound
-    assert np.isfinite(inverse).all()
-    assert (inverse == inverse.T).all()
-    # Positive in every direction, so that a filter that goes on from it never steps uphill.
-    scale = np.sqrt(np.diag(inverse))
-    assert np.linalg.eigvalsh(inverse / np.outer(scale, scale)).min() > -1e-7
-
-
-def test_damping_solves_what_can_be_solved():
+def test_a_singular_matrix_is_damped_and_reported():
+    badly_scaled = np.outer([1e-30, 1.0, 1e30], [1e-30, 1.0, 1e30])
+    for matrix in (np.ones((4, 4)), spd(10, rows=4), badly_scaled):
+        inverse, sound = inverse_of(matrix)
+        assert not sound
+        assert np.isfinite(inverse).all()
+        # Positive in every direction, so that a filter that goes on from it never steps uphill.
+        scale = np.sqrt(np.diag(inverse))
+        assert np.linalg.eigvalsh(inverse / np.outer(scale, scale)).min() > -1e-7
     # The least-norm solution of x1 + x2 = 2, as for two equal columns.
     inverse, _ = inverse_of(np.ones((2, 2)))
     np.testing.assert_allclose(inverse @ np.array([2.0, 2.0]), [1.0, 1.0], rtol=1e-2)
-    matrix = spd(5, rows=3)
-    row = np.random.default_rng(2).normal(size=(1, 5))
+    matrix, row = spd(5, rows=3), np.random.default_rng(2).normal(size=(1, 5))
     solved = row.copy()
     solve_spd(matrix, solved, np.empty((5, 5)))
     np.testing.assert_allclose(solved, row @ inverse_of(matrix)[0], rtol=1e-3)
 
 
-@pytest.mark.parametrize("absent", [[0], [2, 5], [0, 1, 2, 3, 4, 5]])
+@pytest.mark.parametrize("absent", [[2, 5], [0, 1, 2, 3, 4, 5]])
 def test_a_feature_that_has_always_been_zero_stands_apart(absent):
     matrix = spd(6)
-    matrix[absent] = 0.0
-    matrix[:, absent] = 0.0
+    matrix[absent] = matrix[:, absent] = 0.0
     inverse, sound = inverse_of(matrix)
     assert sound
-    present = np.ix_(np.setdiff1d(np.arange(6), absent), np.setdiff1d(np.arange(6), absent))
+    others = np.setdiff1d(np.arange(6), absent)
+    present = np.ix_(others, others)
     np.testing.assert_allclose(inverse[present], np.linalg.inv(matrix[present]), rtol=1e-10, atol=1e-12)
-    assert (inverse[absent][:, np.setdiff1d(np.arange(6), absent)] == 0).all()
+    assert (inverse[absent][:, others] == 0).all()
     assert (inverse[absent, absent] == 1).all()
