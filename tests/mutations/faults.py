@@ -24,7 +24,7 @@ AREAS = {
     ),
     "drift": "engine/test_drift.py test_drift_oracle.py test_drift_cuts.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
-    "encoder": "unit/test_features.py test_regressor.py test_mixed_events.py",
+    "encoder": "kernels/test_features.py unit/test_features.py test_regressor.py property/test_poison.py",
     "estimators": "test_regressor.py test_classifier.py test_multitarget.py invariants/*.py",
     "poison": "invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
     "distributions": "test_distributions.py",
@@ -32,16 +32,16 @@ AREAS = {
         "persistence/test_format*.py test_lock.py test_store.py test_restoring.py test_checked.py test_power_loss.py "
         "test_checkpoint_format.py golden/test_*.py"
     ),
-    "appending": "test_appending.py test_append_log.py test_dead_letter.py test_power_loss.py",
+    "appending": "test_appending.py test_append_log.py test_dead_letters.py test_power_loss.py",
     "checkpoints": (
         "test_checkpointing.py test_checkpointer.py test_daemon.py test_loop.py test_durability.py "
         "test_transactional_start.py"
     ),
     "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_daemon.py test_scores.py",
     "decoders": "decoders/test_*.py property/test_decoders.py unit/test_bad_input.py",
-    "label join": "test_joining.py test_label_join.py test_joined_labels.py test_loop.py",
-    "guards": "test_jump.py test_guards.py test_dead_letter.py test_jumping_daemon.py test_daemon.py test_loop.py",
-    "scores": "test_scores.py test_metrics.py test_loop.py test_evaluation.py",
+    "label join": "test_joining.py test_label_join.py test_joined_labels.py test_daemon_labels.py",
+    "guards": "test_jump.py test_guards.py test_dead_letters.py test_jumping_daemon.py test_daemon.py test_loop.py",
+    "scores": "test_scores.py test_metrics.py test_daemon.py test_evaluation.py",
     "server": "test_serving*.py test_server*.py test_metrics.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py test_options.py",
     "files": "connectors/files/test_*.py contracts/test_sources.py",

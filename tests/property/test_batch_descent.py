@@ -33,7 +33,7 @@ def problems(draw):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15)
 @given(problem=problems())
 def test_no_round_lowers_the_likelihood(method, problem):
     em, theta = problem

@@ -1,4 +1,4 @@
-from typing import Any
+"""Any state survives its bytes, and any damage to them is noticed."""
 
 import numpy as np
 import pytest
@@ -8,15 +8,9 @@ from hypothesis.extra import numpy as arrays
 
 from streammoe.errors import CheckpointError
 from streammoe.persistence import decode, encode, state_digest
-from streammoe.types import AnyArray
 
 SMALL = encode(
-    {
-        "experts": np.array([[1.0, -0.0], [np.nan, 2.5]]),
-        "n": np.array(3),
-        "rows": np.zeros((0, 5)),
-        "on": np.array([True]),
-    },
+    {"experts": np.array([[1.0, -0.0], [np.nan, 2.5]]), "n": np.array(3), "rows": np.zeros((0, 5))},
     {"positions": {"path": "a.csv", "offset": 12}, "version": "0.1.0"},
 )
 
@@ -31,12 +25,12 @@ any_array = arrays.arrays(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(
     named=st.dictionaries(st.text(max_size=8).filter(lambda name: name != "__metadata__"), any_array, max_size=4),
     metadata=st.dictionaries(st.text(max_size=8).filter(lambda key: key != "format"), json_values, max_size=4),
 )
-def test_what_is_written_is_read(named: dict[str, AnyArray], metadata: dict[str, Any]) -> None:
+def test_what_is_written_is_read(named, metadata):
     data = encode(named, metadata)
     read = decode(data, "here")
     assert read.metadata == metadata
@@ -44,32 +38,27 @@ def test_what_is_written_is_read(named: dict[str, AnyArray], metadata: dict[str,
     assert encode(*read) == data
 
 
-def test_every_truncation_is_detected() -> None:
-    for i in range(1, len(SMALL) + 1):
-        for data in (SMALL[:-i], SMALL[i:]):
-            with pytest.raises(CheckpointError):
-                decode(data, "here")
+def assert_damage_is_noticed(data):
+    with pytest.raises(CheckpointError):
+        decode(data, "here")
 
 
-def test_every_changed_byte_is_detected() -> None:
+def test_every_truncation_and_every_changed_byte_is_noticed():
     for i, byte in enumerate(SMALL):
-        for other in {*(byte ^ 1 << bit for bit in range(8)), *b' \t09"\\\0\xff'} - {byte}:
-            with pytest.raises(CheckpointError):
-                decode(SMALL[:i] + bytes([other]) + SMALL[i + 1 :], "here")
+        assert_damage_is_noticed(SMALL[:i])
+        assert_damage_is_noticed(SMALL[i + 1 :])
+        for other in {byte ^ 1, byte ^ 32, byte ^ 128, *b' 09"\\\0'} - {byte}:
+            assert_damage_is_noticed(SMALL[:i] + bytes([other]) + SMALL[i + 1 :])
 
 
-@given(cut=st.integers(0, len(SMALL)), length=st.integers(1, 64), filler=st.sampled_from([b"", b"\0", b"x"]))
-def test_a_hole_is_detected(cut: int, length: int, filler: bytes) -> None:
-    """A block that is missing or was filled by the filesystem after a power cut."""
+@given(cut=st.integers(0, len(SMALL) - 1), length=st.integers(1, 64), filler=st.sampled_from([b"", b"\0", b"x"]))
+def test_a_hole_that_a_power_cut_has_left_is_noticed(cut, length, filler):
     damaged = SMALL[:cut] + filler * length + SMALL[cut + length :]
     if damaged != SMALL:
-        with pytest.raises(CheckpointError):
-            decode(damaged, "here")
+        assert_damage_is_noticed(damaged)
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused(data: bytes) -> None:
-    with pytest.raises(CheckpointError):
-        decode(data, "here")
-    with pytest.raises(CheckpointError):
-        decode(len(data).to_bytes(8, "little") + data, "here")
+def test_garbage_is_rejected(data):
+    assert_damage_is_noticed(data)
+    assert_damage_is_noticed(len(data).to_bytes(8, "little") + data)

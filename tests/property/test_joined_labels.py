@@ -6,6 +6,7 @@ The plain model keeps what waits in a list and looks at all of it for every reco
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -17,7 +18,7 @@ from streammoe.persistence import decode, encode
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import PrequentialScores
-from streammoe.ports import Batch
+from streammoe.testing.batches import batch_of
 
 SCHEMA = Schema(("y",), ignore=("id",), weight="w")
 KEYS = st.integers(0, 6)
@@ -39,19 +40,10 @@ def record_of(kind, key, i):
     return b"[" if kind == "malformed" else json.dumps(values[kind]).encode()
 
 
-def batch_of(records, times, start, stop):
-    lines = [record + b"\n" for record in records[start:stop]]
-    return Batch(
-        block=b"".join(lines),
-        ends=np.array(list(accumulate(map(len, lines))), np.int64),
-        format="jsonl",
-        columns=None,
-        origin="here",
-        place=lambda i: {"at": start + i},
-        end={},
-        timestamps=np.array(times[start:stop], np.int64),
-        keys=[b"%d" % i for i in range(start, stop)],
-    )
+def part_of(records, times, start, stop):
+    keys = [b"%d" % i for i in range(start, stop)]
+    times = np.array(times[start:stop], np.int64)
+    return replace(batch_of(records[start:stop], "jsonl", start), timestamps=times, keys=keys)
 
 
 class Daemonlike:
@@ -67,7 +59,7 @@ class Daemonlike:
 
     def take(self, batch):
         joined = self.join.join(batch)
-        self.passed += [(joined.place(i)["at"], joined.keys[i], joined.record(i)) for i in range(len(joined))]
+        self.passed += [(joined.place(i)["row"], joined.keys[i], joined.record(i)) for i in range(len(joined))]
         processed = self.join.settle(self.pipeline.process(joined))
         self.outcomes.update(processed.outcomes)
         self.letters += processed.letters
@@ -130,7 +122,7 @@ def written(stream):
     return records, [max(0, time) for time in accumulate(step for _, _, step in stream)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(stream=STREAM, limits=LIMITS, cuts=st.lists(st.tuples(st.integers(0, 120), st.booleans()), max_size=12))
 @example(
     stream=[("bad features", 1, 1), ("label", 1, 1), ("features", 1, 1), ("features", 1, 0)],
@@ -140,58 +132,34 @@ def written(stream):
 def test_where_batches_are_cut_and_runs_interrupted_leaves_no_trace(stream, limits, cuts):
     records, times = written(stream)
     whole, parts = Daemonlike(limits), Daemonlike(limits)
-    whole.take(batch_of(records, times, 0, len(records)))
+    whole.take(part_of(records, times, 0, len(records)))
     restarts = {at for at, restart in cuts if restart}
     edges = sorted({0, len(records), *(at for at, _ in cuts if at < len(records))})
     for start, stop in pairwise(edges):
         if start in restarts:
             parts.restart()
-        parts.take(batch_of(records, times, start, stop))
+        parts.take(part_of(records, times, start, stop))
     assert parts.found() == whole.found()
     for name, array in whole.join.arrays().items():
         assert array.tobytes() == parts.join.arrays()[name].tobytes(), name
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(stream=STREAM, limits=LIMITS)
-def test_what_passes_is_what_the_plain_model_says(stream, limits):
+def test_what_passes_is_what_the_plain_model_says_and_every_event_counts_once(stream, limits):
     records, times = written(stream)
     found = Daemonlike(limits)
-    found.take(batch_of(records, times, 0, len(records)))
+    found.take(part_of(records, times, 0, len(records)))
     passed, waiting = in_words(records, times, limits)
     assert [(at, key) for at, key, _ in found.passed] == [(features, b"%d" % features) for features, _ in passed]
     for (features, label), (_, _, record) in zip(passed, found.passed, strict=True):
         if label is None:
             assert record == records[features]
         else:
-            event = json.loads(records[features])
-            assert json.loads(record) == json.loads(records[label]) | event
+            assert json.loads(record) == json.loads(records[label]) | json.loads(records[features])
     assert len(found.join._waiting) == waiting
-
-
-@settings(max_examples=40, deadline=None)
-@given(stream=STREAM, limits=LIMITS)
-def test_every_record_is_in_one_event_that_counts_once(stream, limits):
-    records, times = written(stream)
-    found = Daemonlike(limits)
-    found.take(batch_of(records, times, 0, len(records)))
-    events = sum(found.outcomes.values()) + found.join.pending
-    passed, _ = in_words(records, times, limits)
-    pairs = sum(label is not None for _, label in passed)
-    refused_and_joined = sum(
-        label is not None and b"text" in records[features] and features < label for features, label in passed
-    )
+    pairs = [(features, label) for features, label in passed if label is not None]
+    rejected_twice = sum(b"text" in records[features] and features < label for features, label in pairs)
     assert min([*found.outcomes.values(), found.join.pending]) >= 0
-    assert events == len(records) - pairs + refused_and_joined
+    assert found.outcomes.total() + found.join.pending == len(records) - len(pairs) + rejected_twice
     assert found.outcomes["learned"] == found.pipeline.model.n
-
-
-def test_delays_of_every_length():
-    n = 400
-    rng = np.random.default_rng(3)
-    order = np.argsort(np.concatenate([np.arange(n), np.arange(n) + rng.exponential(40.0, n)]), kind="stable").tolist()
-    records = [record_of("features" if at < n else "label", at % n, at % n) for at in order]
-    found = Daemonlike(Limits(1_000))
-    found.take(batch_of(records, [0] * len(records), 0, len(records)))
-    assert found.outcomes == Counter(learned=n, predicted_only=0, rejected=0, skipped=0, expired=0)
-    assert found.join.pending == 0

@@ -8,21 +8,17 @@ from typing import NamedTuple
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.ports import Batch
 from streammoe.testing.batches import batch_of
 
 FORMATS = ("csv", "jsonl", "arrow")
 TARGETS = {"regressor": ("y",), "outputs": ("y", "z"), "classifier": ("label",)}
 KINDS = tuple(TARGETS)
-WARM_UP = 40
+WARM_UP = 30
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
 
-# --- events ---------------------------------------------------------------------------------------------------------
-
-
 def event(kind, i):
-    """The i-th event: numbers, a category, a time and a weight."""
+    """Return the i-th event: numbers, a category, a time and a weight."""
     a, b = math.sin(3 * i), math.cos(5 * i)
     y = round(2 * a if a > 0 else b - 1, 4)
     targets = {
@@ -40,60 +36,41 @@ def event(kind, i):
     }
 
 
-def files_of(events):
-    """The same events in runs of equal keys, as files have them: the columns of a csv file are in its header."""
-    files = []
-    for held in events:
-        if not files or files[-1][-1].keys() != held.keys():
-            files.append([])
-        files[-1].append(held)
-    return files
+def features_of(held):
+    """Return what an estimator takes of an event as `x`."""
+    return {name: value for name, value in held.items() if name not in {"w", "y", "z", "label"}}
 
 
-# --- records --------------------------------------------------------------------------------------------------------
+def batches_of(events, format, sizes=()):
+    """Return batches of these sizes, over and over again, each of events that one file of the format can hold."""
+    batches, first = [], 0
+    while first < len(events):
+        size = sizes[len(batches) % len(sizes)] if sizes else len(events)
+        held = events[first : first + size]
+        held = held[: held_together(held, format)]
+        batches.append(batch_of(held, format, first))
+        first += len(held)
+    return batches
 
 
-class Stream(NamedTuple):
-    """Batches in order, and which event each of their records holds."""
-
-    batches: list[Batch]
-    events: list[dict]
-
-
-def stream_of(events, format, sizes=()):
-    """Batches of these sizes, over and over again; in all formats but jsonl a new one where the columns change."""
-    batches = []
-    files = [list(events)] if format == "jsonl" else files_of(events)
-    first, at = 0, 0
-    for held in files:
-        start = 0
-        while start < len(held):
-            stop = start + (sizes[at % len(sizes)] if sizes else len(held))
-            if format == "arrow":
-                stop = start + uniform(held[start:stop])
-            stop = min(stop, len(held))
-            batches.append(batch_of(held[start:stop], format, first))
-            at += 1
-            first += stop - start
-            start = stop
-    return Stream(batches, list(events))
-
-
-def uniform(events):
-    """How many events at the beginning go into one table: a column of it has one type."""
+def held_together(events, format):
+    """Count the events at the beginning that go into one file: outside of jsonl its columns are the same for all."""
+    if format == "jsonl":
+        return len(events)
+    types = {}
     for i, held in enumerate(events):
+        if held.keys() != events[0].keys():
+            return i
         for name, value in held.items():
-            types = {type(other[name]) for other in events[: i + 1]} - {type(None)}
-            if len(types) > 1 or isinstance(value, list | dict):
-                return max(i, 1)
+            # A column of a table has one type, too.
+            is_mixed = value is not None and types.setdefault(name, type(value)) is not type(value)
+            if i and format == "arrow" and (is_mixed or isinstance(value, list | dict)):
+                return i
     return len(events)
 
 
-# --- pipelines ------------------------------------------------------------------------------------------------------
-
-
 def pipeline(kind, *, schema=None, predictions=None, **arguments):
-    """A pipeline over events of a kind, with all columns meaning what they should."""
+    """Return a pipeline over events of a kind, with all columns meaning what they should."""
     columns = {"categorical": ("c", "d"), "timestamps": ("t",)}
     estimator = {"regressor": MoERegressor, "outputs": MoEMultiTargetRegressor, "classifier": MoEClassifier}[kind]
     model = estimator(
@@ -106,30 +83,24 @@ def pipeline(kind, *, schema=None, predictions=None, **arguments):
     return Pipeline(model, Schema(TARGETS[kind], **{**meanings, **(schema or {})}), scores, predictions)
 
 
-class Said(NamedTuple):
+class Result(NamedTuple):
     """All that became of a stream, apart from the model."""
 
     outcomes: Counter
     letters: list[tuple[int, str, str]]
     """Row, reason and stage."""
-    digests: list[str]
-    """Of the model after each batch."""
 
 
-def run(line, stream):
-    outcomes, letters, digests = Counter(), [], []
-    for batch in stream.batches:
+def run(line, events, format="jsonl", sizes=()):
+    """Process events, or records as bytes, in batches of these sizes."""
+    outcomes, letters, n = Counter(), [], line.model.n
+    for batch in batches_of(events, format, sizes):
         processed = line.process(batch)
         outcomes.update(processed.outcomes)
         letters += [(letter.place["row"], letter.reason, letter.stage) for letter in processed.letters]
         assert processed.reasons == Counter(letter.reason for letter in processed.letters)
         assert int(processed.bad.sum()) == len(processed.letters)
-        digests.append(line.model.state_digest())
-    assert outcomes.total() == len(stream.events)
-    assert outcomes["learned"] == line.model.n == line.scores.log_loss.count
-    return Said(outcomes, letters, digests)
-
-
-def run_one(line, held, at):
-    """Process one event by itself."""
-    return line.process(batch_of([held], "jsonl", at))
+    assert outcomes.total() == len(events)
+    assert outcomes["learned"] == line.model.n - n
+    assert line.model.n == line.scores.log_loss.count
+    return Result(outcomes, letters)

@@ -1,38 +1,30 @@
-"""Labels that come later: which record becomes what, what expires, and how events are counted."""
+"""Labels that come later: which record becomes what, what expires, and how events are counted.
+
+tests/property compares expiry with a plain model and cuts the stream anywhere.
+"""
 
 import json
 import math
-from itertools import accumulate
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from streammoe.errors import SourceError
-from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
-from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
-from streammoe.ports import Batch, PredictionSink, Unreadable
+from streammoe.pipeline.pipeline import PredictionWriter, Schema
+from streammoe.ports import Unreadable
+from streammoe.testing import batches
+from tests.unit.pipeline import streams
 
 SCHEMA = Schema(("y",), ignore=("id", "by"), weight="w")
 PLENTY = Limits(1_000)
 
 
-def batch_of(records, first=0, *, times=None, keys=None, **more):
-    lines = [record if isinstance(record, bytes) else json.dumps(record).encode() for record in records]
-    lines = [line + b"\n" for line in lines]
-    return Batch(
-        block=b"".join(lines),
-        ends=np.array(list(accumulate(map(len, lines))), np.int64),
-        format="jsonl",
-        columns=None,
-        origin="here",
-        place=lambda i: {"at": first + i},
-        end={},
-        timestamps=None if times is None else np.array(times, np.int64),
-        keys=keys,
-        **more,
-    )
+def batch_of(records, first=0, *, times=None, **more):
+    times = None if times is None else np.array(times, np.int64)
+    return replace(batches.batch_of(records, "jsonl", first), timestamps=times, **more)
 
 
 def joining(limits=PLENTY, schema=SCHEMA):
@@ -40,11 +32,11 @@ def joining(limits=PLENTY, schema=SCHEMA):
 
 
 def joined(join, records, first=0, **more):
-    """What goes on of these records: place, and the record as JSON, or the reason for which it is refused."""
+    """Return what goes on of these records: row, and the record as JSON, or the reason for which it is rejected."""
     found = join.join(batch_of(records, first, **more))
     return [
         (
-            found.place(i)["at"],
+            found.place(i)["row"],
             found.unreadable[i].reason if i in found.unreadable else json.loads(found.record(i)),
         )
         for i in range(len(found))
@@ -90,22 +82,22 @@ JOINED = {
 }
 
 
-def test_what_becomes_of_records():
-    for name, (records, expected, pending) in JOINED.items():
-        for sizes in ([len(records)], [1]):
-            join, found = joining(), []
-            for first in range(0, len(records), sizes[0]):
-                found += joined(join, records[first : first + sizes[0]], first)
-            assert (found, join.pending) == (expected, pending), name
+@pytest.mark.parametrize("name", JOINED)
+def test_what_becomes_of_records(name):
+    records, expected, pending = JOINED[name]
+    for size in (1, len(records)):
+        join, found = joining(), []
+        for first in range(0, len(records), size):
+            found += joined(join, records[first : first + size], first)
+        assert (found, join.pending) == (expected, pending)
 
 
 def test_features_and_targets_of_the_schema_decide_which_record_is_which():
     listed = joining(schema=Schema(("y",), features=("a", "id")))
-    assert joined(listed, [{"id": 1, "y": 5.0, "other": 1}, {"id": 2, "y": 5.0, "a": 1}]) == [
-        (1, {"id": 2, "y": 5.0, "a": 1})
-    ]
+    whole = {"id": 2, "y": 5.0, "a": 1}
+    assert joined(listed, [{"id": 1, "y": 5.0, "other": 1}, whole]) == [(1, whole)]
     assert listed.pending == 1
-    several = LabelJoin("id", Schema(("y", "z"), ignore=("id",)), PLENTY)
+    several = joining(schema=Schema(("y", "z"), ignore=("id",)))
     passed = joined(several, [{"id": 1, "a": 2.0, "y": None}, {"id": 1, "z": 5.0}])
     assert passed[1] == (0, {"id": 1, "a": 2.0, "y": None, "z": 5.0})
     odd = LabelJoin('a "key"\n', Schema(("ü",)), PLENTY)
@@ -113,28 +105,24 @@ def test_features_and_targets_of_the_schema_decide_which_record_is_which():
     assert passed[1] == (0, {'a "key"\n': "x", "a": 1.0, "ü": 2.0})
 
 
-def test_what_cannot_be_read_passes_as_it_is():
+def test_what_cannot_be_read_passes_as_it_is_and_other_formats_are_an_error():
     join = joining()
     for record in (b"{", b"[1]", b"\xff", b'{"id": 1, "a": "\xff"}', b"", b'{"id": 01, "a": 1}'):
         found = join.join(batch_of([record]))
         assert (found.record(0), found.unreadable, join.pending) == (record, {}, 0)
     bad = Unreadable("malformed", "why", b"bytes")
     found = join.join(batch_of([{"id": 1, "y": 2.0}, b"", {"id": 2, "a": 1}], unreadable={1: bad}))
-    assert (len(found), dict(found.unreadable), found.place(0)) == (2, {0: bad}, {"at": 1})
+    assert (len(found), dict(found.unreadable), found.place(0)["row"]) == (2, {0: bad}, 1)
+    with pytest.raises(SourceError):
+        join.join(batches.batch_of([A], "csv"))
 
 
 def test_a_record_that_is_too_long_passes_as_it_is_and_takes_its_time():
     join = joining(Limits(10, expire_events=1))
-    joined(join, [{"id": 1, "a": 2.0}])
+    joined(join, [A])
     cut = batch_of([b'{"id'], 1, too_long=True)
     assert join.join(cut) is cut
-    assert joined(join, [{"id": 1, "y": 2.0}], 2) == []
-
-
-def test_other_formats_are_an_error():
-    csv = Batch(b"1,2\n", np.array([4]), "csv", ("id", "a"), "x.csv", lambda i: {"at": i}, {})
-    with pytest.raises(SourceError):
-        joining().join(csv)
+    assert joined(join, [LABEL], 2) == []
 
 
 # --- the event ------------------------------------------------------------------------------------------------------
@@ -164,238 +152,126 @@ def test_values_are_those_that_were_written():
     assert (read["\ud800"], read["n"], read["y"]) == ("\udfff", [1, 2], -math.inf)
 
 
-def test_place_key_and_time_go_along():
-    join = joining()
-    join.join(batch_of([{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}], times=[10, 20], keys=[b"k1", None]))
-    found = join.join(batch_of([{"id": 3, "a": 3.0}, {"id": 1, "y": 5.0}], 2, times=[30, 40], keys=[b"k3", b"other"]))
-    assert found.keys == [b"k3", b"k1"]
-    assert found.timestamps.tolist() == [30, 40]
-    assert found.place(1) == {"at": 0}
-    found = join.join(batch_of([{"id": 2, "y": 5.0}, {"id": 3, "y": 5.0}], 4))
-    assert (found.keys, found.timestamps) == ([None, b"k3"], None)
+def test_beyond_the_bound_the_oldest_goes_and_the_newer_of_two_with_one_key_is_the_youngest_of_all():
+    join = joining(Limits(2))
+    joined(join, [A, {"id": 2, "a": 2.0}, B, {"id": 3, "a": 4.0}])
+    assert join.pending == 2
+    found = joined(join, [LABEL, {"id": 2, "y": 1.0}, {"id": 3, "y": 1.0}], 4)
+    assert found == [(2, {**B, "y": 5.0}), (3, {"id": 3, "a": 4.0, "y": 1.0})]
 
 
-# --- expiry, which tests/property compares with a plain model ---------------------------------------------------------
-
-
-def test_a_half_expires_after_so_many_records_or_seconds_of_theirs():
-    for between, found in ((1, True), (2, False)):
-        join = joining(Limits(100, expire_events=2))
-        others = [{"a": 1.0, "y": 1.0}, b"{"][:between]  # rejected ones count
-        passed = joined(join, [{"id": 1, "a": 2.0}])
-        join.join(batch_of(others, 1))
-        assert len(joined(join, [{"id": 1, "y": 5.0}], 3)) == len(passed) * found
-        assert join.pending == (0 if found else 1)  # the label, which waits by itself
-    for time, found in ((2_500, True), (2_501, False)):
-        join = joining(Limits(100, expire_seconds=1.5))
-        passed = joined(join, [{"id": 1, "a": 2.0}, {"id": 1, "y": 5.0}], times=[1_000, time])
-        assert (len(passed) == 2) == found
-
-
-def test_the_time_of_the_stream_never_goes_back():
-    # The second one is late, and waits from the time that the stream had reached, also before a restart.
-    records = [{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}, {"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}]
+def test_the_time_of_the_stream_never_goes_back_also_over_a_restart():
+    # The second one is late, and waits from the time that the stream had reached.
+    records = [A, {"id": 2, "a": 2.0}, {"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}]
     times = [5_000, 100, 6_000, 6_000]
-    join = joining(Limits(100, expire_seconds=1.0))
-    assert len(joined(join, records, times=times)) == 4
     before, after = (joining(Limits(100, expire_seconds=1.0)) for _ in range(2))
     joined(before, records[:1], times=times[:1])
     after.restore(before.arrays())
     assert len(joined(after, records[1:], 1, times=times[1:])) == 3
 
 
-def test_time_that_is_not_known_begins_with_the_first_that_is():
+def test_time_that_is_not_known_begins_with_the_first_that_is_and_is_reported_once(caplog):
     join = joining(Limits(100, expire_seconds=1.0))
-    joined(join, [{"id": 1, "a": 2.0}, {"id": 2, "a": 2.0}])
+    joined(join, [A])
+    joined(join, [{"id": 2, "a": 2.0}])
+    assert len(caplog.records) == 1
     assert len(joined(join, [{"id": 3, "a": 2.0}, {"id": 1, "y": 1.0}], times=[50_000, 51_000])) == 2
     assert joined(join, [{"id": 2, "y": 1.0}], times=[51_001]) == []
 
 
-def test_records_without_times_are_reported_once(caplog):
-    join = joining(Limits(100, expire_seconds=1.0))
-    joined(join, [{"id": 1, "a": 2.0}])
-    joined(join, [{"id": 2, "a": 2.0}])
-    assert len(caplog.records) == 1
+# --- with a pipeline ------------------------------------------------------------------------------------------------
 
 
-def test_beyond_the_bound_the_oldest_goes_and_the_newer_of_two_with_one_key_is_the_youngest_of_all():
-    join = joining(Limits(2))
-    joined(join, [{"id": 1, "a": 1.0}, {"id": 2, "a": 2.0}, {"id": 1, "a": 3.0}, {"id": 3, "a": 4.0}])
+def settled(join, line, *all_batches):
+    return [join.settle(line.process(join.join(batch))) for batch in all_batches]
+
+
+def line_of(**more):
+    return streams.pipeline("regressor", schema={"ignore": ("id", "by")}, warmup=3, **more)
+
+
+def test_every_event_counts_once():
+    records = [
+        {"id": 1, "a": 2.0},  # learned
+        {"id": 2, "a": 2.0},  # expires for the next but one
+        {"id": 3, "y": 2.0},  # waits
+        {"id": 2, "a": 3.0},  # waits
+        {"id": 1, "y": 1.0},
+        {"a": 3.0, "y": 1.0},  # learned
+        {"id": 4, "a": 5.0, "y": 1.0, "w": 0.0},  # predicted only
+        {"a": 3.0},  # rejected
+        b"{",  # rejected
+    ]
+    join = joining()
+    [processed] = settled(join, line_of(), batch_of(records, skipped=3))
+    assert processed.outcomes == {"learned": 2, "predicted_only": 1, "rejected": 2, "expired": 1, "skipped": 3}
     assert join.pending == 2
-    found = joined(join, [{"id": 1, "y": 5.0}, {"id": 2, "y": 1.0}, {"id": 3, "y": 1.0}], 4)
-    assert found == [(2, {"id": 1, "a": 3.0, "y": 5.0}), (3, {"id": 3, "a": 4.0, "y": 1.0})]
 
 
-class Rows(PredictionSink):
-    def __init__(self):
-        self.rows = []
-
-    def write(self, rows):
-        targets = rows.targets if isinstance(rows.targets, list) else rows.targets[:, 0].tolist()
-        columns = (rows.places, rows.versions.tolist(), targets, rows.losses.tolist())
-        self.rows += zip(*columns, strict=True)
-
-
-def settled(join, pipeline, batch):
-    return join.settle(pipeline.process(join.join(batch)))
-
-
-def counted(join, pipeline, *batches):
-    """All outcomes, as a summary has them."""
-    sums = {"pending": 0}
-    for batch in batches:
-        processed = settled(join, pipeline, batch)
-        for outcome, events in processed.outcomes.items():
-            sums[outcome] = sums.get(outcome, 0) + events
-    sums["pending"] = join.pending
-    return {outcome: events for outcome, events in sums.items() if events}
-
-
-def pipeline_of(predictions=None, schema=SCHEMA):
-    return Pipeline(MoERegressor(1, warmup=3), schema, PrequentialScores(), predictions)
-
-
-class TestCounting:
-    def test_every_event_counts_once(self):
-        records = [
-            {"id": 1, "a": 2.0},  # learned
-            {"id": 2, "a": 2.0},  # expires for the next but one
-            {"id": 3, "y": 2.0},  # waits
-            {"id": 2, "a": 3.0},  # waits
-            {"id": 1, "y": 1.0},
-            {"a": 3.0, "y": 1.0},  # learned
-            {"id": 4, "a": 5.0, "y": 1.0, "w": 0.0},  # predicted only
-            {"a": 3.0},  # rejected
-            b"{",  # rejected
-        ]
-        found = counted(joining(), pipeline_of(), batch_of(records))
-        assert found == {"learned": 2, "predicted_only": 1, "rejected": 2, "pending": 2, "expired": 1}
-
-    def test_features_that_are_refused_are_neither_pending_nor_expired(self):
-        bad, label = {"id": 1, "a": "no"}, {"id": 1, "y": 1.0}
-        good = {"a": 1.0, "y": 1.0}
-        once, twice = joining(), joining()
-        pipeline = pipeline_of()
-        # The event is refused for the same reason, with a letter of its own that holds the label.
-        assert counted(once, pipeline, batch_of([good, bad, label])) == {"learned": 1, "rejected": 2}
-        assert counted(twice, pipeline, batch_of([good, bad]), batch_of([label])) == {"learned": 1, "rejected": 2}
-        lost = joining(Limits(10, expire_events=1))
-        assert counted(lost, pipeline, batch_of([bad]), batch_of([good]), batch_of([good])) == {
-            "learned": 2,
-            "rejected": 1,
-        }
-        lost = joining(Limits(10, expire_events=1))
-        assert counted(lost, pipeline, batch_of([bad, good, good])) == {"learned": 2, "rejected": 1}
-
-    def test_a_refused_event_is_in_the_letters_as_one_record(self):
-        pipeline = pipeline_of()
-        processed = settled(
-            joining(), pipeline, batch_of([{"a": 1.0, "y": 1.0}, {"id": 1, "a": 2.0}, {"id": 1, "y": "?"}])
-        )
-        [letter] = processed.letters
-        assert (letter.place, letter.reason, json.loads(letter.record)) == (
-            {"at": 1},
-            "wrong_type",
-            {"id": 1, "a": 2.0, "y": "?"},
-        )
-        assert letter.format == "jsonl"
-        [letter] = settled(joining(), pipeline_of(), batch_of([{"y": 1.0}])).letters
-        assert (letter.reason, letter.format) == ("no_key", None)  # no replay could learn it
-
-    def test_a_batch_of_early_labels_alone(self):
-        batch = batch_of([{"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}], skipped=3)
-        assert counted(joining(), pipeline_of(), batch) == {"pending": 2, "skipped": 3}
+def test_a_rejected_event_is_in_the_letters_as_one_record():
+    records = [{"a": 1.0, "y": 1.0}, A, {"id": 1, "y": "?"}, {"y": 1.0}]
+    [processed] = settled(joining(), line_of(), batch_of(records))
+    event, label = processed.letters
+    assert (event.place["row"], event.reason, event.format) == (1, "wrong_type", "jsonl")
+    assert json.loads(event.record) == {**A, "y": "?"}
+    assert (label.reason, label.format) == ("no_key", None)  # no replay could learn it
 
 
 def test_predictions_have_a_row_when_features_come_and_one_when_their_label_does():
-    rows = Rows()
-    pipeline = pipeline_of(PredictionWriter(rows, 0.0, gate=False))
+    kept = []
+    line = line_of(predictions=PredictionWriter(SimpleNamespace(write=kept.append), 0.0, gate=False))
     full = [{"a": float(i), "y": 2.0 * i} for i in range(5)]
-    settled(joining(), pipeline, batch_of([*full, {"id": 1, "a": 1.0}, full[0], {"id": 1, "y": 2.0}]))
-    (place, version, target, loss), *_, (place_2, version_2, target_2, loss_2) = rows.rows[5:]
-    assert (place, version) == ({"at": 5}, 5)
-    assert math.isnan(target)
-    assert math.isnan(loss)
-    assert (place_2, version_2, target_2) == ({"at": 5}, 6, 2.0)
-    assert math.isfinite(loss_2)
-    rows.rows.clear()
-    settled(joining(), pipeline, batch_of([{"id": 1, "y": 2.0}, {"id": 1, "a": 1.0}]))
-    assert [(place, target) for place, _, target, _ in rows.rows] == [({"at": 1}, 2.0)], "the label came first"
+    early = [{"id": 2, "y": 2.0}, {"id": 2, "a": 1.0}]
+    settled(joining(), line, batch_of([*full, A, full[0], LABEL, *early]))
+    [rows] = kept
+    assert [place["row"] for place in rows.places[5:]] == [5, 6, 5, 9]
+    assert rows.versions[5:].tolist() == [5, 5, 6, 7]
+    np.testing.assert_array_equal(rows.targets[5:, 0], [math.nan, 0.0, 5.0, 2.0])
+    assert np.isfinite(rows.losses[5:]).tolist() == [False, True, True, True]
 
 
-LEARNERS = {
-    "regressor": (MoERegressor, ("y",), lambda i: {"y": math.cos(i)}),
-    "outputs": (MoEMultiTargetRegressor, ("y", "z"), lambda i: {"y": math.cos(i), "z": math.sin(i)}),
-    "classifier": (MoEClassifier, ("y",), lambda i: {"y": "low" if math.cos(i) < 0 else "high"}),
-}
-
-
-@pytest.mark.parametrize("kind", LEARNERS)
+@pytest.mark.parametrize("kind", ["outputs", "classifier"])
 def test_what_is_learned_is_what_complete_events_in_the_order_of_their_labels_teach(kind):
-    model, targets, target = LEARNERS[kind]
-    schema = Schema(targets, ignore=("id",))
-    features = [{"id": i, "a": math.sin(3 * i), "b": math.sin(7 * i)} for i in range(200)]
-    labels = [{"id": i, **target(i)} for i in np.random.default_rng(0).permutation(200).tolist()]
-    scores = ClassificationScores if kind == "classifier" else lambda: PrequentialScores(len(targets))
-
-    def taught(records):
-        pipeline = Pipeline(model(2, warmup=50), schema, scores())
-        if kind == "outputs":
-            pipeline.model.set_targets(targets)
-        settled(LabelJoin("id", schema, PLENTY), pipeline, batch_of(records))
-        return pipeline
-
-    apart = taught([*features, *labels])
-    whole = taught([features[label["id"]] | label for label in labels])
-    assert apart.model.n == 200
+    features, labels = [], []
+    for i in range(90):
+        held = streams.event(kind, i)
+        labels.append({"id": i, **{name: held.pop(name) for name in streams.TARGETS[kind]}})
+        features.append({"id": i, **held})
+    labels = [labels[i] for i in np.random.default_rng(0).permutation(90)]
+    apart, whole = (streams.pipeline(kind, schema={"ignore": ("id",)}) for _ in range(2))
+    settled(joining(schema=apart.schema), apart, batch_of([*features, *labels]))
+    streams.run(whole, [features[label["id"]] | label for label in labels])
+    assert apart.model.n == 90
     assert apart.model.state_digest() == whole.model.state_digest()
     assert apart.scores.to_json() == whole.scores.to_json()
 
 
-class TestArrays:
-    def busy(self, first=0):
-        join = joining()
-        pipeline = pipeline_of()
-        records = [{"id": 1, "a": 2.0}, {"id": "two", "y": 2.0}, {"id": 3, "a": "no"}, {"id": 4, "a": 1.5}]
-        settled(join, pipeline, batch_of(records, first, times=[5, 4, 9, 8], keys=[b"\xff", None, b"", b"k"]))
-        return join, pipeline.model
+# --- what a checkpoint keeps ----------------------------------------------------------------------------------------
 
-    def test_a_restored_one_continues_alike(self):
-        join, _ = self.busy()
-        other = joining()
-        other.restore({name: array.copy() for name, array in join.arrays().items()})
-        assert (other.pending, join.pending) == (3, 3)
-        rest = batch_of([{"id": "two", "a": 2.0}, {"id": 3, "y": 1.0}, {"id": 1, "y": 1.0}], 4)
-        before, after = join.join(rest), other.join(rest)
-        assert before.block == after.block
-        assert (
-            [before.place(i) for i in range(3)]
-            == [after.place(i) for i in range(3)]
-            == [{"at": at} for at in (4, 2, 0)]
-        )
-        assert before.keys == after.keys == [None, b"", b"\xff"]
-        assert (other.pending, join.pending) == (1, 1)
-        for name, array in join.arrays().items():
-            assert array.tobytes() == other.arrays()[name].tobytes()
 
-    def test_a_lower_bound_takes_effect_and_an_empty_one_can_be_kept(self):
-        join, _ = self.busy()
-        other = joining(Limits(2))
-        other.restore(join.arrays())
-        joined(other, [{"id": 9, "a": 1.0}])
-        assert other.pending == 2
-        empty = joining()
-        empty.restore(joining().arrays())
-        assert empty.pending == 0
+def busy(first=0):
+    join, line = joining(), line_of()
+    settled(join, line, batch_of([A, {"id": "two", "y": 2.0}, {"id": 3, "a": "no"}, {"id": 4, "a": 1.5}], first))
+    return join, line.model
 
-    def test_the_digest_is_that_of_model_and_what_waits(self):
-        join, model = self.busy()
-        arrays = join.arrays()
-        assert digest_with(model, {}) == model.state_digest()
-        digest = digest_with(model, arrays)
-        assert digest != model.state_digest()
-        assert digest == digest_with(model, label_arrays({**model.arrays(), **arrays}))
-        elsewhere, same = self.busy(first=100)
-        assert digest_with(same, elsewhere.arrays()) == digest
-        joined(join, [{"id": 4, "y": 1.0}])
-        assert digest_with(model, join.arrays()) != digest
+
+def test_a_lower_bound_takes_effect_after_a_restart_and_nothing_can_be_kept():
+    bounded, empty = joining(Limits(2)), joining()
+    bounded.restore(busy()[0].arrays())
+    joined(bounded, [{"id": 9, "a": 1.0}])
+    assert bounded.pending == 2
+    empty.restore(joining().arrays())
+    assert empty.pending == 0
+
+
+def test_the_digest_is_that_of_model_and_what_waits():
+    join, model = busy()
+    arrays = join.arrays()
+    assert digest_with(model, {}) == model.state_digest()
+    digest = digest_with(model, arrays)
+    assert digest != model.state_digest()
+    assert digest == digest_with(model, label_arrays({**model.arrays(), **arrays}))
+    elsewhere, same = busy(first=100)
+    assert digest_with(same, elsewhere.arrays()) == digest
+    joined(join, [{"id": 4, "y": 1.0}])
+    assert digest_with(model, join.arrays()) != digest
