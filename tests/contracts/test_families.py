@@ -10,6 +10,15 @@ from streammoe.experts import families
 from streammoe.testing import FamilyContract
 from streammoe.testing.literal import ALGORITHMS
 
+
+@pytest.fixture(scope="module", autouse=True)
+def brief_fits():
+    """Let warm-ups end with few starts and rounds: the contract does not ask how good a fit is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streammoe.engine.warmup.WORK_LIMIT", 0.0)
+        yield
+
+
 GATE = np.array([[6.0, 0.0, 0.0], [-3.0, 5.0, 0.0], [-3.0, -5.0, 0.0]])
 EXPERTS = np.random.default_rng(0).normal(scale=2.0, size=(3, 5, 4))
 
@@ -22,71 +31,69 @@ def inputs_and_values(n, seed):
     return X, np.einsum("nqp,np->nq", EXPERTS[chosen], np.column_stack([np.ones(n), X])), rng
 
 
-class Regression(FamilyContract):
-    n_targets = 1
-    expert = "gaussian"
+ARGUMENTS = {
+    "gaussian_full": {"covariance": "full"},
+    "student_t": {"expert": "student_t"},
+    "laplace": {"expert": "laplace"},
+}
+"""Of the families that are no estimator's default."""
 
-    def make_events(self, n, seed):
-        X, values, rng = inputs_and_values(n, seed)
-        noise = 0.3 * rng.normal(size=(n, 1)) + 0.3 * rng.normal(size=(n, self.n_targets))
-        if self.expert != "gaussian":
-            noise *= np.where(rng.random((n, 1)) < 0.1, 30.0, 1.0)
-        return X, values[:, : self.n_targets] + noise
+
+class Ours(FamilyContract):
+    kind = MoERegressor
+
+    @property
+    def arguments(self):
+        return ARGUMENTS.get(self.family.name, {})
+
+    def make_model(self, bound, seed, **arguments):
+        return self.kind(3, bound=bound, seed=seed, **self.arguments, **arguments)
+
+    def rebuild(self, parameters, feature_names, **arguments):
+        return self.kind.from_parameters(parameters, feature_names=feature_names, **self.arguments, **arguments)
 
     def make_oracle(self, parameters, bound, prior_strength, top_k=None):
-        return ALGORITHMS[self.expert](parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
+        return ALGORITHMS[self.family.name](parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
 
     def learn_oracle(self, oracle, events, gammas, weights):
         return oracle.learn_batch(events, gammas, weights)
 
+    def make_events(self, n, seed, n_targets=1):
+        X, values, rng = inputs_and_values(n, seed)
+        noise = 0.3 * rng.normal(size=(n, 1)) + 0.3 * rng.normal(size=(n, n_targets))
+        if not self.family.name.startswith("gaussian"):
+            noise *= np.where(rng.random((n, 1)) < 0.1, 30.0, 1.0)
+        Y = values[:, :n_targets] + noise
+        return X, Y if n_targets > 1 else Y[:, 0]
 
-class TestGaussian(Regression):
+
+class TestGaussian(Ours):
     family = families()["gaussian"]
 
-    def make_events(self, n, seed):
-        X, y = super().make_events(n, seed)
-        return X, y[:, 0]
 
-    def make_model(self, bound, seed, **arguments):
-        return MoERegressor(3, expert=self.expert, bound=bound, seed=seed, **arguments)
-
-    def rebuild(self, parameters, feature_names, **arguments):
-        return MoERegressor.from_parameters(parameters, feature_names=feature_names, expert=self.expert, **arguments)
-
-
-class SeveralOutputs(Regression):
-    covariance = "diagonal"
-    n_targets = 3
-
-    def make_model(self, bound, seed, **arguments):
-        return MoEMultiTargetRegressor(
-            3, covariance=self.covariance, expert=self.expert, bound=bound, seed=seed, **arguments
-        )
-
-    def rebuild(self, parameters, feature_names, **arguments):
-        return MoEMultiTargetRegressor.from_parameters(
-            parameters, feature_names=feature_names, covariance=self.covariance, expert=self.expert, **arguments
-        )
-
-
-class TestGaussianFull(SeveralOutputs):
-    family = families()["gaussian_full"]
-    covariance = "full"
-
-
-class TestStudentT(SeveralOutputs):
-    family = families()["student_t"]
-    expert = "student_t"
-
-
-class TestLaplace(TestGaussian):
+class TestLaplace(Ours):
     family = families()["laplace"]
-    expert = "laplace"
+    bounds = ("adaptive",)
+    """Those of the gate are TestGaussian's matter."""
 
 
-class TestCategorical(FamilyContract):
+class TestGaussianFull(Ours):
+    family = families()["gaussian_full"]
+    kind = MoEMultiTargetRegressor
+    bounds = ("adaptive",)
+
+    def make_events(self, n, seed):
+        return super().make_events(n, seed, n_targets=3)
+
+
+class TestStudentT(TestGaussianFull):
+    family = families()["student_t"]
+
+
+class TestCategorical(Ours):
     family = families()["categorical"]
-
+    kind = MoEClassifier
+    bounds = ("adaptive", "paper")
     labels = ("c0", "c1", "c2", "c3")
 
     def make_events(self, n, seed):
@@ -102,11 +109,8 @@ class TestCategorical(FamilyContract):
     def n_outputs(self, y):
         return len(self.labels)
 
-    def make_model(self, bound, seed, **arguments):
-        return MoEClassifier(3, bound=bound, seed=seed, **arguments)
-
     def rebuild(self, parameters, feature_names, **arguments):
-        return MoEClassifier.from_parameters(parameters, feature_names=feature_names, classes=self.labels, **arguments)
+        return super().rebuild(parameters, feature_names, classes=self.labels, **arguments)
 
     def poison_targets(self, y, row):
         for bad in (float("nan"), float("inf"), ("a", "pair"), b"bytes"):
@@ -114,27 +118,8 @@ class TestCategorical(FamilyContract):
             poisoned[row] = bad
             yield poisoned
 
-    def make_oracle(self, parameters, bound, prior_strength, top_k=None):
-        return ALGORITHMS["categorical"](parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
-
     def learn_oracle(self, oracle, events, gammas, weights):
-        return oracle.learn_batch([(w, r, int(y[0])) for w, r, y in events], gammas, weights)
-
-
-@pytest.mark.exhaustive
-class TestGaussianOfSeveralOutputs(SeveralOutputs):
-    family = families()["gaussian"]
-
-
-@pytest.mark.exhaustive
-class TestStudentTOfOneOutput(TestGaussian):
-    family = families()["student_t"]
-    expert = "student_t"
-
-
-@pytest.mark.exhaustive
-class TestTwoClasses(TestCategorical):
-    labels = ("c0", "c1")
+        return super().learn_oracle(oracle, [(w, r, int(y[0])) for w, r, y in events], gammas, weights)
 
 
 def test_every_family_is_held_to_the_contract():
@@ -161,13 +146,17 @@ class SloppyRegressor(MoERegressor):
 
 
 class Sloppy(TestGaussian):
+    __test__ = False
+    kind = SloppyRegressor
     ticks = count()
 
     def make_model(self, bound, seed, **arguments):
-        return SloppyRegressor(3, bound=bound, seed=seed + next(self.ticks), **arguments)
+        return super().make_model(bound, seed + next(self.ticks), **arguments)
 
 
 class WithAnotherOracle(TestGaussian):
+    __test__ = False
+
     def make_oracle(self, parameters, bound, prior_strength, top_k=None):
         return super().make_oracle(parameters, "paper" if bound == "tight" else "tight", prior_strength)
 
@@ -204,61 +193,50 @@ class RegressorOfTheBlind(MoERegressor):
 
 
 class WithBlindFamily(TestGaussian):
-    def rebuild(self, parameters, feature_names, **arguments):
-        return RegressorOfTheBlind.from_parameters(parameters, feature_names=feature_names, **arguments)
+    __test__ = False
+    kind = RegressorOfTheBlind
 
 
 class WithAnotherFamily(TestGaussian):
+    __test__ = False
     family = Overshooting()
 
 
 class WithTheBoundThatPrefersAnExpert(TestGaussian):
+    __test__ = False
     symmetric_bounds = ("paper",)
 
     def make_model(self, bound, seed, **arguments):
         return MoERegressor(4, bound=bound, seed=seed, **arguments)
 
 
-class WithOneBoundOnly(TestGaussian):
-    def make_model(self, bound, seed, **arguments):
-        return super().make_model("tight", seed, **arguments)
-
-
-# `TestGaussian` is collected under its own name already.
-for suite in (
-    Sloppy,
-    WithBlindFamily,
-    WithAnotherOracle,
-    WithAnotherFamily,
-    WithTheBoundThatPrefersAnExpert,
-    WithOneBoundOnly,
-):
-    suite.__test__ = False
-
-
-@pytest.mark.parametrize(
-    ("suite", "promise"),
-    [
-        (Sloppy, "equal_seeds_and_events_give_equal_models"),
-        (Sloppy, "where_an_array_is_cut_leaves_no_trace"),
-        (Sloppy, "looking_changes_nothing"),
-        (Sloppy, "events_of_weight_0_leave_no_trace"),
-        (Sloppy, "weights_are_those_of_its_oracle"),
-        (Sloppy, "poison_is_rejected_and_changes_nothing"),
-        (Sloppy, "a_reseeded_expert_leaves_the_statistics_of_the_whole"),
-        (WithBlindFamily, "twins_are_seen_and_parted"),
-        (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_after_a_warm_up"),
-        (WithAnotherOracle, "it_computes_the_iterates_of_its_oracle_from_a_random_start"),
-        (WithAnotherOracle, "weights_are_those_of_its_oracle"),
-        (WithAnotherFamily, "rounds_over_a_buffer_never_lower_its_penalised_likelihood"),
-        (WithAnotherFamily, "majorization_steps_over_a_buffer_never_lower_its_penalised_likelihood"),
-        (WithAnotherFamily, "its_gradient_is_that_of_the_penalised_likelihood"),
-        (WithAnotherFamily, "whatever_the_move_variances_stay_positive"),
-        (WithAnotherFamily, "the_statistics_of_two_buffers_merge_into_those_of_both"),
-        (WithTheBoundThatPrefersAnExpert, "experts_have_no_order"),
-        (WithOneBoundOnly, "the_suite_sees_bounds_that_differ"),
+BROKEN = {
+    Sloppy: [
+        "equal_seeds_and_events_give_equal_models",
+        "where_an_array_is_cut_leaves_no_trace",
+        "looking_changes_nothing",
+        "events_of_weight_0_leave_no_trace",
+        "weights_are_those_of_its_oracle",
+        "poison_is_rejected_and_changes_nothing",
+        "a_reseeded_expert_leaves_the_statistics_of_the_whole",
     ],
-)
+    WithBlindFamily: ["twins_are_seen_and_parted"],
+    WithAnotherOracle: [
+        "it_computes_the_iterates_of_its_oracle_after_a_warm_up",
+        "it_computes_the_iterates_of_its_oracle_from_a_random_start",
+    ],
+    WithAnotherFamily: [
+        "rounds_over_a_buffer_never_lower_its_penalised_likelihood",
+        "majorization_steps_over_a_buffer_never_lower_its_penalised_likelihood",
+        "its_gradient_is_that_of_the_penalised_likelihood",
+        "whatever_the_move_variances_stay_positive",
+        "the_statistics_of_two_buffers_merge_into_those_of_both",
+    ],
+    WithTheBoundThatPrefersAnExpert: ["experts_have_no_order"],
+}
+
+
+@pytest.mark.parametrize(("suite", "promise"), [(suite, promise) for suite in BROKEN for promise in BROKEN[suite]])
 def test_a_broken_promise_is_noticed(suite, promise):
     with pytest.raises(AssertionError):
         getattr(suite(), f"test_{promise}")()

@@ -24,8 +24,8 @@ AREAS = {
     ),
     "drift": "engine/test_drift.py test_drift_oracle.py test_drift_cuts.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
-    "encoder": "kernels/test_features.py unit/test_features.py test_regressor.py property/test_poison.py",
-    "estimators": "test_regressor.py test_classifier.py test_multitarget.py invariants/*.py",
+    "encoder": "kernels/test_features.py unit/test_features.py test_regressor.py test_mixed_events.py",
+    "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
     "poison": "invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
     "distributions": "test_distributions.py",
     "persistence": (

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from streammoe import MoERegressor
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
-from streammoe.features import CYCLES, Encoder, level, number, seconds
+from streammoe.features import Encoder
+from streammoe.layout import CYCLES
+from streammoe.values import level, number, seconds
 
 
 def encoder(columns=(), *, degree=1, gate_degree=1, range_factor=1e6, **kinds):

@@ -6,7 +6,7 @@
 import json
 import logging
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 
 import numpy as np
 
@@ -27,26 +27,16 @@ def quiet():
         logging.disable(logging.NOTSET)
 
 
-def once(make):
-    """Make a model once for all who change copies of its arrays."""
-
-    @cache
-    @wraps(make)
-    def made(*arguments):
-        with quiet():
-            return make(*arguments)
-
-    return made
-
-
-@once
+@cache
+@quiet()
 def learned():
     model = MoERegressor(**SHORT)
     model.learn_array(X, X[:, 0])
     return model
 
 
-@once
+@cache
+@quiet()
 def warming():
     model = MoERegressor(**SHORT | {"warmup": 500}, categorical=("c",), timestamps=("t",), max_levels=3)
     for i in range(20):
@@ -54,28 +44,32 @@ def warming():
     return model
 
 
-@once
+@cache
+@quiet()
 def classes(events=20):
     model = MoEClassifier(**SHORT)
     model.learn_array(X[:events], np.array(["no", "yes"])[(X[:events, 0] > 0).astype(int)])
     return model
 
 
-@once
+@cache
+@quiet()
 def outputs():
     model = MoEMultiTargetRegressor(**SHORT | {"warmup": 500}, covariance="full")
     model.learn_array(X, X)
     return model
 
 
-@once
+@cache
+@quiet()
 def racing():
     model = MoERegressor("auto", warmup=50, warmup_restarts=1, max_experts=3)
     model.learn_array(X, np.abs(X[:, 0]))
     return model
 
 
-@once
+@cache
+@quiet()
 def interim():
     """In a warm-up that is long enough for a mixture meanwhile."""
     rows = np.random.default_rng(0).normal(size=(405, 2))
@@ -104,27 +98,19 @@ def cell(name, at, value):
 STATE = {
     "missing": lambda a: a.pop("state.gate"),
     "unknown": lambda a: a.update({"state.more": np.zeros(1)}),
-    "both": lambda a: a.update({"warmup.X": np.zeros((0, 2))}),
     "wider": lambda a: a.update({"state.gate": np.zeros((1, 8))}),
-    "narrower": lambda a: a.update({"state.experts": np.zeros((2, 1, 2))}),
-    "flat": lambda a: a.update({"state.expert_grams": a["state.expert_grams"].ravel()}),
     "huge and empty": lambda a: a.update({"state.gate": np.empty((0, 2**40))}),
     "whole numbers": lambda a: a.update({"state.masses": np.ones(2, np.int64)}),
     "NaN": lambda a: a["state.experts"].fill(np.nan),
-    "infinity": lambda a: a["state.gate_gram"].fill(np.inf),
     "negative count": lambda a: a["state.n"].fill(-1),
     "endless count": lambda a: a["state.n"].fill(2**63 - 1),
     "no decay": lambda a: a["state.decay"].fill(0.0),
-    "growth": lambda a: a["state.decay"].fill(2.0),
     "heavy prior": lambda a: a["state.prior_weight"].fill(2.0),
     "negative mass": lambda a: a["state.masses"].__setitem__(0, -1.0),
     "no mass": lambda a: a["state.masses"].fill(0.0),
     "no variance": lambda a: a["state.variances"].fill(0.0),
-    "no average": lambda a: a["state.average_variances"].fill(-1.0),
     "residual": lambda a: a.update({"diagnostics.residual": np.zeros(3)}),
     "columns": lambda a: a.update({"encoder.columns": text(["x0", "x0"])}),
-    "column": lambda a: a.update({"encoder.columns": text(["x0", None])}),
-    "no list": lambda a: a.update({"encoder.columns": text({"x0": 1})}),
     "no JSON": lambda a: a.update({"encoder.columns": np.zeros(3, np.uint8)}),
     "deep": lambda a: a.update({"encoder.columns": np.full(9999, ord("["), np.uint8)}),
     "more columns": lambda a: a.update({"encoder.columns": text(["x0", "x1", "x2"])}),
@@ -132,13 +118,10 @@ STATE = {
     "range": lambda a: a["encoder.largest"].fill(-1.0),
 }
 
-
 WARMING = {
     "out of range": cell("warmup.X", (0, 0), 1e300),
     "a code beyond": cell("warmup.X", (0, 1), 3.0),
-    "half a code": cell("warmup.X", (0, 1), 0.5),
     "a time beyond": cell("warmup.X", (0, 2), 1e15),
-    "infinite target": cell("warmup.Y", (0, 0), np.inf),
     "no target": cell("warmup.Y", (0, 0), np.nan),
     "no weight": cell("warmup.weights", 0, 0.0),
     "fewer rows": lambda a: a.update({"warmup.X": a["warmup.X"][1:]}),
@@ -149,41 +132,32 @@ WARMING = {
     "levels": lambda a: a.update(
         {"encoder.plan": text([[0, None], [1, None], *([1, str(i)] for i in range(4)), [2, None]])}
     ),
-    "field twice": lambda a: a.update({"encoder.plan": text([[0, None], [0, None]])}),
     "field beyond": lambda a: a.update({"encoder.plan": text([[0, None], [1, None], [2, None], [3, None]])}),
-    "fields": lambda a: a.update({"encoder.plan": text([[0, None]])}),
 }
-
 
 RACE = {
     "both": lambda a: a.update({"state.n": np.array([5])}),
     "one candidate": lambda a: a.update({"race.totals": np.zeros(1)}),
     "too many": lambda a: a.update({"race.totals": np.zeros(10**6)}),
-    "one too many": lambda a: a.update({"race.totals": np.zeros(4)}),
-    "one too few": lambda a: a.update({"race.totals": np.zeros(2)}),
     "endless total": lambda a: a["race.totals"].fill(np.inf),
     "over already": lambda a: a["race.counts"].__setitem__(0, 60),
     "about nobody": lambda a: a["race.counts"].__setitem__(1, 1),
     "out of step": lambda a: a["race.1.n"].__setitem__(0, 999),
-    "too wide": lambda a: a.update({"race.0.masses": np.ones(4)}),
     "without experts": lambda a: a.update({"race.0.masses": np.ones(0)}),
-    "unknown": lambda a: a.update({"race.7.n": np.zeros(1)}),
     "negative reseeds": lambda a: a["diagnostics.reseeds"].fill(-1),
 }
-
 
 INTERIM = {
     "another count": lambda a: a["warmup.interim.n"].__iadd__(1),
     "no totals": lambda a: a.pop("warmup.totals"),
     "no scale": lambda a: a["warmup.scale"].__imul__(0.0),
-    "no gate": lambda a: a.pop("warmup.interim.gate"),
     "totals NaN": lambda a: a["warmup.totals"].fill(np.nan),
 }
 CLASSES = {
-    **{f"index {value}": cell("warmup.Y", (0, 0), value) for value in (2.0, -1.0, 0.5, np.nan)},
+    **{f"index {value}": cell("warmup.Y", (0, 0), value) for value in (2.0, -1.0, 0.5)},
     **{
         f"labels {labels}": lambda a, labels=labels: a.update({"encoder.classes": text(labels)})
-        for labels in (["no"], ["no", "no"], ["no", None], [["no"], "yes"], {"no": 1}, "no")
+        for labels in (["no"], ["no", "no"], ["no", None], {"no": 1})
     },
 }
 DAMAGES = {
@@ -195,13 +169,9 @@ DAMAGES = {
 }
 DESCRIPTIONS = [
     "MoERegressor",
-    {},
-    {"kind": "MoERegressor", "arguments": {}},
     {"kind": "os.system", "arguments": {}},
-    {"kind": ["MoERegressor"], "arguments": {}},
     {"kind": "MoERegressor", "arguments": {"schedule": None, "__class__": 1}},
     {"kind": "MoERegressor", "arguments": {"schedule": None, "n_experts": -1}},
     {"kind": "MoERegressor", "arguments": {"schedule": {"kind": "eval"}}},
-    {"kind": "MoERegressor", "arguments": {"schedule": None, "degree": 10**400}},
     {"kind": "MoERegressor", "arguments": {"schedule": None, "n_experts": 10**12}},
 ]

@@ -4,7 +4,6 @@
 """
 
 import math
-from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -30,13 +29,11 @@ class Refusal(NamedTuple):
 
 
 def regressor(value, reason, feature="b"):
-    return Refusal(
-        MoERegressor, lambda model: model.learn_one({"a": 1.0, "b": value, "new": 1.0}, 1.0), reason, feature
-    )
+    return Refusal(MoERegressor, lambda m: m.learn_one({"a": 1.0, "b": value, "new": 1.0}, 1.0), reason, feature)
 
 
 def target(value, reason, kind=MoERegressor):
-    return Refusal(kind, lambda model: model.learn_one({"a": 1.0, "b": 1.0, "new": 1.0}, value), reason, "target")
+    return Refusal(kind, lambda m: m.learn_one({"a": 1.0, "b": 1.0, "new": 1.0}, value), reason, "target")
 
 
 def outputs(value, reason, feature="target"):
@@ -48,17 +45,17 @@ def label(value, reason):
 
 
 def weight(value, reason):
-    return Refusal(MoERegressor, lambda model: model.learn_one({"a": 1.0, "new": 1.0}, 1.0, w=value), reason, "w")
+    return Refusal(MoERegressor, lambda m: m.learn_one({"a": 1.0, "new": 1.0}, 1.0, w=value), reason, "w")
 
 
 def array(X, y, reason, feature=None, row=None, kind=MoERegressor, **more):
     more = {"feature_names": NAMES, **more}
-    return Refusal(kind, lambda model: model.learn_array(X, y, **more), reason, feature, row)
+    return Refusal(kind, lambda m: m.learn_array(X, y, **more), reason, feature, row)
 
 
 def frame(column, reason, row=None):
     X = FRAME.assign(b=column)
-    return Refusal(MoERegressor, lambda model: model.learn_many(X, SERIES), reason, "b", row)
+    return Refusal(MoERegressor, lambda m: m.learn_many(X, SERIES), reason, "b", row)
 
 
 def changed(at, value):
@@ -68,43 +65,28 @@ def changed(at, value):
 
 
 def predicting(x, kind):
-    return Refusal(kind, lambda model: model.predict_one(x), "wrong_type")
+    return Refusal(kind, lambda m: m.predict_one(x), "wrong_type")
 
 
 REFUSALS = {
     "feature NaN": regressor(math.nan, "not_finite"),
-    "feature -inf": regressor(-math.inf, "not_finite"),
     "feature of 401 digits": regressor(10**400, "out_of_range"),
     "feature beyond the limit": regressor(-1e300, "out_of_range"),
     "feature text": regressor("1.0", "wrong_type"),
     "feature None": regressor(None, "wrong_type"),
-    "feature list": regressor([1.0], "wrong_type"),
-    "feature complex": regressor(1j, "wrong_type"),
-    "feature Decimal": regressor(Decimal(1), "wrong_type"),
-    "feature timedelta": regressor(np.timedelta64(1, "s"), "wrong_type"),
-    "event None": Refusal(MoERegressor, lambda model: model.learn_one(None, 1.0), "wrong_type"),
-    "event list of pairs": Refusal(MoEClassifier, lambda model: model.learn_one([("a", 1.0)], "p"), "wrong_type"),
-    "event text": Refusal(
-        MoEMultiTargetRegressor, lambda model: model.learn_one("a", {"u": 1.0, "v": 1.0}), "wrong_type"
-    ),
+    "event None": Refusal(MoERegressor, lambda m: m.learn_one(None, 1.0), "wrong_type"),
+    "event list of pairs": Refusal(MoEClassifier, lambda m: m.learn_one([("a", 1.0)], "p"), "wrong_type"),
     "asked text": predicting("a", MoERegressor),
     "asked None": predicting(None, MoEClassifier),
     "asked number": predicting(TOO_LONG, MoEMultiTargetRegressor),
     "target NaN": target(math.nan, "not_finite"),
-    "target beyond the limit": target(1e300, "out_of_range"),
     "target text": target("1.0", "wrong_type"),
-    "target None": target(None, "wrong_type"),
     "outputs number": outputs(1.0, "wrong_type"),
-    "outputs none": outputs({}, "wrong_type"),
     "outputs one of two": outputs({"u": 1.0}, "wrong_type"),
     "outputs one more": outputs({"u": 1.0, "v": 1.0, "z": 1.0}, "wrong_type"),
     "outputs one NaN": outputs({"u": 1.0, "v": math.nan}, "not_finite", "v"),
-    "outputs one text": outputs({"u": "1", "v": 1.0}, "wrong_type", "u"),
     "label None": label(None, "wrong_type"),
     "label NaN": label(np.float64("nan"), "not_finite"),
-    "label list": label([1], "wrong_type"),
-    "label bytes": label(b"a", "wrong_type"),
-    "label complex": label(1j, "wrong_type"),
     "label date": label(np.datetime64("2020-01-01"), "wrong_type"),
     "label that no file could hold": label(TOO_LONG, "out_of_range"),
     "label one too many": label("q4", "unknown_class"),
@@ -112,28 +94,21 @@ REFUSALS = {
     "weight below 0": weight(-1, "out_of_range"),
     "weight above a million": weight(1.1e6, "out_of_range"),
     "weight of 5001 digits": weight(TOO_LONG, "out_of_range"),
-    "weight text": weight("1", "wrong_type"),
     "array with NaN": array(changed((1, 1), math.nan), np.ones(3), "not_finite", "b", 1),
     "array out of range": array(changed((2, 0), 1e60), np.ones(3), "out_of_range", "a", 2),
-    "array, first of two": array(changed((slice(1, 3), 0), 1e60), np.ones(3), "out_of_range", "a", 1),
     "array, row behind one of weight 0": array(
         changed((2, 0), 1e60), np.ones(3), "out_of_range", "a", 2, weights=np.array([0.0, 1.0, 1.0])
     ),
     "array of text": array(np.array([["1", "2"]]), np.ones(1), "wrong_type", "X"),
-    "array of objects": array(np.array([[1.0, None]], object), np.ones(1), "wrong_type", "X"),
-    "array of complex": array(1j * ROWS, np.ones(3), "wrong_type", "X"),
     "array masked": array(np.ma.masked_array(np.ones((2, 2)), mask=np.eye(2)), np.ones(2), "wrong_type", "X"),
     "array of one dimension": array(np.ones(3), np.ones(3), "wrong_shape", feature_names=None),
     "array of unequal rows": array([[1.0], [1.0, 2.0]], [1.0, 2.0], "wrong_shape", "X", feature_names=None),
     "array, too few names": array(ROWS, np.ones(3), "wrong_shape", feature_names=["a"]),
     "array, names twice": array(ROWS, np.ones(3), "wrong_shape", feature_names=["a", "a"]),
     "array target NaN": array(ROWS, np.array([1.0, math.nan, 1.0]), "not_finite", "target", 1),
-    "array target out of range": array(ROWS, np.array([1.0, 1.0, 1e60]), "out_of_range", "target", 2),
-    "array target text": array(ROWS, np.array(["a"] * 3), "wrong_type", "target"),
     "array, too many targets": array(ROWS, np.ones(7), "wrong_shape", "target"),
     "array, one number for all": array(ROWS, 5.0, "wrong_shape", "target"),
     "array, too few outputs": array(ROWS, np.ones(3), "wrong_shape", "target", kind=MoEMultiTargetRegressor),
-    "array, no outputs": array(ROWS, np.ones((3, 0)), "wrong_shape", "target", kind=MoEMultiTargetRegressor),
     "array, bad output": array(
         ROWS, changed((1, 1), math.inf), "not_finite", "target", 1, kind=MoEMultiTargetRegressor
     ),
@@ -141,37 +116,32 @@ REFUSALS = {
     "array, label too many": array(
         np.ones((5, 2)), ["p", "r1", "r2", "r3", "r4"], "unknown_class", "target", 1, kind=MoEClassifier
     ),
-    "array, too few labels": array(ROWS, ["p"], "wrong_shape", "target", kind=MoEClassifier),
-    "array, labels in lists": array(ROWS, [["p"]] * 3, "wrong_type", "target", 0, kind=MoEClassifier),
     "array weight below 0": array(ROWS, np.ones(3), "out_of_range", "w", 2, weights=np.array([1.0, 1.0, -1.0])),
-    "array weight NaN": array(ROWS, np.ones(3), "not_finite", "weights", 1, weights=np.array([1.0, math.nan, 1.0])),
     "array weights text": array(ROWS, np.ones(3), "wrong_type", "weights", weights=np.array(["1"] * 3)),
     "array, too few weights": array(ROWS, np.ones(3), "wrong_shape", "w", weights=np.ones(2)),
     "frame of text": frame(["x", "y"], "wrong_type"),
-    "frame of categories": frame(pd.Categorical(["x", "y"]), "wrong_type"),
     "frame of nullable numbers": frame(pd.array([1, 2], dtype="Int64"), "wrong_type"),
-    "frame of dates": frame(pd.to_datetime(["2020-01-01"] * 2), "wrong_type"),
     "frame with NaN": frame([1.0, math.nan], "not_finite", 1),
     "frame, names twice": Refusal(
-        MoERegressor, lambda model: model.learn_many(FRAME.set_axis(["a", "a"], axis=1), SERIES), "wrong_shape"
+        MoERegressor, lambda m: m.learn_many(FRAME.set_axis(["a", "a"], axis=1), SERIES), "wrong_shape"
     ),
     "frame, dates for labels": Refusal(
-        MoEClassifier, lambda model: model.learn_many(FRAME, pd.to_datetime(SERIES)), "wrong_type", "target"
+        MoEClassifier, lambda m: m.learn_many(FRAME, pd.to_datetime(SERIES)), "wrong_type", "target"
     ),
     "frame, other outputs": Refusal(
-        MoEMultiTargetRegressor, lambda model: model.learn_many(FRAME, FRAME[["a"]]), "wrong_type", "target"
+        MoEMultiTargetRegressor, lambda m: m.learn_many(FRAME, FRAME[["a"]]), "wrong_type", "target"
     ),
     "responsibilities of NaN": Refusal(
-        MoERegressor, lambda model: model.responsibilities_one({"a": 1.0}, math.nan), "not_finite", "target"
+        MoERegressor, lambda m: m.responsibilities_one({"a": 1.0}, math.nan), "not_finite", "target"
     ),
     "responsibilities of an unknown label": Refusal(
-        MoEClassifier, lambda model: model.responsibilities_one({"a": 1.0}, "never seen"), "unknown_class", "target"
+        MoEClassifier, lambda m: m.responsibilities_one({"a": 1.0}, "never seen"), "unknown_class", "target"
     ),
     "rows of another width": Refusal(
-        MoERegressor, lambda model: model.learn_rows(np.ones((1, 7)), np.ones((1, 1))), "wrong_shape"
+        MoERegressor, lambda m: m.learn_rows(np.ones((1, 7)), np.ones((1, 1))), "wrong_shape"
     ),
     "no feature at all": Refusal(
-        MoERegressor, lambda model: model.introduce([], np.empty((1, 0)), np.ones((1, 1))), "no_features"
+        MoERegressor, lambda m: m.introduce([], np.empty((1, 0)), np.ones((1, 1))), "no_features"
     ),
 }
 

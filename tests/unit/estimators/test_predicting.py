@@ -1,0 +1,155 @@
+"""What models say of an event: the mixture of the experts that they serve, in the units of the target."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from streammoe import ConfigError, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.distributions import (
+    GaussianMixture,
+    LaplaceMixture,
+    MultivariateGaussianMixture,
+    MultivariateStudentTMixture,
+    StudentTMixture,
+)
+from streammoe.testing.literal import ALGORITHMS
+from tests.unit.estimators.models import LABELS, NAMES, STREAMS, dicts, pairs, trained
+
+FAMILIES = {
+    "gaussian": (MoERegressor, {}, GaussianMixture),
+    "student_t": (MoERegressor, {"expert": "student_t"}, StudentTMixture),
+    "laplace": (MoERegressor, {"expert": "laplace"}, LaplaceMixture),
+    "gaussian of several outputs": (MoEMultiTargetRegressor, {}, MultivariateGaussianMixture),
+    "gaussian_full": (MoEMultiTargetRegressor, {"covariance": "full"}, MultivariateGaussianMixture),
+    "student_t of several outputs": (MoEMultiTargetRegressor, {"expert": "student_t"}, MultivariateStudentTMixture),
+    "categorical": (MoEClassifier, {}, None),
+}
+METRIC = [name for name in FAMILIES if name != "categorical"]
+
+
+def predictions(model, X):
+    """What the model says of rows as an array; a frame and single events get the same answer."""
+    way = "predict_proba" if isinstance(model, MoEClassifier) else "predict"
+    found = getattr(model, f"{way}_array")(X)
+    frame = getattr(model, f"{way}_many")(pd.DataFrame(X, columns=NAMES, index=np.arange(100, 100 + len(X))))
+    each = [getattr(model, f"{way}_one")(x) for x in dicts(X)]
+    assert found.tolist() == [list(one.values()) if isinstance(one, dict) else one for one in each]
+    assert (frame.to_numpy().tolist(), frame.index[0]) == (found.tolist(), 100)
+    assert getattr(model, f"{way}_array")(X[:, ::-1], feature_names=NAMES[::-1]).tolist() == found.tolist()
+    assert found.ndim == 1 or frame.columns.tolist() == list(each[0]) == model.output_names
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_models_say_what_the_literal_mixture_of_the_served_experts_says(name):
+    kind, arguments, _ = FAMILIES[name]
+    model = trained(kind, **arguments)
+    theta = model.parameters(averaged=True)
+    literal = ALGORITHMS[name.split()[0]](theta)
+    X, y = STREAMS[kind](10, seed=9)
+    given = zip(pairs(kind, 10, seed=9), X, y, model.log_likelihood_array(X, y), predictions(model, X), strict=True)
+    for (x, named), values, target, likelihood, prediction in given:
+        row = np.append(1.0, values)
+        logits = np.append(theta["gate"] @ row, 0.0)
+        shares = np.exp(logits) / np.exp(logits).sum()
+        np.testing.assert_allclose(model.gate_one(x), shares, rtol=1e-9)
+        number = model.class_labels.index(target) if kind is MoEClassifier else np.atleast_1d(target)
+        joint = literal.log_joint(row, row, number)
+        total = np.logaddexp.reduce(joint)
+        assert likelihood == pytest.approx(total, rel=1e-9)
+        np.testing.assert_allclose(model.responsibilities_one(x, named), np.exp(joint - total), rtol=1e-8, atol=1e-12)
+        if kind is MoEClassifier:
+            expected = np.exp([literal.log_joint(row, row, m) for m in range(len(LABELS))]).sum(axis=1)
+        else:
+            expected = shares @ (theta["experts"] @ row)
+        np.testing.assert_allclose(prediction, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", METRIC)
+def test_the_distribution_has_the_likelihood_and_the_mean_of_the_model(name):
+    kind, arguments, law = FAMILIES[name]
+    X, y = STREAMS[kind](5, seed=9)
+    for n in (1, 20, 150):
+        model = trained(kind, n, **arguments, standardize=True)
+        given = zip(dicts(X), y, predictions(model, X), model.log_likelihood_array(X, y), strict=True)
+        for x, target, prediction, likelihood in given:
+            found = model.predict_distribution_one(x)
+            assert type(found) is law
+            np.testing.assert_allclose(found.mean(), prediction, rtol=1e-9, atol=1e-12)
+            assert math.log(found.pdf(target)) == pytest.approx(likelihood, rel=1e-8, abs=1e-9)
+            if kind is MoERegressor:
+                low, high = found.interval(0.9)
+                assert found.cdf(high) - found.cdf(low) == pytest.approx(0.9, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "scale", "shift"),
+    [
+        (MoERegressor, {"expert": "student_t"}, 1000.0, -7.0),
+        (MoEMultiTargetRegressor, {}, 1e-9, 0.0),
+        (MoEMultiTargetRegressor, {"covariance": "full"}, 1e9, 0.0),
+    ],
+    ids=["one output", "diagonal", "full"],
+)
+def test_losses_and_divergences_are_in_the_units_of_the_target(kind, arguments, scale, shift):
+    X, y = STREAMS[kind](400)
+    plain, scaled = (trained(kind, 0, standardize=True, range_factor=0, **arguments) for _ in range(2))
+    losses = plain.learn_array(X, y)[60:]
+    unit = y[0].size * math.log(scale)
+    np.testing.assert_allclose(scaled.learn_array(X, scale * y + shift)[60:], losses + unit, atol=1e-4)
+    by_loss = (sorted(model.experts(), key=lambda expert: expert["loss"]) for model in (plain, scaled))
+    for one, other in zip(*by_loss, strict=True):
+        assert other["loss"] == pytest.approx(one["loss"] + unit, abs=1e-4)
+        assert other["divergence"] == pytest.approx(one["divergence"], rel=1e-4)
+
+
+def test_before_it_learns_a_model_says_that_it_knows_nothing():
+    event, rows = {"a": 1.0}, np.ones((2, 1))
+    regressor, classifier, outputs = MoERegressor(), MoEClassifier(), MoEMultiTargetRegressor()
+    assert (regressor.predict_one(event), regressor.predict_array(rows).tolist()) == (0.0, [0.0, 0.0])
+    assert np.isnan([*regressor.masses, regressor.convergence_residual]).all()
+    assert (regressor.n, regressor.feature_names, regressor.is_warming_up, regressor.is_finite()) == (0, [], True, True)
+    assert (classifier.predict_one(event), classifier.predict_proba_one(event)) == (None, {})
+    assert classifier.predict_array(rows).tolist() == [None, None]
+    assert classifier.predict_proba_array(rows).shape == (2, 0)
+    assert (outputs.output_names, outputs.predict_one(event)) == ([], {})
+    with pytest.raises(ConfigError):
+        outputs.predict_distribution_one(event)
+    outputs.set_targets(["y", "z"])
+    assert outputs.predict_distribution_one(event).mean().tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_shares_and_responsibilities_wait_for_the_mixture(kind):
+    model = trained(kind, 20, n_experts=3)
+    x, y = pairs(kind, 20)[0]
+    assert np.isnan([model.gate_one(x), model.responsibilities_one(x, y)]).all()
+    assert model.experts() == []
+    with pytest.raises(ConfigError):
+        model.parameters()
+
+
+def test_a_column_left_out_is_missing_an_unknown_one_ignored_and_a_far_value_answered():
+    model = trained()
+    X, _ = STREAMS[MoERegressor](5, seed=9)
+    found = model.predict_array(X, feature_names=["a", "other", "c"])
+    assert found.tolist() == [model.predict_one({"a": a, "c": c}) for a, _, c in X.tolist()]
+    for value in (1e49, -1e51, 1e300):
+        assert math.isfinite(model.predict_one({"a": value}))
+        assert np.isfinite(model.predict_array(np.array([[value, 0.0, 0.0]]))).all()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "gaussian_full"])
+def test_an_interval_of_90_percent_holds_87_to_93_percent(name):
+    kind, arguments, _ = FAMILIES[name]
+    (X, y), n = STREAMS[kind](7000), 6000
+    model = kind(2, **arguments)
+    model.learn_array(X[:n], y[:n], feature_names=NAMES)
+    inside = []
+    for x, target in zip(dicts(X[n:]), y[n:], strict=True):
+        found = model.predict_distribution_one(x).interval(0.9)
+        low, high = np.transpose(list(found.values())) if isinstance(found, dict) else found
+        inside.append((low < target) & (target < high))
+    assert np.mean(inside, axis=0) == pytest.approx(0.9, abs=0.03)
