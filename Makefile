@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Processes that tests run in: make test WORKERS=1.
 WORKERS ?= auto
+# One more than there are cores where tests wait for brokers, disks and each other.
+WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 1)),$(WORKERS))
+# By file, whose tests share what is costly; in the order of folders, so that those that wait longest come first.
+BY_FILE = --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?=
 # Folder of data sets that are not generated, and further arguments: make bench-papers PAPERS_ARGS="--plots pictures".
 DATA ?=
@@ -30,10 +34,10 @@ test: $(VENV)/.stamp-dev  ## Run everything that protects a promise, fast tests 
 	@$(BIN)/streammoe compile
 	@# 5: PYTEST_ARGS picks no test of this half, which is no failure. Slow tests by file, which share what is costly.
 	$(BIN)/pytest -n $(WORKERS) -m "not slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
+	$(BIN)/pytest -n $(WAITING) $(BY_FILE) -m "slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
 
 test-exhaustive: test  ## The same, the full products, long fuzzing and soak, and which test finds which fault
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m exhaustive $(PYTEST_ARGS) || test $$? -eq 5
+	$(BIN)/pytest -n $(WAITING) $(BY_FILE) -m exhaustive $(PYTEST_ARGS) || test $$? -eq 5
 	$(BIN)/python -m tests.mutations --jobs $(if $(filter auto,$(WORKERS)),0,$(WORKERS))
 
 messages: $(VENV)/.stamp-dev  ## Write tests/messages/approved.md again, to be reviewed as prose

@@ -30,7 +30,7 @@ NAMES = (
     "calibration",
     "kafka",
 )
-LONG = ("batch_methods", "file_kills", "pictures", "soak")
+LONG = ("batch_methods", "pictures", "soak")
 """Minutes to half an hour; run only when asked for by name."""
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from streammoe.testing.kafka.broker import Broker, SharedBroker, Unavailable, free_port
-from streammoe.testing.kafka.lab import Daemon, Producer
+from streammoe.testing.kafka.lab import Daemon
 from streammoe.testing.kafka.topics import Topics
-from tests.integration.kafka_killing import RATE
+from tests.integration.kafka_clients import Transactions
 
 HERE = Path(__file__).parent
 
@@ -83,19 +83,17 @@ def mortal_topics(mortal):
 
 
 @pytest.fixture
-def filling(tmp_path):
-    """Fills a topic with lines, until it is stopped, far sooner than there are no more."""
-    begun = []
+def transactions():
+    """Makes `Transactions`, whose sinks are closed at the end."""
+    made = []
 
-    def fill(topics, topic, lines, partitions=1):
-        path = tmp_path / f"{topic}.jsonl"
-        path.write_text("\n".join(lines))
-        begun.append(Producer(topics.address, topic, path, partitions, RATE))
-        return begun[-1]
+    def make(topics):
+        made.append(Transactions(topics))
+        return made[-1]
 
-    yield fill
-    for producer in begun:
-        producer.kill()
+    yield make
+    for each in made:
+        each.close()
 
 
 @pytest.fixture(autouse=True)

@@ -5,15 +5,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
 from streammoe.testing.kafka.broker import Unavailable, free_port
-
-TIMEOUT = 120
+from streammoe.testing.kafka.lab import wait_until
 
 
 def program(name):
@@ -22,17 +20,10 @@ def program(name):
     Raises:
         Unavailable: it is not here, and cannot be fetched.
     """
-    found = shutil.which(name)
-    if found:
-        return found
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "streammoe", "prometheus")
     unpacked = cache / "usr" / "bin" / name
-    if not unpacked.exists():
-        _unpack(cache)
-    return str(unpacked)
-
-
-def _unpack(cache):
+    if (found := shutil.which(name)) or unpacked.exists():
+        return found or str(unpacked)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise Unavailable("PATH holds neither prometheus nor apt-get to fetch it; install Prometheus")
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -41,13 +32,12 @@ def _unpack(cache):
         done = subprocess.run(fetch, cwd=scratch, capture_output=True, text=True, check=False)
         packages = list(Path(scratch).glob("prometheus_*.deb"))
         if done.returncode or not packages:
-            raise Unavailable(
-                f"apt-get cannot download prometheus ({done.stderr.strip().splitlines()[-1:]}); try apt-get update, or "
-                "install Prometheus"
-            )
+            said = done.stderr.strip().splitlines()[-1:]
+            raise Unavailable(f"apt-get cannot download prometheus ({said}); try apt-get update, or install it")
         subprocess.run(["dpkg-deb", "-x", packages[0], Path(scratch, "all")], check=True)
         shutil.rmtree(cache, ignore_errors=True)
         Path(scratch, "all").rename(cache)
+    return str(unpacked)
 
 
 class Prometheus:
@@ -57,34 +47,25 @@ class Prometheus:
         self._folder = folder
         self._config = config
         self.url = f"http://127.0.0.1:{free_port()}"
-        self._process = None
 
     def __enter__(self):
-        command = [
-            program("prometheus"),
-            f"--config.file={self._config}",
-            f"--web.listen-address={self.url.removeprefix('http://')}",
-            f"--storage.tsdb.path={self._folder / 'data'}",
-        ]
+        address, data = self.url.removeprefix("http://"), self._folder / "data"
+        command = [f"--config.file={self._config}", f"--web.listen-address={address}", f"--storage.tsdb.path={data}"]
         with (self._folder / "prometheus.log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + TIMEOUT
-        while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.__exit__()
-                raise RuntimeError((self._folder / "prometheus.log").read_text())
-            time.sleep(0.05)
+            self._process = subprocess.Popen([program("prometheus"), *command], stdout=log, stderr=log)
+        try:
+            wait_until(self._is_ready, "Prometheus is ready")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()  # nobody will read its data
+        self._process.wait()
 
     def _is_ready(self):
+        assert self._process.poll() is None, (self._folder / "prometheus.log").read_text()
         try:
             with urllib.request.urlopen(f"{self.url}/-/ready", timeout=2):
                 return True
@@ -95,13 +76,12 @@ class Prometheus:
         """The series of an expression, now.
 
         Raises:
-            ValueError: it is no PromQL.
+            ValueError: it is none.
         """
-        question = urllib.parse.urlencode({"query": expression})
-        return self._ask(f"query?{question}")["result"]
+        return self._ask(f"query?{urllib.parse.urlencode({'query': expression})}")["result"]
 
     def rules(self):
-        """The alerts, as they are evaluated."""
+        """All alerting rules, with what they have come to."""
         return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
 
     def _ask(self, what):

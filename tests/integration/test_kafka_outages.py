@@ -1,216 +1,152 @@
-"""A broker that is not there, is killed, or wants a login: all in one file, for the sake of one broker to kill."""
+"""Brokers and daemons that are killed, and a broker that is not there or wants a login.
+
+All in one file, for the sake of one broker to kill. `STREAMMOE_ROUNDS=100 make test-exhaustive` plays so many rounds of
+kills, each with another seed.
+"""
 
 import json
 import logging
+import os
 import random
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from streammoe.assembly import open_daemon
 from streammoe.commands.produce.run import produce
+from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import SinkError, SourceError
 from streammoe.estimators import model_of
 from streammoe.persistence import read_checkpoint
-from streammoe.testing.kafka.lab import Daemon, wait_until
+from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
 from streammoe_connectors.kafka import topic as kafka_topic
 from streammoe_connectors.kafka import transactions as kafka_transactions
 from streammoe_connectors.kafka.producer import in_background
 from streammoe_connectors.kafka.source import KafkaSource
-from tests.integration.kafka_killing import LEAST_SQUARES, MOST, OFTEN, ROUNDS, events, killed_at_random, objects
-from tests.integration.kafka_reading import opened, polled_until, records_of, settings_of, take
-from tests.integration.kafka_writing import Transactions, rows, sink_to, versions
+from tests.integration.kafka_clients import (
+    numbers,
+    opened,
+    polled_until,
+    records_of,
+    rows,
+    settings_of,
+    sink_to,
+    take,
+    versions,
+)
+
+# --- kills: each event counts exactly once --------------------------------------------------------------------------
+
+ROUNDS = [
+    0,
+    *(pytest.param(i, marks=pytest.mark.exhaustive) for i in range(1, int(os.environ.get("STREAMMOE_ROUNDS", "3")))),
+]
+OFTEN = {"checkpoint.every_events": 300, "checkpoint.every_seconds": 0.2, "source.max_poll_records": 50}
+"""Checkpoints: so many that kills fall into them, too."""
+RATE, MOST = 250, 60_000
+"""Events a second, and so many that a slow machine does not come to their end."""
+DELAY = 40
+MIXTURE = {"model.n_experts": 2, "model.warmup": 100, "model.warmup_restarts": 1}
+LEAST_SQUARES = {
+    "model.n_experts": 1,
+    "model.prior_strength": 0.0,
+    "model.standardize": False,
+    "model.averaging": "none",
+    "model.schedule.kind": "power",
+    "model.schedule.alpha": 1.0,
+}
+"""A model whose state is that of all events together, in whatever order they come."""
 
 
-def numbers(*found):
-    return [b"%d" % i for i in found]
+def events(n, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1.0, 1.0, (n, 3)).round(4)
+    return X, (np.where(X[:, 0] > 0, X @ [1, 2, 3], X @ [-1, 0, 1]) + 0.1 * rng.normal(size=n)).round(4)
 
 
-# --- the source ------------------------------------------------------------------------------------------------------
+def objects(X, y):
+    return [json.dumps({"a": a, "b": b, "c": c, "y": t}) for (a, b, c), t in zip(X.tolist(), y.tolist(), strict=True)]
 
 
-def test_a_source_waits_for_a_broker_that_is_not_there_yet_and_for_one_that_goes(mortal, mortal_topics):
-    name = mortal_topics.create(partitions=2)
-    values = numbers(*range(3_000))
-    for number in range(2):
-        mortal_topics.fill(name, values, partition=number, timestamps=range(1, 3_001))
-    mortal.kill9()
-    source = KafkaSource(settings_of(mortal.address, name, max_poll_records=500, partition_fetch_bytes=4_096))
-    try:
-        source.seek(None)
-        assert not source.prepare(1.0)
-        assert not source.status().connected
-        mortal.start()
-        wait_until(lambda: source.prepare(0.5), "it is ready")
-        found = records_of(source.poll(60.0))
-        mortal.kill9()
-        while (batch := source.poll(1.0)) is not None:
-            found += records_of(batch)
-        assert len(found) < 6_000
-        polled_until(source, lambda: not source.status().connected, "it is noticed")
-        mortal.start()
-        found += take(source, 6_000 - len(found))[0]
-        polled_until(source, lambda: source.status().connected, "it is noticed")
-        assert source.status().counters["reconnected"] == 1
-    finally:
-        source.close()
-    assert found == [value for value in values for _ in range(2)]
+def kill_at_random(daemon, chance):
+    """Start the daemon and kill it at any moment from the first checkpoint with something new on."""
+    daemon.start()
+    daemon.wait_for_events(daemon.events)
+    time.sleep(chance.random() * 0.2)
+    daemon.kill()
 
 
-def test_a_login_opens_the_way_and_a_wrong_one_does_not_and_passwords_are_seen_nowhere(
-    mortal, mortal_topics, mortals, caplog, tmp_path
-):
-    name = mortal_topics.create()
-    mortal_topics.fill(name, [b"a"])
-    password = tmp_path / "password"
-    login = {
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": "me",
-        "sasl_plain_password_file": str(password),
-    }
-    settings = settings_of(mortals[1], name, **login)
-    password.write_text("hunter2\n")
-    with opened(settings) as source:
-        assert take(source, 1)[0] == [b"a"]
-        child = Path(f"/proc/{source._process.pid}")
-        seen = child.joinpath("cmdline").read_bytes() + child.joinpath("environ").read_bytes()
-    assert b"hunter2" not in seen
-    password.write_text("hunter3\n")
-    source = KafkaSource(settings)
-    try:
-        source.seek(None)
-        with caplog.at_level(logging.DEBUG):
-            wait_until(lambda: source.prepare(0.2) or "WARNING" in caplog.text, "it is told")
-        assert not source.status().ready
-    finally:
-        source.close()
-    assert "hunter" not in caplog.text + repr(settings) + repr(source.status())
-
-
-# --- sinks -----------------------------------------------------------------------------------------------------------
-
-
-def test_predictions_wait_for_a_broker_and_none_is_lost_or_doubled_while_it_is_killed(
-    mortal, mortal_topics, monkeypatch
-):
-    monkeypatch.setattr(kafka_producer, "FIRST_SECONDS", 0.2)
-    name = mortal_topics.create(partitions=2)
-    mortal.kill9()
-    sink = sink_to(mortal.address, name, linger_ms=0, delivery_timeout_seconds=120.0)
-    starter = threading.Thread(target=mortal.start)
-    starter.start()
-    try:
-        for first in range(0, 20_000, 200):
-            sink.write(rows(first, 200, keys=[b"%d" % (i % 16) for i in range(200)]))
-            if first == 4_000:
-                starter.join()
-                mortal.kill9()
-                starter = threading.Thread(target=mortal.start)
-                starter.start()
-        sink.flush()
-    finally:
-        starter.join()
-        sink.close()
-    found = mortal_topics.read(name)
-    assert sorted(versions(found)) == list(range(20_000))
-    for partition in (0, 1):
-        those = versions(record for record in found if record.partition == partition)
-        assert those == sorted(those)
-
-
-def test_what_waits_for_a_broker_is_bounded(mortal, mortal_topics, monkeypatch):
-    monkeypatch.setattr(kafka_producer, "MOST_UNACKNOWLEDGED", 100_000)
-    monkeypatch.setattr(kafka_producer, "_GRACE_SECONDS", 1.0)
-    sink = sink_to(mortal.address, mortal_topics.create(), delivery_timeout_seconds=2.0)
-    try:
-        sink.write(rows(0, 10))
-        sink.flush()
-        mortal.kill9()
-        for first in range(0, 500, 100):
-            sink.write(rows(first, 100))
-        with pytest.raises(SinkError):
-            sink.write(rows(500, 1_000))
-        mortal.start()
-        with pytest.raises(SinkError):  # it does not recover behind one's back
-            sink.flush()
-    finally:
-        sink.close()
-
-
-# --- transactions ----------------------------------------------------------------------------------------------------
+def finish(daemon):
+    """The summary of a run, in this process, up to what is the end of the topic now."""
+    found = load_settings(daemon.config, overrides=["source.until=end", "metrics.enabled=false"], environment={})
+    with open_daemon(found) as running:
+        return running.daemon.run(StopFlag(armed=False)).flat()
 
 
 @pytest.fixture
-def setup(mortal_topics):
-    with Transactions(mortal_topics) as setup:
-        yield setup
+def filling(mortal_topics, tmp_path):
+    """Fills a topic with lines, until it is stopped, far sooner than there are no more."""
+    begun = []
+
+    def fill(topic, lines, partitions=1):
+        path = tmp_path / f"{topic}.jsonl"
+        path.write_text("\n".join(lines))
+        begun.append(Producer(mortal_topics.address, topic, path, partitions, RATE))
+        return begun[-1]
+
+    yield fill
+    for producer in begun:
+        producer.kill()
 
 
-def test_a_transactional_start_waits_for_a_broker_and_says_so(mortal, setup, caplog, monkeypatch):
-    monkeypatch.setattr(kafka_transactions, "FIRST_SECONDS", 0.2)
-    mortal.kill9()
-    sink = setup.sink()
-    wait_until(lambda: sink.recover(0.1, None) or caplog.records, "it is told")
-    assert sink.recover(0.1, None) is None
-    mortal.start()
-    assert setup.recovered(sink, None) is None
-
-
-def test_a_commit_that_nobody_answers_ends(mortal, setup, monkeypatch):
-    monkeypatch.setattr(kafka_producer, "_GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(kafka_producer, "SAY_SECONDS", 0.5)
-    sink = setup.sink(delivery_timeout_seconds=2.0)
-    setup.recovered(sink, None)
-    sink.write(rows(0, 5))
-    sink.flush()
-    mortal.kill9()
-    with pytest.raises(SinkError):
-        sink.commit(setup.position(5, 0), 1)
-    mortal.start()
-    assert setup.recovered(setup.sink(), setup.position(5, 0)) is None
-    assert setup.seen() == []
-
-
-def test_a_transaction_that_is_open_for_too_long_ends_it(mortal, setup):
-    sink = setup.sink(transaction_timeout_seconds=1.0)
-    setup.recovered(sink, None)
-    sink.write(rows(0, 5))
-    sink.flush()
-    wait_until(setup.is_settled, "the broker ends the transaction")
-    with pytest.raises(SinkError):
-        sink.commit(setup.position(5, 0), 1)
-    assert setup.seen() == []
-
-
-# --- produce ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("returns", [True, False])
-def test_produce_outlives_a_broker_that_returns_and_reports_one_that_does_not(
-    mortal, mortal_topics, tmp_path, monkeypatch, returns
+@pytest.mark.process
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_labels_on_one_partition_that_is_still_filled_end_as_if_nobody_had_been_killed(
+    mortal_topics, tmp_path, filling, seed
 ):
-    monkeypatch.setattr(kafka_topic, "DELIVER_MS", 120_000 if returns else 2_000)
-    (tmp_path / "rides.csv").write_text("\n".join(["id", *map(str, range(1_000))]) + "\n")
-    name, stop = mortal_topics.create(), StopFlag()
-    arguments = {"servers": mortal.address, "topic": name, "rate": 200.0, "on_batch": lambda _: None}
-    sending = in_background(lambda: produce(str(tmp_path / "rides.csv"), stop=stop, **arguments))
-    wait_until(lambda: mortal_topics.read(name), "it has begun")
-    mortal.kill9()
-    if returns:
-        mortal.start()
-        assert sending.result(120).records == 1_000
-        assert [json.loads(record.value)["id"] for record in mortal_topics.read(name)] == list(range(1_000))
-    else:
-        with pytest.raises(SourceError):
-            sending.result(120)
+    X, y = events(MOST // 2, seed)
+    features = [json.dumps({"id": i, "a": a, "b": b, "c": c}) for i, (a, b, c) in enumerate(X.tolist())]
+    labels = [*[None] * DELAY, *(json.dumps({"id": i, "y": target}) for i, target in enumerate(y.tolist()))]
+    lines = [line for pair in zip(features, labels, strict=False) for line in pair if line is not None]
+    topic, chance = mortal_topics.create(), random.Random(seed)
+    settings = {**MIXTURE, "labels.key": "id"}
+    killed = Daemon(tmp_path / f"killed-{topic}", mortal_topics.address, topic, settings | OFTEN)
+    producer = filling(topic, lines)
+    for _ in range(2):
+        kill_at_random(killed, chance)
+    sent = producer.stop()
+    summary = finish(killed)
+    undisturbed = finish(Daemon(tmp_path / f"undisturbed-{topic}", mortal_topics.address, topic, settings))
+    assert summary["learned"] == sum('"y"' in line for line in lines[:sent])
+    assert summary["state_digest"] == undisturbed["state_digest"]
 
 
-# --- all of it -------------------------------------------------------------------------------------------------------
+@pytest.mark.process
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_a_backlog_of_partitions_ends_so_too_and_each_prediction_is_seen_once(mortal_topics, tmp_path, seed):
+    chance, n = random.Random(seed), 4_000
+    topic = mortal_topics.create(partitions=2)
+    for partition in (0, 1):
+        lines = objects(*events(n // 2, 2 * seed + partition))
+        mortal_topics.fill(topic, lines, partition=partition)
+    digests = []
+    for kills in (0, 2):
+        written = mortal_topics.create(name="predictions", partitions=3)
+        sink = {"predictions.kind": "kafka", "predictions.topic": written, "predictions.transactional": True}
+        settings = MIXTURE | OFTEN | sink
+        daemon = Daemon(tmp_path / written, mortal_topics.address, topic, settings)
+        for _ in range(kills):
+            kill_at_random(daemon, chance)
+        digests.append(finish(daemon)["state_digest"])
+        found = mortal_topics.read(written, isolation_level="read_committed")
+        places = [json.loads(row.value)["place"] for row in found]
+        seen = sorted((place["partition"], place["offset"]) for place in places)
+        assert seen == [(partition, i) for partition in (0, 1) for i in range(n // 2)]
+    assert digests[0] == digests[1]
 
 
 @pytest.mark.process
@@ -219,11 +155,10 @@ def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_an
     mortal, mortal_topics, tmp_path, filling, seed
 ):
     X, y = events(MOST, seed)
-    topic = mortal_topics.create(partitions=4)
+    topic, chance = mortal_topics.create(partitions=4), random.Random(seed)
     daemon = Daemon(tmp_path / f"killed-{topic}", mortal.address, topic, LEAST_SQUARES | OFTEN)
-    producer = filling(mortal_topics, topic, objects(X, y), 4)
-    chance = random.Random(seed)
-    killed_at_random(daemon, chance, 1)
+    producer = filling(topic, objects(X, y), 4)
+    kill_at_random(daemon, chance)
     daemon.start()
     daemon.wait_for_events(daemon.events)
     mortal.kill9()
@@ -234,10 +169,156 @@ def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_an
     daemon.kill()
     n = producer.stop()
     X, y = X[:n], y[:n]
-    assert daemon.finish()["learned"] == n
+    assert finish(daemon)["learned"] == n
     (position,) = daemon.metadata["positions"]
     assert position["topics"][topic]["partitions"] == {str(i): len(range(i, n, 4)) for i in range(4)}
     W = np.column_stack([np.ones(n), X])
     parameters = model_of(read_checkpoint(daemon.state), "here").parameters()
     np.testing.assert_allclose(parameters["expert_grams"][0], W.T @ W / n, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(parameters["experts"][0, 0], np.linalg.lstsq(W, y, rcond=None)[0], rtol=1e-9)
+
+
+# --- outages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rides(tmp_path):
+    (tmp_path / "rides.csv").write_text("\n".join(["id", *map(str, range(600))]) + "\n")
+    return str(tmp_path / "rides.csv")
+
+
+def producing(path, mortal, topic):
+    arguments = {"servers": mortal.address, "topic": topic, "rate": 200.0, "stop": StopFlag()}
+    return in_background(lambda: produce(path, on_batch=lambda _: None, **arguments))
+
+
+def test_source_sinks_and_produce_wait_for_a_broker_that_is_not_there_yet_and_outlive_one_that_goes(
+    mortal, mortal_topics, transactions, rides, caplog, monkeypatch
+):
+    for module in (kafka_producer, kafka_transactions):
+        monkeypatch.setattr(module, "FIRST_SECONDS", 0.2)
+    name, written, ridden = (mortal_topics.create(partitions=count) for count in (2, 2, 1))
+    values = numbers(*range(3_000))
+    for number in range(2):
+        mortal_topics.fill(name, values, partition=number, timestamps=range(1, 3_001))
+    setup = transactions(mortal_topics)
+    mortal.kill9()
+
+    source = KafkaSource(settings_of(mortal.address, name, max_poll_records=500, partition_fetch_bytes=4_096))
+    transactional = setup.sink()
+    sink = None
+
+    def write(*firsts):
+        for first in firsts:
+            sink.write(rows(first, 200, keys=[b"%d" % (i % 16) for i in range(200)]))
+
+    try:
+        source.seek(None)
+        assert not source.prepare(1.0)
+        assert not source.status().connected
+        wait_until(lambda: transactional.recover(0.1, None) or caplog.records, "it is reported")
+        assert transactional.recover(0.1, None) is None
+        starting = in_background(mortal.start)
+        sink = sink_to(mortal.address, written, linger_ms=0, delivery_timeout_seconds=120.0)
+        write(*range(0, 2_000, 200))
+        starting.result()
+        assert setup.recovered(transactional, None) is None
+
+        sending = producing(rides, mortal, ridden)
+        wait_until(lambda: mortal_topics.read(ridden), "it has begun")
+        wait_until(lambda: source.prepare(0.5), "it is ready")
+        found = records_of(source.poll(60.0))
+        mortal.kill9()
+        while (batch := source.poll(1.0)) is not None:
+            found += records_of(batch)
+        assert len(found) < 6_000
+        polled_until(source, lambda: not source.status().connected, "it is noticed")
+        starting = in_background(mortal.start)
+        write(*range(2_000, 8_000, 200))
+        starting.result()
+        sink.flush()
+        found += take(source, 6_000 - len(found))[0]
+        polled_until(source, lambda: source.status().connected, "it is noticed")
+        assert source.status().counters["reconnected"] == 1
+        assert sending.result(120).records == 600
+    finally:
+        for each in filter(None, (source, sink)):
+            each.close()
+    assert found == [value for value in values for _ in range(2)]
+    assert [json.loads(record.value)["id"] for record in mortal_topics.read(ridden)] == list(range(600))
+    records = mortal_topics.read(written)
+    assert sorted(versions(records)) == list(range(8_000))
+    for partition in (0, 1):
+        those = versions(record for record in records if record.partition == partition)
+        assert those == sorted(those)
+
+
+def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_stays_so(
+    mortal, mortal_topics, transactions, rides, monkeypatch
+):
+    monkeypatch.setattr(kafka_producer, "MOST_UNACKNOWLEDGED", 100_000)
+    monkeypatch.setattr(kafka_producer, "_GRACE_SECONDS", 1.0)
+    monkeypatch.setattr(kafka_producer, "SAY_SECONDS", 0.5)
+    monkeypatch.setattr(kafka_topic, "DELIVER_MS", 2_000)
+    ridden, setup = mortal_topics.create(), transactions(mortal_topics)
+    sink = sink_to(mortal.address, mortal_topics.create(), delivery_timeout_seconds=2.0)
+    transactional = setup.sink(delivery_timeout_seconds=2.0)
+    setup.recovered(transactional, None)
+    try:
+        for each in (sink, transactional):
+            each.write(rows(0, 10))
+            each.flush()
+        sending = producing(rides, mortal, ridden)
+        wait_until(lambda: mortal_topics.read(ridden), "it has begun")
+        mortal.kill9()
+        for first in range(0, 500, 100):
+            sink.write(rows(first, 100))
+        with pytest.raises(SinkError):
+            sink.write(rows(500, 1_000))
+        with pytest.raises(SinkError):
+            transactional.commit(setup.position(10, 0), 1)
+        with pytest.raises(SourceError):
+            sending.result(120)
+        mortal.start()
+        with pytest.raises(SinkError):  # it does not recover behind one's back
+            sink.flush()
+    finally:
+        sink.close()
+    assert setup.recovered(setup.sink(), setup.position(10, 0)) is None
+    assert setup.seen() == []
+
+
+def test_a_transaction_that_is_open_for_too_long_ends_it(mortal_topics, transactions):
+    setup = transactions(mortal_topics)
+    sink = setup.sink(transaction_timeout_seconds=1.0)
+    setup.recovered(sink, None)
+    sink.write(rows(0, 5))
+    sink.flush()
+    wait_until(setup.is_settled, "the broker ends the transaction")
+    with pytest.raises(SinkError):
+        sink.commit(setup.position(5, 0), 1)
+    assert setup.seen() == []
+
+
+def test_a_login_opens_the_way_and_a_wrong_one_does_not_and_passwords_are_seen_nowhere(
+    mortal_topics, mortals, caplog, tmp_path
+):
+    name, password = mortal_topics.create(), tmp_path / "password"
+    mortal_topics.fill(name, [b"a"])
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
+    settings = settings_of(mortals[1], name, sasl_plain_password_file=str(password), **login)
+    password.write_text("hunter2\n")
+    with opened(settings) as source:
+        assert take(source, 1)[0] == [b"a"]
+        child = Path(f"/proc/{source._process.pid}")
+        assert b"hunter2" not in child.joinpath("cmdline").read_bytes() + child.joinpath("environ").read_bytes()
+    password.write_text("hunter3\n")
+    source = KafkaSource(settings)
+    try:
+        source.seek(None)
+        with caplog.at_level(logging.DEBUG):
+            wait_until(lambda: source.prepare(0.2) or "WARNING" in caplog.text, "it is reported")
+        assert not source.status().ready
+    finally:
+        source.close()
+    assert "hunter" not in caplog.text + repr(settings) + repr(source.status())

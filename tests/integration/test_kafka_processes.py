@@ -17,47 +17,45 @@ from streammoe.errors import SourceError
 from streammoe.testing.kafka.lab import Daemon, wait_until
 from streammoe_connectors.kafka import source as kafka_source
 from streammoe_connectors.kafka.offsets import offset_metadata, parse_offset_metadata
-from streammoe_connectors.kafka.source import KafkaSource
-from tests.integration.kafka_reading import opened, polled_until, settings_of, take
-
-
-class Group:
-    """What a group has committed of partition 0, seen and written from outside."""
-
-    def __init__(self, address, topic, group):
-        self.partition = TopicPartition(topic, 0)
-        self.consumer = KafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
-        self.consumer.assign([self.partition])
-
-    @property
-    def mirror(self):
-        found = self.consumer.committed(self.partition, metadata=True)
-        return None if found is None else (found.offset, parse_offset_metadata(found.metadata))
-
-    def write(self, offset, owner, at):
-        self.consumer.commit({self.partition: OffsetAndMetadata(offset, offset_metadata(owner, 1, at), -1)})
+from tests.integration.kafka_clients import opened, polled_until, settings_of, take
 
 
 @pytest.fixture
 def group_of(broker):
+    """What a group has committed of partition 0, to be read and written from outside."""
     made = []
 
-    def factory(topic, group):
-        made.append(Group(broker.address, topic, group))
-        return made[-1]
+    class Group:
+        def __init__(self, topic, group):
+            self.partition = TopicPartition(topic, 0)
+            self.consumer = KafkaConsumer(bootstrap_servers=broker.address, group_id=group, enable_auto_commit=False)
+            self.consumer.assign([self.partition])
+            made.append(self.consumer)
 
-    yield factory
-    for group in made:
-        group.consumer.close()
+        @property
+        def mirror(self):
+            found = self.consumer.committed(self.partition, metadata=True)
+            return None if found is None else (found.offset, parse_offset_metadata(found.metadata))
+
+        def write(self, offset, owner, at):
+            self.consumer.commit({self.partition: OffsetAndMetadata(offset, offset_metadata(owner, 1, at), -1)})
+
+    yield Group
+    for consumer in made:
+        consumer.close()
 
 
-# --- the mirror and its owner ----------------------------------------------------------------------------------------
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
-def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end(topics, group_of):
+def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end_or_until_they_are_taken(topics, group_of):
     name = topics.create()
     topics.fill(name, ["a", "b"])
-    settings = settings_of(topics.address, name)
+    settings = settings_of(topics.address, name, owner_seconds=3)
     group = group_of(name, settings.group)
     with opened(settings) as source:
         _, batch = take(source, 2)
@@ -74,28 +72,11 @@ def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end(topics,
     assert (offset, mirror.owner, mirror.generation) == (2, "", 7)
     with opened(settings) as source:
         assert source.position is not None
-
-
-def test_a_daemon_whose_partition_is_taken_ends(topics, group_of):
-    name = topics.create()
-    settings = settings_of(topics.address, name, owner_seconds=3)
-    group = group_of(name, settings.group)
-    with opened(settings) as source:
-        source.commit(source.position, 1)
-        wait_until(lambda: group.mirror, "it is committed")
+        source.commit(take(source, 2)[1].end, 1)
+        wait_until(lambda: group.mirror[1].owner, "it is committed")
         group.write(0, "somebody", time.time() + 60)
         with pytest.raises(SourceError):
             source.poll(60.0)
-
-
-# --- crashes and signals ---------------------------------------------------------------------------------------------
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_child_leaves_signals_to_the_daemon_and_one_that_is_killed_ends_it(topics):
@@ -128,16 +109,13 @@ def test_a_daemon_that_is_killed_leaves_no_child(topics):
     name = topics.create()
     topics.fill(name, [b"x" * 1_000] * 4_000)  # more than a pipe holds, so that the child waits to write
     command = [sys.executable, "-c", SCRIPT, topics.address, name]
-    daemon = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        child = int(daemon.stdout.readline())
-        assert alive(child)
-        daemon.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
+        try:
+            child = int(daemon.stdout.readline())
+            assert alive(child)
+        finally:
+            daemon.kill()
         wait_until(lambda: not alive(child), "the child has ended")
-    finally:
-        daemon.kill()
-        daemon.wait()
-        daemon.stdout.close()
 
 
 def test_signals_to_the_whole_group_end_it_in_good_order_or_not_at_all(topics, group_of, tmp_path):
@@ -146,14 +124,11 @@ def test_signals_to_the_whole_group_end_it_in_good_order_or_not_at_all(topics, g
     daemon = Daemon(tmp_path / f"group-{name}", topics.address, name)
     group = group_of(name, f"group-{name}")
     process = daemon.start()
-    try:
-        wait_until(lambda: group.mirror, "the first checkpoint")
-        os.killpg(process.pid, signal.SIGHUP)
-        wait_until(lambda: "the settings" in daemon.said, "they are read again")
-        os.killpg(process.pid, signal.SIGTERM)
-        summary = daemon.end(process)
-    finally:
-        daemon.kill()
+    wait_until(lambda: group.mirror, "the first checkpoint")
+    os.killpg(process.pid, signal.SIGHUP)
+    wait_until(lambda: "the settings" in daemon.said, "they are read again")
+    os.killpg(process.pid, signal.SIGTERM)
+    summary = daemon.end(process)
     offset, mirror = group.mirror
     assert (offset, mirror.owner) == (summary["learned"], "")
 
@@ -161,10 +136,7 @@ def test_signals_to_the_whole_group_end_it_in_good_order_or_not_at_all(topics, g
 def test_a_child_that_hangs_holds_nothing_up_and_is_reported(topics, caplog, monkeypatch):
     monkeypatch.setattr(kafka_source, "_QUIET_SECONDS", 1.5)
     name = topics.create()
-    source = KafkaSource(settings_of(topics.address, name))
-    try:
-        source.seek(None)
-        wait_until(lambda: source.prepare(0.2), "reading can begin")
+    with opened(settings_of(topics.address, name)) as source:
         polled_until(source, lambda: source.status().connected, "it is connected")
         child = source._process.pid
         os.kill(child, signal.SIGSTOP)
@@ -182,6 +154,4 @@ def test_a_child_that_hangs_holds_nothing_up_and_is_reported(topics, caplog, mon
         assert take(source, 1)[0] == [b"a"]
         assert source.status().connected
         os.kill(child, signal.SIGSTOP)
-    finally:
-        source.close()
     assert not alive(child)

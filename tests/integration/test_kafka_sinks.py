@@ -8,57 +8,30 @@ import pytest
 from streammoe.errors import ConfigError, SinkError
 from streammoe.ports import DeadLetter
 from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
-from tests.integration.kafka_writing import Transactions, rows, sink_to, versions
+from tests.integration.kafka_clients import rows, sink_to, versions
 
 
 def letters_to(address, topic):
-    chosen = KafkaDeadLetters.Settings(kind="kafka", topic=topic, bootstrap_servers=address)
-    return KafkaDeadLetters(chosen, [])
+    return KafkaDeadLetters(KafkaDeadLetters.Settings(kind="kafka", topic=topic, bootstrap_servers=address), [])
 
 
 @pytest.fixture
 def closing():
     """Sinks that are closed at the end, also where the test fails."""
     opened = []
-
-    def add(sink):
-        opened.append(sink)
-        return sink
-
-    yield add
+    yield lambda sink: opened.append(sink) or sink
     for sink in opened:
         sink.close()
 
 
-# --- what arrives -----------------------------------------------------------------------------------------------------
-
-
-def test_each_prediction_arrives_as_an_object_with_its_key(topics, closing):
-    name = topics.create()
-    sink = closing(sink_to(topics.address, name, compression="gzip"))
-    sink.write(rows(0, 3, keys=[b"a", None, b"\xff"], gate=np.full((3, 2), 0.5)))
-    sink.flush()
-    first, second, third = topics.read(name)
-    assert json.loads(first.value) == {
-        "place": {"path": "a.jsonl", "offset": 0},
-        "model_version": 0,
-        "prediction": 0.5,
-        "target": 1.0,
-        "loss": 0.25,
-        "gate": [0.5, 0.5],
-    }
-    assert json.loads(second.value)["loss"] is None
-    assert [first.key, json.loads(second.key), third.key] == [b"a", {"path": "a.jsonl", "offset": 1}, b"\xff"]
-
-
-def test_rows_of_a_key_are_where_other_clients_find_them_and_in_order_also_if_written_again(topics, closing):
+def test_predictions_are_objects_that_other_clients_find_by_key_and_in_order_also_if_written_again(topics, closing):
     keyed, keyless = topics.create(partitions=5), topics.create(partitions=4)
     keys = [b"key %d" % (i % 50) for i in range(300)]
     topics.fill(keyed, [b'{"model_version": -1}'] * 50, keys=keys[:50])
     for _ in range(2):
         for name, own in ((keyed, keys), (keyless, None)):
-            sink = closing(sink_to(topics.address, name))
-            sink.write(rows(0, 300, keys=own))
+            sink = closing(sink_to(topics.address, name, compression="gzip"))
+            sink.write(rows(0, 300, keys=own, gate=np.full((300, 2), 0.5)))
             sink.flush()
     found = topics.read(keyed)
     assert len({(record.key, record.partition) for record in found}) == 50
@@ -67,36 +40,29 @@ def test_rows_of_a_key_are_where_other_clients_find_them_and_in_order_also_if_wr
     found = topics.read(keyless)
     assert (len(found), len({(record.key, record.partition) for record in found})) == (600, 300)
     assert {record.partition for record in found} == {0, 1, 2, 3}
+    by_place = {json.loads(record.key)["offset"]: json.loads(record.value) for record in found}
+    place = {"path": "a.jsonl", "offset": 0}
+    first = {"place": place, "model_version": 0, "prediction": 0.5, "target": 1.0, "loss": 0.25, "gate": [0.5, 0.5]}
+    assert by_place[0] == first
+    assert by_place[1]["loss"] is None
 
 
 def test_a_dead_letter_is_the_record_with_headers(topics, closing):
     name = topics.create()
     sink = closing(letters_to(topics.address, name))
     place = {"topic": "events", "partition": 0, "offset": 7}
-    sink.write(
-        [
-            DeadLetter(place, "decode", "malformed", "bad \udcff, größer", b"\xff\x00", "csv", ("a", "ü"), "run", 12),
-            DeadLetter({"path": "ä", "offset": 0}, "validate", "too_long", "so long", b""),
-        ]
-    )
+    detail = "bad \udcff, größer"
+    full = DeadLetter(place, "decode", "malformed", detail, b"\xff\x00", "csv", ("a", "ü"), "run", 12)
+    sink.write([full, DeadLetter({"path": "ä", "offset": 0}, "validate", "too_long", "so long", b"")])
     sink.flush()
     full, bare = topics.read(name)
     assert (full.value, json.loads(full.key)) == (b"\xff\x00", place)
     headers = {header: content.decode() for header, content in full.headers}
     assert json.loads(headers.pop("place")) == place
     assert json.loads(headers.pop("columns")) == ["a", "ü"]
-    assert headers == {
-        "stage": "decode",
-        "reason": "malformed",
-        "detail": "bad \\udcff, größer",
-        "format": "csv",
-        "run": "run",
-        "events": "12",
-    }
+    expected = {"stage": "decode", "reason": "malformed", "format": "csv", "run": "run", "events": "12"}
+    assert headers == {"detail": "bad \\udcff, größer", **expected}
     assert (bare.value, [header for header, _ in bare.headers]) == (b"", ["place", "stage", "reason", "detail"])
-
-
-# --- what cannot be written -------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_written_to_is_an_error_at_the_start(topics):
@@ -116,7 +82,7 @@ def test_a_letter_that_is_too_large_ends_it_and_all_before_it_are_there(topics, 
     sink.write([fits, DeadLetter({"path": "a", "offset": 9}, "decode", "malformed", "bad", b"x" * 30_000)])
     with pytest.raises(SinkError) as raised:
         sink.flush()
-    assert '{"path": "a", "offset": 9}' in str(raised.value)  # not one of those beside it
+    assert '{"path": "a", "offset": 9}' in str(raised.value)  # not one of those sent with it
     assert len(topics.read(name)) >= 9
 
 
@@ -124,9 +90,8 @@ def test_a_letter_that_is_too_large_ends_it_and_all_before_it_are_there(topics, 
 
 
 @pytest.fixture
-def setup(topics):
-    with Transactions(topics) as setup:
-        yield setup
+def setup(topics, transactions):
+    return transactions(topics)
 
 
 def test_predictions_are_seen_with_the_position_and_a_good_end_lets_others_take_over(setup):
@@ -173,15 +138,13 @@ def test_a_restart_ends_what_was_left_open_and_is_told_the_generation(setup):
 
 
 def test_a_zombie_is_shut_out(setup):
-    zombie = setup.sink()
+    zombie, heir, another = (setup.sink() for _ in range(3))
     setup.recovered(zombie, None)
     zombie.write(rows(0, 5))
     zombie.flush()
-    heir = setup.sink()
     setup.recovered(heir, None)
     with pytest.raises(SinkError):
         zombie.commit(setup.position(5, 0), 1)
-    another = setup.sink()
     setup.recovered(another, None)
     heir.write(rows(0, 5))
     for attempt in (heir.flush, lambda: heir.write(rows(5, 5))):
@@ -191,8 +154,5 @@ def test_a_zombie_is_shut_out(setup):
     another.flush()
     another.commit(setup.position(3, 0), 1)
     assert setup.seen() == [0, 1, 2]
-
-
-def test_a_time_out_that_brokers_do_not_allow_ends_the_start(setup):
-    with pytest.raises(SinkError):
+    with pytest.raises(SinkError):  # a time-out that brokers do not allow
         setup.recovered(setup.sink(transaction_timeout_seconds=1000.0), None)

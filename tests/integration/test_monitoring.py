@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import trustme
 import yaml
 
 from streammoe.daemon.metrics import CATALOGUE, Metrics
@@ -31,19 +30,10 @@ QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.g
 VARIABLES = {"$__rate_interval": "10s", "$job": "streammoe", "$instance": ".+"}
 
 
-def found(name):
-    return available(lambda: program(name))
-
-
 def learned(kind):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 2))
+    X = np.random.default_rng(0).normal(size=(300, 2))
     if kind == "classifier":
-        model, scores, targets = (
-            MoEClassifier(2, warmup=100),
-            ClassificationScores(),
-            np.array(["a", "b"])[(X[:, 0] > 0) * 1],
-        )
+        model, scores, targets = MoEClassifier(2, warmup=100), ClassificationScores(), np.where(X[:, 0] > 0, "a", "b")
     else:
         model, scores, targets = MoEMultiTargetRegressor(2, warmup=100), PrequentialScores(2), X * [1.0, 5.0]
         model.set_targets(["low", "high"])
@@ -75,7 +65,7 @@ def publish(registries, models, ended):
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory):
     """A Prometheus with our rules that scrapes a regressor's and a classifier's metrics."""
-    found("prometheus")
+    available(lambda: program("prometheus"))
     folder = tmp_path_factory.mktemp("prometheus")
     registries = {kind: Metrics() for kind in ("regressor", "classifier")}
     servers = [MetricsServer(MetricsSettings(port=0), Health(60.0)) for _ in registries]
@@ -128,7 +118,7 @@ def test_alerts_are_evaluated_without_error(prometheus):
 
 
 def promtool(*arguments, folder=CONFIG / "prometheus"):
-    command = [found("promtool"), *arguments]
+    command = [available(lambda: program("promtool")), *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -139,95 +129,43 @@ def test_promtool_finds_nothing_wrong():
     promtool("check", "config", "--syntax-only", "secured.yml")
 
 
-def test_the_example_of_a_secured_daemon_scrapes_one(tmp_path):
-    found("prometheus")
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "cert.pem")
-    (tmp_path / "password").write_text("correct horse\n")
-    files = {"tls_certfile": str(tmp_path / "cert.pem"), "tls_keyfile": str(tmp_path / "cert.pem")}
-    config = yaml.safe_load((CONFIG / "prometheus" / "secured.yml").read_text())
-    [job] = config["scrape_configs"]
-    server = MetricsServer(
-        MetricsSettings(
-            port=0, username=job["basic_auth"]["username"], password_file=str(tmp_path / "password"), **files
-        ),
-        Health(60.0),
-    )
-    try:
-        server.show(Metrics().registry)
-        shutil.copy(CONFIG / "prometheus" / "alerts.yml", tmp_path)
-        config["global"] = {"scrape_interval": "200ms"}
-        job["tls_config"]["ca_file"] = str(tmp_path / "ca.pem")
-        job["basic_auth"]["password_file"] = str(tmp_path / "password")
-        job["static_configs"] = [{"targets": [server.url.removeprefix("https://").removesuffix("/metrics")]}]
-        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
-        with Prometheus(tmp_path, tmp_path / "prometheus.yml") as prometheus:
-            wait_until(lambda: prometheus.query("up == 1"), "it scrapes")
-    finally:
-        server.close()
+REASON = 'streammoe_rejected_total{{reason="{}"}}'
+
+
+def events(**growth):
+    """The counts of events, each of which grows by so many a minute."""
+    return {f'streammoe_events_total{{outcome="{outcome}"}}': f"0+{by}x120" for outcome, by in growth.items()}
+
+
+def averages(**values):
+    """Scores after the warm-up."""
+    found = {f'streammoe_{name}{{average="exponential"}}': f"{value}x120" for name, value in values.items()}
+    return {**found, "streammoe_warming_up": "0x120"}
 
 
 SERIES = {
-    # Two hours, a sample a minute; what each alert is about, and when it must be there.
-    "StreammoeDown": ({'up{job="streammoe"}': "1x5 0x115"}, "15m"),
-    "StreammoeSourceDisconnected": ({"streammoe_source_connected": "1x5 0x115"}, "15m"),
-    "StreammoeSourceStalled": ({"streammoe_source_stalled": "0x5 2x115"}, "15m"),
-    "StreammoeStalled": ({"streammoe_model_events": "7x120", "streammoe_source_progress_ratio": "0.5x120"}, "30m"),
-    "StreammoeFallsBehind": (
-        {
-            'streammoe_consumer_lag{topic="t",partition="0"}': "0+100x120",
-            'streammoe_consumer_lag{topic="t",partition="1"}': "0x120",
-        },
-        "90m",
-    ),
-    "StreammoeCheckpointOld": (
-        {"streammoe_checkpoint_age_seconds": "0+60x120", 'streammoe_events_total{outcome="learned"}': "0+60x120"},
-        "30m",
-    ),
-    "StreammoeManyRefused": (
-        {
-            'streammoe_rejected_total{reason="malformed"}': "0+10x120",
-            'streammoe_events_total{outcome="rejected"}': "0+10x120",
-            'streammoe_events_total{outcome="learned"}': "0+90x120",
-        },
-        "30m",
-    ),
-    "StreammoeJumped": ({"streammoe_guard_jumps_total": "0x5 1x115"}, "15m"),
-    "StreammoePoison": ({'streammoe_rejected_total{reason="poison"}': "0x5 3x115"}, "15m"),
-    "StreammoeLabelsExpire": (
-        {
-            'streammoe_events_total{outcome="expired"}': "0+10x120",
-            'streammoe_events_total{outcome="learned"}': "0+90x120",
-        },
-        "90m",
-    ),
-    "StreammoeWorseThanTheMean": (
-        {
-            'streammoe_prequential_rmse{average="exponential"}': "2x120",
-            'streammoe_baseline_rmse{average="exponential"}': "1x120",
-            "streammoe_warming_up": "0x120",
-        },
-        "60m",
-    ),
-    "StreammoeWorseThanTheMostFrequentClass": (
-        {
-            'streammoe_prequential_accuracy{average="exponential"}': "0.4x120",
-            'streammoe_baseline_accuracy{average="exponential"}': "0.5x120",
-            "streammoe_warming_up": "0x120",
-        },
-        "60m",
-    ),
+    # Two hours, a sample a minute; when the alert must be there, and the series that it is about.
+    "StreammoeDown": ("15m", {'up{job="streammoe"}': "1x5 0x115"}),
+    "StreammoeSourceDisconnected": ("15m", {"streammoe_source_connected": "1x5 0x115"}),
+    "StreammoeSourceStalled": ("15m", {"streammoe_source_stalled": "0x5 2x115"}),
+    "StreammoeStalled": ("30m", {"streammoe_model_events": "7x120", "streammoe_source_progress_ratio": "0.5x120"}),
+    "StreammoeFallsBehind": ("90m", {f'streammoe_consumer_lag{{partition="{i}"}}': f"0+{100 * i}x120" for i in (0, 1)}),
+    "StreammoeCheckpointOld": ("30m", {"streammoe_checkpoint_age_seconds": "0+60x120", **events(learned=60)}),
+    "StreammoeManyRefused": ("30m", {REASON.format("malformed"): "0+10x120", **events(rejected=10, learned=90)}),
+    "StreammoeJumped": ("15m", {"streammoe_guard_jumps_total": "0x5 1x115"}),
+    "StreammoePoison": ("15m", {REASON.format("poison"): "0x5 3x115"}),
+    "StreammoeLabelsExpire": ("90m", events(expired=10, learned=90)),
+    "StreammoeWorseThanTheMean": ("60m", averages(prequential_rmse=2, baseline_rmse=1)),
+    "StreammoeWorseThanTheMostFrequentClass": ("60m", averages(prequential_accuracy=0.4, baseline_accuracy=0.5)),
     "StreammoeDrift": (
+        "30m",
         {
             'streammoe_prequential_rmse{average="exponential"}': "2x120",
             'streammoe_prequential_rmse{average="window"}': "1x120",
         },
-        "30m",
     ),
-    "StreammoeDriftsAllTheTime": ({"streammoe_drifts_total": "0+1x120"}, "90m"),
-    "StreammoeStarvedExpert": ({'streammoe_expert_mass{expert="1"}': "0.0001x120"}, "90m"),
+    "StreammoeDriftsAllTheTime": ("90m", {"streammoe_drifts_total": "0+1x120"}),
+    "StreammoeStarvedExpert": ("90m", {'streammoe_expert_mass{expert="1"}': "0.0001x120"}),
 }
 
 
@@ -239,22 +177,21 @@ def with_instance(series):
 def test_each_alert_goes_off_when_it_should_and_not_at_first(tmp_path):
     rules = yaml.safe_load((CONFIG / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
     assert {rule["alert"] for rule in rules} == SERIES.keys()
-    tests = []
-    for alert, (series, when) in SERIES.items():
-        tests.append(
-            {
-                "interval": "1m",
-                "input_series": [{"series": with_instance(name), "values": values} for name, values in series.items()],
-                "promql_expr_test": [
-                    {
-                        "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
-                        "eval_time": when,
-                        "exp_samples": [{"labels": "{}", "value": 1}],
-                    }
-                ],
-                "alert_rule_test": [{"eval_time": "1m", "alertname": alert, "exp_alerts": []}],
-            }
-        )
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": [{"series": with_instance(name), "values": values} for name, values in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
+                    "eval_time": when,
+                    "exp_samples": [{"labels": "{}", "value": 1}],
+                }
+            ],
+            "alert_rule_test": [{"eval_time": "1m", "alertname": alert, "exp_alerts": []}],
+        }
+        for alert, (when, series) in SERIES.items()
+    ]
     shutil.copy(CONFIG / "prometheus" / "alerts.yml", tmp_path)
     (tmp_path / "tests.yml").write_text(
         yaml.safe_dump({"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": tests})

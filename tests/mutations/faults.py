@@ -46,8 +46,9 @@ AREAS = {
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py test_options.py",
     "files": "connectors/files/test_*.py contracts/test_sources.py",
     "kafka": (
-        "connectors/kafka/test_*.py test_transactional_start.py integration/test_kafka_source.py "
-        "integration/test_kafka_sinks.py integration/test_kafka_exactly_once.py"
+        "test_kafka_log.py test_partitions.py test_kafka_merge.py test_merge.py test_kafka_mirror.py "
+        "connectors/kafka/test_*.py test_kafka_reader.py test_transactional_start.py "
+        "integration/test_kafka_source.py integration/test_kafka_sinks.py integration/test_kafka_outages.py"
     ),
     "replay": "test_replay.py test_rollback.py process/test_commands.py",
     "process": "test_signals.py integration/test_kafka_processes.py process/test_*.py",

@@ -1,55 +1,39 @@
 """The command line with a signal to itself at a point of its way, such as kill -9 between a sync and a rename.
 
-    python -m tests.process.points POINT TIMES SIGNALS run config.toml ...
+At the n-th passing of a point it sends itself signals, one after the other. The daemon's own code knows nothing of
+this: the points are put around its functions here.
 
-At the TIMES-th passing of POINT it sends itself SIGNALS, one after the other, such as KILL or TERM,TERM. The daemon's
-own code knows nothing of this: the points are put around its functions here.
+    python -m tests.process.points POINT TIMES SIGNALS run config.toml ...
 """
 
 import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 CHECKPOINT = [
-    "taken",
-    "sinks synced",
-    "begun",
-    "half written",
-    "written",
-    "synced",
-    "renamed",
-    "folder synced",
-    "pruning",
-    "pruned",
-    "saved",
-    "telling",
-    "told",
+    *("taken", "sinks synced", "begun", "half written", "written", "synced", "renamed", "folder synced"),
+    *("pruning", "pruned", "saved", "committing", "committed"),
 ]
-"""Points of a checkpoint, in their order; ``taken`` is in the thread that learns, beside what the other one does."""
+"""Points of a checkpoint, in their order; ``taken`` is in the thread that learns, while the other one saves."""
 STARTING = ["importing", "settings", "locked", "loading", "compiling", "seeking"]
 """Points before there is anything to save."""
 RUNNING = ["preparing", "reading", "fitting", "learning", "closing"]
-POINTS = [*STARTING, *RUNNING, *CHECKPOINT]
 NEVER = "it never passed"
-"""What a process says at its end that came to it without having been sent a signal."""
-PATIENCE = 10.0
-"""Seconds that the main thread has to take notice of a signal, while this one stands where it is."""
-
-saving = threading.local()
+"""What a process says that came to its end without having been sent a signal."""
 
 
 class Trigger:
     """Sends the signals at the given passing of the given point."""
 
     def __init__(self, point, times, signals):
-        assert point in POINTS, point
+        assert point in {*STARTING, *RUNNING, *CHECKPOINT}, point
         self.point = point
-        self.left = times
-        self.signals = signals
+        self.left = int(times)
+        self.signals = [signal.Signals[f"SIG{name}"] for name in signals.split(",")]
         self.noticed = threading.Event()
+        self.saving = threading.local()
 
     def __call__(self, point):
         if point != self.point:
@@ -58,137 +42,134 @@ class Trigger:
         if self.left:
             return
         if point == "half written":
-            os.ftruncate(saving.descriptor, os.fstat(saving.descriptor).st_size // 2)
+            os.ftruncate(self.saving.descriptor, os.fstat(self.saving.descriptor).st_size // 2)
+        if point == "importing":
+            os.kill(os.getpid(), self.signals[0])  # once, since a second one would end it anyway
+            return
         for each in self.signals:
             # One by one: two that come before the first is noticed are one.
             self.noticed.clear()
-            # Again and again: Python may not look for a signal that comes just as its main thread begins to wait.
-            for _ in range(round(PATIENCE)):
+            # Repeated: Python may not look for a signal that comes just as its main thread begins to wait.
+            for _ in range(10):
                 os.kill(os.getpid(), each)
                 if self.noticed.wait(1.0):
                     break
             assert self.noticed.is_set()
 
+    def put(self, owner, name, before=None, after=None, *, when=lambda: True):
+        """Pass a point before or after each call of a function."""
+        original = getattr(owner, name)
 
-def around(owner, name, before=None, after=None):
-    """Let something happen before and after a function."""
-    original = getattr(owner, name)
+        def passing(*arguments, **more):
+            if before is not None and when():
+                self(before)
+            result = original(*arguments, **more)
+            if after is not None and when():
+                self(after)
+            return result
 
-    def wrapped(*arguments, **more):
-        if before is not None:
-            before(*arguments)
-        result = original(*arguments, **more)
-        if after is not None:
-            after(*arguments)
-        return result
+        setattr(owner, name, passing)
 
-    setattr(owner, name, wrapped)
+    # Imports are inside, since nothing may be imported before the point "importing".
 
+    def put_points_of_checkpoints(self):
+        from streammoe import ports
+        from streammoe.daemon.checkpointer import CheckpointWriter
+        from streammoe.persistence import CheckpointStore, store
 
-def watch_checkpoints(hit):
-    """Put the points of a checkpoint where they belong."""
-    from streammoe import ports
-    from streammoe.daemon.checkpointer import CheckpointWriter
-    from streammoe.persistence import CheckpointStore, store
+        saving, replace, fsync, prune = self.saving, store.replace, os.fsync, CheckpointStore._prune
+        saving.flushes = pruning = None
 
-    @contextmanager
-    def only_checkpoints(path):
-        saving.step = 0 if path.name.startswith("checkpoint-0") else None
-        try:
-            yield
-        finally:
-            saving.step = None
+        def is_saving():
+            return getattr(saving, "flushes", None) is not None
 
-    replace, fsync = store.replace, os.fsync
+        def replacing(path, *data):
+            if path.name.startswith("checkpoint-0"):
+                saving.flushes = 0
+                self("begun")
+            try:
+                replace(path, *data)
+            finally:
+                saving.flushes = None
 
-    def watched_replace(path, *data):
-        with only_checkpoints(path):
-            in_checkpoint("begun")
-            replace(path, *data)
-
-    def watched_fsync(descriptor):
-        step = getattr(saving, "step", None)
-        if step is None:
+        def flushing(descriptor):
+            if not is_saving():
+                fsync(descriptor)
+                return
+            saving.flushes += 1
+            saving.descriptor = descriptor
+            if saving.flushes == 1:
+                self("half written")
+                self("written")
             fsync(descriptor)
-            return
-        saving.step += 1
-        saving.descriptor = descriptor
-        if step == 0:
-            hit("half written")
-            hit("written")
-        fsync(descriptor)
-        hit("synced" if step == 0 else "folder synced")
+            self("synced" if saving.flushes == 1 else "folder synced")
 
-    def in_checkpoint(point):
-        if getattr(saving, "step", None) is not None:
-            hit(point)
+        def pruning_of(*arguments):
+            nonlocal pruning
+            pruning = True
+            prune(*arguments)
+            pruning = None
 
-    store.replace, os.fsync = watched_replace, watched_fsync
-    around(Path, "replace", after=lambda *_: in_checkpoint("renamed"))
-    around(CheckpointWriter, "begin", after=lambda *_: hit("taken"))
-    around(CheckpointStore, "save", before=lambda *_: hit("sinks synced"), after=lambda *_: hit("saved"))
-    pruning = []
-    around(CheckpointStore, "_prune", before=lambda *_: pruning.append(1), after=lambda *_: pruning.clear())
-    around(
-        Path,
-        "unlink",
-        before=lambda *_: pruning and hit("pruning"),
-        after=lambda *_: pruning and hit("pruned"),
-    )
-    around(ports.Source, "commit", before=lambda *_: hit("telling"), after=lambda *_: hit("told"))
+        store.replace, os.fsync, CheckpointStore._prune = replacing, flushing, pruning_of
+        self.put(Path, "replace", after="renamed", when=is_saving)
+        self.put(Path, "unlink", "pruning", "pruned", when=lambda: pruning)
+        self.put(CheckpointWriter, "begin", after="taken")
+        self.put(CheckpointStore, "save", "sinks synced", "saved")
+        self.put(ports.Source, "commit", "committing", "committed")
 
+    def put_other_points(self):
+        from streammoe import assembly, configuration
+        from streammoe.daemon.signals import StopFlag
+        from streammoe.engine import warmup
+        from streammoe.persistence import CheckpointStore, FolderLock
+        from streammoe.pipeline.pipeline import Pipeline
+        from streammoe_connectors.files.source import FileSource
 
-def watch_the_rest(hit):
-    """Put the other points."""
-    from streammoe import assembly, configuration
-    from streammoe.daemon.signals import StopFlag
-    from streammoe.engine import warmup
-    from streammoe.persistence import CheckpointStore, FolderLock
-    from streammoe.pipeline.pipeline import Pipeline
-    from streammoe_connectors.files.source import FileSource
+        handle, prepare, prepared = StopFlag._handle, FileSource.prepare, []
 
-    around(StopFlag, "_handle", after=lambda *_: hit.noticed.set())
-    around(configuration, "load_settings", before=lambda *_: hit("settings"))
-    around(CheckpointStore, "prepare", before=lambda *_: hit("locked"))
-    around(CheckpointStore, "latest", before=lambda *_: hit("loading"))
-    around(assembly, "compile_kernels", before=lambda *_: hit("compiling"))
-    around(FileSource, "seek", before=lambda *_: hit("seeking"))
-    prepared = []
-    around(FileSource, "prepare", before=lambda *_: hit("preparing"), after=lambda *_: prepared.append(1))
-    around(FileSource, "poll", before=lambda *_: hit("reading"))
-    around(Pipeline, "process", before=lambda *_: hit("learning"))
-    around(warmup, "fit", before=lambda *_: prepared and hit("fitting"))  # not while compiling
-    around(FolderLock, "close", before=lambda *_: hit("closing"))
+        def handling(*arguments):
+            handle(*arguments)
+            self.noticed.set()
 
+        def preparing(*arguments):
+            self("preparing")
+            prepared.append(True)
+            return prepare(*arguments)
 
-class WatchedImport:
-    """Finds nothing, and tells of one import."""
-
-    def __init__(self, hit):
-        self.hit = hit
+        StopFlag._handle, FileSource.prepare = handling, preparing
+        self.put(configuration, "load_settings", "settings")
+        self.put(CheckpointStore, "prepare", "locked")
+        self.put(CheckpointStore, "latest", "loading")
+        self.put(assembly, "compile_kernels", "compiling")
+        self.put(FileSource, "seek", "seeking")
+        self.put(FileSource, "poll", "reading")
+        self.put(Pipeline, "process", "learning")
+        self.put(warmup, "fit", "fitting", when=lambda: prepared)  # not while compiling
+        self.put(FolderLock, "close", "closing")
 
     def find_spec(self, name, path=None, target=None):
+        """Find nothing, and pass a point at one import."""
         if name == "click":
-            self.hit("importing")
+            self("importing")
 
 
-def main():
-    point, times, signals, *arguments = sys.argv[1:]
-    hit = Trigger(point, int(times), [signal.Signals[f"SIG{name}"] for name in signals.split(",")])
-    if point == "importing":
-        sys.meta_path.insert(0, WatchedImport(hit))
-    else:
-        watch_checkpoints(hit)
-        watch_the_rest(hit)
-    from streammoe.__main__ import main as command
+def command(at, words):
+    """Run a command; `at` is a point, the number of its passing, and signals such as "KILL" or "TERM,TERM"."""
+    from streammoe.__main__ import main
 
-    sys.argv[1:] = arguments
+    hit = Trigger(*at) if at is not None else None
+    if hit is not None and hit.point == "importing":
+        sys.meta_path.insert(0, hit)
+    elif hit is not None:
+        hit.put_points_of_checkpoints()
+        hit.put_other_points()
+    sys.argv[1:] = words
     try:
-        command()
+        main()
     finally:
-        if hit.left > 0:
-            print(f"{NEVER} {point} {times} times", file=sys.stderr)
+        if hit is not None and hit.left > 0:
+            print(f"{NEVER} {at}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    command(sys.argv[1:4], sys.argv[4:])

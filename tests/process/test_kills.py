@@ -1,47 +1,105 @@
-"""kill -9 at every step of a checkpoint and at any instant: a short form of benchmarks/file_kills.py."""
+"""kill -9 at every step of a checkpoint and at any instant: in the end each event counts once."""
 
+import json
+import os
 import random
-from itertools import cycle, islice
+import signal
+import time
 
 import pytest
 
-from benchmarks import file_kills
 from tests.process.points import CHECKPOINT
+from tests.process.workspace import Workspace, wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-FEW = ["sinks synced", "half written", "renamed", "pruning", "told"]
-"""Steps of a checkpoint in the short form for every run."""
-assert set(FEW) < set(CHECKPOINT)
-
-
-def check(folder, events, rounds):
-    """Play rounds of kills, compare each with an undisturbed run, and return where the daemon was killed."""
-    file_kills.write_events(folder / "events.csv", events)
-    undisturbed = file_kills.outcome(file_kills.prepare(folder, "undisturbed"))
-    assert undisturbed["rows"].count(b"\n") == undisturbed["learned"] > 0
-    assert len(undisturbed["letters"]) == undisturbed["rejected"] > 0
-    assert undisturbed["learned"] + undisturbed["rejected"] == events
-    hit = []
-    for number, kills in enumerate(rounds):
-        found = file_kills.play(file_kills.prepare(folder, str(number)), kills, undisturbed)
-        assert found.wrong == [], number
-        hit += found.kills
-    return hit
+EVENTS, MANY = 8_000, 60_000
+BAD_ONE_IN = 500
+KILLS = int(os.environ.get("STREAMMOE_KILLS", "60"))
+"""For `make test-exhaustive`, which plays so many."""
+ANY = "any instant"
+# The number of experts is chosen: for its first thousands of events the daemon learns candidates that race.
+MODEL = 'n_experts = "auto", max_experts = 2, warmup = 400, warmup_restarts = 1'
+EXTRA = """
+    checkpoint.every_events = 400
+    predictions = { kind = "file", path = "rows.jsonl", gate = true }
+"""
+CHANGING = {"events_per_second", "checkpoint", "rmse", "log_loss", "baseline_rmse"}
 
 
-def test_killed_at_every_step_of_a_checkpoint_nothing_is_lost_or_doubled(tmp_path):
-    kills = [file_kills.Kill(step, 2) for step in FEW] + [file_kills.Kill(file_kills.RANDOM, seconds=0.1)]
-    assert set(check(tmp_path, 20_000, [kills])) >= set(FEW)
+def events(n):
+    rng = random.Random(5)
+    for i in range(n):
+        a, b, c = (rng.gauss(0, 1) for _ in range(3))
+        y = "nan" if i % BAD_ONE_IN == 7 else f"{(2 * a if a > 0 else b - c) + rng.gauss(0, 0.1):.4f}"
+        yield f"{a:.4f},{b:.4f},{c:.4f},{y}\n".encode()
+
+
+def kill(here, point, times, chance):
+    """Start a daemon and kill it there; whether that came before its end."""
+    command = here.run("--log-level", "debug", at=None if point == ANY else (point, times, "KILL"))
+    if point == ANY:
+        if chance.random() < 0.8:
+            wait_until(lambda: "checkpoint" in command.err or command.code is not None)
+        time.sleep(chance.random() * 0.4)  # any instant must do
+        command.kill()
+    wait_until(lambda: command.code is not None)
+    assert command.code in {0, -signal.SIGKILL}, command.err
+    return command.code != 0
+
+
+def outcome(here):
+    """What a run to the end leaves: its digest and counts, dead letters by location, and predictions as they are."""
+    summary = here.run_here()
+    letters = set()
+    for line in (here / "letters.jsonl").read_bytes().splitlines():
+        try:
+            letters.add(json.loads(line)["place"]["offset"])
+        except ValueError:
+            continue  # torn by a kill
+    same = {name: value for name, value in summary.items() if name not in CHANGING}
+    return {**same, "letters": letters, "rows": (here / "rows.jsonl").read_bytes()}
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a workspace in which nothing has run yet."""
+    made = []
+
+    def make(name, n):
+        made.append(Workspace(tmp_path / name))
+        made[-1].write("all.csv", events(n), b"a,b,c,y\n")
+        made[-1].config("all.csv", EXTRA, model=MODEL)
+        return made[-1]
+
+    yield make
+    for workspace in made:
+        workspace.close()
+
+
+def undisturbed(make, n):
+    """The outcome that each of the others must come to."""
+    found = outcome(make("undisturbed", n))
+    assert found["rows"].count(b"\n") == found["learned"] > 0
+    assert len(found["letters"]) == found["rejected"] > 0
+    assert found["learned"] + found["rejected"] == n
+    return found
+
+
+def test_killed_at_every_step_of_a_checkpoint_nothing_is_lost_or_doubled(make):
+    expected, here, racing = undisturbed(make, EVENTS), make("killed", EVENTS), 0
+    for point in [*CHECKPOINT, ANY]:
+        assert kill(here, point, 2, random.Random(point)) or point == ANY
+        racing += bool(here.checkpoints()) and here.inspect()["candidates"] == 2
+    assert outcome(here) == expected
+    assert racing > 3, "nothing was killed while candidates raced"
+    assert here.inspect()["candidates"] == 1
 
 
 @pytest.mark.exhaustive
-def test_killed_at_each_step_and_at_any_instant(tmp_path):
-    kills = list(islice(file_kills.kills_of(random.Random(1), cycle(CHECKPOINT)), 60))
-    hit = check(tmp_path, file_kills.EVENTS, batched(kills, 20))
-    assert set(hit) == {file_kills.RANDOM, *CHECKPOINT}
-    assert len(hit) > 0.8 * len(kills), "the daemon came to its end before most of the kills"
-
-
-def batched(kills, size):
-    return [kills[start : start + size] for start in range(0, len(kills), size)]
+def test_killed_at_each_step_and_at_any_instant(make):
+    chance, hit, expected = random.Random(1), [], undisturbed(make, MANY)
+    points = [(point, chance.randint(1, 8)) for i in range(KILLS // 2) for point in (CHECKPOINT[i % 13], ANY)]
+    for start in range(0, len(points), 15):
+        here = make(f"killed-{start}", MANY)
+        hit += [point for point, times in points[start : start + 15] if kill(here, point, times, chance)]
+        assert outcome(here) == expected
+    assert set(hit) == {ANY, *CHECKPOINT}

@@ -1,167 +1,217 @@
-"""SIGTERM and SIGINT in every phase of a run: before there is anything to save, while it learns, and while it ends.
+"""SIGTERM, SIGINT and SIGHUP in every phase of a run: while it starts, learns, fits, saves and ends.
 
-`tests.process.points` lets a daemon send the signal to itself, so that it comes exactly there.
+`tests.process.points` lets a command send the signal to itself, so that it comes exactly there.
 """
 
 import json
-import re
+import os
 import signal
-from pathlib import Path
+import subprocess
+import sys
+import time
 
+import numpy as np
 import pytest
 
-from tests.process.place import BATCH, Place
 from tests.process.points import CHECKPOINT, NEVER, RUNNING, STARTING
+from tests.process.workspace import EVENTS, ROOT, Workspace, wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-ROOT = Path(__file__).parents[2]
-EVENTS = 3_000
-LINES = [
-    f"{a:.3f},{b:.3f},{2 * a if a > 0 else b - 1:.3f}\n"
-    for a, b in (((i * 37 % 101) / 50 - 1, (i * 53 % 97) / 50 - 1) for i in range(EVENTS))
-]
 EXTRA = """
     checkpoint.every_events = 400
     checkpoint.every_seconds = 1e6
     predictions = { kind = "file", path = "rows.jsonl" }
 """
-OWN_CODE = {signal.SIGTERM: 143, signal.SIGINT: 130}
+CODES = {"TERM": 143, "INT": 130}
 
 
-def write(place, n):
-    (place.folder / "all.csv").write_text("a,b,y\n" + "".join(LINES[:n]))
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The summary of a run that nobody stops."""
-    place = Place(tmp_path_factory.mktemp("whole"))
-    write(place, EVENTS)
-    return place.run_here(place.config("all.csv", extra=EXTRA))
-
-
-def new_place(folder):
-    place = Place(folder / "here")
-    place.environment["PYTHONPATH"] += f":{ROOT}:{ROOT / 'connectors'}"
-    return place
+def chosen(cases, every_run):
+    """All cases, of which some belong to every run."""
+    assert set(every_run) <= set(cases)
+    return [case if case in every_run else pytest.param(*case, marks=pytest.mark.exhaustive) for case in cases]
 
 
 @pytest.fixture
-def place(tmp_path):
-    return new_place(tmp_path)
+def ready(here):
+    """A workspace with events and settings."""
+    here.write("all.csv")
+    here.config("all.csv", EXTRA)
+    return here
 
 
-def stopped(place, point, signals, times=1):
-    """A run that is sent signals at a point of its way."""
-    names = ",".join(each.name.removeprefix("SIG") for each in signals)
-    program = ["-m", "tests.process.points", point, str(times), names]
-    done = place.call("run", "config.toml", "--summary", "json", program=program)
-    assert "Traceback" not in done.stderr, done.stderr
-    assert NEVER not in done.stderr, done.stderr
-    return done
+def end_of(command, code):
+    found = command.end(code)
+    assert "Traceback" not in command.err
+    assert NEVER not in command.err
+    assert found == "" or code == 0
+    return found
 
 
-def exhaustive(cases, chosen):
-    """All cases; only those that are chosen belong to every run."""
-    assert set(chosen) <= set(cases)
-    return [case if case in chosen else pytest.param(*case, marks=pytest.mark.exhaustive) for case in cases]
+# --- before there is anything to save -------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
     """A folder with a checkpoint, and with more to read."""
-    place = new_place(tmp_path_factory.mktemp("begun"))
-    write(place, EVENTS)
-    place.config("all.csv", extra=EXTRA)
-    place.run_here(batches=3)
-    assert 0 < place.inspect()["n"] < EVENTS
-    return place
+    workspace = Workspace(tmp_path_factory.mktemp("begun") / "here")
+    workspace.write("all.csv")
+    workspace.config("all.csv", EXTRA)
+    workspace.run_here(batches=3)
+    assert 0 < workspace.inspect()["n"] < EVENTS
+    yield workspace
+    workspace.close()
 
 
 @pytest.mark.parametrize(
     ("point", "stop"),
-    exhaustive(
-        [(point, stop) for point in STARTING for stop in OWN_CODE],
-        [("importing", signal.SIGTERM), ("loading", signal.SIGINT), ("seeking", signal.SIGTERM)],
+    chosen(
+        [(point, stop) for point in STARTING for stop in CODES],
+        [("importing", "TERM"), ("locked", "TERM"), ("loading", "INT"), ("seeking", "TERM")],
     ),
 )
 def test_before_there_is_anything_to_save_the_first_signal_leaves_at_once(begun, point, stop):
-    before = begun.kept()
-    done = stopped(begun, point, [stop])
-    assert done.returncode == OWN_CODE[stop]
-    assert done.stdout == ""
-    assert begun.kept() == before
+    before = begun.checkpoints()
+    if point == "importing":
+        command = begun.start_new("importing", 1, stop, "run", "config.toml", program=("-m", "tests.process.points"))
+    else:
+        command = begun.run(at=(point, 1, stop))
+    end_of(command, CODES[stop])
+    assert begun.checkpoints() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_while_settings_are_read_sigterm_leaves_nothing_and_sighup_ends_nothing(ready, number):
+    config = ready / "config.toml"
+    text = config.read_bytes()
+    config.unlink()
+    os.mkfifo(config)  # so that it waits in the middle of reading its settings
+    command = ready.run()
+    writing = os.open(config, os.O_WRONLY)  # waits for the reader
+    before = {path.name for path in ready.folder.iterdir()}
+    if number == signal.SIGTERM:
+        # Repeated: one that comes just before it begins to wait for the settings is noticed when it has them.
+        wait_until(lambda: command.send_signal(number) or time.sleep(0.1) or command.code is not None)
+        end_of(command, CODES["TERM"])
+        assert {path.name for path in ready.folder.iterdir()} == before
+        os.close(writing)
+        return
+    command.send_signal(number)
+    config.unlink()
+    config.write_bytes(text)
+    os.write(writing, text)
+    os.close(writing)
+    assert command.end()["events"] == EVENTS
+
+
+def test_nothing_is_imported_before_signals_are_taken_care_of():
+    """What comes earlier is the interpreter's own; each import here would widen the gap in which Ctrl-C shows it."""
+    program = "import sys; before = set(sys.modules); import streammoe.__main__; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, check=True, text=True)
+    imported = set(done.stdout.split())
+    assert {name for name in imported if name.startswith("streammoe")} == {"streammoe", "streammoe.__main__"}
+    assert not imported & {"typing", "importlib.metadata", "logging", "click", "numpy"}
+
+
+# --- from then on ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("point", "times"),
     # The fit that ends the warm-up is one step: the signal, which comes as it begins, is honoured once it is over.
-    exhaustive(
+    chosen(
         [
             *((point, 1) for point in RUNNING),
             ("learning", 5),
             *((point, 1) for point in CHECKPOINT if point not in {"half written", "pruning", "pruned"}),
         ],
-        [("preparing", 1), ("fitting", 1), ("learning", 5), ("written", 1)],
+        [("preparing", 1), ("fitting", 1), ("learning", 5), ("written", 1), ("closing", 1)],
     ),
 )
-def test_from_then_on_it_finishes_its_batch_and_saves(place, whole, point, times):
-    write(place, EVENTS)
-    place.config("all.csv", extra=EXTRA)
-    done = stopped(place, point, [signal.SIGTERM], times)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    newest = max(place.kept(), default="")
+def test_from_then_on_it_finishes_its_batch_and_saves(ready, whole, point, times):
+    summary = end_of(ready.run(at=(point, times, "TERM")), 0)
+    newest = max(ready.checkpoints(), default="")
     if point == "preparing":
         assert (summary["events"], newest) == (0, ""), "nothing has been read"
     else:
         assert summary["checkpoint"] == f"state/{newest}"
-        assert place.inspect()["state_digest"] == summary["state_digest"]
-        # Beside a step of the other thread learning may come to its end before it hears of the signal.
+        assert ready.inspect()["state_digest"] == summary["state_digest"]
+        # While the other thread takes a step, learning may end before it hears of the signal.
         assert summary["events"] < EVENTS or point not in {*RUNNING, "taken"} - {"closing"}
     if point == "fitting":
-        assert place.inspect()["warming_up"] is False
-    again = place.run_here()
-    assert again["state_digest"] == whole["state_digest"]
-    assert again["learned"] == EVENTS
-    rows = {json.loads(line)["place"]["offset"] for line in (place.folder / "rows.jsonl").read_text().splitlines()}
+        assert ready.inspect()["warming_up"] is False
+    again = ready.run_here()
+    assert (again["state_digest"], again["learned"]) == (whole["state_digest"], EVENTS)
+    rows = {json.loads(line)["place"]["offset"] for line in (ready / "rows.jsonl").read_text().splitlines()}
     assert len(rows) == EVENTS
 
 
 @pytest.mark.parametrize(
     ("point", "times", "second"),
-    exhaustive(
+    chosen(
         [
             (point, times, second)
             for point, times in (("reading", 6), ("learning", 6), ("written", 2), ("pruning", 1))
-            for second in OWN_CODE
+            for second in CODES
         ],
-        [("learning", 6, signal.SIGINT)],
+        [("learning", 6, "INT"), ("pruning", 1, "TERM")],
     ),
 )
-def test_a_second_signal_leaves_at_once_with_a_sound_checkpoint(place, whole, point, times, second):
-    write(place, EVENTS)
+def test_a_second_signal_leaves_at_once_with_a_sound_checkpoint(ready, whole, point, times, second):
     # Learning does not wait for checkpoints, so there may be but two of them, and none yet when the signals come.
-    place.config("all.csv", extra=EXTRA + "checkpoint.keep = 1")
-    place.run_here(batches=2)
-    done = stopped(place, point, [signal.SIGTERM, second], times)
-    assert done.returncode == OWN_CODE[second]
-    assert done.stdout == ""
-    assert place.inspect()["n"] > 0
-    assert place.run_here()["state_digest"] == whole["state_digest"]
+    ready.config("all.csv", EXTRA + "checkpoint.keep = 1")
+    ready.run_here(batches=2)
+    end_of(ready.run(at=(point, times, f"TERM,{second}")), CODES[second])
+    assert ready.inspect()["n"] > 0
+    assert ready.run_here()["state_digest"] == whole["state_digest"]
 
 
-def test_amid_the_last_checkpoint_too(place, whole):
-    write(place, EVENTS)
-    place.config("all.csv", extra=EXTRA.replace("400", "1_000_000"))
-    done = stopped(place, "written", [signal.SIGTERM, signal.SIGTERM])  # the only one
-    assert done.returncode == OWN_CODE[signal.SIGTERM]
-    assert place.kept() == {}
-    assert place.run_here()["state_digest"] == whole["state_digest"]
+def test_amid_the_last_checkpoint_too(ready, whole):
+    ready.config("all.csv", EXTRA.replace("400", "1_000_000"))
+    end_of(ready.run(at=("written", 1, "TERM,TERM")), CODES["TERM"])  # the only one
+    assert ready.checkpoints() == {}
+    assert ready.run_here()["state_digest"] == whole["state_digest"]
 
 
-def test_a_batch_is_smaller_than_what_lies_between_checkpoints():
-    """Else the tests above would say little of checkpoints that are written beside the learning."""
-    assert BATCH // max(map(len, LINES)) < 400 < EVENTS // 5
-    assert not re.search(r"[^-\d.,\n]", "".join(LINES))
+# --- during fits that would take long -------------------------------------------------------------------------------
+
+ROWS, COLUMNS = 565, 80
+FITTING = "fitting 60 experts"
+SOON = 40.0
+"""Seconds that a busy machine may take for what lasts one on an idle one; the fit would take several times as long."""
+
+
+@pytest.fixture
+def wide(here):
+    values = np.random.default_rng(0).normal(size=(ROWS, COLUMNS + 1))
+    lines = [",".join(f"{value:.3f}" for value in row).encode() + b"\n" for row in values]
+    here.write("rows.csv", lines, ",".join([*(f"x{j}" for j in range(COLUMNS)), "y\n"]).encode())
+    here.config("rows.csv", model="n_experts = 60, warmup = 560, warmup_restarts = 2")
+    return here
+
+
+def stopped(command, code, *, again=False):
+    """What a command prints that is sent SIGTERM while it fits."""
+    command.wait_for(FITTING)
+    began = time.monotonic()
+    command.send_signal(signal.SIGTERM)
+    while again and command.code is None:  # two signals at once are one
+        command.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    found = end_of(command, code)
+    assert time.monotonic() - began < SOON
+    return found
+
+
+def test_a_daemon_gives_a_long_fit_up_and_saves_what_came_before(wide):
+    summary, kept = stopped(wide.run(), 0), wide.inspect()
+    assert kept["warming_up"]
+    assert 0 < kept["n"] == summary["learned"] < 560
+    assert kept["state_digest"] == summary["state_digest"]
+
+
+def test_a_second_signal_during_a_long_fit_leaves_at_once(wide):
+    stopped(wide.run(), CODES["TERM"], again=True)
+
+
+def test_a_command_that_fits_ends_soon_too_and_leaves_no_model(wide):
+    stopped(wide.start("fit", "rows.csv", "--config", "config.toml", "--out", "past.model"), 1)
+    assert not (wide / "past.model").exists()

@@ -3,6 +3,7 @@
 What a daemon must have learned is a plain list of records; hypothesis looks for a history that makes it differ.
 """
 
+import itertools
 import os
 import shutil
 import signal
@@ -52,42 +53,34 @@ RECORDS = st.lists(
 )
 
 
-class Crash:
-    """Kills this process at its n-th flush or renaming of a file, or after its n-th batch."""
+def after(count):
+    """A function that kills this process when it is called for the n-th time."""
+    left = itertools.count(count - 1, -1)
 
-    def __init__(self, batches, syncs):
-        self.batches, self.syncs = batches, syncs
+    def step(*_):
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    def batch(self, progress):
-        self.batches -= 1
-        self._judge(self.batches)
-
-    def wrapped(self, call):
-        def counted(*arguments, **keywords):
-            self.syncs -= 1
-            if self.syncs == 0:
-                die()
-            result = call(*arguments, **keywords)
-            self.syncs -= 1
-            self._judge(self.syncs)
-            return result
-
-        return counted
-
-    def _judge(self, left):
-        if left == 0:
-            die()
+    return step
 
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
+def between(step, call):
+    """The same call with a step before and after it."""
+
+    def stepped(*arguments, **keywords):
+        step()
+        result = call(*arguments, **keywords)
+        step()
+        return result
+
+    return stepped
 
 
-def run(folder, *, fresh=False, crash=None):
+def run(folder, *, fresh=False, on_batch=None):
     """One run of a daemon to the end of its files."""
     os.chdir(folder)
     found = load_settings("config.toml", environment={})
-    with open_daemon(found, fresh=fresh, on_batch=crash and crash.batch) as running:
+    with open_daemon(found, fresh=fresh, on_batch=on_batch) as running:
         return running.daemon.run(StopFlag())
 
 
@@ -133,10 +126,10 @@ class Durability(RuleBasedStateMachine):
     def the_daemon_is_killed(self, batches, syncs):
         child = os.fork()
         if child == 0:
-            crash = Crash(batches, syncs)
-            os.fsync, os.replace, os.rename = map(crash.wrapped, (os.fsync, os.replace, os.rename))
+            step = after(syncs)
+            os.fsync, os.replace, os.rename = (between(step, call) for call in (os.fsync, os.replace, os.rename))
             try:
-                run(self.folder, crash=crash)
+                run(self.folder, on_batch=after(batches))
             finally:
                 os._exit(1)  # the run ended before it was killed
         os.waitpid(child, 0)
@@ -203,7 +196,7 @@ class Durability(RuleBasedStateMachine):
 
 
 FEW = settings(
-    max_examples=8, stateful_step_count=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=6, stateful_step_count=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -1,0 +1,171 @@
+"""Kafka sources and sinks for tests: settings of a broker, reading to an end, and what belongs to a transaction."""
+
+import json
+import time
+import uuid
+from contextlib import contextmanager
+
+import numpy as np
+from kafka import KafkaConsumer, TopicPartition
+
+from streammoe.ports import Predictions
+from streammoe.testing.kafka.lab import PATIENCE, wait_until
+from streammoe_connectors.kafka.offsets import parse_offset_metadata
+from streammoe_connectors.kafka.predictions import KafkaPredictions
+from streammoe_connectors.kafka.settings import Connection
+from streammoe_connectors.kafka.source import KafkaSource
+
+
+def numbers(*found):
+    return [b"%d" % i for i in found]
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def settings_of(address, topics, **more):
+    """Settings of a source with a group of its own."""
+    needed = {"kind": "kafka", "bootstrap_servers": address, "topics": topics, "group": f"group-{uuid.uuid4().hex[:8]}"}
+    return KafkaSource.Settings(**needed | more)
+
+
+@contextmanager
+def opened(settings, position=None):
+    """A source that is ready."""
+    source = KafkaSource(settings)
+    try:
+        source.seek(position)
+        wait_until(lambda: source.prepare(0.2), "reading can begin")
+        yield source
+    finally:
+        source.close()
+
+
+def records_of(batch):
+    return [batch.record(i) for i in range(len(batch))]
+
+
+def take(source, count):
+    """The next records, and the batch that holds the last of them."""
+    found, last, deadline = [], None, time.monotonic() + PATIENCE
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records came: {found[-3:]}"
+        batch = source.poll(0.2)
+        if batch is not None:
+            found += records_of(batch)
+            last = batch
+    assert len(found) == count, found
+    return found, last
+
+
+def polled_until(source, condition, what):
+    """Poll, which gives no batch, until the condition holds."""
+
+    def polled():
+        assert source.poll(0.1) is None
+        return condition()
+
+    wait_until(polled, what)
+
+
+def read(settings, position=None):
+    """All records up to the end, and the last position."""
+    found = []
+    with opened(settings, position) as source:
+        deadline = time.monotonic() + PATIENCE
+        while not source.finished:
+            assert time.monotonic() < deadline, "it does not end"
+            batch = source.poll(0.2)
+            if batch is not None:
+                found += records_of(batch)
+                position = batch.end
+    return found, position
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def sink_to(address, topic, sources=(), **settings):
+    """Predictions; settings that are out of range are accepted, for the sake of short tests."""
+    made = KafkaPredictions.Settings(kind="kafka", topic=topic, transactional=bool(sources))
+    update = {"delivery_timeout_seconds": 60.0, "bootstrap_servers": (address,), **settings}
+    return KafkaPredictions(made.model_copy(update=update), sources)
+
+
+def rows(first, n, *, keys=None, **others):
+    """Predictions of the records from `first` on."""
+    return Predictions(
+        places=[{"path": "a.jsonl", "offset": i} for i in range(first, first + n)],
+        versions=np.arange(first, first + n),
+        predictions=np.arange(first, first + n)[:, None] + 0.5,
+        targets=np.full((n, 1), 1.0),
+        losses=np.where(np.arange(n) % 2, np.nan, 0.25),
+        outputs=("y",),
+        keys=keys,
+        **others,
+    )
+
+
+def versions(records):
+    return [json.loads(record.value)["model_version"] for record in records]
+
+
+class Source(Connection):
+    """What a transactional sink wants to know of a Kafka source."""
+
+    group: str
+    shard: str = "0/1"
+
+
+class Transactions:
+    """A topic to read, one to write, and a group."""
+
+    def __init__(self, topics):
+        self.topics = topics
+        self.read = topics.create(partitions=2)
+        self.written = topics.create(name="predictions", partitions=2)
+        self.group = f"group-{uuid.uuid4().hex[:8]}"
+        self._opened = []
+
+    def sink(self, **settings):
+        source = Source(bootstrap_servers=self.topics.address, group=self.group)
+        self._opened.append(sink_to(self.topics.address, self.written, [source], **settings))
+        return self._opened[-1]
+
+    def close(self):
+        for sink in self._opened:
+            sink.close()
+
+    def recovered(self, sink, position):
+        """The generation that is reported to a start of this sink."""
+        for _ in range(int(2 * PATIENCE)):
+            if (found := sink.recover(0.5, position)) is not None:
+                return found.generation
+        raise AssertionError("nothing was reported")
+
+    def position(self, *offsets, owner="owner-1"):
+        partitions = {str(i): offset for i, offset in enumerate(offsets)}
+        topics = {self.read: {"id": "1", "partitions": partitions}}
+        return {"kind": "kafka", "group": self.group, "owner": owner, "topics": topics}
+
+    def seen(self, isolation="read_committed"):
+        return sorted(versions(self.topics.read(self.written, isolation_level=isolation)))
+
+    def is_settled(self):
+        """Whether no transaction is open in the topic that is written."""
+        ends = []
+        for isolation in ("read_committed", "read_uncommitted"):
+            consumer = KafkaConsumer(bootstrap_servers=self.topics.address, isolation_level=isolation)
+            ends.append(consumer.end_offsets([TopicPartition(self.written, i) for i in (0, 1)]))
+            consumer.close()
+        return ends[0] == ends[1]
+
+    def committed(self):
+        """What the group has of each partition: offset, owner, generation."""
+        consumer = KafkaConsumer(bootstrap_servers=self.topics.address, group_id=self.group)
+        try:
+            found = [consumer.committed(TopicPartition(self.read, i), metadata=True) for i in (0, 1)]
+        finally:
+            consumer.close()
+        marks = [parse_offset_metadata(one.metadata) for one in found]
+        return [(one.offset, mark.owner, mark.generation) for one, mark in zip(found, marks, strict=True)]
