@@ -229,5 +229,5 @@ def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_h
     }, "the other one is no longer read"
     metrics.source(status({0: 1, 1: 1}, {0: 101, 1: 102}, reconnected=3, gap=2)._replace(connected=False))
     value = samples(metrics)
-    assert [value["source_happened_total", event] for event in ("reconnected", "gap")] == [3, 2]
+    assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
     assert [value[f"source_{name}",] for name in ("ready", "connected", "stalled")] == [1, 0, 2]

@@ -11,6 +11,7 @@ from streammoe.persistence.lock import LOCK_NAME
 
 HOLD = """
 import sys
+from streammoe.persistence.lock import FolderLock
 lock = FolderLock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()

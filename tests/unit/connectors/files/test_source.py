@@ -188,6 +188,21 @@ def halfway(write, tmp_path):
     return through_json(position)
 
 
+DAMAGES = {
+    "removed": lambda path: path.unlink(),
+    "replaced by less": lambda path: os.truncate(path, 3000),
+    "truncated": lambda path: os.truncate(path, 5000),
+    "replaced": lambda path: path.write_bytes(b"x\n" + b"7\n" * 20_000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_file_that_no_longer_holds_the_position_is_an_error(halfway, tmp_path, damage):
+    DAMAGES[damage](tmp_path / "b.csv")
+    with pytest.raises(SourceError):
+        source(tmp_path / "*.csv").seek(halfway)
+
+
 def test_a_copy_of_the_file_or_a_relative_path_is_as_good(halfway, tmp_path, monkeypatch):
     expected = records(read(tmp_path / "*.csv", halfway))
     assert 0 < len(expected) < 5000

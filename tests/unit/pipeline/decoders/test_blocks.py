@@ -144,6 +144,8 @@ def test_columns_become_arrays_without_pandas():
 import sys
 import numpy as np, pyarrow as pa
 from pyarrow import csv
+from streammoe.ports import Batch
+from streammoe.pipeline.decoders import Wanted, decoder
 
 wanted = Wanted(("a", "b", "c"), ("y",), categorical=frozenset("b"), timestamps=frozenset("c"))
 lines = [b"1,p,2020-01-01T00:00:00,1\\n", b",,,2\\n"]
