@@ -249,7 +249,9 @@ def test_source_sinks_and_produce_wait_for_a_broker_that_is_not_there_yet_and_ou
     finally:
         for each in filter(None, (source, sink)):
             each.close()
-    assert found == [value for value in values for _ in range(2)]
+    expected = [value for value in values for _ in range(2)]
+    assert found[:6_000] == expected[:6_000]
+    assert sorted(found[6_000:]) == sorted(expected[6_000:])
     assert [json.loads(record.value)["id"] for record in mortal_topics.read(ridden)] == list(range(600))
     records = mortal_topics.read(written)
     assert sorted(versions(records)) == list(range(8_000))
