@@ -156,7 +156,9 @@ def _merged(theta: Parameters, grams: FloatArray, masses: FloatArray, expert: in
     if variances.shape[1]:
         spread = np.einsum("kqi,kij,kcj->qc", moved, grams[pair], moved) / masses[pair].sum()
         inside = np.einsum("k,k...->...", shares, theta.variances[pair])
-        variances[heir] = inside + (spread if full else np.diagonal(spread))
+        # Never below 0, except by rounding: Gram matrices of far values are not quite positive.
+        far = np.diagonal(spread)
+        variances[heir] = inside + ((spread if (far >= 0.0).all() else 0.0) if full else np.maximum(far, 0.0))
     logits = np.vstack([theta.gate, np.zeros((1, theta.gate.shape[1]))])
     # log(exp a + exp b) ≥ Σ π (· − log π), and equal where the two share as their masses do.
     logits[heir] = np.einsum("k,ki->i", shares, logits[pair])

@@ -338,8 +338,8 @@ FAULTS = {
     "settings": [
         Fault(
             "unknown-setting-accepted",
-            'strict=True, extra="forbid", allow_inf_nan',
-            'strict=True, extra="ignore", allow_inf_nan',
+            'model.model_validate(table, extra="forbid")',
+            'model.model_validate(table, extra="ignore")',
         ),
         Fault(
             "environment-over-flag",

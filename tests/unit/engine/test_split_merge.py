@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from streammoe.engine.split_merge import DUPLICATE_BELOW, STARVED_BELOW, Life, costliest, idle, life
+from streammoe.engine.split_merge import DUPLICATE_BELOW, STARVED_BELOW, Life, costliest, idle, life, reseeded
 from streammoe.experts.gaussian import Gaussian
+from tests.unit.cases import CASES, random_state
 
 NEAR = DUPLICATE_BELOW * 0.9
 PAIR = [[0.0, NEAR, 9.0], [NEAR, 0.0, 9.0], [9.0, 9.0, 0.0]]
@@ -72,3 +73,18 @@ def test_the_costliest_is_the_one_whose_loss_above_the_best_weighs_most():
     assert costliest(found, 0) == [3, 2, 1]
     # Without the best one: 0.1 · 7, 0.1 · 1, 0.3 · 0.
     assert costliest(found, 1) == [0, 2, 3]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name.startswith("gaussian")], ids=str)
+def test_variances_stay_positive_where_rounding_has_spoilt_a_gram_matrix(case):
+    state = random_state(case, 3, 4)
+    state.masses[:] = 1.0 / 3.0
+    state.variances[...] = 0.1 * (np.eye(case.n_outputs) if state.variances.ndim == 3 else 1.0)
+    state.average_variances[:] = state.variances
+    state.expert_grams[:] = np.eye(4)
+    state.expert_grams[0] *= -0.5
+    found = reseeded(state, 0, heir=1, parent=1, rng=np.random.default_rng(0), n_features=4, window=10)
+    assert all(np.isfinite(array).all() for array in found)
+    for variances in (found.variances, found.average_variances):
+        own = np.linalg.eigvalsh(variances) if variances.ndim == 3 else variances
+        assert (own > 0.0).all()

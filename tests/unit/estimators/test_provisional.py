@@ -90,6 +90,13 @@ def test_its_distribution_is_in_the_units_of_the_targets_and_its_shares_are_not_
     assert np.isnan(model.gate_one(event)).all()
 
 
+def test_a_late_column_widens_its_scaler():
+    model = trained(n=100, **BRIEF, standardize=True)
+    (x, y), *_ = pairs(MoERegressor, 1)
+    model.learn_one({**x, "late": 1.0}, y)
+    assert model.arrays()["warmup.scale"].shape == (4,)
+
+
 def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(never, caplog):
     (inputs, labels), weights = classes(75), np.ones(75)
     inputs[60, 0], weights[60] = 9e49, 1e6

@@ -98,6 +98,12 @@ def test_each_file_is_read_under_one_name_whatever_links_there_are(write, tmp_pa
     assert all(name in warning for name in ("a.csv", "z.csv"))
 
 
+def test_below_a_folder_that_links_to_itself_each_file_is_read_once(write, tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path)
+    Path.symlink_to(tmp_path / "b.csv", write("a.csv", b"a\n1\n"))
+    assert records(read(tmp_path / "**" / "*.csv")) == [b"1"]
+
+
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_link_to_a_file_that_a_position_lists_is_not_read_again(write, tmp_path, link, follow):
     def batch_from(position):
