@@ -135,9 +135,12 @@ class Durability(RuleBasedStateMachine):
         os.waitpid(child, 0)
         self.look()
 
-    @precondition(lambda self: len(self.sound) > 1)
+    # How many checkpoints a kill leaves is up to the disk: no precondition asks for it, since histories are drawn again.
+
     @rule(share=st.integers(0, 999), flip=st.booleans())
     def the_newest_checkpoint_is_torn(self, share, flip):
+        if len(self.sound) < 2:
+            return
         newest = max(self.sound)
         path = self.store.path(newest)
         data = bytearray(path.read_bytes())
@@ -149,11 +152,11 @@ class Durability(RuleBasedStateMachine):
         path.write_bytes(data)
         self.sound.discard(newest)
 
-    @precondition(lambda self: len(self.sound) > 1)
-    @rule(data=st.data())
-    def somebody_rolls_back(self, data):
-        roll_back(self.folder / "state", to=data.draw(st.sampled_from(sorted(self.sound)[:-1])))
-        self.look()
+    @rule(generation=st.integers(0, 11))
+    def somebody_rolls_back(self, generation):
+        if earlier := sorted(self.sound)[:-1]:
+            roll_back(self.folder / "state", to=earlier[generation % len(earlier)])
+            self.look()
 
     @rule(half=st.sampled_from([b'{"place": {"pa', b"{", b"\xff\x00"]))
     def a_dead_letter_is_torn(self, half):
