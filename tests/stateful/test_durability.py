@@ -135,7 +135,7 @@ class Durability(RuleBasedStateMachine):
         os.waitpid(child, 0)
         self.look()
 
-    # How many checkpoints a kill leaves is up to the disk: no precondition asks for it, since histories are drawn again.
+    # How many checkpoints a kill leaves is up to the disk. A precondition on it would make histories irreproducible.
 
     @rule(share=st.integers(0, 999), flip=st.booleans())
     def the_newest_checkpoint_is_torn(self, share, flip):
