@@ -3,8 +3,9 @@
     python -m tests.mutations [--only NAME ...] [--jobs N] [--tests PATH ...] [--markers EXPRESSION] [--out FILE]
 
 Each fault of `tests.mutations.faults` first meets the test that found it last time, then those of its area, and if
-they all pass, the rest of the default suite. A test counts only if it passes again once the fault is out. The exit code
-is 1 if a fault survives that `found.txt` lists.
+they all pass, the rest of the default suite; of faults that `found.txt` does not list only those named by `--only` do
+so. A test counts only if it passes again once the fault is out. The exit code is 1 if a fault survives that `found.txt`
+lists.
 """
 
 from __future__ import annotations
@@ -221,7 +222,8 @@ def look_for(faults: Sequence[Fault], finders: Mapping[str, str | None], options
         try:
             last = None if options.tests else finders.get(fault.name)
             tests = options.tests or AREAS[AREA_OF[fault.name]].split()
-            return copy.judge(fault, last, tests, options.markers, rest=options.rest)
+            rest = options.rest and (fault.name in finders or options.only is not None)
+            return copy.judge(fault, last, tests, options.markers, rest=rest)
         finally:
             copies.put(copy)
 
