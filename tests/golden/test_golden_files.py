@@ -94,13 +94,11 @@ def test_in_python_they_go_on_bit_for_bit_over_another_save():
         for event in events():
             y = event[targets] if isinstance(targets, str) else {target: event[target] for target in targets}
             pairs.append(({field: event[field] for field in fields}, y))
-        for x, y in pairs:
-            straight.learn_one(x, y)
-        for x, y in pairs[:7]:
-            cut.learn_one(x, y)
-        cut.save("cut.safetensors")
-        cut = load("cut.safetensors")
-        for x, y in pairs[7:]:
-            cut.learn_one(x, y)
+        for i, (x, y) in enumerate(pairs):
+            if i == 7:
+                cut.save("cut.safetensors")
+                cut = load("cut.safetensors")
+            for model in (straight, cut):
+                model.learn_one(x, y)
         assert cut.state_digest() == straight.state_digest() != EXPECTED[name]["state_digest"]
         assert straight.n == EXPECTED[name]["n"] + EVENTS

@@ -14,9 +14,7 @@ AREAS = {
     "heavy tails": "test_iterates.py test_elliptical.py",
     "softmax": "test_softmax.py test_linalg.py test_iterates.py",
     "groups": "test_groups.py contracts/test_families.py invariants/*.py",
-    "batch fit": (
-        "kernels/test_batch.py test_batch_methods.py test_settled.py engine/test_batch.py unit/test_batch.py"
-    ),
+    "batch fit": "test_batch_methods.py test_settled.py engine/test_batch.py unit/test_batch.py",
     "warm-up": "test_warming.py test_warmup.py test_spectral.py",
     "choice": "test_model_selection.py test_living.py test_regressor.py",
     "expert life": (

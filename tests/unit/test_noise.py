@@ -47,13 +47,8 @@ def test_they_are_those_of_scipy():
         np.testing.assert_allclose(law.pdf(z), reference.pdf(z), rtol=1e-10)
         np.testing.assert_allclose(law.cdf(z), reference.cdf(z), rtol=1e-8)
         assert law.variance == pytest.approx(reference.var())
-        # Near the middle small steps are seen.
-        assert law.cdf_at(1e-10) - 0.5 == pytest.approx(1e-10 * law.pdf_at(0.0), rel=1e-4)
     z = np.array([-9.0, -1.0, -0.01, 0.0, 0.5, 3.0])
     np.testing.assert_allclose(RoundedLaplace(1e-9).cdf(z), stats.laplace.cdf(z), rtol=1e-8)
-    law = RoundedLaplace(laplace.TIP)
-    assert law.pdf_at(0.0) / 0.5 == pytest.approx(0.95, abs=0.01)
-    assert law.pdf_at(2.0) / stats.laplace.pdf(2.0) == pytest.approx(1.002, abs=0.001)
 
 
 def test_the_kernels_have_the_same_densities_and_weights_that_are_twice_the_slope():

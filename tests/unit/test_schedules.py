@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streammoe.errors import ConfigError
 from streammoe.schedules import SCHEDULES, Constant, Restarted, constant, from_settings, power, to_settings
 
 SAMPLES = [power(0.5), power(1.0), power(0.6, gamma0=0.7, offset=2), constant(0.01)]
@@ -53,17 +52,3 @@ def test_power_is_its_formula_and_never_one(alpha, gamma0, offset, first, count)
     expected = [min(gamma0 * math.pow(n + offset, -alpha), 1 - 1e-12) for n in range(first, first + count)]
     assert power(alpha, gamma0, offset).steps(first, count).tolist() == expected
     assert power(1.0)(1) == power(1.0).steps(1, 1)[0] == constant(math.nextafter(1, 0))(1) == 1 - 1e-12
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"kind": "power", "alpha": value} for value in (0.49, 1.01, math.nan, True)),
-        *({"kind": "power", "gamma0": value} for value in (0, math.inf)),
-        *({"kind": "constant", "gamma": value} for value in (0, 1)),
-    ],
-    ids=str,
-)
-def test_steps_out_of_range_are_rejected(wrong):
-    with pytest.raises(ConfigError):
-        from_settings(wrong)

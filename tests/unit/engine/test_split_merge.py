@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from streammoe.engine.split_merge import DUPLICATE_BELOW, STARVED_BELOW, Life, costliest, idle, life, reseeded
+from streammoe.engine.split_merge import DUPLICATE_BELOW, STARVED_BELOW, idle, life, reseeded
 from streammoe.experts.gaussian import Gaussian
 from tests.unit.cases import CASES, random_state
 
@@ -35,11 +35,7 @@ def test_an_expert_is_starved_below_a_share_of_all_but_never_alone():
     limit = STARVED_BELOW / 2
     assert judged([limit * 0.99, 1.0 - limit * 0.99]).starved.tolist() == [True, False]
     assert judged([limit, 1.0 - limit]).starved.tolist() == [False, False]
-    alone = judged([0.3])
-    assert (alone.nearest.tolist(), alone.divergences.tolist()) == ([-1], [np.inf])
-    assert not alone.starved.any()
-    assert not alone.duplicate.any()
-    assert idle(alone) is None
+    assert idle(judged([0.3])) is None
 
 
 @pytest.mark.parametrize(
@@ -47,7 +43,6 @@ def test_an_expert_is_starved_below_a_share_of_all_but_never_alone():
     [
         ([0.2, 0.3, 0.5], PAIR, [], [0]),
         ([0.25, 0.25, 0.5], PAIR, [], [1]),  # of equals the later
-        ([0.2, 0.3, 0.5], np.array(PAIR) / 0.9, [], []),
         ([0.001, 0.499, 0.5], PAIR, [0], []),  # a starved expert neither is a duplicate nor makes one
     ],
 )
@@ -56,23 +51,6 @@ def test_of_two_that_say_the_same_the_smaller_is_the_duplicate(masses, apart, st
     assert np.flatnonzero(found.starved).tolist() == starved
     assert np.flatnonzero(found.duplicate).tolist() == duplicate
     assert starved or found.nearest.tolist() == [1, 0, 0]
-
-
-def test_the_most_starved_is_reseeded_first_then_the_duplicate_that_is_nearest():
-    assert idle(judged([0.01, 0.005, 0.985])) == 1
-    apart = np.array([[0.0, 0.015, 9, 9], [0.015, 0.0, 9, 9], [9, 9, 0.0, 0.001], [9, 9, 0.001, 0.0]])
-    assert idle(judged([0.2, 0.3, 0.3, 0.2], apart)) == 3
-    assert idle(judged([0.5, 0.5])) is None
-
-
-def test_the_costliest_is_the_one_whose_loss_above_the_best_weighs_most():
-    nobody = np.zeros(4, bool)
-    shares, losses = np.array([0.1, 0.5, 0.1, 0.3]), np.array([9.0, 1.0, 3.0, 2.0])
-    found = Life(shares, losses=losses, nearest=nobody, divergences=np.ones(4), starved=nobody, duplicate=nobody)
-    # Without expert 0: 0.5 · 0, 0.1 · 2, 0.3 · 1.
-    assert costliest(found, 0) == [3, 2, 1]
-    # Without the best one: 0.1 · 7, 0.1 · 1, 0.3 · 0.
-    assert costliest(found, 1) == [0, 2, 3]
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name.startswith("gaussian")], ids=str)

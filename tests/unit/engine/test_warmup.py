@@ -6,8 +6,7 @@ import pytest
 from streammoe.engine import em, mm, starts, warmup
 from streammoe.engine.state import is_finite
 from streammoe.experts import families
-from streammoe.testing.literal import curvature_bound
-from tests.unit.cases import Case, draw, em_of, log_classes, options, same_bits
+from tests.unit.cases import Case, draw, em_of, options
 
 LINE = Case("gaussian", 1)
 PLANE = Case("gaussian_full", 3)
@@ -55,24 +54,10 @@ def test_experts_that_made_the_data_are_found(make, K):
     assert np.sqrt(state.variances.min()) == pytest.approx(0.3, abs=0.06)
 
 
-def test_the_prior_of_a_classifier_is_one_expert_held_by_a_pseudo_event():
-    """At least one: classes that a line separates would send it off. The penalised gradient vanishes."""
-    case = Case("categorical", 3)
-    R, Y = draw(case, 400, 4, 1)
-    prior = em_of(case, R, Y, 4).prior
-    pushes = (np.exp(log_classes(prior.experts, R)) - (np.arange(3) == Y))[:, 1:]
-    gradient = pushes.T @ R + curvature_bound("tight", 2) @ prior.experts * prior.expert_gram
-    assert np.abs(gradient).max() < 1e-6
-    assert prior.variances.shape == (0,)
-
-
 POOR = {
     "equal columns": lambda R, Y: (np.column_stack([R, R[:, 1]]), Y),
-    "constant columns": lambda R, Y: (np.column_stack([R, np.zeros(len(R)), np.full(len(R), 7.0)]), Y),
-    "three rows": lambda R, Y: (R[:3], Y[:3]),
     "one row": lambda R, Y: (R[:1], Y[:1]),
     "no inputs": lambda R, Y: (R[:, :1], Y),
-    "constant inputs": lambda R, Y: (np.ones_like(R), Y),
 }
 POOR_NUMBERS = {
     "no target": lambda R, Y: (R, np.zeros_like(Y)),
@@ -80,13 +65,10 @@ POOR_NUMBERS = {
     "sizes": lambda R, Y: (R * np.array([1.0, 1e-9, 1.0, 1e9, 1.0]), 1e6 * Y),
 }
 POOR_CLASSES = {
-    "one class only": lambda R, Y: (R, np.zeros_like(Y)),
     "only the last class": lambda R, Y: (R, np.full_like(Y, Y.max())),
-    "a class with one event": lambda R, Y: (R, np.where(np.arange(len(Y))[:, None] == 7, Y.max(), np.minimum(Y, 0.0))),
     "separable": lambda R, Y: (R, (R[:, 1:2] > 0.0) * Y.max()),
-    "sizes": lambda R, Y: (R * np.array([1.0, 1e-9, 1.0, 1e9, 1.0]), Y),
 }
-METRIC = [LINE, PLANE, Case("student_t", 3), Case("student_t", 1), Case("laplace", 1)]
+METRIC = [LINE, PLANE, Case("student_t", 3), Case("laplace", 1)]
 CLASSES = [Case("categorical", 2), Case("categorical", 5)]
 
 
@@ -111,18 +93,9 @@ def test_poor_buffers_give_a_finite_model(case, spoil, K, prior_strength):
     assert np.isfinite(scores.predictions).all()
 
 
-def test_a_column_that_varies_by_rounding_only_gets_no_steep_gate():
-    R, Y = crossing(60)
-    W = np.column_stack([R, np.full(60, -0.35161713)])
-    assert W[:, -1].std() > 0.0
-    for start in starts.gate_first_starts(em_of(LINE, W, Y, 3), 3, 12, np.random.default_rng(0)):
-        assert np.abs(start.gate).max() < 1e3
-
-
 def test_default_size_grows_with_the_parameters_within_bounds():
     for name, shape, size in [
         ("gaussian", (1, 1, 2, 2), 400),
-        ("gaussian", (4, 1, 11, 11), 972),
         ("gaussian", (64, 1, 400, 400), 800),
         ("categorical", (2, 4, 11, 11), 18 * 99),
     ]:
@@ -162,8 +135,6 @@ def test_experts_on_fewer_rows_than_coefficients_are_left_out(steps, sides):
     assert steps.expect(few.theta)[1][:, 1].sum() < 6.0
     few = few._replace(score=sides.score + 1.0)
     assert warmup.chosen([few, sides], steps, None) is sides.theta
-    assert warmup.chosen([sides._replace(score=few.score + 1.0), few], steps, None) is sides.theta
-    assert warmup.chosen([few], steps, None) is few.theta, "there is no other"
 
 
 @pytest.mark.parametrize(("gain", "taken"), [(0.2, True), (0.05, False)])
@@ -173,17 +144,3 @@ def test_a_less_likely_fit_that_predicts_better_by_more_than_the_error_is_taken(
     losses = {id(likely.theta): np.full(200, 2.0), id(sides.theta): 2.0 - gain + noise}
     monkeypatch.setattr(warmup, "_held_out_losses", lambda theta, *_: losses[id(theta)])
     assert (warmup.chosen([likely, sides], steps, np.zeros(200, dtype=np.int64)) is sides.theta) == taken
-
-
-def test_rows_are_judged_by_fits_that_have_not_seen_them(steps, sides):
-    before = [array.copy() for array in sides.theta]
-    folds = np.arange(200) % warmup.FOLDS
-    losses = warmup._held_out_losses(sides.theta, steps, folds)
-    assert same_bits(before, sides.theta)
-    # Rows that were learned are explained a little better.
-    assert steps.losses(sides.theta).mean() < losses.mean() < steps.losses(sides.theta).mean() + 0.2
-    # A row's own target moves its own loss alone through the model that it did not help to fit.
-    steps.buffer.Y[0] += 5.0
-    moved = warmup._held_out_losses(sides.theta, steps, folds)
-    assert moved[0] > losses[0] + 1.0
-    assert same_bits(moved[folds == 0][1:], losses[folds == 0][1:])

@@ -32,13 +32,7 @@ def interrupting(function, at):
 
 @pytest.mark.parametrize(
     ("kind", "n_experts", "way"),
-    [
-        (MoERegressor, 2, "one"),
-        (MoERegressor, "auto", "array"),
-        (MoERegressor, 2, "fit"),
-        (MoEMultiTargetRegressor, 2, "array"),
-        (MoEClassifier, 2, "fit"),
-    ],
+    [(MoERegressor, "auto", "one"), (MoEMultiTargetRegressor, 2, "array"), (MoEClassifier, 2, "fit")],
 )
 def test_an_interrupted_fit_leaves_the_model_as_it_was(kind, n_experts, way, monkeypatch):
     rows, targets = STREAMS[kind](240)
@@ -65,19 +59,6 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(kind, n_experts, way, mon
     for each in (model, whole):
         learn(each)
     assert model.state_digest() == whole.state_digest()
-
-
-def test_a_fit_is_not_repeated_to_take_back_a_later_event(monkeypatch):
-    """Else Ctrl-C after a long fit would last as long as the fit."""
-    model, events, fits = MoERegressor(**SMALL), pairs(MoERegressor, 211), []
-    for event in events[:210]:
-        model.learn_one(*event)
-    digest = model.state_digest()
-    monkeypatch.setattr(MoERegressor, "_step_on", interrupting(MoERegressor._step_on, 1))
-    monkeypatch.setattr("streammoe.engine.warmup.fit", lambda *_arguments, **_more: fits.append(1))
-    with pytest.raises(KeyboardInterrupt):
-        model.learn_one(*events[210])
-    assert (fits, model.n, model.state_digest()) == ([], 210, digest)
 
 
 @pytest.mark.parametrize("learned", [100, 240], ids=["in the warm-up", "by steps"])

@@ -8,8 +8,7 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
 from streammoe.errors import InvalidEvent
 
 UNSTORABLE = [("a", "b"), 0.5, None, b"a", True, 2**63]
-STORABLE = ["a", "", "ü", "\ud800", 3, -(2**63)]
-TARGETS = {MoERegressor: 1.0, MoEClassifier: "a", MoEMultiTargetRegressor: {"u": 1.0, "v": 2.0}}
+STORABLE = ["", "\ud800", -(2**63)]
 
 
 @pytest.mark.parametrize("name", UNSTORABLE, ids=repr)
@@ -17,19 +16,14 @@ def test_the_name_of_a_feature_or_an_output_that_no_checkpoint_could_hold_is_rej
     regressor, outputs = MoERegressor(2), MoEMultiTargetRegressor(2)
     two = pd.DataFrame({"x": [1.0], "y": [1.0]}).set_axis(["x", name], axis=1)
     calls = [
+        (regressor, lambda: regressor.learn_one({"x": 1.0, name: 1.0}, 1.0)),
+        (regressor, lambda: regressor.predict_one({"x": 1.0, name: 1.0})),
         (regressor, lambda: regressor.learn_array(np.ones((2, 2)), np.ones(2), feature_names=["x", name])),
         (regressor, lambda: regressor.learn_many(two, pd.Series([1.0]))),
         (regressor, lambda: regressor.set_columns(["x", name])),
         (outputs, lambda: outputs.learn_one({"x": 1.0}, {"u": 1.0, name: 1.0})),
         (outputs, lambda: outputs.set_targets(["u", name])),
     ]
-    for n in (0, 1):
-        for kind, y in TARGETS.items():
-            model = kind(2)
-            if n:
-                model.learn_one({"x": 1.0}, y)
-            calls.append((model, lambda model=model, y=y: model.learn_one({"x": 1.0, name: 1.0}, y)))
-            calls.append((model, lambda model=model: model.predict_one({"x": 1.0, name: 1.0})))
     for model, call in calls:
         before = model.n, model.fields, model.output_names, model.state_digest()
         with pytest.raises(InvalidEvent) as rejected:
@@ -47,10 +41,3 @@ def test_what_is_accepted_is_saved(name, tmp_path):
         again = load(tmp_path / "model")
         assert (again.fields, again.output_names) == ([name], model.output_names)
         assert again.state_digest() == model.state_digest()
-
-
-def test_names_out_of_numpy_arrays_are_plain_ones(tmp_path):
-    model = MoERegressor(2)
-    model.learn_array(np.ones((2, 2)), np.ones(2), feature_names=np.arange(2))
-    model.save(tmp_path / "model")
-    assert load(tmp_path / "model").fields == [0, 1]

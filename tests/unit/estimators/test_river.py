@@ -16,7 +16,6 @@ CHECKED = [
 ]
 OTHERS = [
     *(each for kind in ESTIMATORS for each in (kind(), *(kind(**arguments) for arguments in kind._unit_test_params()))),
-    MoERegressor(1, warmup=0, averaging=None, schedule=schedules.constant(0.05)),
     MoEMultiTargetRegressor(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
     MoERegressor(2, warmup=50, warmup_restarts=1, drift="page_hinkley", averaging="exponential", averaging_rate=0.1),
     MoEClassifier(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),

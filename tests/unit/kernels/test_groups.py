@@ -41,44 +41,16 @@ def test_a_group_counts_as_many_iterates_as_it_has_events():
     assert one._state.prior_weight == pytest.approx(eight._state.prior_weight, rel=1e-12)
 
 
-def test_events_that_wait_keep_their_steps_where_a_drift_is_found():
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(1_500, 2))
-    y = np.where(np.arange(1_500) < 900, 3.0, -3.0) * inputs[:, 0] + 0.1 * rng.normal(size=1_500)
-    whole, parts = (MoERegressor(1, **QUICK, drift="page_hinkley", drift_restart=20, batch_size=64) for _ in range(2))
-    whole.learn_array(inputs, y)
-    drift = whole.last_drift.n
-    begin = drift - 60
-    parts.learn_array(inputs[:begin], y[:begin])
-    seen = 0
-    for i in range(begin, drift + 60):
-        parts.learn_array(inputs[i : i + 1], y[i : i + 1])
-        waiting = parts._state.group[: parts.n - parts.parameters()["n"]]
-        numbers = np.arange(parts.n - len(waiting) + 1, parts.n + 1)
-        old = numbers <= drift
-        np.testing.assert_allclose(waiting[old, -1], numbers[old] ** -0.6, rtol=1e-12)
-        assert (waiting[~old, -1] > 2.0 * numbers[~old] ** -0.6).all()
-        seen += old.any() and not old.all()
-    assert seen > 0
-    parts.learn_array(inputs[parts.n :], y[parts.n :])
-    assert whole.drifts == 1
-    assert parts.state_digest() == whole.state_digest()
-
-
-# --- values far out -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("expert", "far", "degree", "weight"), [("gaussian", 1e20, 1, 1.0), ("laplace", 9e3, 2, 1e6)])
-def test_an_event_far_out_does_no_more_harm_than_without_groups(expert, far, degree, weight):
+def test_a_heavy_event_far_out_does_no_more_harm_than_without_groups():
     rng = np.random.default_rng(1)
     inputs, fresh = rng.normal(size=(1_500, 3)), rng.normal(size=(200, 3))
     slopes = np.array([1.0, 2.0, 3.0])
     y = inputs @ slopes + 0.1 * rng.normal(size=1_500)
-    inputs[500, 0], y[500] = far, 1.0
-    weights = np.where(np.arange(1_500) == 500, weight, 1.0)
+    inputs[500, 0], y[500] = 9e3, 1.0
+    weights = np.where(np.arange(1_500) == 500, 1e6, 1.0)
     errors = []
     for batch_size in (1, 8):
-        model = MoERegressor(2, expert=expert, batch_size=batch_size, **QUICK, degree=degree, range_factor=0.0)
+        model = MoERegressor(2, expert="laplace", batch_size=batch_size, **QUICK, degree=2, range_factor=0.0)
         model.learn_array(inputs, y, weights=weights)
         errors.append(float(np.sqrt(np.mean((model.predict_array(fresh) - fresh @ slopes) ** 2))))
     assert errors[1] < 1.5 * errors[0] + 0.02, errors
