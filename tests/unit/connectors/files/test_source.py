@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pydantic import ValidationError
@@ -12,19 +13,18 @@ from streammoe.errors import SourceError
 from streammoe_connectors.files.listing import expand, is_named
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
-from tests.unit.connectors.reading import WAYS, append, drain, read, records, source, through_json, warnings
+from tests.unit.connectors.reading import drain, read, records, source, through_json, warnings
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
 WRONG = [
-    *({"path": ""}, {"path": 3}, {"format": "xml"}, {"block_bytes": 4095}, {"max_record_bytes": 0}, {"block_rows": 0}),
-    *({"unknown": 1}, {"follow": 1}, {"on_truncate": "restart"}, {"follow": True, "on_truncate": "ignore"}),
-    *({"follow": True, "path": path} for path in ("*.csv.gz", "a.PQ")),
-    {"follow": True, "format": "parquet"},
+    *({"path": ""}, {"format": "xml"}, {"block_bytes": 4095}, {"max_record_bytes": 0}, {"block_rows": 0}),
+    *({"unknown": 1}, {"on_truncate": "restart"}, {"follow": True, "on_truncate": "ignore"}),
+    *({"follow": True, "path": "*.csv.gz"}, {"follow": True, "format": "parquet"}),
 ]
 WRONG_DIALECTS = [
-    *({"delimiter": ""}, {"delimiter": ";;"}, {"delimiter": "."}, {"decimal": ";"}, {"decimal": ","}),
-    *({"header": header} for header in (False, [], ["a", "a"], ["a", " "], "a")),
+    *({"delimiter": ";;"}, {"delimiter": "."}, {"decimal": ";"}, {"decimal": ","}),
+    *({"header": header} for header in (False, [], ["a", "a"], "a")),
 ]
 
 
@@ -56,27 +56,23 @@ def test_formats_go_by_extension_and_files_by_name_also_with_the_characters_of_a
     write("b.csv", b"x\n2\n")
     path = write("a[1].csv", b"y\n1\n")
     batches = read(tmp_path / "*.csv")
-    assert records(batches) == [b"1", b"2"]
-    assert [batch.columns for batch in batches] == [("y",), ("x",)]
+    assert [(batch.columns, *records([batch])) for batch in batches] == [(("y",), b"1"), (("x",), b"2")]
     assert records(read(path)) == [b"1"]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "path", "named"),
-    [
-        ("logs/*.csv", "./logs/a.csv", True),
-        ("logs/*.csv", "logs/b/a.csv", False),
-        ("logs/*.csv", "logs/.a.csv", False),
-        ("logs/.*.csv", "logs/.a.csv", True),
-        ("logs/**/*.csv", "logs/a.csv", True),
-        ("logs/**", "logs/../../etc/passwd", False),
-        (".*/a.csv", "../a.csv", False),
-        ("../*.csv", "../a.csv", True),
-        ("a[1].csv", "a[1].csv", True),
-    ],
-)
-def test_a_pattern_stands_for_files_below_its_folder_that_are_not_hidden(pattern, path, named):
-    assert is_named(pattern, path) == named
+NAMED = {
+    "logs/*.csv": {"./logs/a.csv": True, "logs/b/a.csv": False, "logs/.a.csv": False},
+    "logs/.*.csv": {"logs/.a.csv": True},
+    "logs/**/*.csv": {"logs/a.csv": True},
+    "logs/**": {"logs/../../etc/passwd": False},
+    ".*/a.csv": {"../a.csv": False},
+    "../*.csv": {"../a.csv": True},
+}
+
+
+def test_a_pattern_stands_for_files_below_its_folder_that_are_not_hidden():
+    for pattern, paths in NAMED.items():
+        assert {path: is_named(pattern, path) for path in paths} == paths
 
 
 @pytest.fixture(params=["symbolic", "hard"])
@@ -104,38 +100,19 @@ def test_below_a_folder_that_links_to_itself_each_file_is_read_once(write, tmp_p
     assert records(read(tmp_path / "**" / "*.csv")) == [b"1"]
 
 
-@pytest.mark.parametrize("follow", [False, True])
-def test_a_link_to_a_file_that_a_position_lists_is_not_read_again(write, tmp_path, link, follow):
-    def batch_from(position):
-        with contextlib.closing(source(tmp_path / "*.csv", follow=follow)) as opened:
-            opened.seek(position)
-            return opened.poll(0.05)
-
+def test_a_link_to_a_file_that_a_position_lists_is_not_read_again(write, tmp_path, link):
     path = write("m.csv", b"a\n1\n")
-    end = through_json(batch_from(None).end)
+    end = through_json(read(tmp_path / "*.csv")[-1].end)
     link(tmp_path / "a.csv", path)
-    assert batch_from(end) is None
     write("n.csv", b"a\n2\n")
-    batch = batch_from(end)
-    assert records([batch]) == [b"2"]
-    assert len(batch.end["files"]) == 2
+    assert records(read(tmp_path / "*.csv", end)) == [b"2"]
 
 
 # --- records --------------------------------------------------------------------------------------------------------
 
 
-def test_a_header_may_be_longer_than_a_block_but_not_than_a_record(write):
-    names = [f"c{i}" for i in range(100_000)]  # to compare each with each would take minutes
-    path = write("a.csv", ",".join(names).encode() + b"\n1\n")
-    (batch,) = read(path, block_bytes=4096)
-    assert batch.columns == tuple(names)
-    with pytest.raises(SourceError):
-        read(path, block_bytes=4096, max_record_bytes=5000)
-
-
-@pytest.mark.parametrize("block_bytes", [4096, 1 << 20])
-def test_the_rest_of_a_record_that_is_too_long_is_no_record_and_takes_no_line_with_it(write, block_bytes):
-    sizes = {"block_bytes": block_bytes, "max_record_bytes": 6000}
+def test_the_rest_of_a_record_that_is_too_long_is_no_record_and_takes_no_line_with_it(write):
+    sizes = {"block_bytes": 4096, "max_record_bytes": 6000}
     path = write("a.csv", b"a,b\n" + b"1,2\n" * 3 + b"x" * 6000 + b"8,9\n" + b"3,4\n" * 3)
     batches = read(path, **sizes)
     sound = [batch.record(i) for batch in batches for i in range(len(batch)) if not batch.too_long]
@@ -144,41 +121,35 @@ def test_the_rest_of_a_record_that_is_too_long_is_no_record_and_takes_no_line_wi
     assert (marked.place(0)["offset"], len(marked.record(0))) == (16, 6000)
     assert records(read(path, position=marked.end, **sizes)) == [b"3,4"] * 3
     # Although it seems to open a quote: that is only where the beginning was cut off.
-    long = b"x" * 5998 + b'""' + b"x" * 7000
-    batches = read(write("b.csv", b'x\n"' + long + b'"\n1\n2\n3"\n4\n'), **sizes)
-    assert [len(record) for record in records(batches)] == [6000, 1, 1, 2, 1]
-    assert [batch.too_long for batch in batches] == [True] + [False] * (len(batches) - 1)
+    batches = read(write("b.csv", b'x\n"' + b"x" * 5998 + b'""' + b"x" * 7000 + b'"\n1\n2\n'), **sizes)
+    assert [len(record) for record in records(batches)] == [6000, 1, 1]
 
 
 def test_a_record_may_be_longer_than_a_block_and_blank_lines_are_counted(write, tmp_path):
     long = b"x" * 50_000
-    assert records(read(write("b.jsonl", b"1\n" + long + b"\n2\n"), block_bytes=4096)) == [b"1", long, b"2"]
-    (batch,) = read(write("a.jsonl", b"\n1\n \t\r\n2\n\n"))
-    assert (records([batch]), batch.block, batch.skipped) == ([b"1", b"2"], b"1\n2\n", 3)
-    assert [batch.place(i)["offset"] for i in (0, 1)] == [1, 7]
-    write("a.jsonl", b"1\n" + b"\n" * 9000)
+    write("a.jsonl", b"\n1\n \t\r\n" + long + b"\n" + b"\n" * 9000)
     write("b.jsonl", b"\n\n")
     write("c.jsonl", b"\n2\n" + b"\n" * 9000)
     for block_bytes in (4096, 1 << 20):
         batches = read(tmp_path / "*.jsonl", block_bytes=block_bytes)
-        assert records(batches) == [b"1", b"2"]
-        assert sum(batch.skipped for batch in batches) == 18_003
+        assert records(batches) == [b"1", long, b"2"]
+        assert sum(batch.skipped for batch in batches) == 18_005
         assert all(file["done"] for file in batches[-1].end["files"])
 
 
-def followed(write, content, format, **settings):
-    with contextlib.closing(source(write(f"a.{format}", content), follow=True, **settings)) as opened:
-        opened.seek(None)
-        return [opened.poll(5)]
-
-
-@pytest.mark.parametrize("way", [*WAYS.values(), followed], ids=[*WAYS, "followed"])
-def test_every_way_of_reading_knows_delimiter_decimal_and_header(write, way):
+def test_files_and_standard_input_know_delimiter_decimal_and_header(write):
     header, body = b'"a;b";y\n', b'1,5;"x;z"\n2,5;3\n'
     for names, content in ((True, header + body), (["a;b", "y"], body)):
-        (batch,) = way(write, content, "csv", header=names, delimiter=";", decimal=",")
-        assert (batch.columns, batch.delimiter, batch.decimal) == (("a;b", "y"), ";", ",")
-        assert records([batch]) == [b'1,5;"x;z"', b"2,5;3"]
+        path, dialect = write("a.csv", content), {"header": names, "delimiter": ";", "decimal": ","}
+        with path.open("rb") as stream:
+            settings = StdinSource.Settings(kind="stdin", format="csv", **dialect)
+            stdin = StdinSource(settings, descriptor=stream.fileno())
+            for opened in (source(path, **dialect), source(path, follow=True, **dialect), stdin):
+                opened.seek(None)
+                batch = opened.poll(5)
+                opened.close()
+                assert (batch.columns, batch.delimiter, batch.decimal) == (("a;b", "y"), ";", ",")
+                assert records([batch]) == [b'1,5;"x;z"', b"2,5;3"]
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------
@@ -194,19 +165,26 @@ def halfway(write, tmp_path):
     return through_json(position)
 
 
-DAMAGES = {
-    "removed": lambda path: path.unlink(),
-    "replaced by less": lambda path: os.truncate(path, 3000),
-    "truncated": lambda path: os.truncate(path, 5000),
-    "replaced": lambda path: path.write_bytes(b"x\n" + b"7\n" * 20_000),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", ["removed", "shorter", "replaced"])
 def test_a_file_that_no_longer_holds_the_position_is_an_error(halfway, tmp_path, damage):
-    DAMAGES[damage](tmp_path / "b.csv")
+    path = tmp_path / "b.csv"
+    if damage == "removed":
+        path.unlink()
+    elif damage == "shorter":
+        os.truncate(path, 5000)
+    else:
+        path.write_bytes(b"x\n" + b"7\n" * 20_000)
     with pytest.raises(SourceError):
         source(tmp_path / "*.csv").seek(halfway)
+
+
+def test_a_finished_file_that_was_replaced_is_not_passed_over(write):
+    path = write("a.jsonl", b"1\n2\n")
+    end = read(path)[-1].end
+    for content in (b"3\n4\n5\n", b"1\n"):
+        write("a.jsonl", content)
+        with pytest.raises(SourceError):
+            read(path, position=end)
 
 
 def test_a_copy_of_the_file_or_a_relative_path_is_as_good(halfway, tmp_path, monkeypatch):
@@ -217,15 +195,6 @@ def test_a_copy_of_the_file_or_a_relative_path_is_as_good(halfway, tmp_path, mon
     Path("b.csv").rename("old")
     Path("b.csv").write_bytes(content)
     assert records(read("./*.csv", halfway)) == expected
-
-
-def test_a_finished_file_that_was_replaced_is_not_passed_over(write):
-    path = write("a.jsonl", b"1\n2\n")
-    end = read(path)[-1].end
-    for content in (b"3\n4\n5\n", b"1\n"):
-        write("a.jsonl", content)
-        with pytest.raises(SourceError):
-            read(path, position=end)
 
 
 def test_a_finished_file_outside_the_glob_is_not_even_opened(halfway, tmp_path):
@@ -242,11 +211,9 @@ def test_a_finished_file_outside_the_glob_is_not_even_opened(halfway, tmp_path):
 
 def test_a_position_that_no_source_has_written_is_an_error(halfway, tmp_path):
     finished, unfinished = halfway["files"]
-    changes = [{"path": path} for path in (7, "", "a\0b", "\ud800")] + [{"offset": at} for at in (-1, 1.5, True)]
-    changes += [{"head_bytes": 1 << 62}, {"head_sha256": None}, {"inode": "1"}, {"done": 1}, {"size": -1}]
-    wrong = [{**unfinished, **change} for change in (*changes, {"rotation": 1 << 63}, {"more": 1})]
-    needed = ("path", "inode", "head_bytes", "head_sha256", "offset", "done")
-    wrong += [{name: value for name, value in unfinished.items() if name != missing} for missing in needed]
+    changes = [{"path": "a\0b"}, {"offset": -1}, {"offset": 1.5}, {"head_bytes": 1 << 62}, {"inode": "1"}, {"more": 1}]
+    wrong = [{**unfinished, **change} for change in changes]
+    wrong.append({name: value for name, value in unfinished.items() if name != "head_sha256"})
     for entry in wrong:
         with pytest.raises(SourceError):
             source(tmp_path / "*.csv").seek({**halfway, "files": [finished, entry]})
@@ -264,7 +231,7 @@ def begun(write):
         yield path, opened, opened.poll(0)
 
 
-@pytest.mark.parametrize("content", [b"x\n1\n", b"y\n" + b"2\n" * 9500])
+@pytest.mark.parametrize("content", [b"x\n1\n", b"y\n" + b"2\n" * 9500], ids=["shorter", "longer"])
 def test_a_file_that_is_overwritten_while_it_is_read_is_an_error(begun, content):
     path, opened, _ = begun
     path.write_bytes(content)  # the same file
@@ -296,29 +263,17 @@ def test_a_file_replaced_before_its_turn_is_an_error(write, tmp_path):
             opened.poll(0)
 
 
-def failing(number):
-    def fail(*arguments, **named):
-        raise OSError(number, os.strerror(number))
-
-    return fail
-
-
 def test_a_read_error_becomes_a_source_error(begun, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fstat", failing(errno.EIO))
+        patched.setattr(os, "fstat", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
         with pytest.raises(SourceError):
             begun[1].poll(0)
 
 
 def test_a_folder_that_cannot_be_listed_is_no_empty_one(tmp_path, monkeypatch):
     for number, retriable in ((errno.EMFILE, True), (errno.EACCES, False)):
-        monkeypatch.setattr(os, "scandir", failing(number))
-        for pattern in ("*.csv", "**/*.csv", "*/a.csv"):
+        monkeypatch.setattr(os, "scandir", Mock(side_effect=OSError(number, os.strerror(number))))
+        for pattern in ("*.csv", "**/*.csv"):
             with pytest.raises(SourceError) as failed:
                 expand(str(tmp_path / pattern))
             assert failed.value.retriable == retriable
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    append(tmp_path / "a.csv", b"")
-    for pattern in ("*.csv", "no/*.csv", "a.csv/*", "no.csv"):
-        assert expand(pattern) == (["a.csv"] if pattern == "*.csv" else [])

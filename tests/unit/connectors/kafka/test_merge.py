@@ -49,15 +49,3 @@ def test_the_order_is_that_of_heads_however_records_arrive_and_wherever_reading_
         merged = merge(times, holds, data.draw(st.integers(1, 9), label="most"))
         found += taken(merged, at)
     assert found == heads(logs)
-
-
-def test_one_with_more_is_awaited_and_one_at_its_end_is_not():
-    assert merge(arrays([[1, 2], []]), [True, True], 9).counts == [0, 0]
-    merged = merge(arrays([[1, 2], []]), [False, False], 9)
-    assert (merged.counts, merged.order.tolist()) == ([2, 0], [0, 1])
-    # What follows the last one at hand may have its time.
-    assert merge(arrays([[5], [5, 5]]), [True, True], 9).counts == [1, 0]
-    assert merge(arrays([[4, 5], [5]]), [False, True], 9).counts == [2, 1]
-    for most in (1, 2, 3):  # and no more come than are wanted
-        merged = merge(arrays([[1, 3], [2, 4]]), [False, False], most)
-        assert merged.order.size == most == sum(merged.counts)

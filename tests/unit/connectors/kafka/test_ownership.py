@@ -1,15 +1,13 @@
 """Marks of owners in committed offsets, with a group that remembers and clocks that stand still."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from streammoe.errors import SourceError
 from streammoe.ports import Partition
 from streammoe_connectors.kafka import ownership
-from streammoe_connectors.kafka.cluster import Unanswered
 from streammoe_connectors.kafka.offsets import CommittedOffset, offset_metadata, parse_offset_metadata
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
@@ -23,11 +21,8 @@ class Group:
     def __init__(self):
         self.marks = {}
         self.failed = []
-        self.answers = True
 
     def committed(self, partition):
-        if not self.answers:
-            raise Unanswered
         return self.marks.get(partition)
 
     def commit(self, offsets, metadata, *, wait_ms=0):
@@ -55,28 +50,11 @@ def owner(name, **settings):
     return ownership.Ownership(ReadingSettings(topics="t", group="g", **settings), name, ownership.Counter())
 
 
-@given(st.text(), st.integers(0, 10**9), st.floats(0, 4e9))
-def test_a_mark_is_read_as_it_was_written_and_notes_of_other_tools_are_none(name, generation, now):
-    assert parse_offset_metadata(offset_metadata(name, generation, now)) == CommittedOffset(
-        name, round(now, 3), generation
-    )
-    assert len(offset_metadata("0123456789abcdef0123456789abcdef", 123_456, 1_790_000_000.123456)) < 120
-    for text in [None, "", "a note", "{}", "[]", "7", '{"owner": 7, "at": 1, "generation": 2}', "\udcff"]:
-        assert parse_offset_metadata(text) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "age", "held"),
-    [("b", 29, True), ("b", -10, True), ("b", 31, False), ("a", 0, False), ("", 0, False), (None, 0, False)],
-)
+@pytest.mark.parametrize(("name", "age", "held"), [("b", 29, True), ("b", 31, False), ("a", 0, False), ("", 0, False)])
 def test_a_fresh_mark_of_another_owner_holds(clock, group, name, age, held):
-    group.commit({PARTITIONS[1]: 7}, None if name is None else offset_metadata(name, 1, clock.now - age))
-    mine = owner("a", owner_seconds=30)
-    if held:
-        with pytest.raises(SourceError):
-            mine.check(group, PARTITIONS)
-    else:
-        mine.check(group, PARTITIONS)
+    group.commit({PARTITIONS[1]: 7}, offset_metadata(name, 1, clock.now - age))
+    with pytest.raises(SourceError) if held else nullcontext():
+        owner("a", owner_seconds=30).check(group, PARTITIONS)
 
 
 def test_a_commit_leaves_a_mark_that_is_renewed_and_taken_back(clock, group):
@@ -99,15 +77,14 @@ def test_of_two_that_start_at_once_the_second_to_save_ends(clock, group):
         second.commit(group, POSITION, 1, answers=True)
 
 
-@pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_partition_that_another_one_takes_is_noticed_also_where_it_saves_often(clock, group, saves, partition):
+def test_a_partition_that_another_one_takes_is_noticed_also_where_it_saves_often(clock, group, saves):
     mine = owner("a", owner_seconds=3)
     mine.commit(group, POSITION, 1, answers=True)
     with pytest.raises(SourceError):  # noqa: PT012 - which of the rounds raises it is of no importance
         for _ in range(30):
             clock.now += 0.2
-            group.commit({partition: 9}, offset_metadata("b", 1, clock.now))
+            group.commit({PARTITIONS[1]: 9}, offset_metadata("b", 1, clock.now))
             if saves:
                 mine.commit(group, POSITION, 1, answers=True)
             else:
@@ -120,7 +97,3 @@ def test_commits_that_fail_are_counted(clock, group):
     group.failed = ["no", "no"]
     mine.tend(group, answers=True)
     assert mine._counters["mirror_failed"] == 2
-    clock.now += 20
-    group.answers = False
-    mine.commit(group, POSITION, 2, answers=True)
-    assert mine._counters["mirror_failed"] == 3

@@ -10,11 +10,7 @@ from streammoe_connectors.formats import schema_registry
 from tests.unit.connectors.kafka_records import numbers, record, values_of
 
 POINT = {"type": "record", "name": "Point", "fields": [{"name": n, "type": "int"} for n in "xy"]}
-HOLDER = {
-    "type": "record",
-    "name": "Holder",
-    "fields": [{"name": "p", "type": "geo.Point"}, {"name": "x", "type": "int"}, {"name": "y", "type": "int"}],
-}
+HOLDER = {**POINT, "name": "Holder", "fields": [{"name": "p", "type": "geo.Point"}, *POINT["fields"]]}
 
 
 class Registry(ThreadingHTTPServer):
@@ -41,12 +37,11 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(self.path)
         self.server.logins.append(self.headers["Authorization"])
         status, body, *headers = self.server.answers.get(self.path, (404, {"error_code": 40403}))
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        for name, value in [*headers, ("Content-Length", str(len(content)))]:
-            self.send_header(name, value)
+        for header in headers:
+            self.send_header(*header)
         self.end_headers()
-        self.wfile.write(content)
+        self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
 
     def log_message(self, *_):
         pass
@@ -74,45 +69,22 @@ def test_schemas_are_fetched_once_by_number_and_outlive_the_registry(registry):
     registry.has(8, {**POINT, "fields": POINT["fields"][::-1]})
     values = values_at(registry.address)
     assert numbers(values, [framed(7), framed(8), framed(7)], "x") == [[1], [2], [1]]
-    registry.answers = {f"/schemas/ids/{number}": (500, {}) for number in (7, 8)}
+    registry.answers = {}
     assert numbers(values, [framed(8)], "x") == [[2]]
     assert registry.asked == ["/schemas/ids/7", "/schemas/ids/8"]
 
 
 def test_schemas_that_schemas_refer_to_are_fetched_too(registry):
     registry.has(1, HOLDER, references=[{"name": "geo.Point", "subject": "geo/point", "version": 3}])
-    point = {**POINT, "namespace": "geo", "fields": [{"name": "u", "type": "Unit"}]}
-    unit = {"type": "enum", "name": "Unit", "namespace": "geo", "symbols": ["M", "KM"]}
-    registry.answers |= {
-        "/subjects/geo%2Fpoint/versions/3": (
-            200,
-            {"schema": json.dumps(point), "references": [{"name": "geo.Unit", "subject": "unit", "version": 1}]},
-        ),
-        "/subjects/unit/versions/1": (200, {"schema": json.dumps(unit)}),
-    }
+    point = json.dumps({**POINT, "namespace": "geo", "fields": [{"name": "u", "type": "int"}]})
+    registry.answers["/subjects/geo%2Fpoint/versions/3"] = (200, {"schema": point})
     assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
-
-
-def test_bad_values_are_refused(registry):
-    registry.has(7, POINT)
-    values = values_at(registry.address)
-    unknown = [b"\0\0\0\0\x09\2\4", b"\0\xff\xff\xff\xff\2\4"]
-    for octets in [b"", b"\0\0\0\0", b"\1\0\0\0\7\2\4", b"\0\0\0\0\7\2", b"\0\0\0\0\7\2\4\0", *unknown]:
-        assert numbers(values, [framed(7), record(octets), framed(7)], "x") == [[1], "malformed", [1]]
 
 
 def test_numbers_of_schemas_that_cannot_be_used_refuse_their_records_and_are_asked_for_once(registry):
     loop = {"schema": "{}", "references": [{"subject": "loop", "version": 1}]}
     registry.answers["/subjects/loop/versions/1"] = (200, loop)
-    for answer in [
-        {"schema": json.dumps(POINT), "schemaType": "JSON"},
-        {"schema": "no json"},
-        {"schema": '"string"'},
-        *(
-            {"schema": json.dumps(HOLDER), "references": [{"subject": subject, "version": 1} for subject in subjects]}
-            for subjects in ([], ["gone"], ["loop"])
-        ),
-    ]:
+    for answer in [{"schema": json.dumps(POINT), "schemaType": "JSON"}, {"schema": "no json"}, loop]:
         registry.answers["/schemas/ids/5"] = (200, answer)
         values = values_at(registry.address)
         assert numbers(values, [framed(5)], "x") == ["malformed"], answer
@@ -121,25 +93,26 @@ def test_numbers_of_schemas_that_cannot_be_used_refuse_their_records_and_are_ask
         assert len(registry.asked) == asked
 
 
-def test_an_unknown_number_is_asked_for_again_after_a_while(registry, monkeypatch):
-    values = values_at(registry.address)
-    assert numbers(values, [framed(7), framed(7)], "x") == ["malformed"] * 2
+def test_bad_values_are_refused_and_an_unknown_number_is_asked_for_again_after_a_while(registry, monkeypatch):
     registry.has(7, POINT)
-    assert numbers(values, [framed(7)], "x") == ["malformed"]
+    values = values_at(registry.address)
+    bad = [b"", b"\0\0\0\0", b"\1\0\0\0\7\2\4", b"\0\0\0\0\7\2", b"\0\0\0\0\7\2\4\0"]
+    given = [framed(7), *map(record, bad), framed(9), framed(7)]
+    assert numbers(values, given, "x") == [[1], *["malformed"] * 6, [1]]
+    registry.has(9, POINT)
+    assert numbers(values, [framed(9)], "x") == ["malformed"]
     now = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now() + 61)
-    assert numbers(values, [framed(7)], "x") == [[1]]
-    assert len(registry.asked) == 2
+    assert numbers(values, [framed(9)], "x") == [[1]]
+    assert len(registry.asked) == 3
 
 
 def test_a_registry_in_trouble_refuses_no_record(registry, monkeypatch):
     values = values_at(registry.address)
-    for status in (500, 503, 429, 408):
-        registry.asked.clear()
+    for status in (500, 429):
         registry.answers["/schemas/ids/7"] = (status, {"error_code": 50001})
         with pytest.raises(RetriableSourceError):
             values.block([framed(7)])
-        assert len(registry.asked) == 3
     registry.has(7, POINT)
     assert numbers(values, [framed(7)], "x") == [[1]]
     monkeypatch.setattr(schema_registry, "_TIMEOUT", 0.02)
@@ -155,11 +128,10 @@ def test_what_is_no_registry_or_refuses_stops_reading(registry):
     registry.has(8, POINT)
     moved = ("Location", f"http://{registry.address}/schemas/ids/8")
     for answer in [
-        *((401, {"error_code": 40101}), (403, {}), (404, b"<html>"), (404, [])),
-        *((200, body) for body in (b"<html>", b"[" * 100_000, [], {})),
-        *((200, {"schema": "{}", "references": references}) for references in (1, [1])),
+        *((401, {"error_code": 40101}), (404, b"<html>"), (200, b"[" * 100_000), (200, [])),
+        (200, {"schema": "{}", "references": [1]}),
         (200, json.dumps({"schema": json.dumps(POINT)}).encode() + b" " * (1 << 22)),  # too much
-        *((status, b"", moved) for status in (301, 302, 303, 307, 308)),
+        *((status, b"", moved) for status in (301, 307)),
     ]:
         registry.answers["/schemas/ids/7"] = answer
         with pytest.raises(SourceError) as caught:

@@ -13,7 +13,6 @@ CONFIGS = {
     "files": FILE,
     "source": f'source = {{ kind = "kafka", group = "g", topics = ["t"], format = "jsonl", {SERVERS} }}',
     "predictions": f'{FILE}\npredictions = {{ kind = "kafka", topic = "t", {SERVERS} }}',
-    "dead letters": f'{FILE}\ndead_letters = {{ kind = "kafka", topic = "t", {SERVERS} }}',
 }
 
 
