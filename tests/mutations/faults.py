@@ -32,7 +32,7 @@ AREAS = {
     ),
     "appending": "test_appending.py test_append_log.py test_dead_letters.py test_power_loss.py",
     "checkpoints": (
-        "test_checkpointing.py test_checkpointer.py test_daemon.py test_loop.py test_durability.py "
+        "test_checkpointer.py test_loop.py test_given_up_fits.py test_durability.py "
         "test_transactional_start.py"
     ),
     "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_daemon.py test_scores.py",

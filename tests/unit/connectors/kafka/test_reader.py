@@ -12,42 +12,72 @@ from streammoe.errors import RetriableSourceError
 from streammoe.ports import Partition
 from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka import reader as kafka_reader
+from streammoe_connectors.kafka.cluster import Lost, Unanswered
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import Reader
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from tests.unit.connectors.kafka_records import Row
 
+SOON = 0.03
+"""Seconds between two looks of the reader at the clock, and until the cluster knows of a new topic."""
+
 
 class Script:
-    """A cluster that holds the topic `t`, and says nothing of partitions that are `deaf`."""
-
-    asking_seconds = None
+    """A cluster that holds the topic `t`, and behaves as its attributes say."""
 
     def __init__(self):
         self.logs = {0: []}
+        self.first = {}
         self.deaf = set()
+        self.id = self.next_id = None
+        self.answered_at = 0.0
+        self.unanswered = self.unanswered_offsets = 0
         self.made = 0
         self.at = {}
+        self.seeks = []
         self.paused = set()
+
+    def recreate(self, logs):
+        """Put a topic with another id in place of this one; the id is known only a bit later."""
+        self.answered_at = time.monotonic() + SOON
+        self.logs, self.next_id = logs, "two"
+
+    def end(self, number):
+        log = self.logs.get(number)
+        return log[-1].offset + 1 if log else 0
 
     def connect(self, options, settings):
         self.made += 1
+        if self.unanswered:
+            self.unanswered -= 1
+            raise Unanswered("nobody is there")
         return self
 
+    @property
+    def asking_seconds(self):
+        if time.monotonic() < self.answered_at:
+            return 0.1
+        self.id = self.next_id
+        return None
+
     def ask(self, topics):
-        pass
+        if self.id != self.next_id:
+            self.answered_at = time.monotonic() + SOON
 
     def partitions(self, topic):
         return list(self.logs)
 
     def topic_id(self, topic):
-        return None
+        return self.id
 
     def first_offsets(self, partitions):
-        return dict.fromkeys(partitions, 0)
+        return {partition: self.first.get(partition.partition, 0) for partition in partitions}
 
     def end_offsets(self, partitions):
-        return {partition: self.end(partition) for partition in partitions}
+        if self.unanswered_offsets:
+            self.unanswered_offsets -= 1
+            raise Unanswered("not now")
+        return {partition: self.end(partition.partition) for partition in partitions}
 
     def committed(self, partition):
         return None
@@ -57,6 +87,10 @@ class Script:
         if self.made > 1:
             self.deaf = set()
 
+    def seek(self, partition, offset):
+        self.seeks.append((partition.partition, offset))
+        self.at[partition.partition] = offset
+
     def pause(self, partition):
         self.paused.add(partition.partition)
 
@@ -65,6 +99,10 @@ class Script:
 
     def poll(self, seconds):
         time.sleep(0.005)
+        ends = {number: self.end(number) for number in self.at}
+        lost = [number for number, at in self.at.items() if not self.first.get(number, 0) <= at <= ends[number]]
+        if lost:
+            raise Lost([Partition("t", number) for number in lost])
         found = {}
         for number, log in self.logs.items():
             rows = [row for row in log if row.offset >= self.at[number]][:100]
@@ -76,12 +114,8 @@ class Script:
     def fetched(self, partition):
         return self.at[partition.partition]
 
-    def end(self, partition):
-        log = self.logs[partition.partition]
-        return log[-1].offset + 1 if log else 0
-
     def log_end(self, partition):
-        return None if partition.partition in self.deaf else self.end(partition)
+        return None if partition.partition in self.deaf else self.end(partition.partition)
 
     def failed_commits(self):
         return []
@@ -99,10 +133,10 @@ def child(monkeypatch):
     orders = SimpleQueue()
     threads = []
 
-    def start(**settings):
+    def start(position=None, **settings):
         settings = ReadingSettings(topics="t", group="g", **settings)
-        order = {"settings": settings.model_dump(), "options": {}, "position": None, "owner": "me"}
-        reader = Reader(order, Outlet(write), orders, tick_seconds=0.03, pause_seconds=0.005)
+        order = {"settings": settings.model_dump(), "options": {}, "position": position, "owner": "me"}
+        reader = Reader(order, Outlet(write), orders, tick_seconds=SOON, pause_seconds=0.005)
         threads.append(threading.Thread(target=reader.run))
         threads[0].start()
         inlet = Inlet(read)
@@ -139,6 +173,23 @@ def take(until, count):
         count -= until(is_a("batch"))["count"]
 
 
+def offsets(header, end="position"):
+    return header[end]["topics"]["t"]["partitions"]
+
+
+def test_a_cluster_that_does_not_answer_is_asked_again_and_its_ends_come_before_the_first_record(child):
+    script, start = child
+    script.unanswered = 2
+    script.logs[0] = [Row(i) for i in range(30)]
+    _, until = start()
+    until(is_a("ready"))
+    assert script.made == 3
+    assert until(lambda _: True)["ends"] == [["t", 0, 30]]
+    take(until, 30)
+    first = until(is_a("status"))
+    assert until(is_a("status")) == until(is_a("status")) == first  # a sign of life, though nothing changes
+
+
 def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(child):
     script, start = child
     script.logs[0] = [Row(0), Row(3), Row(4, None), Row(5), Row(6, None)]
@@ -146,11 +197,23 @@ def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(
     assert until(is_a("ready"))["total"] == 7
     script.logs[0] = [*script.logs[0], Row(7)]
     found = [until(is_a("batch")) for _ in range(3)]
-    assert [(batch["end"]["topics"]["t"]["partitions"]["0"], batch["skipped"], batch["done"]) for batch in found] == [
+    assert [(offsets(batch, "end")["0"], batch["skipped"], batch["done"]) for batch in found] == [
         *((1, 0, 1), (4, 0, 4), (7, 2, 7)),
     ]
     until(is_a("finished"))
     assert reader._counters["gap"] == 1
+
+
+def test_a_slow_daemon_gets_the_status_behind_the_batch_that_it_takes(child):
+    script, start = child
+    script.logs[0] = [Row(i, b"x" * 10_000) for i in range(50)]
+    reader, until = start(max_poll_records=10)
+    until(is_a("batch"))
+    wait_until(lambda: reader._untold, "the status is due while nothing is taken")
+    kinds = []
+    while kinds.count("batch") < 3:
+        kinds.append(until(lambda _: True)["type"])
+    assert "status" in kinds
 
 
 def test_records_are_kept_while_a_registry_does_not_answer_which_is_no_stall(child):
@@ -183,6 +246,71 @@ def test_a_partition_of_which_nothing_comes_is_reported_and_the_consumer_built_a
     status = until(lambda header: header["type"] == "status" and not header["stalled"])
     assert status["counters"]["consumer_rebuilt"] == 1
     assert script.made == 2
+
+
+@pytest.mark.parametrize(("policy", "at"), [("earliest", {"0": 0, "1": 0}), ("latest", {"0": 1, "1": 2})])
+def test_a_topic_created_again_is_left_once_even_where_an_offset_is_missed_first(child, policy, at):
+    script, start = child
+    script.id = script.next_id = "one"
+    script.logs = {0: [Row(i) for i in range(5)], 1: [Row(i) for i in range(5)]}
+    reader, until = start(on_lost=policy)
+    take(until, 10)
+    script.unanswered_offsets = 2  # which must not be counted again
+    script.recreate({0: [Row(0)], 1: [Row(0), Row(1)]})
+    moved = until(is_a("moved"))
+    assert offsets(moved) == at
+    assert moved["position"]["topics"]["t"]["id"] == "two"
+    script.logs[0].append(Row(1))
+    take(until, 4 if policy == "earliest" else 1)
+    for _ in range(3):  # the ids are looked at before each, too
+        until(is_a("status"))
+    assert sorted(number for number, _ in script.seeks) == [0, 1]
+    assert reader._counters["offset_reset"] == 2
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_created_again(child, recreated):
+    script, start = child
+    script.id = script.next_id = "one"
+    script.logs = {0: [Row(i, b"{}", i) for i in range(4)], 1: []}
+    script.deaf = {1}  # for which the records of the other one wait
+    reader, until = start(on_lost="earliest")
+    until(is_a("ready"))
+    wait_until(lambda: len(reader._lanes[Partition("t", 0)].records) == 4, "they are fetched")
+    if recreated:
+        script.recreate({0: [Row(0)], 1: []})
+    else:
+        script.first = {0: 7}
+        script.logs[0] += [Row(i, b"{}", i) for i in range(4, 9)]
+    assert offsets(until(is_a("moved"))) == {"0": 0, "1": 0}
+    script.deaf = set()
+    batch = until(is_a("batch"))
+    if recreated:
+        assert batch["count"] == 1
+    else:
+        assert batch["count"] >= 4
+        assert offsets(batch, "end")["0"] >= 7
+
+
+def test_partitions_that_a_topic_created_again_lacks_are_named(child, caplog):
+    script, start = child
+    script.id = script.next_id = "one"
+    script.logs = {0: [Row(0)], 1: [Row(0)]}
+    _, until = start(on_lost="earliest", discover_seconds=0.5)
+    take(until, 2)
+    script.recreate({0: []})
+    assert offsets(until(is_a("moved"))) == {"0": 0}
+    assert "t/1 (offset 1 was next)" in caplog.text
+
+
+def test_a_start_that_had_to_go_elsewhere_is_worth_a_checkpoint_and_lost_partitions_are_named(child, caplog):
+    script, start = child
+    script.logs[0], script.first = [Row(i) for i in range(5)], {0: 3}
+    held = {"id": None, "partitions": {"0": 1, "3": 17}}
+    _, until = start({"kind": "kafka", "group": "g", "owner": "me", "topics": {"t": held}}, on_lost="latest")
+    ready = until(is_a("ready"))
+    assert (ready["pin"], offsets(ready)) == (True, {"0": 5})
+    assert "t/3 (offset 17 was next)" in caplog.text
 
 
 def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(child):

@@ -10,13 +10,15 @@ from uuid import UUID
 
 import fastavro
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2, wrappers_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders import Wanted
 from tests.unit.connectors.kafka_records import numbers, only, outcomes, record, refusal, values_of
+
+# --- Avro -------------------------------------------------------------------------------------------------------------
 
 
 def record_of(**types):
@@ -62,6 +64,8 @@ def avro(tmp_path_factory):
     return values
 
 
+# --- Protobuf ---------------------------------------------------------------------------------------------------------
+
 MESSAGE = descriptor_pb2.DescriptorProto
 
 
@@ -72,13 +76,18 @@ def field(number, name, kind, *, label="OPTIONAL", **more):
 
 
 SCALARS = ["DOUBLE", "FLOAT", "INT32", "INT64", "UINT64", "SINT32", "FIXED64", "BOOL", "STRING", "BYTES"]
+MESSAGES = {
+    "color": ("ENUM", ".shop.Color"),
+    "at": ("MESSAGE", ".google.protobuf.Timestamp"),
+    "took": ("MESSAGE", ".google.protobuf.Duration"),
+    "maybe": ("MESSAGE", ".google.protobuf.Int64Value"),
+    "part": ("MESSAGE", ".shop.Order"),
+}
 ORDER = MESSAGE(
     name="Order",
     field=[
         *(field(i + 1, kind.lower(), kind) for i, kind in enumerate(SCALARS)),
-        field(20, "color", "ENUM", type_name=".shop.Color"),
-        field(21, "at", "MESSAGE", type_name=".google.protobuf.Timestamp"),
-        field(24, "part", "MESSAGE", type_name=".shop.Order"),
+        *(field(i + 20, name, kind, type_name=of) for i, (name, (kind, of)) in enumerate(MESSAGES.items())),
         field(25, "numbers", "SINT64", label="REPEATED"),
         field(26, "parts", "MESSAGE", label="REPEATED", type_name=".shop.Order.Part"),
         field(27, "named", "MESSAGE", label="REPEATED", type_name=".shop.Order.NamedEntry"),
@@ -98,23 +107,31 @@ ORDER = MESSAGE(
 COLOR = descriptor_pb2.EnumDescriptorProto(
     name="Color", value=[{"name": "RED", "number": 0}, {"name": "BLUE", "number": 5}]
 )
+OLD = MESSAGE(name="Old", field=[field(1, "id", "INT32", label="REQUIRED"), field(2, "x", "DOUBLE", default_value="7")])
+
+
+def own(proto):
+    copy = descriptor_pb2.FileDescriptorProto()
+    proto.DESCRIPTOR.CopyToProto(copy)
+    return copy
 
 
 FILES = [
-    descriptor_pb2.FileDescriptorProto.FromString(timestamp_pb2.DESCRIPTOR.serialized_pb),
+    *map(own, (timestamp_pb2, duration_pb2, wrappers_pb2)),
     descriptor_pb2.FileDescriptorProto(
         name="shop.proto",
         package="shop",
         syntax="proto3",
-        dependency=["google/protobuf/timestamp.proto"],
+        dependency=[f"google/protobuf/{name}.proto" for name in ("timestamp", "duration", "wrappers")],
         message_type=[MESSAGE(name="Other", field=[field(1, "x", "DOUBLE")]), ORDER],
         enum_type=[COLOR],
     ),
+    descriptor_pb2.FileDescriptorProto(name="old.proto", syntax="proto2", message_type=[OLD]),
 ]
 POOL = descriptor_pool.DescriptorPool()
 for file in FILES:
     POOL.Add(file)
-Order = message_factory.GetMessageClass(POOL.FindMessageTypeByName("shop.Order"))
+Order, Old = (message_factory.GetMessageClass(POOL.FindMessageTypeByName(name)) for name in ("shop.Order", "Old"))
 
 
 def order(**fields):
@@ -131,6 +148,9 @@ def protobuf(tmp_path_factory):
         return values_of(format="protobuf", schema_file=str(path), message=message, **settings)
 
     return values
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["avro", "protobuf"])
@@ -154,13 +174,25 @@ def test_what_was_written_is_read_to_the_last_bit(form, rows):
             assert read == "not_finite"
 
 
-def test_key_time_and_headers_join_what_was_read_and_bytes_that_are_no_text_are_left_out(form):
+def test_numbers_that_are_not_finite_are_refused_and_not_missing(form):
+    values, encode = form
+    given = [{"int64": 3}, {"int64": 3, "double": math.nan}, {"int64": 3, "y": math.inf}, {"int64": 3, "y": -math.inf}]
+    found = numbers(values(), [record(encode(**fields)) for fields in given], "int64")
+    assert found == [[3], [3], "not_finite", "not_finite"]  # of a field that is not read nobody asks
+
+
+def test_bytes_become_text_or_are_left_out(form):
+    values, encode = form
+    assert only(values(), encode(bytes="ü".encode()))["bytes"] == "ü"
+    for octets in (b"\xff", b"\0"):
+        assert "bytes" not in only(values(), encode(bytes=octets))
+
+
+def test_key_and_headers_stand_beside_what_was_read(form):
     values, encode = form
     found = values(key_field="k", timestamp_field="double", header_fields=["h"])
-    more = {"key": b"\xc3\xbc", "timestamp": 5, "headers": [("h", b"1")]}
-    expected = {"k": "ü", "double": 2.5, "h": "1", "bytes": "ü"}
-    assert only(found, encode(double=2.5, bytes="ü".encode()), **more).items() >= expected.items()
-    assert "bytes" not in only(values(), encode(bytes=b"\xff"))
+    beside = {"key": b"\xc3\xbc", "timestamp": 5, "headers": [("h", b"1")]}
+    assert only(found, encode(double=2.5), **beside).items() >= {"k": "ü", "double": 2.5, "h": "1"}.items()
 
 
 @settings(max_examples=40)
@@ -185,8 +217,11 @@ NESTED = record_of(
 LOGICAL = {
     "day": ("int", "date", date(2024, 2, 29), "2024-02-29"),
     "clock": ("int", "time-millis", time(1, 2, 3, 4000), "01:02:03.004000"),
+    "milli": ("long", "timestamp-millis", datetime(2024, 5, 1, 12, tzinfo=UTC), "2024-05-01T12:00:00Z"),
     "micro": ("long", "timestamp-micros", datetime(999, 5, 1, 12, 0, 0, 7, UTC), "0999-05-01T12:00:00.000007Z"),
     "nano": ("long", "timestamp-nanos", -1, "1969-12-31T23:59:59.999999999Z"),
+    "local": ("long", "local-timestamp-millis", datetime(2024, 5, 1, 12), "2024-05-01T12:00:00"),  # noqa: DTZ001
+    "local_nano": ("long", "local-timestamp-nanos", 10**9, "1970-01-01T00:00:01Z"),
     "id": ("string", "uuid", UUID(int=7), "00000000-0000-0000-0000-000000000007"),
 }
 DECIMAL = logical("bytes", "decimal", precision=19, scale=2)
@@ -205,8 +240,9 @@ def test_records_unions_and_logical_types_become_json(avro):
 def test_decimals_become_numbers_with_all_their_digits_and_times_are_read_as_times(avro):
     for base in (DECIMAL, DECIMAL | {"type": "fixed", "name": "F", "size": 9}):
         schema = record_of(d=base)
-        block = avro(schema).block([record(datum(schema, d=Decimal("-12345678901234567.80")))])
-        assert block.block == b'{"d":-12345678901234567.80}\n'
+        for value in ("0.10", "-12345678901234567.89", "0.00"):
+            block = avro(schema).block([record(datum(schema, d=Decimal(value)))])
+            assert block.block == b'{"d":%s}\n' % value.encode()
     huge = long(8000) + b"\x7f" * 8000 + bytes(8)
     assert numbers(avro(record_of(d=DECIMAL, y="double")), [record(huge)], "d") == ["out_of_range"]
     schema = record_of(t=logical("long", "timestamp-millis"), y="double")
@@ -222,6 +258,9 @@ HOSTILE = [
     (record_of(s=["null", "int"]), long(7)),
     (record_of(s=ENUM), long(2)),
     *((record_of(s={"type": "array", "items": "int"}), long(count) + b"\0" * 100) for count in (2**62, -(2**62))),
+    (record_of(s={"type": "map", "values": "null"}), long(2**62) + b"\0" * 100),
+    (record_of(s=logical("int", "date")), long(2**30)),
+    (record_of(s=logical("int", "time-millis")), long(2**30)),
     (record_of(s=logical("long", "timestamp-millis")), long(2**62)),
     (record_of(s=logical("string", "uuid")), long(1) + b"a"),
 ]
@@ -237,15 +276,19 @@ DEEP = "int"
 for _ in range(100):
     DEEP = {"type": "map", "values": DEEP}
 UNUSABLE = [
-    *("{", "[" * 100_000, '"string"'),
+    *("{", "7", "{}", "[" * 100_000, '"string"'),
     record_of(a="B"),
-    record_of(a={"type": "array", "items": {**record_of(a="null"), "name": "Nothing"}}),  # any number takes no bytes
+    record_of(a=["null", "R"]),
+    record_of(a={"type": "array", "items": "null"}),  # as many as one likes take no bytes
+    record_of(a={"type": "array", "items": {**record_of(a="null"), "name": "Nothing"}}),
+    record_of(a={"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}),
     record_of(a=DEEP),
 ]
 
 
 def test_schemas_that_cannot_be_used_are_refused_at_once(avro):
-    for schema in UNUSABLE:
+    avro(record_of(a={"type": "fixed", "name": "Own", "size": 1}))
+    for schema in (*UNUSABLE, record_of(a="Own")):  # names are known to one schema only
         with pytest.raises(ConfigError) as caught:
             avro(schema)
         assert "source.schema_file" in str(caught.value), schema
@@ -264,28 +307,41 @@ def test_all_kinds_of_fields_and_those_with_presence_only_if_set(protobuf):
     full = Order(
         double=0.1, int64=-(2**63), uint64=2**64 - 1, bool=True, string="ü\n", bytes=b"text", color=5,
         part={"int32": 1}, numbers=[-1, 2**62], parts=[{"camelCase": 3}], named={True: {"camelCase": 5}},
+        maybe={"value": 2**53 + 1},
     )  # fmt: skip
     full.at.FromJsonString("2024-05-01T12:00:00.000000001Z")
+    full.took.FromJsonString("-1.5s")
     assert only(protobuf(), full.SerializeToString()) == EMPTY | {
         "double": 0.1, "int64": -(2**63), "uint64": 2**64 - 1, "bool": True, "string": "ü\n", "bytes": "text",
         "color": "BLUE", "part": EMPTY | {"int32": 1}, "numbers": [-1, 2**62], "parts": [{"camelCase": 3}],
-        "named": {"true": {"camelCase": 5}}, "at": "2024-05-01T12:00:00.000000001Z",
+        "named": {"true": {"camelCase": 5}}, "maybe": 2**53 + 1, "at": "2024-05-01T12:00:00.000000001Z", "took": -1.5,
     }  # fmt: skip
     assert only(protobuf(), b"") == EMPTY
     assert only(protobuf(), order(set=0.0)) == EMPTY | {"set": 0}
     assert only(protobuf(), order(color=9)) == EMPTY | {"color": 9}  # an unknown member is its number
     assert only(protobuf("shop.Other"), order(double=1.5, string="a")) == {"x": 1.5}  # without what its schema lacks
+    assert only(protobuf("Old"), Old(id=3).SerializeToString()) == {"id": 3}  # without a default that nobody set
 
 
-def test_hostile_protobuf_and_messages_that_are_not_there_are_refused(protobuf):
-    good, nested = order(double=1.5, string="text"), b""
-    for _ in range(5000):  # the field `part` holds another message
-        nested = b"\xc2\x01" + varint(len(nested)) + nested
-    hostile = [good[:-1], good + b"\x0f", b"\0", b"J\x02\xff\xfe", b"J\xff\xff\xff\xff\x07a", nested]
-    for octets in [*hostile, order(at={"seconds": 2**62}), order(at={"nanos": -1})]:
+PART = b"\xc2\x01"
+"""The tag of the field `part`, in which a message may hold another."""
+
+
+def nested(levels):
+    octets = b""
+    for _ in range(levels):
+        octets = PART + varint(len(octets)) + octets
+    return octets
+
+
+def test_hostile_protobuf_is_refused(protobuf):
+    good = order(double=1.5, string="text")
+    hostile = [good[:-1], good[:5], good + b"\x0f", b"\xff", b"\0", b"J\x02\xff\xfe", b"J\xff\xff\xff\xff\x07a"]
+    times = [{"seconds": 2**62}, {"seconds": -(2**62)}, {"nanos": -1}, {"nanos": 10**9}]  # that are none
+    for octets in [*hostile, nested(101), nested(5000), *(order(at=at) for at in times)]:
         assert refusal(protobuf(), octets) == (0, "malformed"), octets
-    with pytest.raises(ConfigError):
-        protobuf("shop.order")
+    lacks_a_required_field = Old(x=1).SerializePartialToString()
+    assert refusal(protobuf("Old"), lacks_a_required_field) == (0, "malformed")
 
 
 def test_the_framing_of_registries_is_passed_over_and_any_other_is_refused(protobuf):
@@ -293,9 +349,23 @@ def test_the_framing_of_registries_is_passed_over_and_any_other_is_refused(proto
     for message, rest, found in [
         ("shop.Order", b"\2\2" + double, EMPTY | {"double": 2.5}),
         ("shop.Other", b"\0" + double, {"x": 2.5}),
+        ("shop.Other", b"\2\0" + double, {"x": 2.5}),
         ("shop.Order.Part", b"\4\2\0", {"camelCase": 0}),
     ]:
         assert only(protobuf(message, framing="confluent"), b"\0\0\0\0\x07" + rest) == found
-    for rest in (b"", b"\0", b"\2\4", b"\2\1", b"\2\2\xff", b"\xff\xff\xff\xff\x0f"):
+    overlong = (b"\xff\xff\xff\xff\x0f", b"\xff", b"\x80\x80\x80\x80\x80\0")
+    for rest in (b"", b"\0", b"\2", b"\2\4", b"\2\1", b"\1", b"\2\2\xff", *overlong):
         assert refusal(protobuf(framing="confluent"), b"\0\0\0\0\1" + rest) == (0, "malformed"), rest
-    assert refusal(protobuf(framing="confluent"), b"\1\0\0\0\1\2\2") == (0, "malformed")
+    for octets in (b"", b"\1\0\0\0\1\2\2"):
+        assert refusal(protobuf(framing="confluent"), octets) == (0, "malformed"), octets
+
+
+def test_what_holds_no_such_message_is_refused(protobuf, tmp_path):
+    with pytest.raises(ConfigError):
+        protobuf("shop.order")
+    for content in [None, b"\xff", descriptor_pb2.FileDescriptorSet(file=FILES[3:]).SerializeToString()]:  # no imports
+        path = tmp_path / "a.pb"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ConfigError):
+            values_of(format="protobuf", schema_file=str(path), message="shop.Order")
