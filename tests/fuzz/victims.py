@@ -79,34 +79,29 @@ def attack_model(data, folder):
 class Victim:
     """A daemon's folder, whose checkpoint was written in the middle of its input."""
 
-    def __init__(self, name, folder, *, extra="", source="csv", target="y"):
+    def __init__(self, name, folder, settings, target="y"):
         self.name = name
         self.folder = Path(folder, name)
         self.folder.mkdir()
         labels = (Y > 0).astype(int) if target == "label" else Y
-        for part, rows in (("a", range(60)), ("b", range(60, 120))):
+        late = "labels.key" in settings
+        for part, rows in (("a", range(60)), ("later", range(60, 120))):
             records = [{"id": str(i), "p": X[i, 0], "q": X[i, 1], target: float(labels[i])} for i in rows]
-            path = self.folder / f"{part}.{source}"
-            if source == "csv":
-                lines = [",".join(map(str, record.values())) for record in records]
-                path.write_text("\n".join([",".join(records[0]), *lines, ""]))
-            else:
-                late = [{"id": record["id"], target: record.pop(target)} for record in records]
-                path.write_text("".join(json.dumps(record) + "\n" for record in (*records, *late[:40])))
+            come_later = [{"id": record["id"], target: record.pop(target)} for record in records if late]
+            records += come_later[:40]
+            (self.folder / f"{part}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         self.config = self.folder / "config.toml"
         self.config.write_text(f"""
-            source = {{ kind = "file", path = "{self.folder}/*.{source}", block_bytes = 4096 }}
+            source = {{ kind = "file", path = "{self.folder}/?.jsonl", block_bytes = 4096 }}
             schema = {{ target = "{target}", ignore = ["id"] }}
             checkpoint.dir = "{self.folder}/state"
             dead_letters.path = "{self.folder}/refused/letters.jsonl"
             dead_letters.max_ratio = 1
             metrics.enabled = false
-            {extra}
+            {settings}
         """)
-        later = self.folder / f"b.{source}"
-        later.rename(self.folder / "later")
         self.run()
-        (self.folder / "later").rename(later)
+        (self.folder / "later.jsonl").rename(self.folder / "b.jsonl")
         self.checkpoint = read_checkpoint(self.folder / "state")
 
     def run(self):
@@ -137,9 +132,8 @@ class Victim:
 
 def victims(folder):
     """A daemon of each kind."""
-    few = "model = { n_experts = 2, warmup = 30, warmup_restarts = 1 }"
-    classes = 'model = { kind = "classifier", n_experts = 2, warmup = 30, warmup_restarts = 1 }'
-    yield Victim("regressor", folder, extra=few)
-    yield Victim("warming-up", folder, extra="model = { n_experts = 2, warmup = 500 }")
-    yield Victim("classifier", folder, extra=classes, target="label")
-    yield Victim("joining", folder, extra=f'{few}\nlabels.key = "id"', source="jsonl")
+    few = "n_experts = 2, warmup = 30, warmup_restarts = 1"
+    yield Victim("regressor", folder, f"model = {{ {few} }}")
+    yield Victim("warming-up", folder, "model = { n_experts = 2, warmup = 500 }")
+    yield Victim("classifier", folder, f'model = {{ kind = "classifier", {few} }}', target="label")
+    yield Victim("joining", folder, f'model = {{ {few} }}\nlabels.key = "id"')

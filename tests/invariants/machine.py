@@ -8,8 +8,9 @@ import copy
 import math
 import pickle
 import random
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ RESTARTS = {
     "clone": lambda model, _: model.clone(include_attributes=True),
 }
 WAYS = tuple(BAD)
+LIBRARY = ("one", "many", "array", "rows")
+"""Ways of the library; the others are formats that the daemon decodes."""
 
 
 class Step(NamedTuple):
@@ -193,7 +196,7 @@ class Machine:
                 if not piece:
                     piece, way = held[:1], "one"
             here = None if odd is None or at >= len(piece) else (at, step.disturbance, odd)
-            said = getattr(self, way)(piece, here)
+            said = getattr(self, way)(piece, here) if way in LIBRARY else self.decoded(way, piece, here)
             stop = self.learned + len(piece)
             if said.losses is not None:
                 assert said.losses.tobytes() == twin.losses[self.learned : stop].tobytes()
@@ -288,23 +291,16 @@ class Machine:
         rows = held if odd is None else [*held[: odd[0]], odd[2], *held[odd[0] :]]
         skipped = -1 if odd is None else odd[0]
         self.name_targets()
-        if odd and self.learned and odd[1] != "huge":
-            self.rejected_with_a_column(odd[2])
         if not self.model.fields:
             names = sorted(feature_names(held[0]))
             self.model.introduce(names, self.numbers(held[:1], names), self.targets(held[:1]))
-        pieces, losses, predictions = [], [], []
+        losses, predictions = [], []
         new = [i for i, each in enumerate(rows) if "late" in each and "late" not in self.model.fields and i != skipped]
         for start, stop in pairwise(sorted({0, len(rows), *new[:1], *(at + 1 for at in new[:1])})):
-            pieces.append(range(start, stop))
-        for piece in pieces:
-            some = [rows[i] for i in piece]
-            names = list(self.model.fields)
-            wider = bool(new) and piece[0] == new[0]
-            learn = self.model.learn_rows
-            if wider:
-                names.append("late")
-                learn = lambda *given, **more: self.model.learn_wider(["late"], *given, **more)  # noqa: E731
+            piece, some = range(start, stop), rows[start:stop]
+            names, learn = list(self.model.fields), self.model.learn_rows
+            if start in new[:1]:
+                names, learn = [*names, "late"], partial(self.model.learn_wider, ["late"])
             weights = np.array([each["w"] for each in some])
             texts = {"z": [None if each.get("z") is None else str(each["z"]) for each in some]}
             outcome = learn(self.numbers(some, names), self.targets(some), weights, texts=texts)
@@ -319,24 +315,7 @@ class Machine:
             predictions += list(outcome.predictions[good])
         return Said(np.concatenate(losses), predictions)
 
-    def rejected_with_a_column(self, bad):
-        names = [*self.model.fields, "new"]
-        texts = {"z": [str(bad["z"])]}
-        given = self.numbers([{**bad, "new": 1.0}], names), self.targets([bad]), np.array([bad["w"]])
-        before = self.model.state_digest()
-        assert not self.model.learn_wider(["new"], *given, texts=texts).learned[0]
-        assert (self.model.state_digest(), self.model.fields) == (before, names[:-1])
-
-    def csv(self, held, odd):
-        return self.decoded("csv", held, odd, b"1,2")
-
-    def jsonl(self, held, odd):
-        return self.decoded("jsonl", held, odd, b"{")
-
-    def parquet(self, held, odd):
-        return self.decoded("parquet", held, odd, None)
-
-    def decoded(self, format, held, odd, no_record):
+    def decoded(self, format, held, odd):
         """Through the daemon's pipeline, with predictions on."""
         records, idle = list(held), 0
         if odd:
@@ -344,19 +323,17 @@ class Machine:
             idle = int(disturbance in {"weight 0", "no target"})
             # Before there is a model, the first record that can be read says which columns there are.
             more = {"new": 1.0} if self.learned and disturbance != "huge" else {}
+            no_record = {"csv": b"1,2", "jsonl": b"{"}.get(format)
             records.insert(at, no_record if disturbance == "no record" else {**bad, **more})
         self.name_targets()
         kept = []
         classes = self.kind is MoEClassifier
-        schema = Schema(
-            self.configuration.targets,
-            weight="w",
-            categorical=frozenset("z"),
-            timestamps=frozenset("t"),
-            late_columns=True,
-        )
+        columns = {"weight": "w", "categorical": frozenset("z"), "timestamps": frozenset("t")}
+        schema = Schema(self.configuration.targets, **columns, late_columns=True)
         scores = ClassificationScores() if classes else PrequentialScores(len(self.configuration.targets))
-        pipeline = Pipeline(self.model, schema, scores, PredictionWriter(Sink(kept), 0.0, gate=False))
+        pipeline = Pipeline(
+            self.model, schema, scores, PredictionWriter(SimpleNamespace(write=kept.append), 0.0, gate=False)
+        )
         done = pipeline.process(batch_of(records, format))
         assert done.outcomes["learned"] == len(held)
         assert (done.outcomes["rejected"], done.outcomes["predicted_only"]) == (int(bool(odd)) - idle, idle)
@@ -402,40 +379,29 @@ class Machine:
     def look(self):
         """Ask for everything that learns nothing."""
         model = self.model
-        held = event(self.configuration, self.learned % N)
-        x, y = parts(model, held)
+        x, y = parts(model, event(self.configuration, self.learned % N))
         strange = {**x, "unknown": 1.0, "z": "unknown", "a": 1e40}
-        model.predict_one(strange)
-        frame = pd.DataFrame({"a": [1.0], "b": [math.pi]}, index=[7])
-        X = frame.to_numpy()
-        rows, many = model.predict_array(X, feature_names=["a", "b"]), model.predict_many(frame)
-        assert many.index.tolist() == [7]
-        np.testing.assert_array_equal(np.ravel(many), np.ravel(rows))
+        X = np.array([[1.0, math.pi]])
+        rows = model.predict_array(X, feature_names=["a", "b"])
+        many = model.predict_many(pd.DataFrame(X, columns=["a", "b"]))
         one = model.predict_one({"a": 1.0, "b": math.pi})
+        np.testing.assert_array_equal(np.ravel(many), np.ravel(rows))
         assert np.ravel(rows).tolist() == (list(one.values()) if isinstance(one, dict) else [one])
-        model.gate_one(strange)
-        model.experts()
-        model.describe()
-        repr(model)
-        if model.n:
-            if self.kind is MoEClassifier:
-                model.log_likelihood_array(X, ["unknown"], feature_names=["a", "b"])
-            else:
-                model.responsibilities_one(x, y)
-                # Without a prior, steps of almost 1 may leave a covariance that is singular, of which there is none.
-                if not self.configuration.is_fragile:
-                    model.predict_distribution_one(strange)
+        for look in (model.predict_one, model.gate_one):
+            look(strange)
+        for look in (model.experts, model.describe, model.__repr__):
+            look()
+        if model.n and self.kind is MoEClassifier:
+            model.log_likelihood_array(X, ["unknown"], feature_names=["a", "b"])
+        elif model.n:
+            model.responsibilities_one(x, y)
+            # Without a prior, steps of almost 1 may leave a covariance that is singular, of which there is none.
+            if not self.configuration.is_fragile:
+                model.predict_distribution_one(strange)
         if not model.is_warming_up:
             for array in model.parameters(averaged=True).values():
                 if isinstance(array, np.ndarray):
                     array.fill(7.0)
-
-
-class Sink:
-    """Keeps predictions."""
-
-    def __init__(self, kept):
-        self.write = kept.append
 
 
 def feature_names(held):
@@ -458,35 +424,14 @@ def as_number(name, value):
 
 
 def check(at, steps, folder):
-    """Play a script; where it fails, play shorter ones and report the shortest that fails."""
-    found = failure(at, steps, folder)
-    if found is None:
-        return
-    steps = steps[: found[0] + 1]
-    i = 0
-    while i < len(steps) - 1:
-        step = steps[i]
-        simpler = [Step("one", step.n)] if step.n else []
-        fewer = [*steps[:i], *simpler, *steps[i + 1 :]]
-        again = None if step in simpler else failure(at, fewer, folder)
-        if again is None:
-            i += 1
-        else:
-            steps, found = fewer[: again[0] + 1], again
-    recipe = f"in test_invariants.py: check({at}, {steps}, tmp_path)  # {CONFIGURATIONS[at]}"
-    raise AssertionError(recipe) from found[1]
-
-
-def failure(at, steps, folder):
-    """Which step fails, and how."""
+    """Play a script; where it fails, say which steps play it again."""
     twin, machine = twin_of(at), Machine(at)
-    for number, step in enumerate(steps):
+    for number, step in enumerate(steps, 1):
         try:
             machine.play(step, twin, folder)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong is to be shown with its recipe
-            return number, error
-    if machine.learned == N:
-        found = {name: array.tobytes() for name, array in machine.model.arrays().items()}
-        if found != twin.arrays:
-            return len(steps) - 1, AssertionError([name for name in found if found[name] != twin.arrays.get(name)])
-    return None
+        except Exception as error:
+            recipe = f"in test_invariants.py: check({at}, {steps[:number]}, tmp_path)  # {CONFIGURATIONS[at]}"
+            raise AssertionError(recipe) from error
+    assert machine.learned == N
+    found = {name: array.tobytes() for name, array in machine.model.arrays().items()}
+    assert not {name for name in found if found[name] != twin.arrays.get(name)}

@@ -1,7 +1,5 @@
 """Of `streammoe.daemon` but for its server: guards, reload, retries, sources in a chain."""
 
-import os
-from pathlib import Path
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -9,12 +7,11 @@ import numpy as np
 from streammoe import assembly
 from streammoe.configuration import load_settings, settings_from
 from streammoe.daemon.chained import ChainedSource
-from streammoe.daemon.checkpointer import CheckpointWriter, Content, RetryPolicy
+from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.guards import BadRecordGuard
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.signals import HangupFlag, StopFlag
-from streammoe.errors import RetriableCheckpointError, SinkError
-from streammoe.persistence import CheckpointStore
+from streammoe.errors import RetriableCheckpointError
 from streammoe.testing import ListSource
 
 _FULL = RetriableCheckpointError("the disk is full")
@@ -66,7 +63,7 @@ def _bad_records(latest, now):
     return judge
 
 
-def _reload(line, after=lambda _: None):
+def _reload(line):
     """SIGHUP after a line was added to the settings."""
 
     def reload(folder):
@@ -78,17 +75,11 @@ def _reload(line, after=lambda _: None):
 
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
-        after(path)
         daemon = Mock()
         daemon.reconfigure.side_effect = lambda _, *, judging: (_ for _ in ()).throw(_FULL) if judging else None
         asked.carry_out(daemon)
 
     return reload
-
-
-def _pipe(path):
-    path.unlink()
-    os.mkfifo(path)
 
 
 def _saving_fails(_):
@@ -100,22 +91,10 @@ def _saving_fails(_):
         policy.failed(_FULL)
 
 
-def _under_way_at_the_end(folder):
-    store = CheckpointStore(folder / "state")
-    store.prepare()
-    writer = CheckpointWriter(store)
-    writer.begin(Content({}, {}, {}, {}, None), [Mock(side_effect=SinkError("the topic is gone"))], 0.0)
-    writer.close()
-
-
 def _endless_first(_):
     source = ChainedSource([ListSource([], endless=True), ListSource([])])
     source.seek(None)
     source.prepare(0.0)
-
-
-def _chained_at(**position):
-    return lambda _: ChainedSource([ListSource([])]).seek({"kind": "chain", **position})
 
 
 CASES = {
@@ -124,18 +103,15 @@ CASES = {
     "jump, rollback": _jump("rollback"),
     "jump, stop without a checkpoint": _jump("stop", every_events=10**9),
     "bad records in a row": _bad_records(0, 1_000),
-    "bad records up to the end": _bad_records(0, 10),
     "bad records up to the end, some of an earlier run": _bad_records(10, 10),
     "reload, applied": _reload("checkpoint.keep = 8\n"),
     "reload, unchanged": _reload(""),
     "reload, fixed settings": _reload("checkpoint.keep = 8\nmodel.seed = 3\nmetrics.port = 1\n"),
     "reload, two problems": _reload("checkpoint.keep = 0\ncheckpoint.kep = 5\n"),
-    "reload, no file": _reload("", after=Path.unlink),
-    "reload, a pipe": _reload("", after=_pipe),
     "reload, full disk": _reload("model.range_factor = 1e9\n"),
     "saving fails, works, fails for good": _saving_fails,
-    "checkpoint that was under way": _under_way_at_the_end,
-    "chain, another kind of position": _chained_at(),
-    "chain, more positions than sources": _chained_at(positions=[None, None]),
+    "chain, more positions than sources": lambda _: ChainedSource([ListSource([])]).seek(
+        {"kind": "chain", "positions": [None, None]}
+    ),
     "chain, an endless one first": _endless_first,
 }

@@ -1,7 +1,5 @@
 """Of the Kafka connector: what no broker is needed for."""
 
-import os
-import signal
 import time
 from collections import Counter
 
@@ -11,13 +9,11 @@ from streammoe.commands.produce.messages import Messages
 from streammoe.configuration import load_settings
 from streammoe.ports import Partition
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.kafka.dead_letters import KafkaDeadLetters
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import CommittedOffset
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.process import ReaderProcess
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -68,7 +64,7 @@ def _value(value, **settings):
 
     def case(_):
         values = Values(ValueSettings.model_validate(settings))
-        record = type("Record", (), {"value": value, "key": b"\xe4", "headers": [("h", b"\x80")], "timestamp": 0})
+        record = type("Record", (), {"value": value, "key": b"\xe4", "headers": [], "timestamp": 0})
         return "\n".join(f"{reason}: {detail}" for reason, detail in values.block([record]).refused.values())
 
     return case
@@ -87,15 +83,6 @@ def _of_a_transaction(error):
     return lambda _: str(producer.explained(error))
 
 
-def _died(_):
-    process = ReaderProcess({})
-    os.kill(process.pid, signal.SIGKILL)
-    try:
-        process.receive(60.0)
-    finally:
-        process.close()
-
-
 def _produce(text):
     def case(folder):
         (folder / "client.toml").write_text(text)
@@ -104,11 +91,9 @@ def _produce(text):
     return case
 
 
-def _password(name, value):
+def _password(_):
     login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "me"}
-    return lambda folder: client_options(
-        Connection(bootstrap_servers="there:1", **login, **{name: value.format(folder=folder)})
-    )
+    client_options(Connection(bootstrap_servers="there:1", **login, sasl_plain_password_env="NOT_SET_ANYWHERE"))
 
 
 def _without_field(_):
@@ -132,20 +117,15 @@ CASES = {
     "predictions into what is read": _settings("predictions.topic=t"),
     "transactions without a second checkpoint": _settings("predictions.transactional=true", "checkpoint.keep=1"),
     "transactions that time out": _settings("predictions.transactional=true", "checkpoint.every_seconds=301"),
-    "a password that is not in the environment": _password("sasl_plain_password_env", "NOT_SET_ANYWHERE"),
-    "a password file that is not there": _password("sasl_plain_password_file", "{folder}/nowhere"),
+    "a password that is not in the environment": _password,
     "a certificate that is not there": lambda folder: client_options(
         Connection(**NOT_THERE, ssl_cafile=str(folder / "ca.pem"))
     ),
     "predictions without a connection": _sink(FILE),
-    "dead letters without a connection": lambda _: KafkaDeadLetters(
-        KafkaDeadLetters.Settings(kind="kafka", topic="d"), [FILE]
-    ),
     "half a connection": _sink(security_protocol="SSL", client_id="me"),
     "an option of consumers": _sink(bootstrap_servers="there:1", options={"fetch_max_bytes": 9}),
     "transactions without a group": _sink(FILE, bootstrap_servers="there:1", transactional=True),
     "a key that is no text": _value(b"{}", key_field="k"),
-    "a header that is no text": _value(b"{}", header_fields=["h"]),
     "a schema that is not there": lambda folder: Values(
         ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
     ),
@@ -159,7 +139,6 @@ CASES = {
         _reading(), {Partition("t", 3): 17}
     ),
     "a second daemon": lambda _: Ownership(_reading(), "a", Counter()).check(_Cluster(), [FIRST]),
-    "the reading process dies": _died,
     "a sink's topic that is not there": _explained(errors.UnknownTopicOrPartitionError()),
     "a sink's topic that may not be written": _explained(errors.TopicAuthorizationFailedError("p")),
     "a record that is too large": _explained(errors.MessageSizeTooLargeError(), 30_000, {"path": "a", "offset": 9}),
@@ -169,7 +148,6 @@ CASES = {
         errors.KafkaError("InvalidTransactionTimeout")
     ),
     "produce, an unknown setting": _produce('sasl_password = "geheim"'),
-    "produce, no TOML": _produce("sasl_plain_password = geheim"),
     "produce, an unknown protocol": _produce('security_protocol = "geheim"'),
     "produce, a field that no record has": _without_field,
 }

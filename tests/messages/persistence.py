@@ -54,16 +54,6 @@ def _go_back_over_damaged_ones(store):
     store.latest()
 
 
-def _with_a_file(act):
-    """Return a case of a file where a folder should be."""
-
-    def case(folder):
-        (folder / "file").touch()
-        act(folder / "file")
-
-    return case
-
-
 def _locked(folder):
     with FolderLock(folder), patch("os.getpid", return_value=7):
         (folder / "lock").write_text("7\n")
@@ -89,9 +79,6 @@ def _prepare_on_a_full_disk(folder):
 
 
 CASES = {
-    "checkpoint, nothing": lambda _: decode(b"", "here"),
-    "checkpoint, no header": lambda _: decode(b"garbage" * 100, "here"),
-    "checkpoint, a byte after the end": lambda _: decode(encode({}, {}) + b" ", "here"),
     "checkpoint, a flipped bit": lambda _: decode(encode({"a": np.zeros(1)}, {})[:-1] + b"\1", "here"),
     "checkpoint, metadata that are no table": lambda _: decode(_pack({}, "[]"), "here"),
     "checkpoint, newer format": lambda _: decode(_pack({}, '{"format":2}'), "here"),
@@ -100,9 +87,7 @@ CASES = {
     "no such generation": lambda folder: CheckpointStore(folder).load(7),
     "some damaged, then all": _store(_go_back_over_damaged_ones),
     "save, full disk": _store(_save, lambda _: _failing(os, "fsync")),
-    "save, no descriptor": _store(_save, lambda _: _failing(os, "listdir")),
     "prepare, full disk": _prepare_on_a_full_disk,
-    "prepare, a file": _with_a_file(lambda path: CheckpointStore(path).prepare()),
     "prepare, half a checkpoint": _store(CheckpointStore.prepare, before=_write_half),
     "an old one stays": _store(
         _save,
@@ -112,8 +97,6 @@ CASES = {
     ),
     "set aside, not permitted": _store(CheckpointStore.set_aside, lambda _: _failing(Path, "rename", errno.EACCES)),
     "folder in use": _locked,
-    "folder that cannot be made": _with_a_file(lambda path: FolderLock(path / "state")),
-    "lines, a folder": lambda folder: AppendLog(folder, "dead_letters.path"),
     "lines, full disk": _log(lambda log: _failing(log, "_drain")),
     "lines, failed flush": _log(lambda _: _failing(os, "fsync")),
     "lines, file moved": _log(before=lambda path: path.rename(path.with_name("file.1"))),

@@ -1,15 +1,12 @@
 """Of `streammoe.daemon.server` and `streammoe.daemon.access`: responses, warnings and errors."""
 
 import http.client
-import ssl
 from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
 
 from streammoe.daemon.server import Health, MetricsServer
 from streammoe.settings import Metrics
-
-CERTIFICATE = {"tls_certfile": "cert.pem", "tls_keyfile": "key.pem"}
 
 
 def start(**settings):
@@ -19,16 +16,6 @@ def start(**settings):
 def exposed(**settings):
     with patch("streammoe.daemon.access.is_loopback", return_value=False):
         start(**settings)
-
-
-def unusable_certificate(folder):
-    """The words of OpenSSL differ from version to version."""
-    for name in CERTIFICATE.values():
-        (folder / name).touch()
-    mismatch = ssl.SSLError(1, "key values mismatch")
-    mismatch.reason = "KEY_VALUES_MISMATCH"
-    with patch("ssl.SSLContext.load_cert_chain", side_effect=mismatch):
-        start(**{name: str(folder / path) for name, path in CERTIFICATE.items()})
 
 
 def port_in_use(_):
@@ -74,10 +61,7 @@ CASES = {
     "port in use": port_in_use,
     "open to others": lambda _: exposed(),
     "open to others, not encrypted": lambda _: exposed(bearer_token="token"),
-    "password, no file": lambda folder: start(username="u", password_file=str(folder / "password")),
     "password, no variable": lambda _: start(username="u", password_env="NO_SUCH_VARIABLE"),
     "password, empty": lambda _: start(username="u", password=""),
     "token that no header can hold": lambda _: start(bearer_token="zwei Wörter"),
-    "certificate, no file": lambda folder: start(**{name: str(folder / path) for name, path in CERTIFICATE.items()}),
-    "certificate, no PEM": unusable_certificate,
 }

@@ -41,13 +41,6 @@ def test_examples_print_what_they_show(document, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir()), "an example leaves files where it is run"
 
 
-def test_no_document_says_to_install_by_a_name_that_no_package_index_knows():
-    named = [ROOT / name for name in ("CONTRIBUTING.md", "Dockerfile", "Makefile", "compose.yaml")]
-    found = [path for folder in ("streammoe", "connectors", "config") for path in (ROOT / folder).rglob("*.*")]
-    texts = [path for path in [*DOCUMENTS, *named, *found] if path.suffix in {".py", ".md", ".toml", ".yaml", ""}]
-    assert not [path for path in texts if re.search(r"pip install '?streammoe|'streammoe\[", path.read_text("utf-8"))]
-
-
 def test_links_lead_somewhere():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text(encoding="utf-8")):

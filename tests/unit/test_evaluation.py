@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from river import dummy, linear_model, multiclass, preprocessing, stats, tree
+from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
@@ -78,7 +78,6 @@ def plain_loop(rows, model, target, text=False):
 @pytest.mark.parametrize(
     ("name", "model", "target", "options"),
     [
-        ("LinearRegression", linear_model.LinearRegression(), "y", {}),
         ("LinearRegression", linear_model.LinearRegression(), "y", {"weight": "w"}),
         ("tree.HoeffdingTreeClassifier", tree.HoeffdingTreeClassifier(), "z", {}),
         ("LogisticRegression", multiclass.OneVsRestClassifier(linear_model.LogisticRegression()), "z", {}),
@@ -106,10 +105,9 @@ def test_our_model_is_that_of_the_daemon_and_rivers_get_what_a_plain_loop_gets(n
     assert (river.log_loss, river.events_per_second > 0) == (None, True)
     assert found.outcomes["learned"] == summary.learned == len(scores)
     assert found.outcomes["predicted_only"] == N - len(scores)
-    if not options.get("weight"):
+    if classify:
         assert river.last_quarter == pytest.approx(of(scores[N * 3 // 4 :]))
-        constant = dummy.PriorClassifier() if classify else dummy.StatisticRegressor(stats.Mean())
-        assert baseline.score == pytest.approx(of(plain_loop(rows, constant, target)))
+        assert baseline.score == pytest.approx(of(plain_loop(rows, dummy.PriorClassifier(), target)))
 
 
 def test_several_targets_have_a_learner_each_that_sees_columns_that_come_late():
@@ -120,10 +118,10 @@ def test_several_targets_have_a_learner_each_that_sees_columns_that_come_late():
     late = ["schema.late_columns=true"]
     found = run("river:LinearRegression", target=("y", "y2"), ignore="z", overrides=late)
     assert (len(found.rows), found.target) == (3, "y, y2")
-    without = run("river:LinearRegression", ignore="z,y2,late")
     # The second output is the first one's mirror image, and so are its predictions.
     single = run("river:LinearRegression", ignore="z,y2", overrides=late)
     assert found.rows[1].score == pytest.approx(single.rows[1].score)
+    without = run("river:LinearRegression", ignore="z,y2,late")
     assert found.rows[1].last_quarter < 0.5 * without.rows[1].last_quarter
 
 
@@ -162,43 +160,26 @@ def test_a_peer_that_fails_ends_alone(caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_run_that_is_stopped_has_results_so_far():
-    write("d.jsonl", make_rows())
-    stop = StopFlag()
-    given = settings(overrides=["source.block_bytes=8192"])
-    found = evaluate(given, source_name="d.jsonl", on_batch=lambda _: setattr(stop, "requested", True), stop=stop)
-    assert found.stopped
-    assert 0 < found.outcomes["learned"] < N
-    assert "stopped before the end" in report.table(found)
-
-
 # --- options and curves ---------------------------------------------------------------------------------------------
 
 
 def test_options_become_tables():
-    assert schedule_table("constant:0.05") == {"kind": "constant", "gamma": 0.05}
     assert schedule_table("power:0.6:2:10") == {"kind": "power", "alpha": 0.6, "gamma0": 2.0, "offset": 10.0}
-    assert schedule_table("power") == {"kind": "power"}
     given = {"ignore": 'a, "b,c" ,d', "features": None}
-    tables = tables_from("x.csv", ["y"], classify=False, format=None, schedule=None, given=given)
+    tables = tables_from("-", ["y"], classify=False, format="csv", schedule=None, given=given)
     assert tables["schema"] == {"target": ["y"], "ignore": ["a", "b,c", "d"]}
-    tables = tables_from("-", ["y"], classify=False, format="csv", schedule=None, given={})
     assert tables["source"] == {"kind": "stdin", "format": "csv"}
 
 
-@pytest.mark.parametrize(("n", "at_once"), [(1, 777), (BINS, 1_000_000), (3 * BINS + 7, 777)])
-def test_a_curve_is_the_means_of_what_it_was_given(n, at_once):
+@pytest.mark.parametrize("n", [1, 3 * BINS + 7])
+def test_a_curve_is_the_means_of_what_it_was_given(n):
     values = np.random.default_rng(n).random((n, 2))
     curve = Curve(2)
-    assert np.isnan(curve.mean()).all()
-    assert len(curve.windows()[0]) == 0
-    for start in range(0, n, at_once):
-        curve.add(values[start : start + at_once])
-    assert curve.count == n
+    for start in range(0, n, 777):
+        curve.add(values[start : start + 777])
     assert curve.mean() == pytest.approx(values.mean(axis=0))
     first = int(0.75 * n) // curve.per_bin * curve.per_bin
     assert curve.mean(0.25) == pytest.approx(values[first:].mean(axis=0))
-    assert int(0.75 * n) - first <= n / (BINS / 2)
     ends, means = curve.windows(points=10)
     assert (len(ends) <= 10, ends[-1]) == (True, n)
     for start, end, mean in zip([0, *ends[:-1]], ends, means, strict=True):
@@ -214,9 +195,7 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     found = evaluate(settings(file=name), ["river:LinearRegression"], source_name=name, shares=True)
     plain = evaluate(settings(file=name), source_name=name)
     assert found.model.state_digest() == plain.model.state_digest(), "following the shares changes nothing"
-    assert (plain.shares, found.warm_up) == (None, 200)
     _, means = found.shares.windows(found.warm_up)
-    assert (means > 0).all()
     assert means.sum(axis=1) == pytest.approx(1.0)
     found.rows.insert(1, Row("river X", math.nan, math.nan, None, math.nan, "ValueError after 3 events: <b>"))
     names = ["streammoe, 2 experts", "river X", "river LinearRegression", "running mean"]
@@ -225,26 +204,19 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     for row in found.rows:
         (line,) = [line for line in text.splitlines() if line.startswith(row.name + " ")]
         assert "gave up: ValueError after 3 events" in line or f"{row.score:.4g}" in line or f"{row.score:.4f}" in line
-    assert "malformed" in text
-    assert "\x1b" not in text
+    assert ("malformed" in text, "\x1b" in text) == (True, False)
 
     as_json = json.loads(report.to_json(found))
     assert [row["name"] for row in as_json["rows"]] == names
     assert [row["score"] for row in as_json["rows"][:2]] == [found.rows[0].score, None]
     assert {entry["reason"]: entry["records"] for entry in as_json["refused"]} == {"malformed": 2, "wrong_type": 1}
     assert (as_json["state_digest"], as_json["n_experts"]) == (found.model.state_digest(), 2)
-    assert as_json["settings"]["model"]["warmup"] == 200
 
-    beginnings = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
-    assert set(beginnings) == set(PICTURES)
-    for suffix, beginning in beginnings.items():
+    for suffix, beginning in zip(PICTURES, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
         report.write_plot(found, Path(f"o{suffix}"))
         assert beginning in Path(f"o{suffix}").read_bytes()[:1000]
-    scores, shares = report.figure(found).axes
-    assert scores.get_title().startswith(f"{name}: RMSE of predictions of y")
-    assert scores.get_ylabel() == "RMSE (in units of y)"
+    scores, _ = report.figure(found).axes
     assert [text.get_text() for text in scores.get_legend().get_texts()] == [*found.curves]
-    assert (shares.get_xlabel(), shares.get_ylabel()) == ("events learned", "share of each expert (%)")
     for line, curve in zip(scores.get_lines(), found.curves.values(), strict=True):
         assert np.mean(line.get_ydata() ** 2) == pytest.approx(curve.mean()[0], rel=0.05)
 
@@ -252,21 +224,17 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     page = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", Path("o.html").read_text(), flags=re.DOTALL)
     assert all(part in page for part in ("<svg", "&lt;b&gt;", *names))
     assert "<script" not in page
-    assert "<b>" not in page.replace("d<b>", "!")
-    assert "d<b>" not in page
+    assert "<b>" not in page
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#)""", page), "it loads nothing"
 
 
-def test_numbers_of_experts_that_are_one_many_or_yet_to_be_chosen_are_shown_as_such(monkeypatch):
+def test_a_number_of_experts_that_is_yet_to_be_chosen_is_shown_as_such(monkeypatch):
     monkeypatch.setattr("streammoe.estimators.provisional.FIRST_FIT", 60)
     write("d.jsonl", make_rows()[:120])
-    one, waiting = run(shares=True, n_experts=1, warmup=50), run(shares=True, n_experts=13, warmup=5000)
-    assert [len(report.figure(found).axes) for found in (one, waiting)] == [1, 2]
     assert json.loads(report.to_json(run(n_experts="auto", warmup=5000)))["n_experts"] is None
     raced = run(n_experts="auto", warmup=60, overrides=["model.max_experts=2", "model.warmup_restarts=1"])
     K = raced.model.chosen_n_experts
     assert re.search(rf"^streammoe, {K} experts? ", report.table(raced), re.MULTILINE)
-    assert json.loads(report.to_json(raced))["n_experts"] == K
 
 
 def test_without_matplotlib_pictures_are_rejected_before_a_long_run(tmp_path, monkeypatch):
