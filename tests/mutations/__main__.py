@@ -206,6 +206,12 @@ def check(faults: Sequence[Fault]) -> None:
             where = f"in {len(places)} places ({', '.join(map(str, places))})" if places else "nowhere"
             problems.append(f"fault {fault.name} no longer applies: its snippet stands {where}: {fault.old!r}")
     problems += [f"area {area!r} has faults and no tests in AREAS" for area in FAULTS.keys() - AREAS]
+    problems += [
+        f"area {area!r} names {pattern}, which no test file matches"
+        for area, patterns in AREAS.items()
+        for pattern in patterns.split()
+        if not any((ROOT / "tests").rglob(pattern))
+    ]
     names = Counter(fault.name for faults in FAULTS.values() for fault in faults)
     problems += [f"{times} faults are called {name}" for name, times in names.items() if times > 1]
     if problems:
