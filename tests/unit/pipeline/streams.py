@@ -1,8 +1,9 @@
-"""Events of every kind, written in every format, for what the pipeline promises of all of them."""
+"""Events of every kind, for what the pipeline promises of all of them."""
 
 import math
 from collections import Counter
 from datetime import UTC, datetime
+from itertools import accumulate, cycle, islice, pairwise
 from typing import NamedTuple
 
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
@@ -10,9 +11,7 @@ from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.testing.batches import batch_of
 
-FORMATS = ("csv", "jsonl", "arrow")
 TARGETS = {"regressor": ("y",), "outputs": ("y", "z"), "classifier": ("label",)}
-KINDS = tuple(TARGETS)
 WARM_UP = 30
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
@@ -42,31 +41,10 @@ def features_of(held):
 
 
 def batches_of(events, format, sizes=()):
-    """Return batches of these sizes, over and over again, each of events that one file of the format can hold."""
-    batches, first = [], 0
-    while first < len(events):
-        size = sizes[len(batches) % len(sizes)] if sizes else len(events)
-        held = events[first : first + size]
-        held = held[: held_together(held, format)]
-        batches.append(batch_of(held, format, first))
-        first += len(held)
-    return batches
-
-
-def held_together(events, format):
-    """Count the events at the beginning that go into one file: outside of jsonl its columns are the same for all."""
-    if format == "jsonl":
-        return len(events)
-    types = {}
-    for i, held in enumerate(events):
-        if held.keys() != events[0].keys():
-            return i
-        for name, value in held.items():
-            # A column of a table has one type, too.
-            is_mixed = value is not None and types.setdefault(name, type(value)) is not type(value)
-            if i and format == "arrow" and (is_mixed or isinstance(value, list | dict)):
-                return i
-    return len(events)
+    """Return batches of these sizes, over and over again; outside of jsonl each has the columns of all its events."""
+    edges = list(accumulate(islice(cycle(sizes or [len(events)]), len(events)), initial=0))
+    parts = [(first, events[first:stop]) for first, stop in pairwise(edges) if first < len(events)]
+    return [batch_of(held, format, first) for first, held in parts]
 
 
 def pipeline(kind, *, schema=None, predictions=None, **arguments):

@@ -9,7 +9,7 @@ from streammoe import assembly, configuration, schedules
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import PoisonedModel
 from streammoe.pipeline.label_join import LabelJoin, Limits
-from tests.unit.pipeline.streams import TARGETS, WARM_UP, batches_of, event, pipeline, run
+from tests.unit.pipeline.streams import WARM_UP, batches_of, event, pipeline
 from tests.unit.pipeline.written_rows import lines
 
 N = 80
@@ -25,78 +25,42 @@ FRAGILE = {
 BAD = [WARM_UP + 1, WARM_UP + 2, 60, N + 2]
 
 
-def sound(kind):
-    return [event(kind, i) for i in range(N)]
-
-
-def poisoned(kind):
-    records = sound(kind)
-    for at in BAD:
-        records.insert(at, {**event(kind, at), **HUGE})
-    return records
-
-
-@pytest.mark.parametrize(
-    ("kind", "format", "sizes"), [("regressor", "csv", ()), ("outputs", "jsonl", (1,)), ("classifier", "csv", (7, 50))]
-)
-def test_the_culprits_are_set_aside_and_the_rest_is_learned_as_if_they_had_never_come(kind, format, sizes):
-    spoilt, twin = (pipeline(kind, schema={"late_columns": True}, **FRAGILE) for _ in range(2))
-    records = poisoned(kind)
-    records[BAD[2]]["extra"] = 1.0
-    result = run(spoilt, records, format, sizes)
-    run(twin, sound(kind), format)
-    assert result.letters == [(at, "poison", "learn") for at in BAD]
-    assert result.outcomes["learned"] == N
-    assert "extra" not in spoilt.model.fields
-    assert spoilt.model.state_digest() == twin.model.state_digest()
+SOUND = [event("regressor", i) for i in range(N)]
+POISONED = list(SOUND)
+for at in BAD:
+    POISONED.insert(at, {**event("regressor", at), **HUGE, "extra": 1.0})
 
 
 def test_of_joined_labels_the_event_is_set_aside_and_what_waits_goes_on_waiting():
     def joined(records):
         line = pipeline("regressor", schema={"ignore": ("id",)}, **FRAGILE)
-        joining = LabelJoin("id", line.schema, Limits(1000))
-        return (
-            line,
-            joining,
-            [
-                (letter.reason, letter.stage)
-                for batch in batches_of(records, "jsonl", (40,))
-                for letter in joining.settle(line.process(joining.join(batch))).letters
-            ],
-        )
+        join, letters = LabelJoin("id", line.schema, Limits(1000)), []
+        for batch in batches_of(records, "jsonl", (40,)):
+            letters += join.settle(line.process(join.join(batch))).letters
+        return line.model.state_digest(), join.pending, [(letter.reason, letter.stage) for letter in letters]
 
     features, labels = [], []
     for i in range(N):
         held = {"id": i, **event("regressor", i), **(HUGE if i == 60 else {})}
         labels.append({"id": i, "y": held.pop("y"), "w": held.pop("w")})
         features.append(held)
-    spoilt, joining, letters = joined([*features, *labels[:-10]])
-    twin, others, _ = joined([*features, *(label for label in labels[:-10] if label["id"] != 60)])
-    assert letters == [("poison", "learn")]
-    assert spoilt.model.state_digest() == twin.model.state_digest()
-    assert (joining.pending, others.pending) == (10, 11)
+    digest, pending, letters = joined([*features, *labels[:-10]])
+    assert (pending, letters) == (10, [("poison", "learn")])
+    assert (digest, 11, []) == joined([*features, *(label for label in labels[:-10] if label["id"] != 60)])
 
 
 # --- the whole daemon -----------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def opened(folder, kind, format, records):
+def opened(folder, records):
     """Open a daemon that has learned these records, and yield it with its summary."""
     folder.mkdir()
-    batch = batches_of(records, format)[0]
-    header = ",".join(batch.columns).encode() + b"\n" if format == "csv" else b""
-    (folder / f"events.{format}").write_bytes(header + batch.block)
+    (folder / "events.jsonl").write_bytes(batches_of(records, "jsonl")[0].block)
     tables = {
-        "source": {"kind": "file", "path": str(folder / f"events.{format}"), "block_bytes": 4096},
-        "schema": {"target": list(TARGETS[kind]), "weight": "w", "categorical": ["c"], "timestamps": ["t"]},
-        "model": {
-            "n_experts": 2,
-            "warmup": WARM_UP,
-            "warmup_restarts": 1,
-            **FRAGILE,
-            "schedule": {"kind": "constant", "gamma": 0.999999},
-        },
+        "source": {"kind": "file", "path": str(folder / "events.jsonl"), "block_bytes": 4096},
+        "schema": {"target": "y", "weight": "w", "categorical": ["c"], "timestamps": ["t"], "late_columns": True},
+        "model": {"n_experts": 2, "warmup": WARM_UP, **FRAGILE, "schedule": {"kind": "constant", "gamma": 0.999999}},
         "checkpoint": {"dir": str(folder / "state")},
         "metrics": {"enabled": False},
         "predictions": {"kind": "file", "path": str(folder / "predictions.jsonl")},
@@ -108,9 +72,10 @@ def opened(folder, kind, format, records):
 
 def test_a_daemon_sets_them_aside_and_goes_on(tmp_path):
     summaries, rows = [], []
-    for name, records in (("spoilt", poisoned("outputs")), ("twin", sound("outputs"))):
-        with opened(tmp_path / name, "outputs", "csv", records) as (_, summary):
+    for name, records in (("spoilt", POISONED), ("twin", SOUND)):
+        with opened(tmp_path / name, records) as (daemon, summary):
             summaries.append(summary)
+            assert "extra" not in daemon.model.fields
         found = lines(tmp_path / name / "predictions.jsonl")
         rows.append([{key: value for key, value in row.items() if key != "place"} for row in found])
     assert summaries[0].state_digest == summaries[1].state_digest
@@ -125,7 +90,7 @@ def test_a_daemon_sets_them_aside_and_goes_on(tmp_path):
 @pytest.mark.parametrize("what", ["expert_grams", "log_loss"])
 def test_a_poisoned_model_is_never_saved_nor_are_poisoned_scores(what, tmp_path):
     folder = tmp_path / "run" / "state"
-    with opened(tmp_path / "run", "regressor", "jsonl", sound("regressor")) as (running, _):
+    with opened(tmp_path / "run", SOUND) as (running, _):
         kept = {path.name: path.read_bytes() for path in folder.iterdir()}
         if what == "log_loss":
             running.scores.log_loss.total = np.inf

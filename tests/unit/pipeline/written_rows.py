@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 
-from streammoe.pipeline.predictions import prediction_sink
 from streammoe.ports import Predictions
 
 
@@ -19,15 +18,6 @@ def rows_from(first=0, n=2, **others):
         "outputs": ("y",),
     }
     return Predictions(**given | others)
-
-
-def write(path, *parts):
-    """Write these rows in the format that the name says."""
-    sink = prediction_sink(path, path.suffix[1:])
-    for rows in parts:
-        sink.write(rows)
-    sink.flush()
-    sink.close()
 
 
 def names_in(folder):
