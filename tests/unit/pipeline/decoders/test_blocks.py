@@ -58,6 +58,12 @@ def test_events_that_are_not_learned_bring_no_column_but_are_rejected_for_one_th
     assert [(bad.index, bad.reason) for bad in decoded.rejected] == [(3, "wrong_type")]
 
 
+@pytest.mark.parametrize("others", [[], [b"bad\n"], [b'1,"two\nlines",3\n', b"bad\n"]])
+def test_two_quotes_in_a_quoted_cell_are_one(others):
+    decoded = decode(csv_batch(b'1,"say ""hi""",3\n', *others), categorical=frozenset("b"))
+    assert decoded.texts[1][0] == 'say "hi"'
+
+
 def test_rare_bad_records_are_found_among_many():
     records = [b"%d,2,3\n" % i for i in range(3000)]
     records[700], records[2999] = b"z" * 500 + b",2,3\n", b"1,2\n"
