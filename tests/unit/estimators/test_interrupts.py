@@ -17,6 +17,14 @@ SMALL = {"n_experts": 2, "warmup": 200, "warmup_restarts": 1}
 X, Y = STREAMS[MoERegressor](240)
 
 
+@pytest.fixture(autouse=True)
+def obeying_ctrl_c():
+    """As in a shell: a process that was started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupting(function, at):
     """The function, but that its call of that number is interrupted."""
     calls = []
@@ -75,6 +83,7 @@ def test_a_long_array_is_not_waited_for(learned, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("streammoe.engine.interruption.LONG", 0.0)
+        patch.setattr("streammoe.engine.mm.LONG", 0.0)
         patch.setattr(Gaussian, "learn_rows", staticmethod(learn_and_interrupt))
         with pytest.raises(KeyboardInterrupt):
             model.learn_array(X[:90], Y[:90])
