@@ -14,6 +14,7 @@ SOUND = [Line(b'{"a": %d, "b": 0.5, "c": "red", "t": "2026-01-01", "w": 1.0, "y"
 BAD = Line(b"{}}\n", False)
 
 
+@pytest.mark.slow
 def test_no_broken_record_breaks_anything(monkeypatch):
     monkeypatch.setattr(records, "MOST_RECORDS", 500)
     # What fails for a change is due to that change: the seed is always the same.

@@ -21,6 +21,7 @@ def shown(table):
     return {name: (float(score), float(half)) for name, score, half in rows}
 
 
+@pytest.mark.slow
 def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_path):
     folder = tmp_path / 'a "quoted" folder'
     with run(folder) as first, run(tmp_path / "second", port=0) as second:

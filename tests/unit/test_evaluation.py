@@ -189,6 +189,7 @@ def test_a_curve_is_the_means_of_what_it_was_given(n):
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected():
     name = "d<b>.jsonl"
     write(name, make_rows(), [(5, "what?"), (7, "so?"), (9, '{"a": "\\u001b[31m"}')])

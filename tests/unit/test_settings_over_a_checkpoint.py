@@ -118,6 +118,7 @@ def test_the_table_names_every_setting_once_and_no_other():
     assert sorted(table()) == sorted(there) == sorted(CHANGED)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("certificate")
 def test_what_the_table_says_of_a_setting_is_what_a_start_does():
     said, saved = table(), {}
