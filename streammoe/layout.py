@@ -14,7 +14,7 @@ from streammoe.text import shown
 from streammoe.types import FloatArray, IntArray
 
 CYCLES = ("day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
-"""What a timestamp's columns are called behind its name."""
+"""Names of a timestamp's columns, behind its own."""
 LANES = 4
 """Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
 MOST_PLACES = 10_000_000
@@ -31,7 +31,7 @@ def padded(n_features: int) -> int:
 
 
 class News(NamedTuple):
-    """What an event brings that an encoder does not hold yet; false when that is nothing."""
+    """New fields and levels of an event, which an encoder does not hold yet; false when there are none."""
 
     fields: tuple[Any, ...] = ()
     """Names of new fields, ordered by name."""

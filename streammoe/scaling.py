@@ -35,7 +35,7 @@ def identity_scaler(n_columns: int, n_outputs: int) -> Scaler:
 
 
 def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
-    """The same with so many columns, the new ones neither moved nor scaled."""
+    """Return the scaler with so many columns, the new ones neither moved nor scaled."""
     more = n_columns - len(scaler.fill)
     return scaler._replace(
         fill=np.concatenate([scaler.fill, np.zeros(more)]),

@@ -23,9 +23,9 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def cut(text: str) -> str:
+def cut(text: str, longest: int = LONGEST_SHOWN) -> str:
     """Return a text, cut off if it is too long for a message."""
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a value of an event means as a number, a category, a time or a name."""
+"""Read a value of an event as a number, a category, a time or a name."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def check_name(name: object, what: str = "feature name", place: str = "x") -> No
 
 
 def a_kind(value: object) -> str:
-    """What a value is, in words.
+    """Say in words what a value is.
 
     >>> a_kind(None), a_kind(b"x"), a_kind(True), a_kind((1, 2)), a_kind(0.5), a_kind(1)
     ('None', 'bytes', 'a truth value', 'a tuple', 'a decimal number', 'a whole number')

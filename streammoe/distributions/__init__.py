@@ -1,4 +1,4 @@
-"""What a mixture predicts for one event: a distribution, with its moments, density, quantiles and samples.
+"""Predictive distributions of mixtures for one event, with their moments, density, quantiles and samples.
 
 No state and no learning. K components are the experts at one input: their shares are the gate's probabilities, their
 means Υ_k φ(x), their scales what their noise has. All numbers are in the target's own units.

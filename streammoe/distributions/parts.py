@@ -1,4 +1,4 @@
-"""What all mixtures are made of: their components' arrays, checked and kept, and draws among components."""
+"""Parts of all mixtures: components' arrays, checked and kept, and draws among components."""
 
 from __future__ import annotations
 

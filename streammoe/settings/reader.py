@@ -38,7 +38,7 @@ ENVIRONMENT_SEPARATOR = "__"
 
 
 class Kinds(NamedTuple):
-    """What each connector wants to be told, by the ``kind`` that selects it; each model has a field ``kind``."""
+    """Models of connectors' settings, by the ``kind`` that selects them; each has a field ``kind``."""
 
     sources: Mapping[str, type[BaseModel]]
     predictions: Mapping[str, type[BaseModel]] = MappingProxyType({})
@@ -334,7 +334,7 @@ def _rule(error: ErrorDetails) -> str:
 
 
 def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
-    """What connectors want to be told, beside what is common to all kinds of their section."""
+    """Return models of connectors' settings together with those that are common to all kinds of their section."""
     return {kind: _joined_model(common, model) for kind, model in models.items()}
 
 

@@ -26,6 +26,7 @@ from pydantic import (
     field_validator,
 )
 
+from streammoe import text
 from streammoe.bounds import BOUNDS
 from streammoe.schedules import SCHEDULES, Schedule, power, to_settings
 from streammoe.secrets import masked
@@ -48,18 +49,15 @@ def _size(name: str, default: int | None) -> Any:
 def shown(value: object) -> str:
     """Return a value as its user may have written it, short, and without what may be secret inside a table."""
     match value:
-        case None:
-            return "nothing"
-        case bool():
-            return str(value).lower()
+        case None | bool():
+            return text.shown(value)
         case dict():
             return "a table"
         case list() | tuple():
             return "a list"
         case date() | clock():  # TOML knows dates and times of day
             return value.isoformat()
-    text = masked(repr(value))
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return text.cut(masked(repr(value)), LONGEST_SHOWN)
 
 
 class Section(BaseModel):

@@ -71,7 +71,7 @@ class GrowingStream:
 
 
 class LostError(SourceError):
-    """What was to be read is gone."""
+    """Content of a file that was still to be read is gone."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}; {START_AFRESH}, or set source.on_truncate to 'restart'")
