@@ -17,6 +17,20 @@ def enter(folder, monkeypatch, config):
     return folder
 
 
+def enter_small(folder, monkeypatch, events, warmup):
+    """`enter` with a regressor of two experts; return the events that data.csv has."""
+    config = f"""
+        source = {{ kind = "file", path = "data.csv" }}
+        schema.target = "y"
+        model = {{ n_experts = 2, warmup = {warmup}, warmup_restarts = 1 }}
+        metrics.enabled = false
+        """
+    enter(folder, monkeypatch, config)
+    rows = [(i % 7, i % 5, i % 3) for i in range(events)]
+    write_csv("data.csv", rows)
+    return rows
+
+
 def write_csv(name, rows, header="a,b,y"):
     Path(name).write_text("\n".join([header, *(",".join(map(str, row)) for row in rows), ""]))
 

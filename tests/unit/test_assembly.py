@@ -23,17 +23,7 @@ from tests.unit.daemons import checkpoints, latest, opened, run, settings, store
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    daemons.enter(
-        tmp_path,
-        monkeypatch,
-        """
-        source = { kind = "file", path = "data.csv" }
-        schema.target = "y"
-        model = { n_experts = 2, warmup = 50, warmup_restarts = 1 }
-        metrics.enabled = false
-        """,
-    )
-    write_csv("data.csv", [(i % 7, i % 5, i % 3) for i in range(200)])
+    daemons.enter_small(tmp_path, monkeypatch, 200, warmup=50)
 
 
 TWICE = {

@@ -82,18 +82,7 @@ def table():
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    rows = [(i % 7, i % 5, i % 3) for i in range(EVENTS)]
-    daemons.enter(
-        tmp_path,
-        monkeypatch,
-        """
-        source = { kind = "file", path = "data.csv" }
-        schema.target = "y"
-        model = { n_experts = 2, warmup = 20, warmup_restarts = 1 }
-        metrics.enabled = false
-        """,
-    )
-    write_csv("data.csv", rows)
+    rows = daemons.enter_small(tmp_path, monkeypatch, EVENTS, warmup=20)
     records = "".join(f'{{"id": "k{i}", "a": {a}, "b": {b}}}\n' for i, (a, b, _) in enumerate(rows))
     labels = "".join(f'{{"id": "k{i}", "y": {y}}}\n' for i, (_, _, y) in enumerate(rows))
     Path("data.jsonl").write_text(records + labels)
