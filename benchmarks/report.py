@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import numba
 import numpy as np
+
+# Tables are read; what the log says of the experts of hundreds of models hides them.
+logging.getLogger("streammoe").addHandler(logging.NullHandler())
 
 
 def machine() -> str:
