@@ -1,4 +1,4 @@
-"""Several sources, one after the other: files that hold the past first, then the topic that goes on from there."""
+"""Several sources read one after the other, such as files with history and then the topic that continues it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from streammoe.ports import CHAINED, Batch, Partition, Position, Source, SourceS
 
 
 class ChainedSource(Source):
-    """Reads each source to its end before the next one; the last one may be endless.
+    """Sources, each read to its end before the next one; the last one may be endless.
 
-    All of them take up their positions at the start, so that a topic read from its end is read from what was its end
-    before the files were.
+    All of them are opened at the start, so that a topic that is read from its latest offset is read from the offset
+    before the files were read.
 
     Args:
         sources: at least one; all but the last must have an end.
@@ -31,13 +31,13 @@ class ChainedSource(Source):
             known = position.get("positions") if position.get("kind") == CHAINED else [position]
             if not (isinstance(known, list) and all(isinstance(own, dict | None) for own in known)):
                 raise SourceError(
-                    "the checkpoint's position is not one of several sources: it must hold one for each; go back to an "
-                    "earlier checkpoint, or start with a fresh checkpoint folder"
+                    "the checkpoint's position must hold one for each source, and does not; roll back to an "
+                    "earlier checkpoint, or start with an empty checkpoint folder"
                 )
             if len(known) > len(self._sources):
                 raise SourceError(
                     f"the checkpoint holds positions of {len(known)} sources, and there are {len(self._sources)} now; "
-                    "name all of them again as [[source]], in the same order, or begin anew with --fresh"
+                    "name all of them again as [[source]], in the same order, or start again with --fresh"
                 )
             self._positions[: len(known)] = known
         for source, own in zip(self._sources, self._positions, strict=True):
@@ -50,7 +50,7 @@ class ChainedSource(Source):
                 return False
             if self._prepared < len(self._sources) - 1 and source.progress() is None:
                 raise ConfigError(
-                    f"source.{self._prepared}: never ends, so that what comes after it would never be read; put it last"
+                    f"source.{self._prepared}: never ends, so that sources after it would never be read; put it last"
                 )
             self._prepared += 1
         return True
@@ -81,7 +81,7 @@ class ChainedSource(Source):
                 source.commit(own, generation)
 
     def progress(self) -> tuple[int, int] | None:
-        """Of the source that is being read."""
+        """Return the progress of the source that is being read."""
         return next((source for source in self._sources if not source.finished), self._sources[-1]).progress()
 
     def status(self) -> SourceStatus:

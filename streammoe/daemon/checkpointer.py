@@ -1,4 +1,4 @@
-"""Checkpoints: what goes into one, and writing it beside the learning or before it goes on."""
+"""The content of a checkpoint, and writing it in the background or while learning waits."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
 _MUCH = 4_000_000
-"""Bytes that the kernel does not give within a millisecond or two."""
+"""Bytes of memory that the operating system does not provide within a millisecond or two."""
 _NOTICE_SECONDS = 0.5
-"""How long a wait for the other thread may keep a signal waiting."""
+"""Longest delay of a signal while waiting for the background thread."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts."""
 
 
 class RetryPolicy:
-    """A disk that is full for five minutes must not end a run of months.
+    """Times of further attempts to save, so that a disk that is full for five minutes does not end a run of months.
 
-    What a crash costs grows meanwhile, since everything after the last checkpoint is learned again; so it has a bound.
+    The cost of a crash grows meanwhile, since everything after the last checkpoint is learned again, so attempts end.
 
     Args:
-        patience: seconds from the first failure to the last attempt; 0 gives up at once.
+        patience: seconds from the first failure to the last attempt; 0 gives up immediately.
     """
 
     def __init__(self, patience: float) -> None:
@@ -51,14 +51,14 @@ class RetryPolicy:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for another attempt."""
+        """Whether another attempt is due."""
         return self.failing and time.monotonic() >= self._next_at
 
     def failed(self, error: RetriableCheckpointError) -> None:
-        """Take note of a failed attempt.
+        """Record a failed attempt.
 
         Raises:
-            RetriableCheckpointError: `error`, since patience is at its end.
+            RetriableCheckpointError: `error`; `patience` is exhausted.
         """
         now = time.monotonic()
         if self._failing_since is None:
@@ -70,8 +70,8 @@ class RetryPolicy:
         self._next_at = now + pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         LOGGER.warning(
-            "nothing can be saved: %s. Learning goes on, saving is tried again in %.0f s, and given up, with exit "
-            "code 4, in %.0f s (checkpoint.retry_seconds = %g)",
+            "cannot save: %s. Learning continues; the next attempt is in %.0f s, the last one, with exit code 4 if it "
+            "fails, in %.0f s (checkpoint.retry_seconds = %g)",
             error,
             pause,
             left,
@@ -79,38 +79,38 @@ class RetryPolicy:
         )
 
     def succeeded(self) -> None:
-        """Take note of a checkpoint."""
+        """Record a successful attempt."""
         if self._failing_since is not None:
             LOGGER.warning("saving works again after %.0f s", time.monotonic() - self._failing_since)
         self._failing_since = None
 
 
 class Content(NamedTuple):
-    """All that a checkpoint holds, but for what is computed from it."""
+    """Everything that a checkpoint holds, except for digests."""
 
     model: Mapping[str, AnyArray]
     labels: Mapping[str, AnyArray]
-    """What waits for its other half."""
-    beside: Mapping[str, AnyArray]
-    """What shapes nothing that is learned."""
+    """Features and labels that wait for each other."""
+    auxiliary: Mapping[str, AnyArray]
+    """Arrays that do not influence learning."""
     metadata: Mapping[str, Any]
     position: Position | None
-    """Where reading goes on after it."""
+    """Where reading resumes."""
     mark: Mark | None = None
-    """The moment that it is of, where there may be a way back to it."""
+    """The moment at which it was taken, where the daemon may roll back to it."""
 
     @property
     def arrays(self) -> dict[str, AnyArray]:
-        """All of them, by name."""
-        return {**self.model, **self.labels, **self.beside}
+        """All arrays by name."""
+        return {**self.model, **self.labels, **self.auxiliary}
 
     def copied(self, copies: Copies) -> Content:
-        """The same, sharing nothing that learning changes."""
+        """Return a copy that shares nothing that learning changes."""
         held = copies.of(self.arrays)
         return Content(
             model={name: held[name] for name in self.model},
             labels={name: held[name] for name in self.labels},
-            beside={name: held[name] for name in self.beside},
+            auxiliary={name: held[name] for name in self.auxiliary},
             metadata=copy.deepcopy(self.metadata),
             position=copy.deepcopy(self.position),
             mark=self.mark,
@@ -118,15 +118,15 @@ class Content(NamedTuple):
 
 
 class Copies:
-    """Copies of arrays in memory that is used again, since fresh memory costs more than the copying."""
+    """Copies of arrays in reused memory, since allocating it costs more than copying."""
 
     def __init__(self) -> None:
         self._held: dict[str, AnyArray] = {}
 
     def of(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """Copies by name, good until the next call; of names that do not come again the memory is let go.
+        """Return copies by name, valid until the next call; memory of names that are not given any more is released.
 
-        An array that is read-only is never changed by anybody, so it is not copied.
+        Read-only arrays never change, so they are not copied.
         """
         self._held = {
             name: self._copy(name, array) if array.flags.writeable else array for name, array in arrays.items()
@@ -134,11 +134,11 @@ class Copies:
         return self._held
 
     def missing(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """Those for whose copies there is no memory yet."""
+        """Return the arrays for whose copies there is no memory yet."""
         return {name: array for name, array in arrays.items() if array.flags.writeable and not self._fits(name, array)}
 
     def make_room(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Get memory for copies of arrays of these shapes from the kernel, which takes longer than the copying."""
+        """Allocate memory for copies of arrays of these shapes, which takes longer than copying."""
         for name, array in arrays.items():
             self._held[name] = np.empty(array.shape, array.dtype)
             self._held[name].fill(0)
@@ -154,24 +154,23 @@ class Copies:
 
 
 class Written(NamedTuple):
-    """A checkpoint that is durable."""
+    """A durable checkpoint."""
 
     generation: int
     position: Position | None
-    """What it holds of the source."""
+    """See `Content`, as for `mark`."""
     mark: Mark | None
-    """See `Content`."""
     taken_at: float
-    """When its state was that of the model, in seconds of `time.monotonic`."""
+    """When its state was taken, in seconds of `time.monotonic`."""
     seconds: float
-    """From then until it was durable."""
+    """Time from then until it was durable."""
 
 
 class CheckpointWriter:
-    """Writes checkpoints, one at a time: at once, or in a thread of its own while learning goes on.
+    """Writer of checkpoints, one at a time: immediately, or in a background thread while learning continues.
 
     Args:
-        store: where they go; from the first call on nobody else writes there.
+        store: the target; it has no other writer from the first call on.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
@@ -182,21 +181,21 @@ class CheckpointWriter:
 
     @property
     def busy(self) -> bool:
-        """Whether the other thread does something of which `outcome` has not told yet."""
+        """Whether there is work in the background whose result `outcome` has not returned yet."""
         return self._under_way is not None
 
     def write(self, content: Content, taken_at: float) -> Written:
-        """Write a checkpoint, and return once it is durable. None may be under way.
+        """Write a checkpoint, and return once it is durable. None may be in progress.
 
         Raises:
-            CheckpointError: it cannot be written; the older ones are untouched.
+            CheckpointError: it cannot be written; earlier ones are unchanged.
         """
         return self._write(content, (), taken_at)
 
     def make_room(self, content: Content) -> bool:
-        """Whether `begin` can copy this at once; else the other thread gets the memory for it first.
+        """Return whether `begin` can copy this without delay; otherwise begin to allocate the memory in the background.
 
-        Nobody need wait for that: `begin` gets what is not there yet. None may be under way.
+        There is no need to wait: `begin` allocates what is still missing. No checkpoint may be in progress.
         """
         missing = self._copies.missing(content.arrays)
         if sum(array.nbytes for array in missing.values()) < _MUCH:
@@ -205,39 +204,39 @@ class CheckpointWriter:
         return False
 
     def begin(self, content: Content, sinks: Sequence[Callable[[], None]], taken_at: float) -> None:
-        """Copy a checkpoint's content and write it while the caller goes on. None may be under way.
+        """Copy the content of a checkpoint and write it in the background. None may be in progress.
 
         Args:
             content: may change after this call.
-            sinks: what makes that durable which it has passed over; called first, in the other thread.
-            taken_at: when that was, in seconds of `time.monotonic`.
+            sinks: functions that make the output of the events in it durable; called first, in the background.
+            taken_at: when the state was taken, in seconds of `time.monotonic`.
         """
         self._under_way = self._thread.submit(self._write, content.copied(self._copies), sinks, taken_at)
 
     def outcome(self, *, wait: bool) -> Written | None:
-        """What has become of the checkpoint of the latest `begin`, told once; ``None`` if there is nothing to tell.
+        """Return the checkpoint of the latest `begin` once, when it is durable; ``None`` before and afterwards.
 
         Args:
-            wait: until it is durable; else ``None`` is returned of one that is still under way.
+            wait: whether to wait for the one in progress.
 
         Raises:
-            CheckpointError: it could not be written; the older ones are untouched.
-            SinkError: what it passes over could not be made durable, so it was not written.
+            CheckpointError: it could not be written; earlier ones are unchanged.
+            SinkError: dead letters or predictions could not be made durable, so it was not written.
         """
         if self._under_way is None or not (wait or self._under_way.done()):
             return None
         done, self._under_way = self._under_way, None
-        # Not `result` alone: a signal that comes just before a wait without an end is noticed when that has ended.
+        # Not `result` alone: a signal that arrives just before an unlimited wait is noticed only after it.
         while not done.done():
             futures.wait((done,), timeout=_NOTICE_SECONDS)
         return done.result()
 
     def close(self) -> None:
-        """Let a checkpoint that is under way come to its end; of its failure, which nobody waits for, the log tells."""
+        """Finish a checkpoint in progress; its failure is logged, since there is no caller left to handle it."""
         try:
             self.outcome(wait=True)
         except Exception:
-            LOGGER.exception("the checkpoint that was under way is not written")
+            LOGGER.exception("the checkpoint in progress was not written")
         self._thread.shutdown()
 
     def _write(self, content: Content, sinks: Sequence[Callable[[], None]], taken_at: float) -> Written:

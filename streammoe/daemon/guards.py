@@ -1,10 +1,10 @@
 """Guards that stop or roll back the daemon: too many rejected records, or a loss that jumps.
 
-Losses are averaged over windows of events that were learned. A jump is `WINDOWS` windows in a row whose mean lies
-beyond the median of earlier ones by more than `FAR` median deviations, and beyond what a tenth of them exceed by more
-than `LEAST`: nights that differ from days are no jump, and one absurd window hides none. A window is no shorter
-than `SPANS` / γ events, several times what the model needs to learn something new: a relation that moves, and that the
-model follows, is over before it counts. What is found depends on the events and not on how they came in batches.
+Losses are averaged over windows of learned events. A jump is `WINDOWS` windows in a row whose mean exceeds the median
+of earlier windows by more than `FAR` median absolute deviations, and their `OFTEN` quantile by more than `LEAST`:
+nights that differ from days are no jump, and one absurd window does not hide one. A window has at least `SPANS` / γ
+events, several times what the model needs to learn something new, so that a change that the model follows is over
+before it counts. The result depends on the events and not on how they were batched.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from streammoe.ports import Batch
 from streammoe.types import BoolArray, FloatArray
 
 BAD_RECORD_WINDOW = 1_000
-"""Records that the ratio of rejected ones is taken over; it is judged only once there have been so many."""
+"""Consecutive records over which the ratio of rejected ones is taken; fewer are not judged."""
 SHORTEST = 500
-"""Events of a window, at least."""
+"""Fewest events of a window."""
 SPANS = 5.0
-"""Events of a window in units of 1/γ, the events that a step spans, at least."""
+"""Fewest events of a window in units of 1/γ, the number of events that a step averages over."""
 WINDOWS = 3
-"""High ones in a row that are a jump."""
+"""Consecutive high windows that make a jump."""
 KNOWN = 8
-"""Windows that must be known before another one is judged."""
+"""Windows needed before another one is judged."""
 HISTORY = 40
-"""The latest windows that say what is usual."""
+"""Latest windows that define the usual loss."""
 FAR = 10.0
-"""Median deviations from the median."""
+"""Median absolute deviations above the median."""
 OFTEN = 0.9
-"""Part of the windows known that are below what is nothing special."""
+"""Quantile of the known windows up to which a loss is ordinary."""
 LEAST = 3.0
-"""Least difference of mean losses: by this the likelihood of an event falls to a twentieth."""
+"""Least difference of mean losses; the likelihood of an event falls to a twentieth."""
 
 
 class Jump(NamedTuple):
-    """Losses have jumped."""
+    """Jump of the loss."""
 
     loss: float
     """Mean of the latest window."""
     usual: float
     """Median of the windows before."""
     events: int
-    """Learned since the first high window began."""
+    """Events learned since the first high window began."""
     sound: int
-    """Events learned before that."""
+    """Events learned before that window."""
 
 
 class LossGuard:
-    """Takes the losses of events that were learned, in order.
+    """Detector of jumps in the losses of learned events, given in order.
 
     Args:
         step_size: γ of the n-th event.
         learned: events that the model had learned before.
-        found: what `to_json` of an earlier run gave.
+        found: the result of `to_json` in an earlier run.
     """
 
     def __init__(
@@ -74,20 +74,20 @@ class LossGuard:
         self._events: int = known.get("events", learned)
         self._sound: int = known.get("sound", learned)
         self.jumps: int = known.get("jumps", 0)
-        """So far."""
+        """Jumps so far."""
 
     @property
     def sound(self) -> int:
-        """Events learned before the first window in doubt: one that is high, or still open and may become so."""
+        """Events learned before the first window in doubt: a high one, or the open one, which may become high."""
         return self._sound
 
     @property
     def high(self) -> int:
-        """How many windows in a row are high so far."""
+        """Number of consecutive high windows so far."""
         return len(self._high)
 
     def watch(self, losses: FloatArray) -> Jump | None:
-        """Take the losses (n,) of the next events; whether there was a jump."""
+        """Add the losses (n,) of the next events, and return a jump if there was one."""
         found = None
         at = 0
         while at < len(losses):
@@ -95,7 +95,7 @@ class LossGuard:
                 gamma = self._step_size(self._events + 1)
                 self._length = max(SHORTEST, math.ceil(SPANS / gamma))
             piece = losses[at : at + self._length - self._count]
-            # A running sum is taken one by one, so that it does not depend on where a batch was cut.
+            # Added one by one, so that the sum does not depend on batch boundaries.
             self._sum = float(np.cumsum(np.concatenate([[self._sum], piece]))[-1])
             self._count += len(piece)
             self._events += len(piece)
@@ -106,12 +106,12 @@ class LossGuard:
         return found
 
     def begin_window(self) -> None:
-        """Judge what comes by itself: what the open window holds was followed by something that was set aside."""
+        """Begin an empty window, since the events after those of the open window were discarded."""
         self._high, self._sum, self._count, self._length = [], 0.0, 0, 0
         self._sound = self._events
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, for the checkpoint."""
+        """Return the state for a checkpoint."""
         return {
             "history": self._history,
             "high": self._high,
@@ -124,7 +124,7 @@ class LossGuard:
         }
 
     def _close(self, mean: float) -> Jump | None:
-        """Judge a window."""
+        """Judge a complete window by its mean loss."""
         if len(self._history) >= KNOWN:
             usual = float(np.median(self._history))
             deviation = float(np.median(np.abs(np.array(self._history) - usual)))
@@ -134,7 +134,7 @@ class LossGuard:
                 if len(self._high) < WINDOWS:
                     return None
                 jump = Jump(mean, usual, self._events - self._sound, self._sound)
-                # What is usual from here on nobody knows: one jump is told once.
+                # The usual loss is unknown from here on, so that one jump is reported once.
                 self._history, self._high, self._sound = [], [], self._events
                 self.jumps += 1
                 return jump
@@ -144,13 +144,13 @@ class LossGuard:
 
 
 class Saved(NamedTuple):
-    """A generation."""
+    """A checkpoint generation, with the moment at which its state was taken."""
 
     generation: int
     learned: int
     """Events that its model had learned."""
     batches: int
-    """Batches of this run that had been dealt with when its state was taken."""
+    """Batches that this run had processed."""
 
 
 class Mark(NamedTuple):
@@ -162,12 +162,12 @@ class Mark(NamedTuple):
 
 
 class WayBack:
-    """Knows the last good generation, and keeps every batch since then.
+    """The last good generation, and every batch read since.
 
     Args:
-        keep: generations that the store keeps anyway, as `least`.
-        found: what `to_json` of an earlier run gave.
-        keeps_batches: whether the records since are wanted.
+        keep: generations that the store keeps in any case, the attribute `least`.
+        found: the result of `to_json` in an earlier run.
+        keeps_batches: whether to hold the batches.
     """
 
     def __init__(self, keep: int, found: Sequence[Sequence[int]] = (), *, keeps_batches: bool) -> None:
@@ -175,53 +175,53 @@ class WayBack:
         self._saved = [Saved(generation, learned, 0) for generation, learned in found]
         self._keeps_batches = keeps_batches
         self._batches: list[Batch] = []
-        self._dealt_with = 0
+        self._processed = 0
 
-    def took(self, batch: Batch) -> None:
-        """A batch has been dealt with."""
-        self._dealt_with += 1
+    def add(self, batch: Batch) -> None:
+        """Add a batch that was processed."""
+        self._processed += 1
         if self._keeps_batches:
             self._batches.append(batch)
 
     def mark(self, learned: int) -> Mark:
-        """This moment, at which the model has learned so many events."""
-        return Mark(learned, self._dealt_with)
+        """Return this moment, at which the model has learned `learned` events."""
+        return Mark(learned, self._processed)
 
     def saved(self, generation: int, mark: Mark, sound: int) -> None:
-        """The state of that moment was saved, and nothing up to event number `sound` is in doubt."""
+        """Record that the state of `mark` was saved, while nothing up to event number `sound` is in doubt."""
         self._saved.append(Saved(generation, *mark))
         good = self.good(sound)
         if good is not None:
             self._saved = [saved for saved in self._saved if saved.generation >= good.generation]
-            first = self._dealt_with - len(self._batches)
+            first = self._processed - len(self._batches)
             del self._batches[: max(good.batches - first, 0)]
 
     def good(self, sound: int) -> Saved | None:
-        """The newest generation that nothing is in doubt of."""
+        """Return the newest generation that holds no event after number `sound`."""
         return max((saved for saved in self._saved if saved.learned <= sound), default=None)
 
     def keep(self, newest: int, sound: int) -> int:
-        """How many generations are to be kept once another one is saved after the `newest`, the last good one too."""
+        """Return how many generations to keep once one after `newest` is saved, so that the last good one stays."""
         good = self.good(sound)
         return self.least if good is None else max(self.least, newest + 2 - good.generation)
 
     @property
     def batches(self) -> list[Batch]:
-        """All since the last good generation, in order."""
+        """Batches since the last good generation, in order."""
         return self._batches
 
     def restart_from(self, good: Saved) -> None:
-        """The model is that of this generation again, and all that was read since has been set aside."""
-        self._saved = [good._replace(batches=self._dealt_with)]
+        """Record that the model is that of `good` again, and that all batches since were discarded."""
+        self._saved = [good._replace(batches=self._processed)]
         self._batches = []
 
     def to_json(self) -> list[list[int]]:
-        """All but the batches, for the checkpoint."""
+        """Return the state without batches, for a checkpoint."""
         return [[saved.generation, saved.learned] for saved in self._saved]
 
 
 def last_good(metadata: Mapping[str, Any]) -> int | None:
-    """The generation to go back to from a checkpoint that is in doubt, if one is known."""
+    """Return the last good generation that the metadata of a checkpoint in doubt name, if any."""
     guard = metadata.get("guard")
     if not guard:
         return None
@@ -232,32 +232,32 @@ def last_good(metadata: Mapping[str, Any]) -> int | None:
 
 
 class BadRecordGuard:
-    """Stops the daemon when too many records were refused: a bad deploy must not empty a topic, or pass for a success.
+    """Stop for too many rejected records: a bad deployment must neither drain a topic nor count as a success.
 
-    Two things are judged: any `BAD_RECORD_WINDOW` records in a row, and, where a source ends, all records to its end.
+    Judges any `BAD_RECORD_WINDOW` records in a row and, where a source ends, all its records.
 
     Args:
-        max_ratio: part of the records that may be refused.
-        latest: of a run that is resumed, see there.
+        max_ratio: share of the records that may be rejected.
+        latest: that attribute of a run that is resumed.
     """
 
     def __init__(self, max_ratio: float, latest: BoolArray | None = None) -> None:
         self.max_ratio = max_ratio
         self.latest: BoolArray = np.zeros(0, dtype=np.bool_) if latest is None else latest
-        """Which of the latest records since a source last ended were refused; kept in checkpoints, so that restarts
-        grant no new start."""
+        """Which of the latest records since a source last ended were rejected; saved in checkpoints, so that a restart
+        does not reset the count."""
         self._earlier = len(self.latest), int(self.latest.sum())
-        self._read = self._refused = 0
-        """Records of this run alone, and how many of them were refused."""
+        self._read = self._rejected = 0
+        """Records of this run alone, and how many of them were rejected."""
 
     def judge(self, bad: BoolArray) -> None:
-        """Take which of the next records were refused, in order.
+        """Add the next records, `bad` (n,) saying which were rejected.
 
         Raises:
-            TooManyBadRecords: among some `BAD_RECORD_WINDOW` records in a row more than `max_ratio` were refused.
+            TooManyBadRecords: of some `BAD_RECORD_WINDOW` records in a row more than `max_ratio` were rejected.
         """
         self._read += len(bad)
-        self._refused += int(bad.sum())
+        self._rejected += int(bad.sum())
         flags = np.concatenate([self.latest, bad])
         self.latest = flags[-(BAD_RECORD_WINDOW - 1) :]
         if len(flags) < BAD_RECORD_WINDOW:
@@ -265,53 +265,53 @@ class BadRecordGuard:
         sums = np.concatenate([[0], np.cumsum(flags)])
         worst = int((sums[BAD_RECORD_WINDOW:] - sums[:-BAD_RECORD_WINDOW]).max())
         if worst > self.max_ratio * BAD_RECORD_WINDOW:
-            raise TooManyBadRecords(self._message(f"{worst} of {BAD_RECORD_WINDOW} records in a row were refused"))
+            raise TooManyBadRecords(self._message(f"{worst} of {BAD_RECORD_WINDOW} records in a row were rejected"))
 
     def judge_end(self) -> None:
         """Judge all records of a source that has ended, however few; the next run starts a new count.
 
-        Those that an earlier run left in `latest` count as well, but cannot fail a run by themselves: more than
-        `max_ratio` of the records that this run has read must have been refused, too. So a repaired producer ends well.
+        Records of earlier runs in `latest` count, but cannot fail a run alone: more than `max_ratio` of the records of
+        this run must have been rejected, too. So a run after the producer was repaired succeeds.
 
         Raises:
-            TooManyBadRecords: more than `max_ratio` of them were refused.
+            TooManyBadRecords: more than `max_ratio` of them were rejected.
         """
         if self.fails_at_end:
-            read, refused = self._total
+            read, rejected = self._total
             earlier = self._earlier[0]
             since = f" ({earlier} of them read by an earlier run)" if earlier else ""
             raise TooManyBadRecords(
-                self._message(f"{refused} of the {read} records up to the end of the source{since} were refused")
+                self._message(f"{rejected} of the {read} records up to the end of the source{since} were rejected")
             )
         self.latest = np.zeros(0, dtype=np.bool_)
 
     def to_save(self, *, ended: bool) -> BoolArray:
-        """Return `latest` as a checkpoint holds it: none once the source has ended well, so that the next count is new.
+        """Return `latest` for a checkpoint; empty once the source has ended well, so that the next run counts from 0.
 
-        A checkpoint may be taken after the last record and before `judge_end`, and be the last one.
+        The last checkpoint may be taken after the last record and before `judge_end`.
         """
         return np.zeros(0, dtype=np.bool_) if ended and not self.fails_at_end else self.latest
 
     @property
     def is_short(self) -> bool:
-        """Whether there are still too few records to be judged before the source ends."""
+        """Whether there are too few records to be judged before the source ends."""
         return self._total[0] < BAD_RECORD_WINDOW
 
     @property
     def fails_at_end(self) -> bool:
         """Whether `judge_end` would raise now."""
-        read, refused = self._total
-        return refused > self.max_ratio * read and self._refused > self.max_ratio * self._read
+        read, rejected = self._total
+        return rejected > self.max_ratio * read and self._rejected > self.max_ratio * self._read
 
     @property
     def _total(self) -> tuple[int, int]:
-        read, refused = self._earlier
-        return read + self._read, refused + self._refused
+        read, rejected = self._earlier
+        return read + self._read, rejected + self._rejected
 
     def _message(self, found: str) -> str:
         return (
             f"{found}, dead_letters.max_ratio allows {self.max_ratio:g} of them; look at the reasons in the dead "
             "letters, fix the producer, or name the columns that hold no numbers in schema.categorical, "
-            "schema.timestamps or schema.ignore, and start again: nothing after the last checkpoint has been passed "
-            "over"
+            "schema.timestamps or schema.ignore, and start again: reading resumes from the last checkpoint, so that no "
+            "record is lost"
         )

@@ -1,7 +1,7 @@
-"""The learning loop: poll, process, now and then checkpoint; one thread, one model, one folder.
+"""The learning loop: poll, process, checkpoint when due; one thread, one model, one folder.
 
 One long file: what a daemon does between two polls depends on the same dozen attributes, and the order of the steps is
-what makes each event count once; spread over files it could not be checked by reading.
+what makes each event count once; spread over several files it could not be checked by reading.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from streammoe.types import BoolArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
 ProgressListener = Callable[[tuple[int, int] | None], None]
-"""Told the source's progress after each batch."""
+"""Called with the source's progress after each batch."""
 POLL_SECONDS = 0.5
-"""Longest wait for the source, so that a stop signal and a due checkpoint never wait longer."""
+"""Longest wait for the source, and so for the reaction to a stop signal or a due checkpoint."""
 RETRY_LOOK_SECONDS = 0.1
-"""Between two looks whether saving is to be tried again, while nothing else can be done."""
+"""Between two checks whether another attempt to save is due, while nothing else can be done."""
 
 
 class CheckpointPolicy(NamedTuple):
-    """When a checkpoint is due: after so many events or so many seconds, whichever comes first."""
+    """Number of events or seconds after which a checkpoint is due, whichever comes first."""
 
     every_events: int
     every_seconds: float
 
 
 class Restored(NamedTuple):
-    """What a checkpoint holds, as live objects."""
+    """The content of a checkpoint as live objects."""
 
     pipeline: Pipeline
     loss_guard: LossGuard
@@ -59,7 +59,7 @@ class Restored(NamedTuple):
 
 
 class OnJump(NamedTuple):
-    """What to do where the loss jumps."""
+    """Reaction to a jump of the loss."""
 
     action: str
     """``alarm``, ``stop`` or ``rollback``."""
@@ -69,7 +69,7 @@ class OnJump(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What a run did; the events are those since the first start, restarts included."""
+    """Result of a run; events are counted since the first start, over all restarts."""
 
     events: int
     learned: int
@@ -79,7 +79,7 @@ class Summary(NamedTuple):
     pending: int
     expired: int
     model_events: int
-    """Events that the model has learned: `learned`, and those that a model to begin with had learned before."""
+    """Events that the model has learned: `learned`, plus those that a given model had learned before."""
     scores: dict[str, float | None]
     """``rmse``, ``log_loss`` and ``baseline_rmse``, or ``accuracy``, ``log_loss`` and ``baseline_accuracy``."""
     events_per_second: float
@@ -87,7 +87,7 @@ class Summary(NamedTuple):
     state_digest: str
 
     def flat(self) -> dict[str, Any]:
-        """All of it by name, the scores among the others."""
+        """Return all fields by name, with the scores in place of `scores`."""
         found = self._asdict()
         at = list(found).index("scores")
         items = list(found.items())
@@ -148,20 +148,20 @@ class Daemon:
         self._on_begin = on_begin
         """Called once reading can begin, before anything is saved."""
         self._save_first = save_first
-        """Whether the model must be kept before anything is read: it came from a file that may be gone tomorrow."""
+        """Whether to save the model before anything is read: the file it came from may be gone at the next start."""
         self._mark_first = mark_first
-        """Whether a checkpoint should say where predictions begin before any are made; if the disk is full, a later one
-        does."""
+        """Whether a checkpoint should record where predictions begin before any are made; if the disk is full, a later
+        one does."""
         self._on_batch = on_batch
-        self._latest_refusal = ""
-        """Why the latest refused record of this run was refused."""
+        self._latest_rejection = ""
+        """Why the latest rejected record of this run was rejected."""
         self._unsaved = 0
-        """Records since the state of the latest checkpoint, written or under way."""
+        """Records since the state of the latest checkpoint, written or in progress."""
         self._processed = 0
         self._taken_at = time.monotonic()
         """When that state was taken."""
         self._has_made_room = False
-        """Whether memory was sought for the checkpoint that is due."""
+        """Whether memory was requested for the checkpoint that is due."""
         self._path = ""
         self._is_prepared = False
         self._begun = position is not None
@@ -176,23 +176,23 @@ class Daemon:
 
     @property
     def model(self) -> MixtureOfExperts:
-        """The model as it is now."""
+        """The current model."""
         return self._pipeline.model
 
     @property
     def scores(self) -> Scores:
-        """The prequential scores as they are now."""
+        """The current prequential scores."""
         return self._pipeline.scores
 
     def run(self, stop: StopFlag) -> Summary:
-        """Learn until the source is finished or `stop` is requested; save, and say what was done.
+        """Learn until the source is finished or `stop` is requested, save, and return a summary.
 
         Raises:
             SourceError: reading failed for good; what was learned before has been saved.
-            CheckpointError: nothing can be saved, for longer than the settings bear.
-            TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint, also where the source
-                has ended.
-            ModelJumped: see `LossGuard`; the newest checkpoint is one from before.
+            CheckpointError: saving has failed for longer than ``checkpoint.retry_seconds``.
+            TooManyBadRecords: see `BadRecordGuard`; nothing was saved beyond the last checkpoint, not even at the end
+                of the source.
+            ModelJumped: see `LossGuard`; the newest checkpoint is one from before the jump.
         """
         try:
             return self._learn_until(stop)
@@ -224,22 +224,22 @@ class Daemon:
             raise
         if gave_up:
             LOGGER.info(
-                "asked to stop during a fit, which is given up; saving what was learned before the batch that it "
-                "belongs to, which the next start learns again"
+                "stop requested during a fit, which is abandoned; saving what was learned before its batch, which the "
+                "next start learns again"
             )
         elif stop.requested:
-            LOGGER.info("asked to stop; saving what was learned")
+            LOGGER.info("stop requested; saving what was learned")
         self._attempt(partial(self._take_outcome, wait=True))
         if self._source.finished and not stop.requested:
             self._judge(self._guard.judge_end)
         if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
             LOGGER.warning(
-                "nothing was learned: %d records were refused (%s); see the dead letters, mend files or schema, "
-                "and begin anew with --fresh",
+                "nothing was learned: %d records were rejected (%s); see the dead letters, correct the files or the "
+                "schema, and start again with --fresh",
                 self._outcomes["rejected"],
                 ", ".join(f"{count} {reason}" for reason, count in self._reasons.items()),
             )
-        # Also without new events: a run that ends well always leaves a checkpoint to inspect.
+        # Even without new events: a run that ends normally always leaves a checkpoint to inspect.
         if gave_up:
             has_moved, is_saved = False, bool(self._path) or self._position is None
         else:
@@ -250,7 +250,7 @@ class Daemon:
         return self._summary(time.monotonic() - started)
 
     def _begin(self, stop: StopFlag) -> None:
-        """Wait until reading can begin, however long that takes."""
+        """Wait, without a time limit, until reading can begin."""
         while not stop.requested and not self._source.prepare(POLL_SECONDS):
             self._look_at_source()
         if stop.requested:
@@ -267,7 +267,10 @@ class Daemon:
         self._look_at_source()
 
     def _has_moved(self) -> bool:
-        """Whether reading stands where no record has told: to be saved, or a crash would begin, or go on, elsewhere."""
+        """Take over a position that no record has brought, and return whether there was one.
+
+        It has to be saved: after a crash reading would otherwise start at another one.
+        """
         position = self._source.position
         if position is None or position == self._position:
             return False
@@ -275,18 +278,18 @@ class Daemon:
         return True
 
     def _save(self) -> None:
-        """Checkpoint; if that cannot be done for now, see that it is tried again.
+        """Checkpoint; schedule another attempt if it fails.
 
         Raises:
-            RetriableCheckpointError: it has been tried for too long.
+            RetriableCheckpointError: attempts have failed for too long.
         """
         self._attempt(self.checkpoint)
 
     def _attempt(self, saving: Callable[[], None]) -> None:
-        """Do that; if it cannot be done for now, see that saving is tried again.
+        """Call `saving`; schedule another attempt if it fails.
 
         Raises:
-            RetriableCheckpointError: it has been tried for too long.
+            RetriableCheckpointError: attempts have failed for too long.
         """
         try:
             saving()
@@ -296,21 +299,21 @@ class Daemon:
             self._retries.failed(error)
 
     def _keep_saved(self) -> None:
-        """Look after the checkpoint that is under way, and make one that is due."""
+        """Collect the result of the checkpoint in progress, and begin one if it is due."""
         self._take_outcome()
         if self._retries.failing:
             if self._retries.is_due:
                 self.checkpoint()
-        elif self._must_wait_for_first():
+        elif self._is_first_due():
             self.checkpoint()
         elif self._is_due():
             self._begin_checkpoint()
 
     def _save_at_last(self, stop: StopFlag) -> None:
-        """Checkpoint when nothing more is to be learned; whoever asks to stop waits for no further attempt.
+        """Write the last checkpoint; retry until it succeeds, but not once a stop was requested.
 
         Raises:
-            RetriableCheckpointError: it cannot be done.
+            RetriableCheckpointError: it cannot be written.
         """
         if stop.requested:
             self.checkpoint()
@@ -327,7 +330,7 @@ class Daemon:
 
     @property
     def _must_wait(self) -> bool:
-        """Whether the disk takes nothing, and memory should take no more."""
+        """Whether nothing can be saved and buffers are full, so that no more may be read."""
         return self._retries.failing and self._is_overdue
 
     @property
@@ -340,17 +343,17 @@ class Daemon:
         self._look_at_source()
 
     def checkpoint(self) -> None:
-        """Make everything learned so far survive a crash, before learning goes on.
+        """Make everything learned so far survive a crash, before learning continues.
 
-        1. Dead letters and predictions are flushed, so that they are durable. 2. State, positions and counters replace
-        the checkpoint, durably, and among them how far predictions in files go. 3. The source is told, for the sake of
-        lag tools; or a transaction makes predictions and position seen. The order is the guarantee: nothing is ahead of
-        the state.
+        1. Dead letters and predictions are flushed, so that they are durable. 2. State, positions, counters and the
+        length of prediction files replace the checkpoint, durably. 3. The position is committed to the source, for lag
+        tools; or a transaction publishes predictions and position. The order is the guarantee: nothing is ahead of the
+        state.
 
-        One that is under way comes first.
+        A checkpoint in progress is finished first.
 
         Raises:
-            CheckpointError: it cannot be written, or the one under way could not.
+            CheckpointError: it cannot be written, or the one in progress could not.
             SinkError: dead letters or predictions cannot be made durable.
         """
         started = time.monotonic()
@@ -364,9 +367,9 @@ class Daemon:
         self._report(written)
 
     def _begin_checkpoint(self) -> None:
-        """The same in the same order, beside the learning; `_take_outcome` tells the source once all is durable."""
+        """Checkpoint in the same order in a background thread; `_take_outcome` commits once everything is durable."""
         if self._is_transactional or self._goes_back:
-            # What is predicted from here on would fall into the transaction that belongs to this state. And which
+            # In the background, later predictions would fall into the transaction that belongs to this state. And which
             # checkpoint is the last good one must not depend on how fast the disk is.
             self.checkpoint()
             return
@@ -384,16 +387,16 @@ class Daemon:
         self._passed(taken_at, time.monotonic() - taken_at)
 
     def _passed(self, taken_at: float, pause: float) -> None:
-        """The state as it is now is in a checkpoint, for which learning has stood still so many seconds."""
+        """Record that a checkpoint holds the current state, and that learning paused `pause` seconds for it."""
         self._unsaved = 0
         self._taken_at = taken_at
         self._metrics.checkpoint_pause(pause)
 
     def _take_outcome(self, *, wait: bool = False, sound: int | None = None) -> None:
-        """Tell of the checkpoint that was written beside the learning, once there is something to tell.
+        """Report the checkpoint that was written in the background, if one has become durable.
 
         Args:
-            wait: until it is durable.
+            wait: whether to wait for the one in progress.
             sound: see `_report`.
         """
         written = self._writer.outcome(wait=wait)
@@ -401,11 +404,11 @@ class Daemon:
             self._report(written, sound)
 
     def _report(self, written: Written, sound: int | None = None) -> None:
-        """A checkpoint is durable.
+        """Report a checkpoint as durable.
 
         Args:
-            written: which one.
-            sound: up to which event nothing is in doubt, if a jump has just been found, which begins to count anew.
+            written: the checkpoint.
+            sound: number of events learned before those in doubt, where a jump has just reset the guard's own count.
         """
         self._health.unsaved = ""
         self._retries.succeeded()
@@ -425,16 +428,16 @@ class Daemon:
             losses, way_back = self._on_jump.guard, self._on_jump.way_back
             guard = {"guard": {"jumps": losses.to_json(), "saved": way_back.to_json()}}
             if self._goes_back:
-                # Of an earlier run there may be newer ones than that which this one went on from.
+                # An earlier run may have left newer generations than the one that this run resumed from.
                 self._store.keep = way_back.keep(max(self._store.generations(), default=0), losses.sound)
         return Content(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},
-            beside={**self.scores.arrays(), "guard.latest": self._guard.to_save(ended=self._source.finished)},
+            auxiliary={**self.scores.arrays(), "guard.latest": self._guard.to_save(ended=self._source.finished)},
             metadata={
                 **self._description,
                 **self.model.identify(),
-                # Which dead letters it has passed over: what a run did after its last checkpoint, the next one repeats.
+                # Tells which dead letters count: what a run did after its last checkpoint, the next one repeats.
                 "runs": {**self._description.get("runs", {}), self._run: sum(self._outcomes.values())},
                 "positions": [self._position],
                 "counters": {"outcomes": dict(self._outcomes), "reasons": dict(self._reasons)},
@@ -448,7 +451,7 @@ class Daemon:
         )
 
     def _with_predictions(self, content: Content) -> Content:
-        """Add how far predictions go, right after their sink was asked to flush: a restart takes away what follows."""
+        """Add the end of the flushed predictions, to which a restart truncates them."""
         predictions = self._pipeline.predictions
         position = None if predictions is None else predictions.sink.position()
         if position is None:
@@ -456,15 +459,15 @@ class Daemon:
         return content._replace(metadata={**content.metadata, "predictions": position})
 
     def reconfigure(self, settings: Settings, *, judging: bool) -> None:
-        """Take those settings that may change between two batches.
+        """Apply the settings that may change between two batches.
 
         Args:
-            settings: all of them; the others are what they were.
-            judging: whether it changes what becomes of an event, or what is written of it. Then what came before is
-                saved first, so that no crash has it judged again by other rules.
+            settings: all settings; those that may not change are the same as before.
+            judging: whether the change affects the outcome of events or what is written about them. Earlier events are
+                then saved first, so that no crash has them judged again by other rules.
 
         Raises:
-            RetriableCheckpointError: it cannot be saved for now; nothing was changed.
+            RetriableCheckpointError: they cannot be saved at present; nothing was changed.
         """
         if judging and (self._unsaved or self._writer.busy or self._retries.failing):
             self.checkpoint()
@@ -490,7 +493,7 @@ class Daemon:
         return predictions is not None and predictions.sink.transactional
 
     def _report_position(self, position: Position | None) -> None:
-        """CommittedOffset the position of the last checkpoint where others look for it."""
+        """Commit the position of the last checkpoint where other tools look for it."""
         if position is None or not self._is_prepared:
             return
         if self._pipeline.predictions is not None and self._is_transactional:
@@ -518,10 +521,10 @@ class Daemon:
             events = sum(self._outcomes.values()) + sum(processed.outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
             self._report_new_reasons(processed.letters)
-            self._latest_refusal = processed.letters[-1].detail
+            self._latest_rejection = processed.letters[-1].detail
         self._judge(partial(self._guard.judge, processed.bad))
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
-            LOGGER.warning("no record so far holds the target, so nothing has been learned; is schema.target right?")
+            LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
             LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", self.model.n)
         self._report_drifts(self.model.drifts - drifts, batch)
@@ -536,14 +539,14 @@ class Daemon:
             self._metrics.count_rejected(reason, records)
         self._metrics.batch(time.monotonic() - started)
         if self._on_jump is not None:
-            self._on_jump.way_back.took(batch)
+            self._on_jump.way_back.add(batch)
             jump = self._on_jump.guard.watch(processed.losses)
             if jump is not None:
                 self._jumped(self._on_jump, jump, batch)
         self._publish()
 
     def _judge(self, judge: Callable[[], None]) -> None:
-        """Ask the guard; the letters say what is wrong, so they are made durable before the run fails.
+        """Call a check of the guard; if it fails the run, dead letters are made durable first, since they say why.
 
         Raises:
             TooManyBadRecords: the model and its positions stay at the last checkpoint.
@@ -552,14 +555,14 @@ class Daemon:
             judge()
         except TooManyBadRecords as error:
             self._dead_letters.flush()
-            raise TooManyBadRecords(f"{error}. The latest: {self._latest_refusal}") from None
+            raise TooManyBadRecords(f"{error}. The latest: {self._latest_rejection}") from None
 
     @property
     def _goes_back(self) -> bool:
         return self._on_jump is not None and self._on_jump.action in {"stop", "rollback"}
 
     def _jumped(self, on_jump: OnJump, jump: Jump, batch: Batch) -> None:
-        """Do what `guard.on_jump` says."""
+        """React to a jump as `guard.on_jump` says."""
         self._metrics.jumped(1)
         message = (
             f"{batch.origin}: the loss has jumped: {jump.loss:.3g} an event lately, {jump.usual:.3g} before, over "
@@ -567,8 +570,8 @@ class Daemon:
         )
         if not self._goes_back:
             LOGGER.warning(
-                "%s. Something has changed, in the data or in what they mean; it is learned. What is usual is measured "
-                'anew from here; guard.on_jump = "stop" or "rollback" would not have learned it',
+                "%s. The data or their meaning have changed. They are learned, and the usual loss is measured again "
+                'from here; guard.on_jump = "stop" or "rollback" would not have learned them',
                 message,
             )
             return
@@ -577,21 +580,21 @@ class Daemon:
         if good is None or good.generation not in self._store.generations():
             self._dead_letters.flush()
             raise ModelJumped(
-                f"{message}. There is no checkpoint from before; look at the data, and set checkpoint.every_events so "
-                'low that there will be one, or guard.on_jump = "alarm" to learn them'
+                f"{message}. There is no checkpoint from before the jump; look at the data, and lower "
+                'checkpoint.every_events so that there will be one, or set guard.on_jump = "alarm" to learn them'
             )
         if on_jump.action == "stop":
             self._dead_letters.flush()
             self._store.set_aside(after=good.generation)
             raise ModelJumped(
-                f"{message}. The newest checkpoint is generation {good.generation} now, from before that. Look at the "
-                'data; a start goes on from there, with guard.on_jump = "alarm" learning what comes, with "rollback" '
-                "setting it aside"
+                f"{message}. The newest checkpoint is now generation {good.generation}, from before the jump, and the "
+                'next start resumes from it. Look at the data first; guard.on_jump = "alarm" would learn them, '
+                '"rollback" would make them dead letters'
             )
         self._roll_back(on_jump, good, message)
 
     def _roll_back(self, on_jump: OnJump, good: Saved, message: str) -> None:
-        """Go on with the model of a generation after all that was read since, whose records are set aside."""
+        """Restore the model of a generation, and turn all records read since into dead letters."""
         found = self._store.load(good.generation)
         self._store.set_aside(after=good.generation)
         self._pipeline, guard, self._labels, self._guard.latest = on_jump.restore(found)
@@ -612,7 +615,7 @@ class Daemon:
         on_jump.way_back.restart_from(good)
         self._generation = good.generation
         LOGGER.error(
-            "%s. Going on with the model of generation %d; the %d records read since are dead letters (jump)",
+            "%s. Continuing with the model of generation %d; the %d records read since are dead letters (jump)",
             message,
             good.generation,
             records,
@@ -630,43 +633,43 @@ class Daemon:
             raise
 
     def _report_new_reasons(self, letters: list[DeadLetter]) -> None:
-        """Log the first refusal of each kind: the dead letters have them all, and a flood helps nobody."""
+        """Log the first rejection for each reason; the dead letters have all of them."""
         first_of = {letter.reason: letter for letter in reversed(letters)}
         for reason in first_of.keys() - self._reasons.keys():
             detail = first_of[reason].detail
-            LOGGER.warning("refused a record (%s), from now on such ones are only counted: %s", reason, detail)
+            LOGGER.warning("rejected a record (%s); further ones are only counted: %s", reason, detail)
 
     def _report_drifts(self, found: int, batch: Batch) -> None:
-        """Tell of the drifts that were found in a batch; of several, the latest one's numbers."""
+        """Report the drifts found in a batch, with the numbers of the latest."""
         self._metrics.drifted(found)
         drift = self.model.last_drift
         if found and drift is not None:
             LOGGER.warning(
-                "%s: drift: the loss was %.3g an event and is %.3g, found at event %d%s; steps and average begin anew, "
-                "the next step is %.3g",
+                "%s: drift: the loss was %.3g an event and is %.3g, found at event %d%s; step sizes and average "
+                "restart, the next step size is %.3g",
                 batch.origin,
                 drift.before,
                 drift.after,
                 drift.n,
-                f" as the last of {found}" if found > 1 else "",
+                f" (the last of {found})" if found > 1 else "",
                 self.model.step_size,
             )
 
-    def _must_wait_for_first(self) -> bool:
-        """Only a checkpoint knows which files an endless source was reading, should they be rotated away."""
+    def _is_first_due(self) -> bool:
+        """Whether the first checkpoint is due: it records which files an endless source reads before they rotate."""
         return self._unsaved > 0 and not self._begun and self._source.progress() is None
 
     def _must_hold_back(self) -> bool:
-        """Whether a checkpoint would pass over records because of which the end of the source would fail the run.
+        """Whether a checkpoint would pass over records that may fail the run at the end of the source.
 
-        So that the next run, after a repair, still has all of them. While a source is being read this is for less than
-        a window of records; one without an end, whose records may come slowly, is saved all the same.
+        It waits, so that the next run, after a repair, still reads all of them. While a source is being read this
+        lasts for less than a window of records. An endless source, whose records may come slowly, is saved anyway.
         """
         is_ending = self._guard.is_short and self._source.progress() is not None
         return self._guard.fails_at_end and (is_ending or self._source.finished)
 
     def _is_due(self) -> bool:
-        # One at a time: the next one waits until the one under way is durable, and then holds all that came meanwhile.
+        # One at a time: the next waits until the one in progress is durable, and then holds everything learned since.
         if not self._unsaved or self._writer.busy or self._must_hold_back():
             return False
         if self._is_overdue:

@@ -35,8 +35,8 @@ class Metric(NamedTuple):
 
 
 CATALOGUE: dict[str, Metric] = {
-    "streammoe_events_total": Metric(Counter, "Events by what became of them, since the first start", ("outcome",)),
-    "streammoe_rejected_total": Metric(Counter, "Refused records by reason, since the first start", ("reason",)),
+    "streammoe_events_total": Metric(Counter, "Events by outcome, since the first start", ("outcome",)),
+    "streammoe_rejected_total": Metric(Counter, "Rejected records by reason, since the first start", ("reason",)),
     "streammoe_pending_labels": Metric(Gauge, "Features that wait for their label, and labels for their features"),
     "streammoe_prequential_log_loss": Metric(
         Gauge, "Mean of -log s(y|x), each event predicted before it is learned", ("average",)
@@ -44,76 +44,76 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_prequential_rmse": Metric(
         Gauge, "Root mean squared error, each event predicted before it is learned", ("average",)
     ),
-    "streammoe_baseline_rmse": Metric(Gauge, "The same for predicting the mean of all targets so far", ("average",)),
+    "streammoe_baseline_rmse": Metric(
+        Gauge, "Root mean squared error of predicting the mean of all targets so far", ("average",)
+    ),
     "streammoe_output_rmse": Metric(
         Gauge, "streammoe_prequential_rmse of each of several outputs", ("output", "average")
     ),
     "streammoe_prequential_accuracy": Metric(
-        Gauge, "Part of the events whose likeliest class was theirs, each predicted before it is learned", ("average",)
+        Gauge,
+        "Share of the events whose most probable class was right, each predicted before it is learned",
+        ("average",),
     ),
     "streammoe_baseline_accuracy": Metric(
-        Gauge, "The same for predicting the most frequent class so far", ("average",)
+        Gauge, "Share of the events for which the most frequent class so far was right", ("average",)
     ),
-    "streammoe_model_features": Metric(Gauge, "Features that the experts see, intercept and powers included"),
-    "streammoe_model_classes": Metric(Gauge, "Classes that a classifier has met"),
+    "streammoe_model_features": Metric(Gauge, "Features of the experts, intercept and powers included"),
+    "streammoe_model_classes": Metric(Gauge, "Classes that a classifier has seen"),
     "streammoe_model_events": Metric(Gauge, "Events that the model has learned, warm-up included"),
     "streammoe_warming_up": Metric(Gauge, "1 while events go to the warm-up buffer, else 0"),
     "streammoe_step_size": Metric(Gauge, "Step size of the next event"),
-    "streammoe_drifts_total": Metric(Counter, "Drifts of the relation that were found, since the first start"),
+    "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),
     "streammoe_drift_last_event": Metric(Gauge, "Events learned when the last drift was found; 0 before the first"),
-    "streammoe_expert_mass": Metric(Gauge, "Share of the events that an expert answers for", ("expert",)),
-    "streammoe_expert_loss": Metric(
-        Gauge, "Mean of -log e_k(y|x) over the events that an expert answers for", ("expert",)
-    ),
+    "streammoe_expert_mass": Metric(Gauge, "Mean responsibility of an expert", ("expert",)),
+    "streammoe_expert_loss": Metric(Gauge, "Mean of -log e_k(y|x), weighted by responsibilities", ("expert",)),
     "streammoe_expert_divergence": Metric(
-        Gauge, "Mean symmetric divergence between what an expert says and the nearest other, in nats", ("expert",)
+        Gauge, "Mean symmetric divergence between an expert's distribution and the nearest other, in nats", ("expert",)
     ),
-    "streammoe_experts": Metric(Gauge, "Experts by how they fare", ("condition",)),
+    "streammoe_experts": Metric(Gauge, "Experts by condition", ("condition",)),
     "streammoe_model_candidates": Metric(Gauge, "Mixtures that learn side by side; 1 unless there is a race"),
     "streammoe_reseeds_total": Metric(
-        Counter, "Experts that began anew as half of another, since the first start", ("outcome",)
+        Counter, "Experts replaced by half of another, tried and kept, since the first start", ("outcome",)
     ),
     "streammoe_convergence_residual": Metric(
         Gauge, "Norm of the mean of S - s over the mean of its norm: near 0 at a stationary point, 1 far from one"
     ),
     "streammoe_guard_jumps_total": Metric(Counter, "Jumps of the loss, since the first start"),
     "streammoe_guard_high_windows": Metric(
-        Gauge, "Windows in a row whose loss is far above what is usual; 3 are a jump"
+        Gauge, "Consecutive windows whose loss is far above the usual one; 3 are a jump"
     ),
     "streammoe_kernel_compile_seconds": Metric(
         Gauge, "Seconds spent compiling kernels since this start; 0 where they came from numba's cache"
     ),
     "streammoe_batch_seconds": Metric(Histogram, "Time from a batch's bytes to learned events", (), BATCH_SECONDS),
     "streammoe_checkpoint_seconds": Metric(
-        Histogram, "Time from the state of a checkpoint to its being durable", (), CHECKPOINT_SECONDS
+        Histogram, "Time from taking the state of a checkpoint until it is durable", (), CHECKPOINT_SECONDS
     ),
     "streammoe_checkpoint_pause_seconds": Metric(
-        Histogram, "Time that learning stood still for a checkpoint", (), CHECKPOINT_SECONDS
+        Histogram, "Time that learning paused for a checkpoint", (), CHECKPOINT_SECONDS
     ),
     "streammoe_checkpoint_age_seconds": Metric(
         Gauge, "Seconds since the state of the last durable checkpoint, or since the start"
     ),
-    "streammoe_checkpoint_failures_total": Metric(Counter, "Attempts to save that failed, since this start"),
-    "streammoe_reload_total": Metric(
-        Counter, "Times that SIGHUP was asked to read the settings again, since this start", ("outcome",)
-    ),
+    "streammoe_checkpoint_failures_total": Metric(Counter, "Failed attempts to save, since this start"),
+    "streammoe_reload_total": Metric(Counter, "Reloads of the settings by SIGHUP, since this start", ("outcome",)),
     "streammoe_reload_success_timestamp_seconds": Metric(
-        Gauge, "When the settings were last taken, at the start or after SIGHUP, in seconds since 1970"
+        Gauge, "Time at which the settings were last loaded, in seconds since 1970"
     ),
     "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
-    "streammoe_source_connected": Metric(Gauge, "1 while what is read from answers, else 0"),
-    "streammoe_source_stalled": Metric(Gauge, "Partitions that hold more, of which nothing has come for a while"),
+    "streammoe_source_connected": Metric(Gauge, "1 while the source answers, else 0"),
+    "streammoe_source_stalled": Metric(Gauge, "Partitions with unread records that have returned none for a while"),
     "streammoe_source_incidents_total": Metric(
-        Counter, "What happened to the source, such as reconnected or offset_reset, since this start", ("event",)
+        Counter, "Incidents of the source, such as reconnected or offset_reset, since this start", ("event",)
     ),
-    "streammoe_consumer_lag": Metric(Gauge, "Records of a partition that are still to be read", ("topic", "partition")),
-    "streammoe_consumer_position": Metric(Gauge, "The next offset to read of a partition", ("topic", "partition")),
-    "streammoe_source_progress_ratio": Metric(Gauge, "Part of a finite source that has been read; NaN without an end"),
+    "streammoe_consumer_lag": Metric(Gauge, "Unread records of a partition", ("topic", "partition")),
+    "streammoe_consumer_position": Metric(Gauge, "Next offset to read of a partition", ("topic", "partition")),
+    "streammoe_source_progress_ratio": Metric(Gauge, "Share of a finite source that has been read; NaN if endless"),
 }
 
 
 class Metrics:
-    """The catalogue as live metrics in a registry of their own; written once per batch by the learning loop."""
+    """The catalogue as live metrics in their own registry; updated by the learning loop once per batch."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -128,7 +128,7 @@ class Metrics:
             self._of[name] = made
         self._checkpoint_at = time.monotonic()
         self._compared: tuple[int | None, int] = (None, -COMPARED_EVERY)
-        """How many experts were last compared, and how many events the model had learned then."""
+        """Number of experts at the last comparison, and of events that the model had learned."""
         self._reseeds = (0, 0)
         self._status = SourceStatus(ready=False, connected=False)
         self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
@@ -141,15 +141,15 @@ class Metrics:
         self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     def count(self, outcome: str, events: int) -> None:
-        """`events` more had this outcome."""
+        """Count `events` more with this outcome."""
         self._counter("streammoe_events_total", outcome).inc(events)
 
     def count_rejected(self, reason: str, records: int) -> None:
-        """`records` more were refused for this reason."""
+        """Count `records` more that were rejected for this reason."""
         self._counter("streammoe_rejected_total", reason).inc(records)
 
     def recount(self, outcomes: Mapping[str, int], reasons: Mapping[str, int]) -> None:
-        """Begin the counts of events anew, at these: a model has gone back."""
+        """Set the counts of events back to those of a checkpoint, after a rollback."""
         for name in ("streammoe_events_total", "streammoe_rejected_total"):
             self._of[name].clear()
         for outcome in OUTCOMES:
@@ -158,46 +158,46 @@ class Metrics:
             self.count_rejected(reason, records)
 
     def jumped(self, times: int) -> None:
-        """The loss has jumped so many times more."""
+        """Count jumps of the loss."""
         self._counter("streammoe_guard_jumps_total").inc(times)
 
     def drifted(self, times: int) -> None:
-        """So many drifts more were found."""
+        """Count drifts."""
         self._counter("streammoe_drifts_total").inc(times)
 
     def high_windows(self, windows: int) -> None:
-        """So many windows in a row are high."""
+        """Show the number of consecutive high windows."""
         self._gauge("streammoe_guard_high_windows").set(windows)
 
     def pending(self, events: int) -> None:
-        """So many events wait for their other half."""
+        """Show the number of events that wait for their label or features."""
         self._gauge("streammoe_pending_labels").set(events)
 
     def batch(self, seconds: float) -> None:
-        """A batch took so long."""
+        """Record the duration of a batch."""
         self._histogram("streammoe_batch_seconds").observe(seconds)
 
     def checkpoint(self, taken_at: float, seconds: float) -> None:
-        """A checkpoint of the state at that time (`time.monotonic`) was durable so many seconds later."""
+        """Record a checkpoint whose state was taken at `taken_at` (`time.monotonic`) and durable `seconds` later."""
         self._histogram("streammoe_checkpoint_seconds").observe(seconds)
         self._checkpoint_at = taken_at
 
     def checkpoint_pause(self, seconds: float) -> None:
-        """Learning has stood still so long for a checkpoint."""
+        """Record how long learning paused for a checkpoint."""
         self._histogram("streammoe_checkpoint_pause_seconds").observe(seconds)
 
     def checkpoint_failed(self) -> None:
-        """An attempt to save has just failed."""
+        """Count a failed attempt to save."""
         self._counter("streammoe_checkpoint_failures_total").inc()
 
     def reloaded(self, outcome: str) -> None:
-        """The settings were read again: one of `RELOAD_OUTCOMES`."""
+        """Count a reload of the settings; the outcome is one of `RELOAD_OUTCOMES`."""
         self._counter("streammoe_reload_total", outcome).inc()
         if outcome != REFUSED:
             self._gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
-        """Show the model and its scores as they are after a batch. What is not known yet has no sample or is NaN."""
+        """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
         self._show("streammoe_prequential_log_loss", scores.log_loss.means())
         if isinstance(scores, PrequentialScores):
             self._show("streammoe_prequential_rmse", scores.rmse())
@@ -228,22 +228,22 @@ class Metrics:
         for outcome, times, before in zip(RESEED_OUTCOMES, model.n_reseeds, self._reseeds, strict=True):
             self._counter("streammoe_reseeds_total", outcome).inc(max(times - before, 0))
         self._reseeds = model.n_reseeds
-        # Comparing all experts costs as much as learning K events, so a batch of one does not ask for it each time.
-        experts, at = self._compared
-        if experts == model.chosen_n_experts and at <= model.n < at + COMPARED_EVERY:
+        # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
+        n_experts, at = self._compared
+        if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARED_EVERY:
             return
         self._compared = (model.chosen_n_experts, model.n)
-        fare = model.experts()
+        experts = model.experts()
         for condition in CONDITIONS:
-            found = sum(expert["condition"] == condition for expert in fare)
+            found = sum(expert["condition"] == condition for expert in experts)
             self._gauge("streammoe_experts", condition).set(found)
         for k in range(model.most_experts):
             for name in ("loss", "divergence"):
-                value = fare[k][name] if k < len(fare) else None
+                value = experts[k][name] if k < len(experts) else None
                 self._gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)
 
     def source(self, status: SourceStatus) -> None:
-        """Show how the source fares. Series of partitions that are no longer read go."""
+        """Show the status of the source; series of partitions that are no longer read are removed."""
         before, self._status = self._status, status
         self._gauge("streammoe_source_ready").set(status.ready)
         self._gauge("streammoe_source_connected").set(status.connected)

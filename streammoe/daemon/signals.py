@@ -1,7 +1,7 @@
-"""Signals as flags that the loop looks at.
+"""Signals as flags that the loop checks.
 
-SIGTERM and SIGINT finish the batch, save and leave; a second one, or one before there is anything to save, leaves at
-once. SIGHUP asks for the settings to be read again.
+SIGTERM and SIGINT finish the batch, save and exit; a second one, or one before there is anything to save, exits
+immediately. SIGHUP reloads the settings.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopFlag:
-    """Set by the first SIGTERM or SIGINT while it is entered.
+    """Context in which the first SIGTERM or SIGINT sets a flag, and the second ends the process.
 
-    The handler does nothing else: whatever the interrupted code was doing, it holds no lock that a handler needs.
+    The handler does nothing else, so that it needs no lock that the interrupted code may hold.
 
     Args:
-        armed: whether there may be something to finish and to save. Until `arm` is called the first signal already ends
-            the process, whatever it is doing, with 128 + the signal's number.
+        armed: whether there may be something to finish and to save. Before `arm` is called, the first signal ends the
+            process with exit code 128 + the signal's number.
     """
 
     def __init__(self, *, armed: bool = True) -> None:
@@ -40,18 +40,18 @@ class StopFlag:
             signal.signal(stop, handler)
 
     def arm(self) -> None:
-        """From here on the first signal only sets the flag."""
+        """Let the first signal only set the flag from now on."""
         self._armed = True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested or not self._armed:
-            # Not sys.exit: it would run clean-up that may be what hangs. The last checkpoint is sound at any moment.
+            # Not sys.exit, which would run clean-up that may be what hangs. The last checkpoint is always valid.
             os._exit(128 + number)
         self.requested = True
 
 
 class HangupFlag:
-    """Remembers SIGHUP until the loop reloads the settings; while it is entered, it does not end the process."""
+    """Context in which SIGHUP sets a flag, until the loop reloads the settings, instead of ending the process."""
 
     def __init__(self) -> None:
         self.requested = False
