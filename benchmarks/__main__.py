@@ -17,7 +17,6 @@ from benchmarks.report import machine
 
 NAMES = (
     "kernel_speed",
-    "expert_life",
     "shortcuts",
     "outliers",
     "image_segments",
@@ -30,7 +29,7 @@ NAMES = (
     "calibration",
     "kafka",
 )
-LONG = ("batch_methods", "pictures", "soak")
+LONG = ("batch_methods", "expert_life", "pictures", "soak")
 """Minutes to half an hour; run only when asked for by name."""
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
