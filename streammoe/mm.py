@@ -351,7 +351,7 @@ class IncrementalMM:
 
         Raises:
             CheckpointError: there is none, it is damaged, or holds something else.
-            ConfigError: an argument is of a wrong type.
+            ConfigError: an argument is of a wrong type, or `maximize` makes something else of the statistics.
         """
         # What the caller gives is checked apart from what the file says, which is blamed for any error below.
         cls(statistics, maximize, initial_parameters=0.0, schedule=schedule or schedules.power())
@@ -379,6 +379,11 @@ class IncrementalMM:
             model._state = _State(n, m, s, theta, average, residual)
             unknown = sorted(arrays.keys() - model._arrays().keys() - {"diagnostics.residual"})
             require(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
+        if s is not None and n >= model._minimum:
+            try:
+                model._maximized(s)
+            except InvalidEvent as error:
+                raise ConfigError(f"maximize: does not fit the statistics of {path} ({error})") from None
         return model
 
     def state_digest(self) -> str:
