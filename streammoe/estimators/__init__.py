@@ -46,6 +46,7 @@ def model_of(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> MixtureOfE
     with restoring(path):
         description = checkpoint.metadata["model"]
         if description["kind"] not in kinds:
-            msg = f"holds a {shown(description['kind'])}, which streammoe.load does not know; load it with its own class, or upgrade streammoe"
+            kind = shown(description["kind"])
+            msg = f"holds a {kind}, which streammoe.load does not know; load it with its own class, or upgrade streammoe"
             raise CheckpointError(msg)
         return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)
