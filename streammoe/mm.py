@@ -44,9 +44,9 @@ class IncrementalMM:
 
         s ← s + γ_n (S̄(θ; z_n) − s),    θ ← θ̄(s) = argmax_θ [ψ(θ) − ⟨s, φ(θ)⟩]      ([MM] Algorithm 1)
 
-    Statistics and parameters are each one array, a tuple of arrays, or a dict of arrays by name, whose shapes never
-    change. Both functions get read-only arrays in the form in which they were given, and must depend on nothing but
-    their arguments if a saved model is to resume bit for bit.
+    Statistics and parameters are each one array, a tuple of arrays, or a dict of arrays by name. The first ones decide
+    the shapes, which never change. Both functions get read-only arrays in the form in which they were given, and must
+    depend on nothing but their arguments if a saved model is to resume bit for bit.
 
     Args:
         statistics: from x, y and the parameters θ to S̄(θ; z), the statistics of the surrogate at θ.
@@ -120,7 +120,7 @@ class IncrementalMM:
             raise ConfigError(*problems)
         self._statistics = statistics
         self._maximize = maximize
-        self._schedule = schedule
+        self._schedule = schedules.from_settings(schedules.to_settings(schedule))  # raises for numbers out of range
         self._minimum = 0 if initial_statistics is not None else int(minimum or 1)
         self._averaging = averaging
         self._averaging_rate = float(averaging_rate)
@@ -163,7 +163,9 @@ class IncrementalMM:
         weight = event_weight(w)
         seen = _pack(self._statistics(x, y, self._state.iterate.unpack()), "statistics", like=self._state.s)
         if weight > 0.0:
-            self._state = self._stepped(seen._replace(flat=weight * seen.flat), self.step_size)
+            self._state = self._stepped(
+                _in_range(seen._replace(flat=weight * seen.flat), "w · statistics"), self.step_size
+            )
 
     def learn_many(
         self, X: Iterable[Any], y: Iterable[Any] | None = None, weights: Iterable[Any] | None = None
@@ -181,7 +183,7 @@ class IncrementalMM:
         if isinstance(X, str | bytes | Mapping) or hasattr(X, "columns"):
             message = f"X: got {shown(X)}; it must be a series of events, such as the rows of an array"
             raise InvalidEvent(message, reason="wrong_type", feature="X")
-        columns = {name: each for name, each in (("x", X), ("y", y), ("w", weights)) if each is not None}
+        columns = {"x": X} | {name: each for name, each in (("y", y), ("w", weights)) if each is not None}
         before = self._state
         rows = enumerate(zip_longest(*columns.values(), fillvalue=_MISSING))
         row = 0
@@ -484,14 +486,19 @@ def _pack(value: Any, what: str, like: _Packed | None = None) -> _Packed:
         message = f"{what}: got {_described(*form)}; it must be {_described(*like[:3])}, as before"
         raise InvalidEvent(message, reason="wrong_shape")
     flat = np.concatenate([block.ravel() for block in blocks.values()]) if blocks else np.empty(0)
-    if not np.abs(flat).max(initial=0.0) <= LARGEST:  # NaN is not, either
-        name = next(name for name, block in blocks.items() if not (np.abs(block) <= LARGEST).all())
-        if np.isfinite(flat).all():
-            message = f"{_place(what, name)}: holds a number beyond ±{LARGEST:g}; rescale the input"
-            raise InvalidEvent(message, reason="out_of_range")
-        message = f"{_place(what, name)}: holds NaN or infinity; every number must be finite"
-        raise InvalidEvent(message, reason="not_finite")
-    return _Packed(*form, flat)
+    return _in_range(_Packed(*form, flat), what)
+
+
+def _in_range(packed: _Packed, what: str) -> _Packed:
+    """Return the same blocks, having checked each number."""
+    if np.abs(packed.flat).max(initial=0.0) <= LARGEST:  # which NaN is not
+        return packed
+    ends = np.cumsum([prod(shape) for shape in packed.shapes])
+    first = int(np.flatnonzero(~(np.abs(packed.flat) <= LARGEST))[0])
+    place = _place(what, packed.names[int(np.searchsorted(ends, first, side="right"))])
+    if np.isfinite(packed.flat).all():
+        raise InvalidEvent(f"{place}: holds a number beyond ±{LARGEST:g}; rescale the input", reason="out_of_range")
+    raise InvalidEvent(f"{place}: holds NaN or infinity; every number must be finite", reason="not_finite")
 
 
 def _block(value: Any, what: str) -> FloatArray:

@@ -47,6 +47,7 @@ def model_of(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> MixtureOfE
         description = checkpoint.metadata["model"]
         if description["kind"] not in kinds:
             kind = shown(description["kind"])
-            msg = f"holds a {kind}, which streammoe.load does not know; load it with its own class, or upgrade streammoe"
-            raise CheckpointError(msg)
+            raise CheckpointError(
+                f"holds a {kind}, which streammoe.load does not know; load it with its own class, or upgrade streammoe"
+            )
         return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)

@@ -17,7 +17,7 @@ import streammoe
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.mm import IncrementalMM
 from streammoe.persistence import encode, read_checkpoint
-from streammoe.schedules import constant, power
+from streammoe.schedules import Constant, constant, power
 from tests.pairs import pairwise_cases
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mm.md"
@@ -404,6 +404,7 @@ def test_what_the_functions_raise_comes_through_and_nothing_changes():
         ((np.ones((2, 2)), np.ones(2), [1.0, math.nan]), "not_finite"),
         (({"x": 1.0}, None), "wrong_type"),
         (("text", None), "wrong_type"),
+        ((np.full((1, 2), 1e69), [0.0], [1e6]), "out_of_range"),
     ],
 )
 def test_batches_that_do_not_fit_are_rejected_whole(given, reason):
@@ -431,6 +432,7 @@ def test_a_data_frame_is_rejected_rather_than_read_by_its_column_names():
         {"initial_statistics": {"gram": "text"}},
         {"schedule": 0.01},
         {"schedule": power},
+        {"schedule": Constant(math.nan)},
         {"minimum": 0},
         {"minimum": 2.5},
         {"averaging": "mean"},
