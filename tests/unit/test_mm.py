@@ -287,14 +287,29 @@ def test_steps_may_be_given_and_statistics_replaced():
     expected = {name: before[name] + 0.25 * (PRIOR[name] - before[name]) for name in PRIOR}
     for name, block in expected.items():
         np.testing.assert_allclose(model.statistics[name], block, rtol=1e-12)
+    residual = model.convergence_residual
     model.replace_statistics(PRIOR)
-    assert model.n == 21
-    np.testing.assert_array_equal(model.statistics["gram"], PRIOR["gram"])
+    assert (model.n, model.convergence_residual) == (21, residual)
+    replaced = model.statistics
+    model.step({name: 1.3 * block for name, block in PRIOR.items()}, gamma=0.3)
+    model.step(PRIOR, gamma=1.0)
+    for name, block in PRIOR.items():
+        np.testing.assert_array_equal(replaced[name], block)
+        np.testing.assert_array_equal(model.statistics[name], block)
     for name, block in squares_maximize(PRIOR).items():
         np.testing.assert_array_equal(model.parameters[name], block)
     for gamma in (0.0, 1.5, math.nan, "1"):
         with pytest.raises(ConfigError):
             model.step(PRIOR, gamma=gamma)
+
+
+def test_the_order_of_names_does_not_matter():
+    models = fresh(), fresh()
+    for i, (x, y) in enumerate(zip(*events(20), strict=True)):
+        models[0].learn_one(x, y)
+        seen = squares_statistics(x, y, models[1].iterate)
+        models[1].step(dict(reversed(seen.items())) if i % 2 else seen)
+    assert models[0].state_digest() == models[1].state_digest()
 
 
 def test_an_event_of_weight_0_is_checked_and_changes_nothing():
