@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from streammoe import schedules
+    from streammoe import mm, schedules
     from streammoe.errors import (
         CheckpointError,
         ConfigError,
@@ -30,10 +30,12 @@ __all__ = [
     "StreammoeError",
     "TooManyBadRecords",
     "load",
+    "mm",
     "schedules",
 ]
 
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
+_MODULES = {"mm", "schedules"}
 
 
 def __getattr__(name: str) -> "Any":
@@ -42,8 +44,8 @@ def __getattr__(name: str) -> "Any":
 
     if name in _ESTIMATORS:
         return getattr(import_module("streammoe.estimators"), name)
-    if name == "schedules":
-        return import_module("streammoe.schedules")
+    if name in _MODULES:
+        return import_module(f"streammoe.{name}")
     if name in __all__:
         return getattr(import_module("streammoe.errors"), name)
     if name == "__version__":

@@ -46,6 +46,8 @@ def model_of(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> MixtureOfE
     with restoring(path):
         description = checkpoint.metadata["model"]
         if description["kind"] not in kinds:
-            msg = f"holds a {shown(description['kind'])}, which this version does not know; upgrade streammoe"
-            raise CheckpointError(msg)
+            kind = shown(description["kind"])
+            raise CheckpointError(
+                f"holds a {kind}, which streammoe.load does not know; load it with its own class, or upgrade streammoe"
+            )
         return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)

@@ -165,16 +165,24 @@ def topped_up(state: MMState, options: LearningOptions, gamma: float) -> float:
     return weight
 
 
-@inline
-def average_weight(state: MMState, options: LearningOptions, gamma: float) -> float:
-    """How far the served parameters move towards the raw iterate of this event ([MM] §5.2.1)."""
-    if options.averaging == 0:
-        return 1.0
-    state.n_average[0] += 1
-    weight: float = options.averaging / (state.n_average[0] + options.averaging - 1.0)
+def iterate_weight(m: int, options: LearningOptions, gamma: float) -> float:
+    """Return how much the m-th iterate, made by a step γ, counts in the served average ([MM] §5.2.1)."""
+    weight: float = options.averaging / (m + options.averaging - 1.0)
     if options.forgetting:
         weight = max(weight, gamma)
     return max(weight, options.least_weight)
+
+
+_iterate_weight = inline(iterate_weight)
+
+
+@inline
+def average_weight(state: MMState, options: LearningOptions, gamma: float) -> float:
+    """How far the served parameters move towards the raw iterate of this event."""
+    if options.averaging == 0:
+        return 1.0
+    state.n_average[0] += 1
+    return _iterate_weight(state.n_average[0], options, gamma)
 
 
 @inline

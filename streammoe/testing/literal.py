@@ -1,8 +1,9 @@
 """[MM] Algorithms 1, 2 and 3 to the letter, and their softmax gate: what kernels have to agree with.
 
-Slow and obvious on purpose, and nothing here is shared with the package: dense statistics, Kronecker products and
-dense solves at O((K p)³) an event. K experts, w and r the features of gate and experts. `FamilyContract.make_oracle`
-returns one of these; a new family inherits from the one that is nearest.
+Slow and obvious on purpose: dense statistics, Kronecker products and dense solves at O((K p)³) an event. Algorithm 1 is
+`streammoe.mm`, of which kernels use nothing, and which has tests of its own; nothing else is shared with the package. K
+experts, w and r the features of gate and experts. `FamilyContract.make_oracle` returns one of these; a new family
+inherits from the one that is nearest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from scipy.integrate import quad
 from scipy.special import gammaln
 
+from streammoe.mm import IncrementalMM
 from streammoe.types import AnyArray
 
 REFRESH_BELOW = 0.5
@@ -53,12 +55,14 @@ def log_softmax(logits: AnyArray) -> AnyArray:
 
 Event = tuple[AnyArray, AnyArray, Any]
 """w, r and y of one event."""
+Theta = Mapping[str, AnyArray]
 
 
 class Algorithm1(ABC):
-    """The statistics s and the parameters θ̄(s) that minimise the surrogate.
+    """[MM] Algorithm 1 with the statistics of a mixture of experts, and the prior, which is topped up on the way.
 
-    Statistics of the gate, as exponentially weighted means of what one event of weight v contributes:
+    The parameters θ are a dict: `gate` (K−1, p_w), and `experts` and `variances` as a model's `parameters` has them.
+    Statistics of the gate, for an event of weight v:
         s1 (K−1, p_w)                v ((g − τ)_{1..K−1} wᵀ − a A ω w wᵀ)
         s2 ((K−1) p_w, (K−1) p_w)    v ½ A ⊗ a w wᵀ
     """
@@ -74,40 +78,45 @@ class Algorithm1(ABC):
         """Begin where a model stands, given what its `parameters` returns."""
         self.bound = bound
         self.top_k = top_k
-        self.omega = np.array(parameters["gate"])
-        G = np.array(parameters["gate_gram"])
-        self.A = curvature_bound(bound, len(self.omega))
-        self.s: dict[str, AnyArray] = {"s1": -self.A @ self.omega @ G, "s2": 0.5 * np.kron(self.A, G)}
-        self.s |= self.begin_experts(parameters)
+        omega, G = np.array(parameters["gate"]), np.array(parameters["gate_gram"])
+        self.K = len(omega) + 1
+        self.A = curvature_bound(bound, self.K - 1)
+        theta, s = self.begin_experts(parameters)
+        self.mm = IncrementalMM(
+            self.event_statistics,
+            self.minimise,
+            initial_parameters={"gate": omega, **theta},
+            initial_statistics={"s1": -self.A @ omega @ G, "s2": 0.5 * np.kron(self.A, G), **s},
+            averaging=None,
+        )
         self.kept = float(parameters["decay"])
         self.prior_strength = prior_strength
         self.prior_weight = float(parameters["prior_weight"])
         self.prior = {name: np.array(value) for name, value in parameters["prior"].items()}
 
     @abstractmethod
-    def begin_experts(self, parameters: Mapping[str, Any]) -> dict[str, AnyArray]:
-        """Take the experts' parameters over and return their statistics, for which those are the minimum."""
+    def begin_experts(self, parameters: Mapping[str, Any]) -> tuple[Theta, dict[str, AnyArray]]:
+        """Return the experts' parameters and their statistics, for which those are the minimum."""
 
     @abstractmethod
-    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
+    def log_experts(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
         """Return (K,) log e_k(y|x)."""
 
     @abstractmethod
-    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
-        """Return S̄ of one event, as far as the experts go, under the parameters as they are."""
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray, theta: Theta) -> dict[str, AnyArray]:
+        """Return S̄(θ; z) of one event, as far as the experts go."""
 
     @abstractmethod
     def expert_prior(self) -> dict[str, Any]:
         """Return what the experts' prior adds to s for a weight of 1."""
 
     @abstractmethod
-    def minimise_experts(self) -> None:
-        """Set θ̄(s), as far as the experts go."""
+    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
+        """Return θ̄(s), as far as the experts go."""
 
-    @property
     @abstractmethod
-    def expert_theta(self) -> dict[str, AnyArray]:
-        """The experts' parameters and statistics under the names that `parameters` uses."""
+    def expert_grams(self, s: Mapping[str, AnyArray]) -> AnyArray:
+        """Return (K, p_v, p_v) the experts' Gram matrices."""
 
     def learn(self, w: AnyArray, r: AnyArray, y: Any, gamma: float, weight: float = 1.0) -> float:
         """Learn one event: s ← s + γ (v S̄(θ; z) − s), then θ ← θ̄(s). Return −log s(y|x) before that.
@@ -130,35 +139,42 @@ class Algorithm1(ABC):
 
         The prior is topped up by the step of the last event, γ without it.
         """
-        seen = [self.event_statistics(*event) for event in events]
-        for name, s in self.s.items():
-            mean = np.sum([v * each[name] for v, each in zip(weights, seen, strict=True)], axis=0) / len(seen)
-            self.s[name] = s + gamma * (mean - s)
+        theta = self.mm.iterate
+        seen = [self.event_statistics((w, r), y, theta) for w, r, y in events]
+        self.mm.step(
+            {
+                name: np.sum([v * S[name] for v, S in zip(weights, seen, strict=True)], axis=0) / len(seen)
+                for name in seen[0]
+            },
+            gamma,
+        )
         self.kept *= 1.0 - gamma
         self.prior_weight *= 1.0 - gamma
         if self.kept < REFRESH_BELOW:
             self.kept = 1.0
             self.top_up_prior(max(self.prior_weight, self.prior_strength * (gamma if last is None else last)))
-        self.minimise()
 
-    def logits(self, w: AnyArray) -> AnyArray:
+    def logits(self, w: AnyArray, theta: Theta) -> AnyArray:
         """Return (K,) of the gate; the last expert is the reference."""
-        return np.append(self.omega @ w, 0.0)
+        return np.append(theta["gate"] @ w, 0.0)
 
-    def log_joint(self, w: AnyArray, r: AnyArray, y: Any) -> AnyArray:
-        """Return (K,) log g_k(x) e_k(y|x)."""
-        return log_softmax(self.logits(w)) + self.log_experts(r, y)
+    def log_joint(self, w: AnyArray, r: AnyArray, y: Any, theta: Theta | None = None) -> AnyArray:
+        """Return (K,) log g_k(x) e_k(y|x), by the parameters as they are unless others are given."""
+        at: Theta = self.mm.iterate if theta is None else theta
+        return log_softmax(self.logits(w, at)) + self.log_experts(r, y, at)
 
-    def event_statistics(self, w: AnyArray, r: AnyArray, y: Any) -> dict[str, AnyArray]:
-        """Return S̄(θ; z), with the responsibilities of [MM] eq. 15."""
-        g = np.exp(log_softmax(self.logits(w)))
-        tau = self.routed(np.exp(log_softmax(self.log_joint(w, r, y))))
-        a = curvature_weight(self.bound, self.logits(w))
+    def event_statistics(self, x: tuple[AnyArray, AnyArray], y: Any, theta: Theta) -> dict[str, AnyArray]:
+        """Return S̄(θ; z), with the responsibilities of [MM] eq. 15; x is w and r."""
+        w, r = x
+        logits = self.logits(w, theta)
+        g = np.exp(log_softmax(logits))
+        tau = self.routed(np.exp(log_softmax(self.log_joint(w, r, y, theta))))
+        a = curvature_weight(self.bound, logits)
         ww = np.outer(w, w)
         return {
-            "s1": np.outer((g - tau)[:-1], w) - a * self.A @ self.omega @ ww,
+            "s1": np.outer((g - tau)[:-1], w) - a * self.A @ theta["gate"] @ ww,
             "s2": 0.5 * np.kron(self.A, a * ww),
-            **self.expert_statistics(r, y, tau),
+            **self.expert_statistics(r, y, tau, theta),
         }
 
     def routed(self, tau: AnyArray) -> AnyArray:
@@ -172,23 +188,26 @@ class Algorithm1(ABC):
         """Add what the prior's statistics lack to count `weight`. Their gate target is 0, so s1 gains nothing."""
         missing = weight - self.prior_weight
         self.prior_weight = weight
-        self.s["s2"] = self.s["s2"] + missing * 0.5 * np.kron(self.A, np.diag(self.prior["gate_gram"]))
+        s = self.mm.statistics
+        s["s2"] = s["s2"] + missing * 0.5 * np.kron(self.A, np.diag(self.prior["gate_gram"]))
         for name, statistic in self.expert_prior().items():
-            self.s[name] = self.s[name] + missing * statistic
+            s[name] = s[name] + missing * statistic
+        self.mm.replace_statistics(s)
 
-    def minimise(self) -> None:
-        """Set θ̄(s), for the gate ω = −(2 s2)⁻¹ s1."""
-        self.omega = -np.linalg.solve(2.0 * self.s["s2"], self.s["s1"].ravel()).reshape(self.omega.shape)
-        self.minimise_experts()
+    def minimise(self, s: Mapping[str, AnyArray]) -> Theta:
+        """Return θ̄(s), for the gate ω = −(2 s2)⁻¹ s1."""
+        omega = -np.linalg.solve(2.0 * s["s2"], s["s1"].ravel()).reshape(s["s1"].shape)
+        return {"gate": omega, **self.minimise_experts(s)}
 
     @property
     def theta(self) -> dict[str, AnyArray]:
         """Parameters and statistics under the names that `parameters` uses."""
-        found = {"gate": self.omega.copy(), "masses": self.s["s6"].copy(), **self.expert_theta}
+        s = self.mm.statistics
+        found = {**self.mm.iterate, "masses": s["s6"], "expert_grams": self.expert_grams(s)}
         if len(self.A):
             # s2 = ½ A ⊗ G, whose first block is ½ A_11 G. One expert has no gate, and no s2.
-            p = self.omega.shape[1]
-            found["gate_gram"] = 2.0 * self.s["s2"][:p, :p] / self.A[0, 0]
+            p = s["s1"].shape[1]
+            found["gate_gram"] = 2.0 * s["s2"][:p, :p] / self.A[0, 0]
         return found
 
 
@@ -202,32 +221,26 @@ class Algorithm2(Algorithm1):
         s6 (K,)            v τ_k
     """
 
-    def begin_experts(self, parameters: Mapping[str, Any]) -> dict[str, AnyArray]:
-        self.upsilon = np.array(parameters["experts"])
-        self.sigma2 = np.array(parameters["variances"])
-        self.full = self.sigma2.ndim == 3
-        R = np.array(parameters["expert_grams"])
-        m = np.array(parameters["masses"])
+    def begin_experts(self, parameters: Mapping[str, Any]) -> tuple[Theta, dict[str, AnyArray]]:
+        upsilon, sigma2 = np.array(parameters["experts"]), np.array(parameters["variances"])
+        self.full = sigma2.ndim == 3
+        R, m = np.array(parameters["expert_grams"]), np.array(parameters["masses"])
         masses = m[:, None, None] if self.full else m[:, None]
-        explained = np.einsum("kqi,kij,klj->kql", self.upsilon, R, self.upsilon)
-        return {
-            "s3": masses * self.sigma2 + self.form(explained),
-            "s4": -2.0 * self.upsilon @ R,
-            "s5": R,
-            "s6": m,
-        }
+        explained = np.einsum("kqi,kij,klj->kql", upsilon, R, upsilon)
+        s3 = masses * sigma2 + self.form(explained)
+        return {"experts": upsilon, "variances": sigma2}, {"s3": s3, "s4": -2.0 * upsilon @ R, "s5": R, "s6": m}
 
     def form(self, matrices: AnyArray) -> AnyArray:
         """Return (…, Q, Q) as the covariance has them: themselves, or their diagonals."""
         return matrices if self.full else np.diagonal(matrices, axis1=-2, axis2=-1)
 
-    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
-        errors = y - self.upsilon @ r
-        covariances = self.sigma2 if self.full else np.stack([np.diag(row) for row in self.sigma2])
+    def log_experts(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
+        errors = y - theta["experts"] @ r
+        covariances = theta["variances"] if self.full else np.stack([np.diag(row) for row in theta["variances"]])
         squares = np.einsum("kq,kq->k", errors, np.linalg.solve(covariances, errors[:, :, None])[:, :, 0])
         return np.asarray(-0.5 * (squares + np.linalg.slogdet(2.0 * np.pi * covariances)[1]))
 
-    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray, theta: Theta) -> dict[str, AnyArray]:
         return {
             "s3": np.multiply.outer(tau, self.form(np.outer(y, y))),
             "s4": np.multiply.outer(tau, -2.0 * np.outer(y, r)),
@@ -237,7 +250,7 @@ class Algorithm2(Algorithm1):
 
     def expert_prior(self) -> dict[str, Any]:
         """Each of the K experts has a K-th: Gram matrix Λ, target Υ_0, and a diagonal covariance Σ_0 around it."""
-        K = len(self.upsilon)
+        K = self.K
         Lambda = np.diag(self.prior["expert_gram"])
         upsilon0, sigma0 = self.prior["experts"], np.diag(self.prior["variances"])
         return {
@@ -247,23 +260,19 @@ class Algorithm2(Algorithm1):
             "s6": 1.0 / K,
         }
 
-    def minimise_experts(self) -> None:
+    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
         """Υ_k = −½ s4 s5⁻¹, Σ_k = (s3 + ½ (s4 Υᵀ + Υ s4ᵀ) + Υ s5 Υᵀ) / s6."""
-        s3, s4, s5, s6 = (self.s[name] for name in ("s3", "s4", "s5", "s6"))
-        self.upsilon = -0.5 * np.linalg.solve(s5, s4.transpose(0, 2, 1)).transpose(0, 2, 1)
-        turned = self.upsilon.transpose(0, 2, 1)
+        s3, s4, s5, s6 = (s[name] for name in ("s3", "s4", "s5", "s6"))
+        upsilon = -0.5 * np.linalg.solve(s5, s4.transpose(0, 2, 1)).transpose(0, 2, 1)
+        turned = upsilon.transpose(0, 2, 1)
         linear = s4 @ turned
-        square = self.upsilon @ s5 @ turned
+        square = upsilon @ s5 @ turned
         masses = s6[:, None, None] if self.full else s6[:, None]
-        self.sigma2 = (s3 + self.form(0.5 * (linear + linear.transpose(0, 2, 1)) + square)) / masses
+        sigma2 = (s3 + self.form(0.5 * (linear + linear.transpose(0, 2, 1)) + square)) / masses
+        return {"experts": upsilon, "variances": sigma2}
 
-    @property
-    def expert_theta(self) -> dict[str, AnyArray]:
-        return {
-            "experts": self.upsilon.copy(),
-            "variances": self.sigma2.copy(),
-            "expert_grams": self.s["s5"].copy(),
-        }
+    def expert_grams(self, s: Mapping[str, AnyArray]) -> AnyArray:
+        return s["s5"]
 
 
 class Algorithm3(Algorithm1):
@@ -278,39 +287,36 @@ class Algorithm3(Algorithm1):
         s6 (K,)                         v τ_k
     """
 
-    def begin_experts(self, parameters: Mapping[str, Any]) -> dict[str, AnyArray]:
-        self.C = np.array(parameters["experts"])
-        self.B = curvature_bound(self.bound, self.C.shape[1])
-        R = np.array(parameters["expert_grams"])
-        return {
-            "s3": -self.B @ self.C @ R,
-            "s4": np.stack([0.5 * np.kron(self.B, each) for each in R]),
-            "s6": np.array(parameters["masses"]),
-        }
+    def begin_experts(self, parameters: Mapping[str, Any]) -> tuple[Theta, dict[str, AnyArray]]:
+        C, R = np.array(parameters["experts"]), np.array(parameters["expert_grams"])
+        self.B = curvature_bound(self.bound, C.shape[1])
+        s4 = np.stack([0.5 * np.kron(self.B, each) for each in R])
+        return {"experts": C}, {"s3": -self.B @ C @ R, "s4": s4, "s6": np.array(parameters["masses"])}
 
-    def class_logits(self, r: AnyArray) -> AnyArray:
+    def class_logits(self, r: AnyArray, theta: Theta) -> AnyArray:
         """Return (K, M) of all classes; class 0 is the reference."""
-        return np.stack([np.append(0.0, each @ r) for each in self.C])
+        return np.stack([np.append(0.0, each @ r) for each in theta["experts"]])
 
-    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
-        return np.array([log_softmax(each)[y] for each in self.class_logits(r)])
+    def log_experts(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
+        return np.array([log_softmax(each)[y] for each in self.class_logits(r, theta)])
 
-    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
-        K, free, _ = self.C.shape
-        logits = self.class_logits(r)
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray, theta: Theta) -> dict[str, AnyArray]:
+        C = theta["experts"]
+        K, free, _ = C.shape
+        logits = self.class_logits(r, theta)
         one_y = np.eye(1 + free)[y]
         rr = np.outer(r, r)
         s3, s4 = [], []
         for k in range(K):
             e = np.exp(log_softmax(logits[k]))
             a = curvature_weight(self.bound, logits[k])
-            s3.append(tau[k] * (np.outer((e - one_y)[1:], r) - a * self.B @ self.C[k] @ rr))
+            s3.append(tau[k] * (np.outer((e - one_y)[1:], r) - a * self.B @ C[k] @ rr))
             s4.append(0.5 * np.kron(self.B, tau[k] * a * rr))
         return {"s3": np.stack(s3), "s4": np.stack(s4), "s6": tau}
 
     def expert_prior(self) -> dict[str, Any]:
         """Each of the K experts has a K-th: curvature ½ B ⊗ Λ around the target C_0."""
-        K = len(self.C)
+        K = self.K
         Lambda = np.diag(self.prior["expert_gram"])
         return {
             "s3": -self.B @ self.prior["experts"] @ Lambda / K,
@@ -318,15 +324,14 @@ class Algorithm3(Algorithm1):
             "s6": 1.0 / K,
         }
 
-    def minimise_experts(self) -> None:
+    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
         """C_k = −(2 s4)⁻¹ s3."""
-        right = self.s["s3"].reshape(len(self.C), -1, 1)
-        self.C = -np.linalg.solve(2.0 * self.s["s4"], right).reshape(self.C.shape)
+        s3 = s["s3"]
+        return {"experts": -np.linalg.solve(2.0 * s["s4"], s3.reshape(self.K, -1, 1)).reshape(s3.shape)}
 
-    @property
-    def expert_theta(self) -> dict[str, AnyArray]:
-        p = self.C.shape[2]
-        return {"experts": self.C.copy(), "expert_grams": 2.0 * self.s["s4"][:, :p, :p] / self.B[0, 0]}
+    def expert_grams(self, s: Mapping[str, AnyArray]) -> AnyArray:
+        p = s["s3"].shape[2]
+        return np.asarray(2.0 * s["s4"][:, :p, :p] / self.B[0, 0])
 
 
 def huber(z: Any, tip: float = TIP) -> Any:
@@ -346,34 +351,37 @@ class StudentT(Algorithm2):
 
     degrees = 4.0
 
-    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
+    def log_experts(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
         nu, Q = self.degrees, len(y)
         constant = gammaln(0.5 * (nu + Q)) - gammaln(0.5 * nu) - 0.5 * Q * np.log(np.pi * nu)
-        squares = np.sum((y - self.upsilon @ r) ** 2 / self.sigma2, axis=1)
-        scales = 0.5 * np.sum(np.log(self.sigma2), axis=1)
+        squares = np.sum((y - theta["experts"] @ r) ** 2 / theta["variances"], axis=1)
+        scales = 0.5 * np.sum(np.log(theta["variances"]), axis=1)
         return np.asarray(constant - scales - 0.5 * (nu + Q) * np.log1p(squares / nu))
 
-    def irls_weight(self, r: AnyArray, y: Any) -> AnyArray:
+    def irls_weight(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
         """Return (K,) u: g | x, y, k ~ Gamma((ν + Q)/2, (ν + δ²)/2)."""
-        squares = np.sum((y - self.upsilon @ r) ** 2 / self.sigma2, axis=1)
+        squares = np.sum((y - theta["experts"] @ r) ** 2 / theta["variances"], axis=1)
         shape, rate = 0.5 * (self.degrees + len(y)), 0.5 * (self.degrees + squares)
         return np.asarray(shape / rate)
 
-    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray) -> dict[str, AnyArray]:
-        return super().expert_statistics(r, y, tau * self.irls_weight(r, y)) | {"s6": tau}
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray, theta: Theta) -> dict[str, AnyArray]:
+        return super().expert_statistics(r, y, tau * self.irls_weight(r, y, theta), theta) | {"s6": tau}
 
 
 class Laplace(StudentT):
     """Experts with one output: −log e = h((y − Υ_k r)/b) + log b + log area, with b² for σ²."""
 
-    def log_experts(self, r: AnyArray, y: Any) -> AnyArray:
-        scales = np.sqrt(self.sigma2[:, 0])
-        z = (y[0] - (self.upsilon @ r)[:, 0]) / scales
-        return np.asarray(-huber(z) - np.log(scales * AREA))
+    def scaled(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
+        """Return (K,) (y − Υ_k r)/b_k."""
+        return np.asarray((y[0] - (theta["experts"] @ r)[:, 0]) / np.sqrt(theta["variances"][:, 0]))
 
-    def irls_weight(self, r: AnyArray, y: Any) -> AnyArray:
+    def log_experts(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
+        scales = np.sqrt(theta["variances"][:, 0])
+        return np.asarray(-huber(self.scaled(r, y, theta)) - np.log(scales * AREA))
+
+    def irls_weight(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
         """Return (K,) u = h′(z)/z."""
-        z = (y[0] - (self.upsilon @ r)[:, 0]) / np.sqrt(self.sigma2[:, 0])
+        z = self.scaled(r, y, theta)
         return np.asarray(
             np.where(np.abs(z) > TIP, np.sign(z), z / TIP) / np.where(z == 0.0, 1.0, z) + (z == 0.0) / TIP
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 import streammoe
 from streammoe import schedules
+from streammoe.errors import InvalidEvent
 from streammoe.testing.literal import ALGORITHMS
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
@@ -236,7 +237,7 @@ def literal_looks(case: Case, start: dict, events: Events) -> list[dict]:
     for part in np.array_split(np.arange(count), LOOKS):
         losses = np.full(len(part), np.nan)
         # An oracle that leaves the domain of log, or has to solve a singular system, shows in the differences.
-        with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError):
+        with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError, InvalidEvent):
             for at, i in enumerate(part):
                 losses[at] = algorithm.learn(W[i], R[i], Y[i], gammas[i], events.weights[i])
         looks.append(algorithm.theta | {"losses": losses})

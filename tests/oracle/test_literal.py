@@ -48,13 +48,13 @@ def test_parameters_minimise_the_surrogate(family, bound):
     events = stream(case, 60)
     algorithm = oracle(case, start_of(case, events))
     start = algorithm.theta
-    algorithm.minimise()  # the statistics of a start give its parameters back
+    algorithm.mm.replace_statistics(algorithm.mm.statistics)  # the statistics of a start give its parameters back
     for name, value in algorithm.theta.items():
         np.testing.assert_allclose(value, start[name], rtol=1e-11, atol=1e-11, err_msg=name)
     Y = events.y if case.classes else events.y.reshape(60, case.outputs)
     for r, y, weight in zip(powers(events.X, 1), Y, events.weights, strict=True):
         algorithm.learn(r, r, y, 0.05, weight)
-    s = algorithm.s
+    s = algorithm.mm.statistics
 
     def gate(omega):
         return np.sum(s["s1"] * omega) + omega.ravel() @ s["s2"] @ omega.ravel()
@@ -76,7 +76,7 @@ def test_parameters_minimise_the_surrogate(family, bound):
     def surrogate(omega, *experts):
         return gate(omega) + (classes if case.classes else linear)(*experts)
 
-    theta = [algorithm.omega, *([algorithm.C] if case.classes else [algorithm.upsilon, algorithm.sigma2])]
+    theta = [algorithm.mm.iterate[name] for name in ("gate", "experts", "variances")[: 2 if case.classes else 3]]
     least = surrogate(*theta)
     rng = np.random.default_rng(0)
     for _ in range(50):

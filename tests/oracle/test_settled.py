@@ -52,10 +52,8 @@ def test_statistics_of_a_buffer(options):
     # All but 1e-15 of what it began with is forgotten, and the prior is left to what follows.
     literal.prior_strength = literal.prior_weight = 0.0
     literal.learn_group(list(zip(rows, rows, targets, strict=True)), 1.0 - 1e-15, weights)
-    for name, s in literal.s.items():
-        literal.s[name] = s * (ROWS / (ROWS + strength))
+    literal.mm.replace_statistics({name: s * (ROWS / (ROWS + strength)) for name, s in literal.mm.statistics.items()})
     literal.top_up_prior(strength / (ROWS + strength))
-    literal.minimise()
 
     assert state.n[0] == ROWS
     assert state.decay[0] == 1.0

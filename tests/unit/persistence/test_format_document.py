@@ -10,6 +10,7 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, asse
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.state import MMState
+from streammoe.mm import IncrementalMM
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 
@@ -94,6 +95,16 @@ def test_every_key_of_the_metadata_is_there_and_no_other(contents, models):
     assert set(said) == set().union(*(metadata for _, metadata in contents)) | {"format"}
     saved = set().union(*(model.describe() for model in models)) | {"format"}
     assert {key for key, by in said.items() if by == "both"} == saved
+
+
+def test_files_of_incremental_mm_hold_what_the_page_says(tmp_path):
+    model = IncrementalMM(lambda x, y, theta: x, lambda s: s, initial_parameters=0.0)
+    model.learn_one(1.0)
+    model.save(tmp_path / "m")
+    arrays, metadata = read_checkpoint(tmp_path / "m")
+    assert set(arrays) == {name for row in table("IncrementalMM") for name in names_in(row[0])}
+    keys = set(metadata) | set(metadata["model"]) | set(metadata["model"]["layouts"]["statistics"])
+    assert keys <= set(names_in(section("IncrementalMM")))
 
 
 def test_every_array_is_there_with_its_type(contents):

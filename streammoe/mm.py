@@ -1,0 +1,537 @@
+"""Incremental stochastic majorization-minimization ([MM] Algorithm 1) for any surrogate that has sufficient statistics.
+
+The mixtures of experts of this package are one use of it, with compiled kernels of their own. docs/mm.md says what a
+surrogate is, how to derive one, and shows two that have nothing to do with experts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
+from math import prod
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from streammoe import schedules
+from streammoe.checked import LARGEST_COUNT, array_of, require, restoring
+from streammoe.engine.mm import convergence_residual, learning_options
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.estimators.arguments import is_amount, is_whole
+from streammoe.estimators.checks import event_weight
+from streammoe.kernels.shared import iterate_weight
+from streammoe.persistence import durable, pieces, read_checkpoint, state_digest
+from streammoe.schedules import Schedule
+from streammoe.text import shown
+from streammoe.types import AnyArray, FloatArray
+
+LARGEST = 1e140
+"""Statistics beyond this are rejected: the convergence residual adds up their squares."""
+
+Blocks = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
+"""Statistics or parameters: one array of numbers, a tuple of arrays, or a dict of arrays by name."""
+
+_MISSING = object()
+
+
+class IncrementalMM:
+    """A model that is learned by incremental stochastic majorization-minimization, one event at a time.
+
+    The objective is E[f(θ; z)] over events z = (x, y). At each τ, f has a surrogate that lies above it and touches it:
+    −ψ(θ) + ⟨S̄(τ; z), φ(θ)⟩ plus a constant. The model keeps s, a running mean of S̄, and with the n-th event makes
+
+        s ← s + γ_n (S̄(θ; z_n) − s),    θ ← θ̄(s) = argmax_θ [ψ(θ) − ⟨s, φ(θ)⟩]      ([MM] Algorithm 1)
+
+    Statistics and parameters are each one array, a tuple of arrays, or a dict of arrays by name. The first ones decide
+    the shapes, which never change. Both functions get read-only arrays in the form in which they were given, and must
+    depend on nothing but their arguments if a saved model is to resume bit for bit.
+
+    Args:
+        statistics: from x, y and the parameters θ to S̄(θ; z), the statistics of the surrogate at θ.
+        maximize: from s to θ̄(s), in closed form or by a solver.
+        initial_parameters: θ before the first event.
+        initial_statistics: s before the first event; θ is θ̄(s) unless `initial_parameters` are given, too. The steps of
+            a schedule without `offset` forget it at once.
+        schedule: step sizes, made by `streammoe.schedules.power` or `constant`.
+        minimum: events that come before the first call of `maximize`, the last one included; 1 if left out. Until then
+            θ stays as it is, and s is the plain mean of S̄ ([MM] §5). Take enough for θ̄(s) to be well defined. Not with
+            `initial_statistics`.
+        averaging: what `parameters` returns: ``"polyak"`` (the mean of all θ̄), ``"decay"`` (later ones count more),
+            ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the last one). With
+            constant steps no iterate counts less than γ.
+        averaging_rate: smallest weight of an iterate in the exponential average.
+
+    Raises:
+        ConfigError: an argument is out of range or of a wrong type, or there is nothing to start from.
+
+    The median of a stream: |x − θ| ≤ (x − θ)²/(2u) + u/2 with u = |x − τ|, so that S̄ holds 1/u and x/u. Rounding the
+    tip off by 0.01 bounds 1/u.
+
+    >>> median = IncrementalMM(
+    ...     lambda x, y, theta: (1 / (0.01 + abs(x - theta)), x / (0.01 + abs(x - theta))),
+    ...     lambda s: s[1] / s[0],
+    ...     initial_parameters=0.0,
+    ... )
+    >>> for x in np.random.default_rng(0).exponential(size=10_000):
+    ...     median.learn_one(x)
+    >>> round(float(median.parameters), 1)  # log 2
+    0.7
+    """
+
+    def __init__(
+        self,
+        statistics: Callable[[Any, Any, Any], Any],
+        maximize: Callable[[Any], Any],
+        *,
+        initial_parameters: Blocks | None = None,
+        initial_statistics: Blocks | None = None,
+        schedule: Schedule = schedules.power(0.6),  # noqa: B008 - a named tuple of numbers, which nobody can change
+        minimum: int | None = None,
+        averaging: str | None = "polyak",
+        averaging_rate: float = 0.01,
+    ) -> None:
+        rules = [
+            (
+                callable(statistics),
+                f"statistics: got {shown(statistics)}; it must be a function of x, y and parameters",
+            ),
+            (callable(maximize), f"maximize: got {shown(maximize)}; it must be a function of statistics"),
+            (
+                isinstance(schedule, Schedule),
+                f"schedule: got {shown(schedule)}; make one with streammoe.schedules.power or .constant",
+            ),
+            (
+                minimum is None or (is_whole(minimum, 1) and initial_statistics is None),
+                f"minimum: got {shown(minimum)}; it must be a whole number ≥ 1, and left out with initial_statistics",
+            ),
+            (
+                is_amount(averaging_rate) and 0.0 < averaging_rate < 1.0,
+                f"averaging_rate: got {shown(averaging_rate)}; it must be a number above 0 and below 1",
+            ),
+            (
+                initial_parameters is not None or initial_statistics is not None,
+                "initial_parameters: got nothing; give parameters or initial_statistics to start from",
+            ),
+        ]
+        problems = [problem for holds, problem in rules if not holds]
+        if problems:
+            raise ConfigError(*problems)
+        self._statistics = statistics
+        self._maximize = maximize
+        self._schedule = schedules.from_settings(schedules.to_settings(schedule))  # raises for numbers out of range
+        self._minimum = 0 if initial_statistics is not None else int(minimum or 1)
+        self._averaging = averaging
+        self._averaging_rate = float(averaging_rate)
+        # Of what the kernels' options say, only the part about averages and the residual matters here.
+        self._options = learning_options(
+            bound="tight",
+            n_experts=1,
+            n_rows=1,
+            prior_strength=0.0,
+            averaging=averaging,
+            schedule=schedule,
+            averaging_rate=self._averaging_rate,
+        )
+        self._state = self._start(initial_parameters, initial_statistics)
+
+    def _start(self, parameters: Blocks | None, statistics: Blocks | None) -> _State:
+        try:
+            s = None if statistics is None else _pack(statistics, "initial_statistics")
+            if parameters is not None:
+                theta = _pack(parameters, "initial_parameters")
+            else:
+                assert s is not None  # noqa: S101 - the constructor has asked for one of them
+                theta = _pack(self._maximize(s.unpack()), "maximize")
+        except InvalidEvent as error:
+            raise ConfigError(str(error)) from None
+        return _State(0, 0, s, theta, theta, _no_residual(s))
+
+    def learn_one(self, x: Any, y: Any = None, w: float = 1.0) -> None:
+        """Learn one event; one of weight 0 is checked, and not counted.
+
+        Args:
+            x: whatever `statistics` takes.
+            y: the same.
+            w: weight of the event, a number in [0, 1e6], by which S̄ is multiplied.
+
+        Raises:
+            InvalidEvent: S̄ is not finite, too large, or of another shape than before, or θ̄ would not be finite; nothing
+                was learned. Whatever `statistics` or `maximize` raise leaves the model unchanged as well.
+        """
+        weight = event_weight(w)
+        seen = _pack(self._statistics(x, y, self._state.iterate.unpack()), "statistics", like=self._state.s)
+        if weight > 0.0:
+            self._state = self._stepped(
+                _in_range(seen._replace(flat=weight * seen.flat), "w · statistics"), self.step_size
+            )
+
+    def learn_many(
+        self, X: Iterable[Any], y: Iterable[Any] | None = None, weights: Iterable[Any] | None = None
+    ) -> None:
+        """Learn events one after the other, as `learn_one` does: all of them, or none if one raises an error.
+
+        Args:
+            X: the x of each event: the rows of an array, a list, a generator; for a data frame give ``to_numpy()``.
+            y: as many; ``None`` for each without it.
+            weights: as many; 1 for each without it.
+
+        Raises:
+            InvalidEvent: an event is rejected, ``row`` says which; or X, y and weights differ in length.
+        """
+        if isinstance(X, str | bytes | Mapping) or hasattr(X, "columns"):
+            message = f"X: got {shown(X)}; it must be a series of events, such as the rows of an array"
+            raise InvalidEvent(message, reason="wrong_type", feature="X")
+        columns = {"x": X} | {name: each for name, each in (("y", y), ("w", weights)) if each is not None}
+        before = self._state
+        rows = enumerate(zip_longest(*columns.values(), fillvalue=_MISSING))
+        row = 0
+        try:
+            for row, event in rows:  # noqa: B007 - the error names it
+                if any(value is _MISSING for value in event):
+                    message = "X, y and weights must hold the same number of events"
+                    raise InvalidEvent(message, reason="wrong_shape")
+                self.learn_one(**dict(zip(columns, event, strict=True)))
+        except BaseException as error:
+            self._state = before
+            if isinstance(error, InvalidEvent):
+                raise InvalidEvent(
+                    f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row
+                ) from error
+            raise
+
+    def step(self, statistics: Blocks, gamma: float | None = None) -> None:
+        """Make one step towards statistics that were computed elsewhere; it counts as one event.
+
+        For mini-batches, give the mean of S̄ over a batch, at the `iterate` before it. With γ = 1 and the mean over all
+        data this is the batch MM algorithm.
+
+        Args:
+            statistics: in place of S̄(θ; z).
+            gamma: the step γ, in (0, 1]; `step_size` without it.
+
+        Raises:
+            ConfigError: `gamma` is out of range.
+            InvalidEvent: as for `learn_one`; nothing was learned.
+        """
+        if gamma is not None and not (is_amount(gamma) and 0.0 < gamma <= 1.0):
+            raise ConfigError(f"gamma: got {shown(gamma)}; it must be a number above 0, at most 1")
+        seen = _pack(statistics, "statistics", like=self._state.s)
+        self._state = self._stepped(seen, self.step_size if gamma is None else float(gamma))
+
+    def replace_statistics(self, statistics: Blocks) -> None:
+        """Set s, and θ to θ̄(s), without counting an event: for a prior that is added later, or a merge of models.
+
+        The average goes on, and takes θ in with the next step.
+
+        Raises:
+            InvalidEvent: as for `learn_one`; nothing has changed.
+        """
+        s = _pack(statistics, "statistics", like=self._state.s)
+        theta = self._maximized(s)
+        average = self._state.average if self._options.averaging else theta
+        self._state = self._state._replace(
+            s=s,
+            iterate=theta,
+            average=average,
+            residual=_no_residual(s) if self._state.s is None else self._state.residual,
+        )
+
+    def _stepped(self, seen: _Packed, gamma: float) -> _State:
+        """Return the state after a step γ towards S̄."""
+        n, m, s, theta, average, residual = self._state
+        if s is None:
+            residual = _no_residual(seen)
+        elif n >= self._minimum:  # before, θ is not θ̄(s)
+            residual = self._tracked(residual, seen.flat - s.flat)
+        # s + 1 · (S̄ − s) is not S̄ in floating point.
+        s = seen if s is None or gamma >= 1.0 else s._replace(flat=s.flat + gamma * (seen.flat - s.flat))
+        if n + 1 < self._minimum:
+            return _State(n + 1, m, s, theta, average, residual)
+        theta = self._maximized(s)
+        m += 1
+        weight = iterate_weight(m, self._options, gamma) if self._options.averaging else 1.0
+        average = theta if weight >= 1.0 else average._replace(flat=average.flat + weight * (theta.flat - average.flat))
+        return _State(n + 1, m, s, theta, average, residual)
+
+    def _maximized(self, s: _Packed) -> _Packed:
+        """Return θ̄(s), once it is finite and of the parameters' shape."""
+        try:
+            return _pack(self._maximize(s.unpack()), "maximize", like=self._state.iterate)
+        except InvalidEvent as error:
+            if error.reason in {"not_finite", "out_of_range"}:
+                message = f"the parameters would not stay finite ({error}); look at the event and its weight"
+                raise InvalidEvent(message, reason="poison") from None
+            raise ConfigError(str(error)) from None
+
+    def _tracked(self, residual: FloatArray, pull: FloatArray) -> FloatArray:
+        """Return the running means behind `convergence_residual` with one S̄ − s more, in the engine's layout."""
+        count = residual[-1] + 1.0
+        weight = max(1.0 / count, self._options.residual_weight)
+        now = np.append(pull, np.sqrt(np.sum(pull**2)))
+        return np.append(residual[:-1] + weight * (now - residual[:-1]), count)
+
+    @property
+    def n(self) -> int:
+        """Events learned, those before the first call of `maximize` included."""
+        return self._state.n
+
+    @property
+    def parameters(self) -> Any:
+        """The average of θ that `averaging` asks for, which is what to predict with."""
+        return self._state.average.copy()
+
+    @property
+    def iterate(self) -> Any:
+        """θ̄(s) itself, from which the next S̄ is computed."""
+        return self._state.iterate.copy()
+
+    @property
+    def statistics(self) -> Any:
+        """The running mean s, or ``None`` before there is any."""
+        return None if self._state.s is None else self._state.s.copy()
+
+    @property
+    def step_size(self) -> float:
+        """γ of the next event: of the schedule, or 1/n as long as s is a plain mean."""
+        n = self._state.n + 1
+        return 1.0 / n if n <= self._minimum else self._schedule(n)
+
+    @property
+    def convergence_residual(self) -> float:
+        """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point ([MM] Prop. 1), 1 far from one.
+
+        NaN until the first event after `maximize` was called.
+        """
+        return convergence_residual(self._state.residual)
+
+    def __repr__(self) -> str:
+        return f"IncrementalMM(n={self.n}, schedule={self._schedule}, averaging={self._averaging!r})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, durably, in the package's checkpoint format; its functions are not part of it.
+
+        Raises:
+            ConfigError: `path` is no path.
+            OSError: it cannot be written; a file that was there is as it was.
+        """
+        packed = {"statistics": self._state.s, "parameters": self._state.iterate}
+        metadata = {
+            "model": {
+                "kind": _KIND,
+                "arguments": {
+                    "schedule": schedules.to_settings(self._schedule),
+                    "averaging": self._averaging,
+                    "averaging_rate": self._averaging_rate,
+                    "minimum": self._minimum,
+                },
+                "layouts": {name: each.layout for name, each in packed.items() if each is not None},
+            },
+            "n": self.n,
+            "state_digest": self.state_digest(),
+        }
+        arrays = self._arrays() | {"diagnostics.residual": self._state.residual}
+        durable.replace(durable.path_of(path), *pieces(arrays, metadata))
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        statistics: Callable[[Any, Any, Any], Any],
+        maximize: Callable[[Any], Any],
+        schedule: Schedule | None = None,
+    ) -> Self:
+        """Read a model that `save` wrote; with the same functions it resumes bit for bit. Nothing in the file executes.
+
+        Args:
+            path: of the file.
+            statistics: as for the constructor.
+            maximize: the same.
+            schedule: steps from here on, with n as it is; those of the saved model if left out.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or holds something else.
+            ConfigError: an argument is of a wrong type, or `maximize` makes something else of the statistics.
+        """
+        # What the caller gives is checked apart from what the file says, which is blamed for any error below.
+        cls(statistics, maximize, initial_parameters=0.0, schedule=schedule or schedules.power())
+        checkpoint = read_checkpoint(path)
+        with restoring(path):
+            said = checkpoint.metadata["model"]
+            require(said["kind"] == _KIND, f"holds a {shown(said['kind'])}, and no {_KIND}; use streammoe.load")
+            arguments, layouts, arrays = said["arguments"], said["layouts"], checkpoint.arrays
+            s = _restored(arrays, "statistics", layouts["statistics"]) if "statistics" in layouts else None
+            theta = _restored(arrays, "parameters", layouts["parameters"])
+            average = _restored(arrays, "average", layouts["parameters"])
+            n, m = array_of(arrays, "mm.counts", "int64", (2,), least=0, most=LARGEST_COUNT).tolist()
+            residual = array_of(arrays, "diagnostics.residual", "float64", _no_residual(s).shape)
+            require((residual[-2:] >= 0.0).all(), "array diagnostics.residual holds a norm or a count below 0")
+            require(is_whole(arguments["minimum"], 0), f"minimum is {shown(arguments['minimum'])}, and no count")
+            model = cls(
+                statistics,
+                maximize,
+                initial_parameters=theta.unpack(),
+                schedule=schedule or schedules.from_settings(arguments["schedule"]),
+                averaging=arguments["averaging"],
+                averaging_rate=arguments["averaging_rate"],
+            )
+            model._minimum = arguments["minimum"]
+            model._state = _State(n, m, s, theta, average, residual)
+            unknown = sorted(arrays.keys() - model._arrays().keys() - {"diagnostics.residual"})
+            require(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
+        if s is not None and n >= model._minimum:
+            try:
+                model._maximized(s)
+            except InvalidEvent as error:
+                raise ConfigError(f"maximize: does not fit the statistics of {path} ({error})") from None
+        return model
+
+    def state_digest(self) -> str:
+        """Return a fingerprint of all that shapes what comes next, save functions and schedule."""
+        return state_digest(self._arrays())
+
+    def _arrays(self) -> dict[str, AnyArray]:
+        n, m, s, theta, average, _ = self._state
+        arrays = {
+            "mm.counts": np.array([n, m], dtype=np.int64),
+            "mm.parameters": theta.flat,
+            "mm.average": average.flat,
+        }
+        return arrays if s is None else arrays | {"mm.statistics": s.flat}
+
+
+_KIND = "IncrementalMM"
+
+
+class _Packed(NamedTuple):
+    """Blocks as one vector, which is never changed in place, and how to take it apart."""
+
+    kind: str
+    """``array``, ``tuple`` or ``dict``."""
+    names: tuple[str, ...]
+    """Of a dict in alphabetical order; of a tuple the places."""
+    shapes: tuple[tuple[int, ...], ...]
+    flat: FloatArray
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """All but the numbers, for JSON."""
+        return {"kind": self.kind, "names": self.names, "shapes": self.shapes}
+
+    def unpack(self) -> Any:
+        """Return the blocks as their functions know them, read-only."""
+        flat = self.flat.view()
+        flat.flags.writeable = False
+        return self._taken_apart(flat)
+
+    def copy(self) -> Any:
+        """Return the blocks for a user to keep."""
+        return self._taken_apart(self.flat.copy())
+
+    def _taken_apart(self, flat: FloatArray) -> Any:
+        blocks, begin = [], 0
+        for shape in self.shapes:
+            end = begin + prod(shape)
+            blocks.append(flat[begin:end].reshape(shape))
+            begin = end
+        if self.kind == "array":
+            return blocks[0]
+        return tuple(blocks) if self.kind == "tuple" else dict(zip(self.names, blocks, strict=True))
+
+
+class _State(NamedTuple):
+    """All that changes; a step makes a new one, so that an error leaves the old one."""
+
+    n: int
+    n_average: int
+    """Iterates in the average."""
+    s: _Packed | None
+    iterate: _Packed
+    average: _Packed
+    residual: FloatArray
+    """E(S̄ − s), E‖S̄ − s‖ and how many events entered, as `engine.mm.convergence_residual` takes it."""
+
+
+def _no_residual(s: _Packed | None) -> FloatArray:
+    return np.zeros((0 if s is None else s.flat.size) + 2)
+
+
+def _pack(value: Any, what: str, like: _Packed | None = None) -> _Packed:
+    """Copy blocks into one vector, having checked each number.
+
+    Args:
+        value: statistics or parameters.
+        what: where they come from, for messages.
+        like: which form they must have.
+
+    Raises:
+        InvalidEvent: they are no blocks of finite numbers, or of another form.
+    """
+    if type(value) is tuple:
+        kind, named = "tuple", {str(place): block for place, block in enumerate(value)}
+    elif isinstance(value, tuple):
+        message = f"{what}: got a {type(value).__name__}; give a plain tuple or a dict, which a file can hold"
+        raise InvalidEvent(message, reason="wrong_type")
+    elif isinstance(value, Mapping):
+        if any(not isinstance(name, str) for name in value):
+            raise InvalidEvent(f"{what}: got names {shown(list(value))}; they must be text", reason="wrong_type")
+        kind, named = "dict", {str(name): value[name] for name in sorted(value)}
+    else:
+        kind, named = "array", {"": value}
+    blocks = {name: _block(block, _place(what, name)) for name, block in named.items()}
+    form = kind, tuple(blocks), tuple(block.shape for block in blocks.values())
+    if like is not None and form != like[:3]:
+        message = f"{what}: got {_described(*form)}; it must be {_described(*like[:3])}, as before"
+        raise InvalidEvent(message, reason="wrong_shape")
+    flat = np.concatenate([block.ravel() for block in blocks.values()]) if blocks else np.empty(0)
+    return _in_range(_Packed(*form, flat), what)
+
+
+def _in_range(packed: _Packed, what: str) -> _Packed:
+    """Return the same blocks, having checked each number."""
+    if np.abs(packed.flat).max(initial=0.0) <= LARGEST:  # which NaN is not
+        return packed
+    ends = np.cumsum([prod(shape) for shape in packed.shapes])
+    first = int(np.flatnonzero(~(np.abs(packed.flat) <= LARGEST))[0])
+    place = _place(what, packed.names[int(np.searchsorted(ends, first, side="right"))])
+    if np.isfinite(packed.flat).all():
+        raise InvalidEvent(f"{place}: holds a number beyond ±{LARGEST:g}; rescale the input", reason="out_of_range")
+    raise InvalidEvent(f"{place}: holds NaN or infinity; every number must be finite", reason="not_finite")
+
+
+def _block(value: Any, what: str) -> FloatArray:
+    """Return one block as an array of real numbers."""
+    try:
+        found = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    except ValueError:
+        raise InvalidEvent(f"{what}: the rows are not all of one length", reason="wrong_shape") from None
+    if found.dtype == np.float64 and type(found) is np.ndarray:
+        return found
+    if found.dtype.kind not in "fiub" or isinstance(found, np.ma.MaskedArray):
+        raise InvalidEvent(f"{what}: got {shown(value)}; it must be an array of real numbers", reason="wrong_type")
+    with np.errstate(over="ignore"):  # of longer floats, which become infinite
+        return found.astype(np.float64)
+
+
+def _place(what: str, name: str) -> str:
+    return f"{what}[{name!r}]" if name else what
+
+
+def _described(kind: str, names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...]) -> str:
+    if kind == "array":
+        return f"an array of shape {shapes[0]}"
+    blocks = ", ".join(f"{name}: {shape}" for name, shape in zip(names, shapes, strict=True))
+    return f"a {kind} of arrays with shapes {{{blocks}}}"
+
+
+def _restored(arrays: Mapping[str, AnyArray], name: str, layout: Mapping[str, Any]) -> _Packed:
+    """Return the blocks that a checkpoint holds, once they are what `_pack` makes."""
+    kind, names = layout["kind"], tuple(layout["names"])
+    shapes = tuple(tuple(shape) for shape in layout["shapes"])
+    require(all(is_whole(side, 0) for shape in shapes for side in shape), f"{name} have the shapes {shown(shapes)}")
+    flat = array_of(arrays, f"mm.{name}", "float64", (sum(map(prod, shapes)),), least=-LARGEST, most=LARGEST)
+    packed = _Packed(kind, names, shapes, flat)
+    require(_pack(packed.unpack(), name)[:3] == packed[:3], f"{name} have a layout that no version writes")
+    return packed

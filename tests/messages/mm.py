@@ -1,0 +1,79 @@
+"""Of `streammoe.mm`: arguments, events, and files that do not fit."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from streammoe import load
+from streammoe.mm import IncrementalMM
+from streammoe.persistence import encode, read_checkpoint
+
+
+class Pair(NamedTuple):
+    a: float
+    b: float
+
+
+def _model(maximize=lambda s: s["sum"] / s["count"], **more):
+    return IncrementalMM(lambda x, y, theta: x, maximize, **{"initial_parameters": 0.0} | more)
+
+
+def _sees(found, **more):
+    """Return a case of a model that has learned one event and gets these statistics for the next."""
+
+    def case(_):
+        model = _model(**more)
+        model.learn_one({"sum": 1.0, "count": 1.0})
+        model.learn_one(found)
+
+    return case
+
+
+def _file(change=lambda arrays, said: None, read=IncrementalMM.load, **functions):
+    """Return a case of a file of which something was changed."""
+    functions = functions or {"statistics": lambda x, y, theta: x, "maximize": lambda s: s["sum"] / s["count"]}
+
+    def case(folder):
+        model = _model()
+        model.learn_one({"sum": 1.0, "count": 1.0})
+        model.save(folder / "m")
+        arrays, said = read_checkpoint(folder / "m")
+        change(arrays, said)
+        (folder / "m").write_bytes(encode(arrays, said))
+        read(folder / "m", **functions if read is not load else {})
+
+    return case
+
+
+CASES = {
+    "every argument wrong": lambda _: IncrementalMM(
+        None, 1.0, schedule=0.01, minimum=0, averaging_rate=2.0, initial_statistics=None
+    ),
+    "unknown averaging": lambda _: _model(averaging="mean"),
+    "minimum with statistics": lambda _: _model(minimum=2, initial_statistics={"sum": 0.0, "count": 1.0}),
+    "initial parameters, text": lambda _: _model(initial_parameters={"a": "text"}),
+    "initial parameters, a named tuple": lambda _: _model(initial_parameters=Pair(0.0, 1.0)),
+    "gamma": lambda _: _model().step({"sum": 1.0, "count": 1.0}, gamma=2.0),
+    "statistics, NaN": _sees({"sum": math.nan, "count": 1.0}),
+    "statistics, large": _sees({"sum": 1e200, "count": 1.0}),
+    "statistics, another shape": _sees({"sum": np.ones(2), "count": 1.0}),
+    "statistics, a name less": _sees({"sum": 1.0}),
+    "statistics, one array": _sees(1.0),
+    "statistics, nothing": _sees(None),
+    "statistics, ragged": _sees({"sum": [[1.0], [1.0, 2.0]], "count": 1.0}),
+    "statistics, names that are no text": _sees({1: 1.0, 2: 1.0}),
+    "parameters, NaN": _sees({"sum": 2.0, "count": 1.0}, maximize=lambda s: s["sum"] if s["sum"] == 1.0 else math.nan),
+    "parameters, another shape": _sees({"sum": 2.0, "count": 1.0}, maximize=lambda s: [s["sum"], s["count"]]),
+    "batch, a bad row": lambda _: _model().learn_many([{"sum": 1.0, "count": 1.0}, {"sum": math.inf, "count": 1.0}]),
+    "batch, lengths": lambda _: _model().learn_many([{"sum": 1.0, "count": 1.0}], []),
+    "batch, one event": lambda _: _model().learn_many({"sum": 1.0, "count": 1.0}),
+    "file, another kind": _file(lambda arrays, said: said["model"].update(kind="MoERegressor")),
+    "file, read as an estimator": _file(read=load),
+    "file, an array more": _file(lambda arrays, said: arrays.update({"mm.more": np.zeros(1)})),
+    "file, a norm below 0": _file(lambda arrays, said: arrays["diagnostics.residual"].fill(-1.0)),
+    "file, a minimum below 0": _file(lambda arrays, said: said["model"]["arguments"].update(minimum=-1)),
+    "file, sides below 0": _file(lambda arrays, said: said["model"]["layouts"]["parameters"].update(shapes=[[-1]])),
+    "file, a layout of no kind": _file(lambda arrays, said: said["model"]["layouts"]["parameters"].update(kind="set")),
+    "file, another function": _file(statistics=lambda x, y, theta: x, maximize=lambda s: [1.0, 2.0]),
+}

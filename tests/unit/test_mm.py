@@ -1,0 +1,581 @@
+"""Algorithm 1 by itself: its formula, its two worked examples, what it rejects, and its files."""
+
+import copy
+import doctest
+import math
+import pickle
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.optimize import linprog, minimize
+
+import streammoe
+from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
+from streammoe.mm import IncrementalMM
+from streammoe.persistence import encode, read_checkpoint
+from streammoe.schedules import Constant, constant, power
+from tests.pairs import pairwise_cases
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "mm.md"
+PASSES = 5
+
+
+def _examples():
+    """Return the functions and constants of the page's worked examples."""
+    wanted = re.compile(r"def (softmax\(|\w+_statistics|\w+_maximize)|[A-Z]+(, [A-Z]+)? = |import numpy")
+    found = {}
+    for example in doctest.DocTestParser().get_examples(DOCUMENT.read_text(encoding="utf-8")):
+        if wanted.match(example.source):
+            exec(example.source, found)
+    return found
+
+
+PAGE = _examples()
+
+
+# --- two models that are no mixtures --------------------------------------------------------------------------------
+
+
+class Quantile:
+    """A sample with heavy tails whose noise grows, and the smoothed check loss of each event."""
+
+    functions = PAGE["quantile_statistics"], PAGE["quantile_maximize"]
+    start = np.zeros(2)
+
+    def __init__(self, n):
+        rng = np.random.default_rng(1)
+        self.X = np.column_stack([np.ones(n), rng.uniform(0.0, 2.0, n)])
+        self.y = 1.0 + 2.0 * self.X[:, 1] + (0.5 + 0.5 * self.X[:, 1]) * rng.standard_t(3, size=n)
+
+    def check(self, theta):
+        r = self.y - self.X @ theta
+        return np.abs(r) / 2.0 + (PAGE["QUANTILE"] - 0.5) * r
+
+    def smoothing(self, theta):
+        return PAGE["EPSILON"] / 2.0 * np.log(PAGE["EPSILON"] + np.abs(self.y - self.X @ theta))
+
+    def losses(self, theta):
+        return self.check(theta) - self.smoothing(theta)
+
+    def surrogate(self, S, theta):
+        return 0.25 * theta @ S["curvature"] @ theta - 0.5 * S["linear"] @ theta
+
+
+class Softmax:
+    """A sample of three classes, and the penalised logistic loss of each event."""
+
+    functions = PAGE["softmax_statistics"], PAGE["softmax_maximize"]
+    start = np.zeros((2, 3))
+
+    def __init__(self, n):
+        rng = np.random.default_rng(1)
+        self.X = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+        self.y = (self.logits([1.0, 2.0, -1.0, -1.0, -1.0, 2.0]) + rng.gumbel(size=(n, 3))).argmax(axis=1)
+
+    def logits(self, theta):
+        return np.column_stack([np.zeros(len(self.X)), self.X @ np.reshape(theta, (2, 3)).T])
+
+    def losses(self, theta):
+        C = theta.reshape(2, 3)
+        logits = self.logits(theta)
+        penalty = PAGE["PENALTY"] / 2.0 * np.trace(C.T @ PAGE["A"] @ C)
+        return np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(self.y)), self.y] + penalty
+
+    def surrogate(self, S, theta):
+        C = theta.reshape(2, 3)
+        curvature = S[0] + PAGE["PENALTY"] * np.eye(3)
+        return 0.5 * np.trace(PAGE["A"] @ C @ curvature @ C.T) - np.sum(S[1] * C)
+
+
+samples = pytest.mark.parametrize("sample", [Quantile, Softmax])
+
+
+def least(sample):
+    """The minimum of the mean loss, by a general-purpose optimiser."""
+    start = np.full(sample.start.size, 0.1)
+    return minimize(lambda theta: sample.losses(theta).mean(), start, method="BFGS", options={"gtol": 1e-9}).x
+
+
+def mean_of(found):
+    pairs = [each.items() if isinstance(each, dict) else enumerate(each) for each in found]
+    means = [np.mean(blocks, axis=0) for blocks in zip(*[[block for _, block in each] for each in pairs], strict=True)]
+    return dict(zip(found[0], means, strict=True)) if isinstance(found[0], dict) else tuple(means)
+
+
+def batch_mm(sample, rounds):
+    model = IncrementalMM(*sample.functions, initial_parameters=sample.start, averaging=None)
+    for _ in range(rounds):
+        found = [sample.functions[0](x, y, model.iterate) for x, y in zip(sample.X, sample.y, strict=True)]
+        model.step(mean_of(found), gamma=1.0)
+    return model.parameters.ravel()
+
+
+@samples
+def test_surrogates_touch_the_loss_and_never_cross_it(sample):
+    one = sample(1)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        old, new = rng.normal(size=(2, sample.start.size)) * 10 ** rng.uniform(-1, 1, size=(2, 1))
+        S = sample.functions[0](one.X[0], one.y[0], old.reshape(sample.start.shape))
+        rise = one.surrogate(S, new) - one.surrogate(S, old)
+        assert one.losses(new)[0] - one.losses(old)[0] <= rise + 1e-12 * (1.0 + abs(one.surrogate(S, new)))
+
+
+@samples
+def test_batch_steps_end_where_the_loss_is_smallest(sample):
+    """MM converges linearly, at a rate of 0.96 and better here; BFGS stops within some 1e-7 of the minimum."""
+    few = sample(200)
+    np.testing.assert_allclose(batch_mm(few, 300), least(few), atol=1e-5)
+
+
+def test_batch_steps_give_the_quantiles_of_a_linear_programme():
+    """As the minimum of the smoothed loss they exceed the least check loss by at most what smoothing gains there."""
+    few = Quantile(200)
+    n, p = few.X.shape
+    q = PAGE["QUANTILE"]
+    equal = sparse.hstack([few.X, sparse.eye(n), -sparse.eye(n)])
+    cost = np.concatenate([np.zeros(p), np.full(n, q), np.full(n, 1.0 - q)])
+    bounds = [(None, None)] * p + [(0.0, None)] * (2 * n)
+    exact = linprog(cost, A_eq=equal, b_eq=few.y, bounds=bounds).x[:p]
+    found = batch_mm(few, 300)
+    allowed = np.mean(few.smoothing(found) - few.smoothing(exact))
+    assert 0.0 <= np.mean(few.check(found) - few.check(exact)) <= allowed + 1e-9
+    assert allowed < 0.01 * np.mean(few.check(exact))
+
+
+def cost_of_estimation(sample, theta):
+    """tr(H⁻¹ J)/2n: by how much a minimum over n events exceeds the least expected loss, on average."""
+    h = 1e-4 * np.eye(theta.size)
+
+    def slopes(at):
+        return np.stack([(sample.losses(at + d) - sample.losses(at - d)) / 2e-4 for d in h], axis=1)
+
+    H = np.stack([(slopes(theta + d).mean(axis=0) - slopes(theta - d).mean(axis=0)) / 2e-4 for d in h])
+    g = slopes(theta)
+    return np.trace(np.linalg.solve(H, g.T @ g / len(g))) / (2 * len(g))
+
+
+BAD = [math.nan, math.inf, 1e200]
+
+
+@samples
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the functions are the page's, and the events absurd
+def test_streams_end_where_the_loss_is_smallest(sample):
+    """Within a tenth of what an estimate from so many events costs anyway; bad events change no bit of that."""
+    many = sample(2000)
+    models = [
+        IncrementalMM(*sample.functions, initial_parameters=sample.start, minimum=50, averaging="decay") for _ in "12"
+    ]
+    for _ in range(PASSES):
+        models[0].learn_many(many.X, many.y)
+    theta = least(many)
+    excess = np.mean(many.losses(models[0].parameters.ravel()) - many.losses(theta))
+    assert 0.0 <= excess < 0.1 * cost_of_estimation(many, theta)
+    assert models[0].convergence_residual < 0.1
+    for at, event in enumerate(zip(many.X, many.y, strict=True)):
+        with pytest.raises(InvalidEvent):
+            models[1].learn_one(np.array([1.0, BAD[at % len(BAD)], 1.0])[: many.X.shape[1]], 0)
+        models[1].learn_one(*event)
+    for _ in range(PASSES - 1):
+        models[1].learn_many(many.X, many.y)
+    assert models[0].state_digest() == models[1].state_digest()
+
+
+# --- the formula ----------------------------------------------------------------------------------------------------
+
+
+def squares_statistics(x, y, theta):
+    """Least squares with a statistic that depends on θ, so that a wrong θ shows."""
+    u = 1.0 / (1.0 + abs(y - x @ theta["slope"] - theta["level"]))
+    row = np.append(x, 1.0)
+    return {"gram": u * np.outer(row, row), "b": u * y * row}
+
+
+def squares_maximize(s):
+    solved = np.linalg.solve(s["gram"] + 0.1 * np.eye(3), s["b"])
+    return {"slope": solved[:2], "level": solved[2]}
+
+
+START = {"slope": np.zeros(2), "level": 0.5}
+PRIOR = {"gram": np.diag([0.5, 1.0, 2.0]), "b": np.array([0.1, 0.0, -0.3])}
+
+
+def events(n, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, X @ [1.0, -2.0] + 0.3 + rng.normal(size=n)
+
+
+def fresh(**arguments):
+    arguments = {"initial_parameters": START} | arguments
+    return IncrementalMM(squares_statistics, squares_maximize, **arguments)
+
+
+OPTIONS = {
+    "schedule": [power(0.6), power(1.0, gamma0=0.5, offset=3), constant(0.05)],
+    "averaging": ["polyak", "decay", "exponential", None],
+    "start": [
+        {"minimum": 1},
+        {"minimum": 7},
+        {"initial_statistics": PRIOR},
+        {"initial_statistics": PRIOR, "initial_parameters": None},
+    ],
+    "weighted": [False, True],
+}
+
+
+@pytest.mark.parametrize("options", pairwise_cases(**OPTIONS))
+def test_iterates_averages_and_residual_are_their_formulas(options):
+    schedule, averaging, start, weighted = options.values()
+    model = fresh(schedule=schedule, averaging=averaging, averaging_rate=0.02, **start)
+    n = 60
+    X, y = events(n)
+    weights = np.random.default_rng(3).gamma(2.0, 0.5, size=n) if weighted else np.ones(n)
+    model.learn_many(X, y, weights if weighted else None)
+
+    s = start.get("initial_statistics")
+    theta = START if "initial_parameters" not in start else squares_maximize(PRIOR)
+    minimum = start.get("minimum", 0 if s else 1)
+    average, m, pull, norm, entered = theta, 0, 0.0, 0.0, 0
+    for i in range(n):
+        seen = {name: weights[i] * block for name, block in squares_statistics(X[i], y[i], theta).items()}
+        gamma = 1.0 / (i + 1) if i < minimum else schedule(i + 1)
+        if s is None:
+            s = seen
+        else:
+            if i >= minimum:
+                entered += 1
+                share = max(1.0 / entered, 1e-3)
+                now = np.concatenate([(seen[name] - s[name]).ravel() for name in sorted(s)])
+                pull = pull + share * (now - pull)
+                norm += share * (np.linalg.norm(now) - norm)
+            s = {name: s[name] + gamma * (seen[name] - s[name]) for name in s}
+        if i + 1 < minimum:
+            continue
+        theta = squares_maximize(s)
+        m += 1
+        weight = {"polyak": 1.0 / m, "decay": 3.0 / (m + 2), "exponential": max(1.0 / m, 0.02), None: 1.0}[averaging]
+        if schedule.forgets and averaging in {"polyak", "decay"}:
+            weight = max(weight, gamma)
+        average = {name: average[name] + weight * (theta[name] - average[name]) for name in theta}
+
+    assert model.n == n
+    for found, expected in ((model.statistics, s), (model.iterate, theta), (model.parameters, average)):
+        for name, block in expected.items():
+            np.testing.assert_allclose(found[name], block, rtol=1e-12, atol=1e-13)
+    assert model.convergence_residual == pytest.approx(np.linalg.norm(pull) / norm, rel=1e-10)
+    assert model.step_size == schedule(n + 1)
+
+
+def test_with_plain_running_means_it_is_the_mean_of_the_events():
+    model = streammoe.mm.IncrementalMM(lambda x, y, theta: x, lambda s: s, initial_parameters=0, schedule=power(1.0))
+    assert math.isnan(model.convergence_residual)
+    model.learn_many(x for x in range(100))  # whole numbers, from a generator
+    assert float(model.iterate) == pytest.approx(49.5)
+
+
+def test_steps_may_be_given_and_statistics_replaced():
+    model = fresh(averaging=None)
+    model.learn_many(*events(20))
+    before = model.statistics
+    model.step(PRIOR, gamma=0.25)
+    assert model.n == 21
+    expected = {name: before[name] + 0.25 * (PRIOR[name] - before[name]) for name in PRIOR}
+    for name, block in expected.items():
+        np.testing.assert_allclose(model.statistics[name], block, rtol=1e-12)
+    residual = model.convergence_residual
+    model.replace_statistics(PRIOR)
+    assert (model.n, model.convergence_residual) == (21, residual)
+    replaced = model.statistics
+    model.step({name: 1e20 * block for name, block in PRIOR.items()}, gamma=0.3)
+    model.step(PRIOR, gamma=1.0)
+    for name, block in PRIOR.items():
+        np.testing.assert_array_equal(replaced[name], block)
+        np.testing.assert_array_equal(model.statistics[name], block)
+    for name, block in squares_maximize(PRIOR).items():
+        np.testing.assert_array_equal(model.parameters[name], block)
+    for gamma in (0.0, 1.5, math.nan, "1"):
+        with pytest.raises(ConfigError):
+            model.step(PRIOR, gamma=gamma)
+
+
+def test_the_order_of_names_does_not_matter():
+    models = fresh(), fresh()
+    for i, (x, y) in enumerate(zip(*events(20), strict=True)):
+        models[0].learn_one(x, y)
+        seen = squares_statistics(x, y, models[1].iterate)
+        models[1].step(dict(reversed(seen.items())) if i % 2 else seen)
+    assert models[0].state_digest() == models[1].state_digest()
+
+
+def test_an_event_of_weight_0_is_checked_and_changes_nothing():
+    model = fresh()
+    model.learn_many(*events(20))
+    before = model.state_digest()
+    model.learn_one(np.ones(2), 1.0, w=0.0)
+    with pytest.raises(InvalidEvent):
+        model.learn_one(np.array([1.0, math.nan]), 1.0, w=0.0)
+    assert model.state_digest() == before
+
+
+# --- what is rejected -----------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    gram: Any
+    b: Any
+
+
+GOOD = squares_statistics(np.ones(2), 1.0, START)
+REJECTED = {
+    "NaN": (GOOD | {"b": np.full(3, math.nan)}, "not_finite"),
+    "infinite": (GOOD | {"b": np.full(3, -math.inf)}, "not_finite"),
+    "longer floats": (GOOD | {"b": np.full(3, np.longdouble("1e4000"))}, "not_finite"),
+    "large": (GOOD | {"b": np.full(3, 1e141)}, "out_of_range"),
+    "another shape": (GOOD | {"b": np.ones((3, 1))}, "wrong_shape"),
+    "a number": (GOOD | {"b": 1.0}, "wrong_shape"),
+    "a name less": ({"gram": GOOD["gram"]}, "wrong_shape"),
+    "a name more": (GOOD | {"c": 1.0}, "wrong_shape"),
+    "a tuple": (tuple(GOOD.values()), "wrong_shape"),
+    "a named tuple": (Pair(**GOOD), "wrong_type"),
+    "ragged": (GOOD | {"b": [[1.0], [1.0, 2.0]]}, "wrong_shape"),
+    "nothing": (None, "wrong_type"),
+    "text": (GOOD | {"b": ["a", "b", "c"]}, "wrong_type"),
+    "complex": (GOOD | {"b": np.ones(3) * 1j}, "wrong_type"),
+    "a generator": (GOOD | {"b": (i for i in range(3))}, "wrong_type"),
+    "masked": (GOOD | {"b": np.ma.masked_invalid([1.0, math.nan, 1.0])}, "wrong_type"),
+    "names that are no text": ({1: GOOD["gram"], 2: GOOD["b"]}, "wrong_type"),
+    "nested": (GOOD | {"b": {"b": GOOD["b"]}}, "wrong_type"),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_statistics_are_rejected_and_nothing_changes(name):
+    bad, reason = REJECTED[name]
+    model = IncrementalMM(
+        lambda x, y, theta: bad if x is None else squares_statistics(x, y, theta),
+        squares_maximize,
+        initial_parameters=START,
+    )
+    X, y = events(20)
+    model.learn_many(X, y)
+    before = model.state_digest()
+    with pytest.raises(InvalidEvent) as caught:
+        model.learn_one(None)
+    assert caught.value.reason == reason
+    with pytest.raises(InvalidEvent) as caught:
+        model.learn_many([*X, None], [*y, None])
+    assert (caught.value.reason, caught.value.row) == (reason, 20)
+    assert model.state_digest() == before
+
+
+@pytest.mark.parametrize(
+    ("found", "error", "reason"),
+    [(math.nan, InvalidEvent, "poison"), (1e300, InvalidEvent, "poison"), ([1.0, 2.0], ConfigError, None)],
+)
+def test_parameters_that_cannot_be_used_leave_the_model_as_it_was(found, error, reason):
+    model = IncrementalMM(lambda x, y, theta: x, lambda s: found if s > 2.0 else s, initial_parameters=0.0)
+    model.learn_many([1.0, 1.5])
+    before = model.state_digest()
+    for act in (lambda: model.learn_one(10.0), lambda: model.step(10.0), lambda: model.replace_statistics(10.0)):
+        with pytest.raises(error) as caught:
+            act()
+        assert getattr(caught.value, "reason", None) == reason
+    assert model.state_digest() == before
+
+
+def test_what_the_functions_raise_comes_through_and_nothing_changes():
+    model = fresh()
+    X, y = events(20)
+    model.learn_many(X, y)
+    before = model.state_digest()
+
+    def interrupted():
+        yield X[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(TypeError):
+        model.learn_one("text", 1.0)
+    with pytest.raises(KeyboardInterrupt):
+        model.learn_many(interrupted(), y)
+    assert model.state_digest() == before
+    other = IncrementalMM(lambda x, y, theta: x, np.linalg.inv, initial_parameters=np.eye(2))
+    with pytest.raises(np.linalg.LinAlgError):
+        other.learn_one(np.ones((2, 2)))
+    assert other.n == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ((np.ones((3, 2)), np.ones(2)), "wrong_shape"),
+        ((np.ones((2, 2)), iter([1.0, 2.0, 3.0])), "wrong_shape"),
+        ((np.ones((2, 2)), np.ones(2), [1.0]), "wrong_shape"),
+        ((np.ones((2, 2)), np.ones(2), [1.0, -1.0]), "out_of_range"),
+        ((np.ones((2, 2)), np.ones(2), [1.0, math.nan]), "not_finite"),
+        (({"x": 1.0}, None), "wrong_type"),
+        (("text", None), "wrong_type"),
+        ((np.full((1, 2), 1e69), [0.0], [1e6]), "out_of_range"),
+    ],
+)
+def test_batches_that_do_not_fit_are_rejected_whole(given, reason):
+    model = fresh()
+    before = model.state_digest()
+    with pytest.raises(InvalidEvent) as caught:
+        model.learn_many(*given)
+    assert caught.value.reason == reason
+    assert model.state_digest() == before
+
+
+def test_a_data_frame_is_rejected_rather_than_read_by_its_column_names():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidEvent):
+        fresh().learn_many(pandas.DataFrame(np.ones((3, 2))), np.ones(3))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"initial_parameters": None},
+        {"initial_parameters": {"slope": math.nan}},
+        {"initial_parameters": Pair(1.0, 2.0)},
+        {"initial_statistics": GOOD, "minimum": 5},
+        {"initial_statistics": {"gram": "text"}},
+        {"schedule": 0.01},
+        {"schedule": power},
+        {"schedule": Constant(math.nan)},
+        {"minimum": 0},
+        {"minimum": 2.5},
+        {"averaging": "mean"},
+        {"averaging_rate": 1.0},
+        {"statistics": GOOD},
+        {"maximize": None},
+    ],
+)
+def test_arguments_that_cannot_be_used_are_rejected(arguments):
+    functions = {"statistics": squares_statistics, "maximize": squares_maximize, "initial_parameters": START}
+    with pytest.raises(ConfigError):
+        IncrementalMM(**functions | arguments)
+
+
+def test_nobody_can_change_the_state_from_outside():
+    kept = []
+
+    def statistics(x, y, theta):
+        kept.append(theta)
+        return x
+
+    start = np.zeros(2)
+    model = IncrementalMM(statistics, lambda s: s, initial_parameters=start)
+    start[0] = 9.0
+    x = np.ones(2)
+    model.learn_one(x)
+    x[0] = 9.0
+    before = model.state_digest()
+    for array in (model.parameters, model.iterate, model.statistics):
+        array[:] = 7.0
+    assert model.state_digest() == before
+    assert kept[0].tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="read-only"):
+        kept[0][0] = 1.0
+
+
+# --- copies and files -----------------------------------------------------------------------------------------------
+
+
+def through_a_file(model, folder, **more):
+    model.save(folder / "m")
+    return IncrementalMM.load(folder / "m", statistics=squares_statistics, maximize=squares_maximize, **more)
+
+
+@pytest.mark.parametrize("way", ["file", "copy", "pickle"])
+@pytest.mark.parametrize("cut", [0, 3, 30])
+@pytest.mark.parametrize("start", [{"minimum": 7, "averaging": "exponential"}, {"initial_statistics": PRIOR}])
+def test_a_copy_goes_on_bit_for_bit(way, cut, start, tmp_path):
+    X, y = events(60)
+    whole, part = fresh(**start), fresh(**start)
+    whole.learn_many(X, y)
+    part.learn_many(X[:cut], y[:cut])
+    ways = {
+        "file": lambda model: through_a_file(model, tmp_path),
+        "copy": copy.deepcopy,
+        "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    }
+    other = ways[way](part)
+    before = part.state_digest()
+    other.learn_many(X[cut:], y[cut:])
+    assert part.state_digest() == before
+    assert other.state_digest() == whole.state_digest()
+    assert other.convergence_residual == whole.convergence_residual
+    assert repr(other) == repr(whole)
+
+
+def test_a_loaded_model_may_go_on_by_another_schedule(tmp_path):
+    X, y = events(60)
+    model, other = fresh(schedule=power(0.6)), fresh(schedule=constant(0.1))
+    model.learn_many(X[:30], y[:30])
+    changed = through_a_file(model, tmp_path, schedule=constant(0.1))
+    assert changed.n == 30
+    assert changed.step_size == 0.1
+    assert changed.state_digest() == model.state_digest()
+    changed.learn_many(X[30:], y[30:])
+    other.learn_many(X, y)
+    assert other.parameters["slope"] == pytest.approx(changed.parameters["slope"], abs=0.2)
+    assert through_a_file(changed, tmp_path).step_size == 0.1
+    with pytest.raises(ConfigError):
+        through_a_file(changed, tmp_path, schedule=0.1)
+
+
+def test_functions_of_another_model_do_not_go_on_with_a_file(tmp_path):
+    model = fresh()
+    model.learn_many(*events(20))
+    model.save(tmp_path / "m")
+    for wrong in (lambda s: 1.0, lambda s: {"slope": np.full(2, math.nan), "level": 0.0}):
+        with pytest.raises(ConfigError):
+            IncrementalMM.load(tmp_path / "m", statistics=squares_statistics, maximize=wrong)
+    other = IncrementalMM.load(tmp_path / "m", statistics=lambda x, y, theta: x, maximize=squares_maximize)
+    with pytest.raises(InvalidEvent):
+        other.learn_one(1.0)
+    assert other.state_digest() == model.state_digest()
+
+
+def test_files_that_hold_something_else_are_rejected(tmp_path):
+    model = fresh()
+    model.learn_many(*events(20))
+    model.save(tmp_path / "m")
+    arrays, said = read_checkpoint(tmp_path / "m")
+    IncrementalMM.load(tmp_path / "m", statistics=squares_statistics, maximize=squares_maximize)
+    inner = said["model"]
+    layout = inner["layouts"]["parameters"]
+    changes = [
+        (arrays, {}),
+        (arrays, {"model": inner | {"kind": "MoERegressor"}}),
+        (arrays, {"model": inner | {"layouts": {}}}),
+        (arrays, {"model": inner | {"layouts": inner["layouts"] | {"parameters": layout | {"kind": "array"}}}}),
+        (arrays, {"model": inner | {"layouts": inner["layouts"] | {"parameters": layout | {"shapes": [[1], [3]]}}}}),
+        (arrays, {"model": inner | {"layouts": inner["layouts"] | {"parameters": layout | {"shapes": [[-1], [-2]]}}}}),
+        (arrays, {"model": inner | {"layouts": inner["layouts"] | {"parameters": layout | {"names": [1, 2]}}}}),
+        (arrays, {"model": inner | {"arguments": inner["arguments"] | {"minimum": -1}}}),
+        (arrays, {"model": inner | {"arguments": inner["arguments"] | {"averaging": "mean"}}}),
+        (arrays, {"model": inner | {"arguments": inner["arguments"] | {"schedule": 0.1}}}),
+        ({name: array for name, array in arrays.items() if name != "mm.average"}, said),
+        (arrays | {"mm.more": np.zeros(1)}, said),
+        (arrays | {"mm.counts": np.array([-1, 0])}, said),
+        (arrays | {"mm.parameters": np.full(3, math.nan)}, said),
+        (arrays | {"mm.statistics": np.full(12, 1e300)}, said),
+        (arrays | {"mm.statistics": arrays["mm.statistics"][1:]}, said),
+        (arrays | {"diagnostics.residual": arrays["diagnostics.residual"][1:]}, said),
+        (arrays | {"diagnostics.residual": -np.ones(14)}, said),
+    ]
+    for changed, metadata in changes:
+        (tmp_path / "m").write_bytes(encode(changed, metadata))
+        with pytest.raises(CheckpointError):
+            IncrementalMM.load(tmp_path / "m", statistics=squares_statistics, maximize=squares_maximize)
+    (tmp_path / "m").write_bytes(b"no checkpoint")
+    for place in (tmp_path / "m", tmp_path / "missing", tmp_path):
+        with pytest.raises(CheckpointError):
+            IncrementalMM.load(place, statistics=squares_statistics, maximize=squares_maximize)
