@@ -11,7 +11,7 @@ from streammoe.estimators.classifier import MoEClassifier
 from streammoe.estimators.learning_rows import Outcome
 from streammoe.estimators.multitarget import MoEMultiTargetRegressor
 from streammoe.estimators.regressor import MoERegressor
-from streammoe.estimators.undo import POISON
+from streammoe.model.undo import POISON
 from streammoe.persistence import Checkpoint, read_checkpoint
 from streammoe.text import shown
 

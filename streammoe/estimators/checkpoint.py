@@ -16,7 +16,7 @@ from streammoe.engine.warming import WarmUp
 from streammoe.errors import PoisonedModel
 from streammoe.estimators.arguments import restored_arguments
 from streammoe.estimators.core import Core
-from streammoe.estimators.provisional import ProvisionalMixture
+from streammoe.model.phases.provisional import ProvisionalMixture
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.text import shown
 from streammoe.types import AnyArray

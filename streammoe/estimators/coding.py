@@ -9,7 +9,7 @@ import numpy as np
 
 from streammoe.engine import mm
 from streammoe.estimators.stepping import Stepping
-from streammoe.estimators.tables import Events, Table, Texts
+from streammoe.model.tables import Events, Table, Texts
 from streammoe.types import FloatArray
 from streammoe.values import level
 

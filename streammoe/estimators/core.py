@@ -15,13 +15,13 @@ from streammoe.engine.model_selection import Candidate, Race
 from streammoe.engine.state import MMState, copy_array, copy_state, grouping, widen
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators.checks import names_in
 from streammoe.estimators.outputs import Outputs
-from streammoe.estimators.provisional import ProvisionalMixture
-from streammoe.estimators.undo import Snapshot, Undo
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
 from streammoe.layout import NO_NEWS, Layout, News
+from streammoe.model.checks import names_in
+from streammoe.model.phases.provisional import ProvisionalMixture
+from streammoe.model.undo import Snapshot, Undo
 from streammoe.schedules import Restarted, Steps
 from streammoe.types import FloatArray
 from streammoe.values import check_name

@@ -9,11 +9,11 @@ import numpy as np
 
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.checks import event_weights
 from streammoe.estimators.coding import Coding
-from streammoe.estimators.tables import Events, Table, table_of_array
-from streammoe.estimators.undo import poisonous
 from streammoe.layout import News
+from streammoe.model.checks import event_weights
+from streammoe.model.tables import Events, Table, table_of_array
+from streammoe.model.undo import poisonous
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import a_kind

@@ -9,10 +9,10 @@ import numpy as np
 
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.checks import event_weight
 from streammoe.estimators.stepping import Stepping
-from streammoe.estimators.undo import poisonous
 from streammoe.layout import News
+from streammoe.model.checks import event_weight
+from streammoe.model.undo import poisonous
 from streammoe.types import FloatArray
 from streammoe.values import not_a_mapping
 

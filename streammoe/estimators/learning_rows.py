@@ -11,10 +11,10 @@ from streammoe.engine import mm
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.coding import Coding
-from streammoe.estimators.tables import Events, Table
-from streammoe.estimators.undo import poisonous
 from streammoe.kernels.state import Trace
 from streammoe.layout import News
+from streammoe.model.tables import Events, Table
+from streammoe.model.undo import poisonous
 from streammoe.types import BoolArray, FloatArray
 
 

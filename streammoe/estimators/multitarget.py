@@ -17,12 +17,12 @@ from streammoe.distributions import (
 )
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.base import MixtureOfExperts
-from streammoe.estimators.checks import finite_array, names_in
 from streammoe.estimators.frames import check_frame, frame_like, table_of
 from streammoe.estimators.noise import family_of, noise_rules
 from streammoe.estimators.parameters import experts_in
-from streammoe.estimators.tables import table_of_array
 from streammoe.experts import Family
+from streammoe.model.checks import finite_array, names_in
+from streammoe.model.tables import table_of_array
 from streammoe.schedules import Schedule
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray

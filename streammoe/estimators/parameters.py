@@ -10,9 +10,9 @@ import numpy as np
 from streammoe.engine.state import state_at
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import is_whole
-from streammoe.estimators.checks import names_in
 from streammoe.estimators.core import Core
 from streammoe.kernels.groups import n_waiting
+from streammoe.model.checks import names_in
 from streammoe.scaling import Scaler
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray

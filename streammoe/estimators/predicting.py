@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.estimators.coding import Coding
-from streammoe.estimators.tables import Table, table_of_array
+from streammoe.model.tables import Table, table_of_array
 from streammoe.types import AnyArray, FloatArray
 
 

@@ -11,11 +11,11 @@ from river import base
 from streammoe.distributions import GaussianMixture, Mixture, mixture_of
 from streammoe.errors import InvalidEvent
 from streammoe.estimators.base import MixtureOfExperts
-from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.estimators.noise import family_of, noise_rules
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family
+from streammoe.model.checks import finite_array
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import number

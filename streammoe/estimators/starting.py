@@ -14,9 +14,9 @@ from streammoe.engine.model_selection import Entrant, Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.estimators.core import Core
-from streammoe.estimators.provisional import RESTARTS, ProvisionalMixture, next_fit
 from streammoe.features import Encoder
 from streammoe.kernels.robust import winsorised
+from streammoe.model.phases.provisional import RESTARTS, ProvisionalMixture, next_fit
 from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")

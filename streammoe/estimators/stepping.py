@@ -9,10 +9,10 @@ import numpy as np
 from streammoe.engine import mm
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
-from streammoe.estimators.provisional import in_units
 from streammoe.estimators.watching import Watching
 from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
+from streammoe.model.phases.provisional import in_units
 from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")

@@ -17,7 +17,7 @@ def small_counts():
             "estimators.living.CHARGE_EVERY": 15,
             "estimators.living.FIRST_LOOK": 32,
             "estimators.living.SHORTEST_TRIAL": 20,
-            "estimators.provisional.FIRST_FIT": 40,
+            "model.phases.provisional.FIRST_FIT": 40,
             "engine.drift.BLOCK": 8,
             "engine.drift.CALIBRATION": 3,
             "engine.drift.TOLERANCE": 0.1,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.checks import finite_array, names_in, rectangle
+from streammoe.model.checks import finite_array, names_in, rectangle
 from streammoe.types import AnyArray, FloatArray, IntArray
 from streammoe.values import check_name
 

@@ -12,10 +12,10 @@ from streammoe.engine.model_selection import Race
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.provisional import ProvisionalMixture
-from streammoe.estimators.tables import Events
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
+from streammoe.model.phases.provisional import ProvisionalMixture
+from streammoe.model.tables import Events
 from streammoe.types import FloatArray, IntArray
 
 EVERY = 64
