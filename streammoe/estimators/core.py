@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,27 @@ from streammoe.kernels.state import LearningOptions
 from streammoe.layout import NO_NEWS, Layout, News
 from streammoe.model.checks import names_in
 from streammoe.model.phases.provisional import ProvisionalMixture
-from streammoe.model.undo import Snapshot, Undo
+from streammoe.model.undo import Undo
 from streammoe.schedules import Restarted, Steps
-from streammoe.types import FloatArray
+from streammoe.types import FloatArray, IntArray
 from streammoe.values import check_name
+
+
+class Snapshot(NamedTuple):
+    """All that learning changes in a model."""
+
+    encoder: Encoder
+    outputs: dict[str, Any]
+    """The attributes that `Outputs.growing` names."""
+    warm_up: WarmUp | None
+    interim: ProvisionalMixture | None
+    state: MMState | None
+    residual: FloatArray
+    options: LearningOptions
+    race: Race | None
+    """Where there is one, it holds the state."""
+    reseeds: IntArray
+    watch: DriftWatch | None
 
 
 class Core(Outputs):
@@ -45,7 +62,7 @@ class Core(Outputs):
         self._residual = np.zeros(0)
         self._options = self._new_options()
         self._watch = None if self.drift == "off" else DriftWatch()
-        self._guard = Undo()
+        self._guard: Undo[Snapshot] = Undo()
         self._reported: set[tuple[int, str]] = set()
         """Which experts the log has told of, and what."""
         self._gathers = False

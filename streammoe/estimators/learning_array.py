@@ -83,10 +83,7 @@ class LearningArray(Coding):
             # One number is refused by its shape.
             targets = y[piece] if getattr(y, "ndim", hasattr(y, "__getitem__")) else y
             part = table.part(piece)
-            losses: FloatArray = self._guard.learn(
-                self, len(part.rows), "_learn_weighted", part, targets, weights[piece]
-            )
-            return losses
+            return self._guard.call(self, len(part.rows), LearningArray._learn_weighted, part, targets, weights[piece])
 
         try:
             return learn(slice(None))

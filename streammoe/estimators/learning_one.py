@@ -31,7 +31,7 @@ class LearningOne(Stepping):
             return
         try:
             event = (row, target, news, np.array([weight]), new_label)
-            self._guard.learn(self, 1, "_learn_coded_event", *event, shared=False)
+            self._guard.call(self, 1, LearningOne._learn_coded_event, *event, shared=False)
         except InvalidEvent as error:
             error.row = None  # an event by itself has no index
             raise

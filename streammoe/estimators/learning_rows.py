@@ -85,7 +85,7 @@ class LearningRows(Coding):
         """Outcomes of runs of rows, from number `first` on: rows that are poison are each a run of their own."""
         n = len(events.X)
         try:
-            return [(first, self._guard.learn(self, n, "_learn_run", events, traced))]
+            return [(first, self._guard.call(self, n, LearningRows._learn_run, events, traced))]
         except UnsoundError as error:
             if n == 1:
                 target, _, _ = self._read_targets(events.targets, 1)
@@ -183,7 +183,7 @@ class LearningRows(Coding):
         """
         try:
             event = Events(X, texts, targets, weights)
-            outcome: Outcome = self._guard.learn(self, 1, "_learn_wider", names, event, traced)
+            outcome = self._guard.call(self, 1, LearningRows._learn_wider, names, event, traced)
         except UnsoundError as error:
             target, _, _ = self._read_targets(targets, 1)
             return self._none_used(target, {0: poisonous(error)})

@@ -1,110 +1,96 @@
-"""The way back: a model from before what has made it go bad, bit for bit."""
+"""Undo what has made a model go bad: the model is restored bit for bit as it was before."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from streammoe.engine.drift import DriftWatch
-from streammoe.engine.model_selection import Race
-from streammoe.engine.state import MMState, UnsoundError
-from streammoe.engine.warming import WarmUp
+from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
-from streammoe.features import Encoder
-from streammoe.kernels.state import LearningOptions
-from streammoe.model.phases.provisional import ProvisionalMixture
 from streammoe.model.tables import Events
-from streammoe.types import FloatArray, IntArray
 
 EVERY = 64
-"""Rows after which what was learned is copied anew. A copy costs about as much as learning one event, whatever the
-size of the model, and what was learned since is kept and learned again."""
+"""Rows after which a new snapshot is taken. A snapshot costs about as much as learning one event, whatever the size of
+the model; what was learned since is recorded and learned again."""
 POISON = "poison"
-"""The reason for refusing an event that would leave no finite model."""
+"""The reason for rejecting an event that would leave no finite model."""
+Snapshot = TypeVar("Snapshot")
+Result = TypeVar("Result")
 
 
-class Snapshot(NamedTuple):
-    """All that learning changes in a model."""
-
-    encoder: Encoder
-    outputs: dict[str, Any]
-    """The attributes that `Outputs.growing` names."""
-    warm_up: WarmUp | None
-    interim: ProvisionalMixture | None
-    state: MMState | None
-    residual: FloatArray
-    options: LearningOptions
-    race: Race | None
-    """Where there is one, it holds the state."""
-    reseeds: IntArray
-    watch: DriftWatch | None
-
-
-class Guarded(Protocol):
-    """A model that knows a way back."""
+class Restorable(Protocol[Snapshot]):
+    """A model that can be copied and restored."""
 
     def copied(self, spare: Snapshot | None = None) -> Snapshot:
-        """All that learning changes."""
+        """Copy all that learning changes; the arrays of `spare` may be reused."""
 
     def go_back(self, copied: Snapshot) -> None:
-        """The inverse of it."""
+        """Restore a copy, which is used up by that."""
 
 
-class Undo:
-    """Learns by a model's own methods, and takes it back where one of them has left it unsound.
+class Undo(Generic[Snapshot]):
+    """Calls the functions that change a model, and undoes those that leave it unsound.
 
-    Copies of a model begin with a guard of their own.
+    Copies of a model begin with an empty record.
     """
 
     def __init__(self) -> None:
-        self._copied: Snapshot | None = None
-        self._since: list[tuple[str, Sequence[Any]]] = []
-        """Methods and their arguments that lead from the copy to the model as it is."""
+        self._snapshot: Snapshot | None = None
+        self._since: list[tuple[Callable[..., Any], Sequence[Any]]] = []
+        """Functions and their arguments that lead from the snapshot to the model as it is."""
         self._rows = 0
         """Learned by them."""
         self._has_expired = False
-        """Whether the way back is not to be kept beyond the call that is under way."""
+        """Whether the record ends with the call that is under way."""
         self._spare: Snapshot | None = None
-        """A copy that is no longer wanted: arrays of a large model are slow to come by."""
+        """A snapshot that is no longer wanted: arrays of a large model are slow to allocate."""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Undo:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Undo[Snapshot]:
         return Undo()
 
-    def __reduce__(self) -> tuple[type[Undo], tuple[()]]:
+    def __reduce__(self) -> tuple[type[Undo[Snapshot]], tuple[()]]:
         return Undo, ()
 
-    def learn(self, model: Guarded, rows: int, method: str, *arguments: Any, shared: bool = True) -> Any:
-        """What a method of the model returns that learns so many rows.
+    def call(
+        self,
+        model: Restorable[Snapshot],
+        rows: int,
+        function: Callable[..., Result],
+        *arguments: Any,
+        shared: bool = True,
+    ) -> Result:
+        """Call a function that learns so many rows, and return what it returns.
 
         Args:
-            model: that has this guard.
+            model: that owns this record.
             rows: how many.
-            method: its name.
-            *arguments: of the method.
-            shared: whether somebody else may change the arguments later.
+            function: takes the model and `arguments`, and may be called again with them. It belongs to no model, so
+                that a model and its record do not keep each other in memory.
+            *arguments: for the function.
+            shared: whether the caller may change the arguments later.
 
         Raises:
-            UnsoundError: it would leave numbers that are not finite; the model is as it was before.
-            InvalidEvent: the method has refused to begin; the same.
+            UnsoundError: numbers would not be finite; the model is as it was before.
+            InvalidEvent: the function has declined to begin; the same.
 
         The same holds for anything else that is raised, such as Ctrl-C.
         """
         self._has_expired = False
-        if self._copied is None or self._rows + rows > EVERY:
+        if self._snapshot is None or self._rows + rows > EVERY:
             self.forget()
-            self._copied = model.copied(self._spare)
+            self._snapshot = model.copied(self._spare)
             self._spare = None
         kept: Sequence[Any] | None = None
         if rows < EVERY:
             kept = [_own(argument) for argument in arguments] if shared else arguments
         try:
-            result = getattr(model, method)(*arguments)
+            result = function(model, *arguments)
             if kept is None or self._has_expired:
                 self.forget()
             else:
-                self._since.append((method, kept))
+                self._since.append((function, kept))
                 self._rows += rows
         except InvalidEvent:
             raise
@@ -114,29 +100,29 @@ class Undo:
         return result
 
     def expire(self) -> None:
-        """What is learned right now took so long that it is not to be learned again, were a later event taken back."""
+        """End the record with the present call, which took so long that it is not to be repeated."""
         self._has_expired = True
 
     def forget(self) -> None:
-        """The model was changed by other means, so that nothing before it counts."""
-        self._spare = self._copied or self._spare
-        self._copied = None
+        """Drop the record: the model was changed by other means."""
+        self._spare = self._snapshot or self._spare
+        self._snapshot = None
         self._since = []
         self._rows = 0
 
-    def _go_back(self, model: Guarded) -> None:
-        copied, since = self._copied, self._since
-        # The model takes the copy's arrays, so they are spare no more.
-        self._copied, self._since, self._rows, self._spare = None, [], 0, None
-        if copied is None:  # interrupted once everything was learned
+    def _go_back(self, model: Restorable[Snapshot]) -> None:
+        snapshot, since = self._snapshot, self._since
+        # The model takes the arrays of the snapshot, so they are spare no more.
+        self._snapshot, self._since, self._rows, self._spare = None, [], 0, None
+        if snapshot is None:  # interrupted once everything was learned
             return
-        model.go_back(copied)
-        for method, arguments in since:
-            getattr(model, method)(*arguments)
+        model.go_back(snapshot)
+        for function, arguments in since:
+            function(model, *arguments)
 
 
 def poisonous(error: UnsoundError, row: int | None = None) -> InvalidEvent:
-    """The error for an event that would leave no finite model."""
+    """Return the error for an event that would leave no finite model."""
     where = "the event" if row is None else f"row {row}"
     message = (
         f"{where} would make numbers of the model infinite or NaN ({error}), although each value is in range; look at "
@@ -146,7 +132,7 @@ def poisonous(error: UnsoundError, row: int | None = None) -> InvalidEvent:
 
 
 def _own(argument: Any) -> Any:
-    """The same, safe from whoever else holds it."""
+    """Copy an argument that the caller may change."""
     if isinstance(argument, np.ndarray | list):
         return argument.copy()
     if isinstance(argument, dict):
