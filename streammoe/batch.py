@@ -26,8 +26,9 @@ from streammoe.engine.batch import CONVERGED, STATIONARY, Listener, Round
 from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators import MixtureOfExperts, MoEClassifier
-from streammoe.estimators.arguments import is_amount, is_one_of, is_whole
+from streammoe.estimators import MixtureOfExperts
+from streammoe.estimators.arguments import is_amount, is_one_of
+from streammoe.model.checks import is_whole
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
@@ -162,7 +163,7 @@ def fit_gathered(
             f"fit: nothing finite comes of the rows ({error}); look for values that are far out, and let "
             "prior_strength be above 0"
         ) from error
-    classify = isinstance(model, MoEClassifier)
+    classify = model.is_classifier
     squares = np.empty((0, 1)) if classify else (done.targets - done.predictions) ** 2
     return Fit(
         model=model,

@@ -16,7 +16,7 @@ import click
 from streammoe.checked import array_of, restoring
 from streammoe.console import exit_codes, logged, set_up_logging
 from streammoe.errors import CheckpointError
-from streammoe.estimators import MixtureOfExperts, MoEClassifier, model_of
+from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
 from streammoe.pipeline.label_join import digest_with, label_arrays
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
@@ -118,7 +118,7 @@ def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, flo
     kept = found.metadata.get("scores")
     if kept is None:
         return {}
-    kind = ClassificationScores if isinstance(model, MoEClassifier) else PrequentialScores
+    kind = ClassificationScores if model.is_classifier else PrequentialScores
     return kind.restore(kept, found.arrays).summary()
 
 

@@ -110,7 +110,8 @@ def described(settings: Settings) -> MixtureOfExperts:
     arguments = {name: value for name, value in given.items() if name in known}
     if arguments["averaging"] == "none":
         arguments["averaging"] = None
-    model = estimator(**arguments)
-    if isinstance(model, MoEMultiTargetRegressor):
+    if estimator is MoEMultiTargetRegressor:
+        model = MoEMultiTargetRegressor(**arguments)
         model.set_targets(schema.targets)
-    return model
+        return model
+    return estimator(**arguments)

@@ -16,7 +16,7 @@ from streammoe.checked import array_of, counts_of, is_count, is_finite_number, r
 from streammoe.daemon.guards import last_good
 from streammoe.daemon.model import described, model_from, schema_of
 from streammoe.errors import CheckpointError
-from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, load, model_of
+from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -93,10 +93,10 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         yield f"schema.features is {sorted(schema.features)!r}, and it has {sorted(fields)!r}"
     elif both := sorted(schema.others & set(fields)):
         yield f"its features hold {', '.join(map(repr, both))}, which the settings name as something else"
-    if isinstance(model, MoEMultiTargetRegressor) and model.output_names != like.output_names:
+    if not model.is_classifier and model.output_names != like.output_names:
         yield f"schema.target is {like.output_names!r}, and its outputs are {model.output_names!r}, in this order"
-    if isinstance(model, MoEClassifier) and not all(isinstance(label, str) for label in model.class_labels):
-        yield f"its classes are {model.class_labels!r}, and labels in records are texts"
+    if model.is_classifier and not all(isinstance(label, str) for label in model.output_names):
+        yield f"its classes are {model.output_names!r}, and labels in records are texts"
 
 
 def as_settings(model: MixtureOfExperts) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     model.set_range_factor(settings.model.range_factor)
     model.set_reseed(settings.model.reseed)
     model.set_max_levels(settings.model.max_levels)
-    if isinstance(model, MoEClassifier):
-        model.max_classes = settings.model.max_classes
+    if model.is_classifier:
+        model.change("max_classes", settings.model.max_classes)
     return model
 
 
@@ -195,7 +195,7 @@ def _must_describe(settings: Settings, model: MixtureOfExperts) -> None:
     listed = not fields or schema.features is None or sorted(fields) == sorted(schema.features)
     require(listed, f"its model has other features than schema.features lists: {shown(fields)}")
     outputs = model.output_names
-    if isinstance(model, MoEClassifier):
+    if model.is_classifier:
         require(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are no texts")
     elif outputs:
         require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")

@@ -16,10 +16,9 @@ from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.prior_gain import prior_gain
-from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state
+from streammoe.engine.state import MMState, UnsoundError
 from streammoe.experts import Family
 from streammoe.kernels.state import LearningOptions, Trace
-from streammoe.schedules import Steps
 from streammoe.types import FloatArray, IntArray
 
 PATIENCE = 2
@@ -110,95 +109,12 @@ def entrants(
     return sorted(found, key=lambda entrant: entrant.total)[:ENTRANTS]
 
 
-CHARGE_EVERY = 100
-"""Events after which candidates pay for what the division of the prior has gained them."""
-
-
 class Candidate(NamedTuple):
     """A candidate: a mixture with all that its steps need."""
 
     state: MMState
     residual: FloatArray
     options: LearningOptions
-
-
-class Race:
-    """Candidates, which may differ in their number of experts, and what the events so far have cost each of them.
-
-    Attributes:
-        candidates: the candidates; earlier ones win ties.
-        totals: (len(candidates),) −log-likelihood of the events since the start, each predicted before it was
-            learned, on top of what each candidate began with, and of what it was charged.
-        until: events learned at which it is decided.
-        expert: where the last candidate is the first with an expert begun anew, which one; else −1.
-    """
-
-    def __init__(self, candidates: Sequence[Candidate], totals: FloatArray, until: int, expert: int = -1) -> None:
-        self.candidates = list(candidates)
-        self.totals = totals
-        self.until = until
-        self.expert = expert
-
-    def leader(self) -> Candidate:
-        """The candidate that has cost least so far."""
-        return self.candidates[int(self.totals.argmin())]
-
-    def due(self, n: int) -> int:
-        """The next count after n at which candidates are charged, or the race decided."""
-        if self.expert >= 0:
-            return self.until
-        return self.until - (self.until - n - 1) // CHARGE_EVERY * CHARGE_EVERY
-
-    def charge(self, n_events: int) -> None:
-        """Let candidates of different numbers of experts pay for what the prior has gained them in the last events."""
-        self.totals = self.totals + [n_events * prior_gain(candidate.state) for candidate in self.candidates]
-
-    def learn(
-        self,
-        family: Family,
-        steps: Steps,
-        W: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-        *,
-        weights: FloatArray,
-        n_outputs: int,
-        traced: bool,
-    ) -> mm.Scores:
-        """Let every candidate learn these rows; each row's score is that of whoever led before it.
-
-        Arguments and errors are those of `mm.learn`.
-        """
-        runs = [
-            mm.learn(
-                family,
-                candidate.state,
-                candidate.residual,
-                candidate.options,
-                steps,
-                W,
-                R,
-                Y,
-                weights=weights,
-                n_outputs=n_outputs,
-                traced=traced,
-            )
-            for candidate in self.candidates
-        ]
-        scores, self.totals = led(runs, self.totals, weights)
-        return scores
-
-    def each(self, change: Callable[[MMState], Candidate]) -> None:
-        """Let every candidate go on as another state."""
-        self.candidates = [change(candidate.state) for candidate in self.candidates]
-
-    def copy(self) -> Race:
-        """One that shares nothing with this one."""
-        candidates = [
-            Candidate(copy_state(state), copy_array(residual, None), options)
-            for state, residual, options in self.candidates
-        ]
-        return Race(candidates, self.totals.copy(), self.until, self.expert)
 
 
 def led(runs: Sequence[mm.Scores], totals: FloatArray, weights: FloatArray) -> tuple[mm.Scores, FloatArray]:

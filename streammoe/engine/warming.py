@@ -18,7 +18,7 @@ SCALE_EVENTS = 20
 """Events after which the first guess at the scale of the targets, which is the first of them, is looked at again."""
 
 
-class WarmUp:
+class OneExpert:
     """Rows kept for the batch fit, in raw numbers (NaN = missing), and a recursive fit of one expert to them."""
 
     def __init__(self, family: Family, n_outputs: int, p_v: int, recursive: MMState | None = None) -> None:
@@ -95,7 +95,7 @@ class WarmUp:
             traced=traced,
         )
 
-    def copy(self, spare: MMState | None = None) -> WarmUp:
+    def copy(self, spare: MMState | None = None) -> OneExpert:
         """One to go back to; it shares the buffer, whose first `count` rows never change."""
         other = copy.copy(self)
         other.recursive = copy_state(self.recursive, spare)
@@ -129,7 +129,7 @@ class WarmUp:
     @classmethod
     def from_arrays(
         cls, family: Family, arrays: Mapping[str, AnyArray], *, n_outputs: int, n_fields: int, p_v: int
-    ) -> WarmUp:
+    ) -> OneExpert:
         """The inverse of `arrays`, for a model of these sizes; p_v with padding.
 
         Raises:

@@ -8,10 +8,10 @@ from streammoe.checked import restoring
 from streammoe.errors import CheckpointError
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.classifier import MoEClassifier
-from streammoe.estimators.learning_rows import Outcome
 from streammoe.estimators.multitarget import MoEMultiTargetRegressor
 from streammoe.estimators.regressor import MoERegressor
-from streammoe.estimators.undo import POISON
+from streammoe.model.learn_rows import Outcome
+from streammoe.model.undo import POISON
 from streammoe.persistence import Checkpoint, read_checkpoint
 from streammoe.text import shown
 

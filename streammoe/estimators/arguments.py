@@ -14,6 +14,7 @@ from streammoe.bounds import BOUNDS
 from streammoe.engine import mm
 from streammoe.engine.drift import DETECTORS
 from streammoe.errors import ConfigError
+from streammoe.model.checks import is_whole
 from streammoe.schedules import Schedule
 from streammoe.text import shown
 
@@ -193,11 +194,6 @@ def _at_most(name: str, value: Any, *, is_valid: bool) -> tuple[bool, str]:
     """The rule that a value is not above its bound; one that is no such number has a rule of its own."""
     most = BOUNDS[name].most
     return not is_valid or bool(value <= most), f"{name}: got {shown(value)}; it must be at most {most:,}"
-
-
-def is_whole(value: object, least: int) -> bool:
-    """Whether it is an integer, at least `least`."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def is_one_of(value: object, known: Container[Any]) -> bool:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from river import base
 
 from streammoe import schedules
-from streammoe.checked import as_json, names_of
-from streammoe.engine.state import with_class
-from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import whole_number_rules
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import frame_like, series_like, table_of
-from streammoe.estimators.parameters import experts_in
-from streammoe.experts import Family, families
+from streammoe.experts import families
+from streammoe.model.learn_array import learn_array
+from streammoe.model.parameters import continue_from, experts_in
+from streammoe.model.tables import table_of_array
+from streammoe.model.targets import Label, Labels, is_label, likeliest
 from streammoe.schedules import Schedule
-from streammoe.text import shown
-from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import a_kind, number
+from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Label: TypeAlias = str | int | bool
 
 
 class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
@@ -119,7 +115,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     """
 
     default_schedule: ClassVar[Schedule] = schedules.power(0.5)
-    growing: ClassVar[tuple[str, ...]] = ("_labels", "_index")
+    changeable: ClassVar[frozenset[str]] = MixtureOfExperts.changeable | {"max_classes"}
 
     def __init__(
         self,
@@ -149,8 +145,6 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         batch_size: int = 1,
         reseed: str = "off",
     ) -> None:
-        self._labels: list[Label] = []
-        self._index: dict[Label, int] = {}
         super().__init__(
             n_experts=n_experts,
             degree=degree,
@@ -177,9 +171,6 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
             batch_size=batch_size,
             reseed=reseed,
         )
-        for label in self.classes or ():
-            self._add(label)
-        self._options = self._new_options()
 
     classes: tuple[Label, ...] | None
     max_classes: int
@@ -199,7 +190,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
                 or (
                     isinstance(fixed, tuple)
                     and len(fixed) > 1
-                    and all(map(_is_label, fixed))
+                    and all(map(is_label, fixed))
                     and len(set(fixed)) == len(fixed)
                 ),
                 f"classes: got {fixed!r}; it must be a list of two or more different strings, numbers or booleans",
@@ -210,26 +201,13 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     def _multiclass(self) -> bool:
         return True
 
-    @property
-    def _family(self) -> Family:
-        return families()["categorical"]
-
-    @property
-    def _n_outputs(self) -> int:
-        return len(self._labels)
-
-    @property
-    def _most_outputs(self) -> int:
-        return self.max_classes if self.classes is None else len(self.classes)
-
-    @property
-    def output_names(self) -> list[Any]:
-        return list(self._labels)
+    def _new_targets(self) -> Labels:
+        return Labels(families()["categorical"], self.classes, self.max_classes)
 
     @property
     def class_labels(self) -> list[Label]:
         """The labels met so far, or all that were given, in the order of the parameters."""
-        return list(self._labels)
+        return self.output_names
 
     # -- River's contract ------------------------------------------------------------------------------------------
 
@@ -239,18 +217,12 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Raises:
             InvalidEvent: a value that would poison the model, or a label that cannot be taken in; nothing was changed.
         """
-        label = _plain(y)
-        index = self._index.get(label)
-        if index is None:
-            self._refuse_unless_room(label)
-            self._learn_event(x, np.zeros((1, 1)), w, new_label=label)
-        else:
-            self._learn_event(x, np.array([[float(index)]]), w)
+        self.learner.learn_one(x, y, w)
 
     def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Label, float]:
         """The probability of each label at `x`; empty before a label is known."""
-        scores, _ = self._score(self._encoder.row(x), None)
-        return dict(zip(self._labels, self._or_even(scores.predictions)[0].tolist(), strict=True))
+        probabilities: dict[Label, float] = self.learner.predict_one(x)
+        return probabilities
 
     def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> Label | None:
         """The likeliest label at `x`; None before a label is known."""
@@ -263,21 +235,18 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Raises:
             InvalidEvent: the label is not known.
         """
-        label = _plain(y)
-        if label not in self._index:
-            msg = f"target: the label {label!r} is not known; the model knows {self._labels!r}"
-            raise InvalidEvent(msg, reason="unknown_class", feature="target")
-        return self._responsibilities(x, np.array([[float(self._index[label])]]))
+        return self.learner.responsibilities(x, y)
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """The probability of each of `class_labels` at each row of X (n, P), shape (n, M); learns nothing."""
-        return self._or_even(self._predict_rows(X, feature_names))
+        probabilities: FloatArray = self.learner.predict(table_of_array(X, feature_names, self.learner.encoder.fields))
+        return probabilities
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> AnyArray:
         """The likeliest label at each row of X (n, P), shape (n,), None before a label is known; learns nothing."""
-        return self._likeliest(self.predict_proba_array(X, feature_names=feature_names))
+        return likeliest(self.output_names, self.predict_proba_array(X, feature_names=feature_names))
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series, w: AnyArray | None = None) -> None:
         """Learn the rows of a frame in order; equals a loop over `learn_one`, bit for bit.
@@ -285,120 +254,17 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        self._learn_table(table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
+        learn_array(self.learner, table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """The probability of each label at each row of a frame, one column for each, under the frame's index."""
-        return frame_like(X, self._or_even(self._predict_table(table_of(self, X))), self._labels)
+        return frame_like(X, self.learner.predict(table_of(self, X)), self.output_names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The likeliest label at each row of a frame, under the frame's index."""
-        return series_like(X, self._likeliest(self._or_even(self._predict_table(table_of(self, X)))))
+        return series_like(X, likeliest(self.output_names, self.learner.predict(table_of(self, X))))
 
-    def _or_even(self, probabilities: FloatArray) -> FloatArray:
-        """Before anything was learned, every label that was given is as likely."""
-        if self._state is None and self._warm_up is None and self._labels:
-            return np.full((len(probabilities), len(self._labels)), 1.0 / len(self._labels))
-        return np.minimum(probabilities, 1.0)  # sums of shares may be a rounding above it
-
-    def _likeliest(self, probabilities: FloatArray) -> AnyArray:
-        labels = np.empty(len(self._labels) + 1, dtype=object)
-        labels[:-1] = self._labels
-        if not self._labels:
-            return np.full(len(probabilities), None, dtype=object)
-        found: AnyArray = labels[probabilities.argmax(axis=1)]
-        kind = {type(label) for label in self._labels}
-        return found.astype(kind.pop()) if len(kind) == 1 and not kind & {str} else found
-
-    # -- Labels ----------------------------------------------------------------------------------------------------
-
-    def _array_targets(self, y: Any, n: int) -> list[Label]:
-        # Labels of several types in a list would all become strings.
-        found = np.fromiter(y, dtype=object, count=len(y)) if isinstance(y, list | tuple) else np.asarray(y)
-        if found.dtype.kind not in "OUSbiuf" or isinstance(y, np.ma.MaskedArray):
-            msg = f"y: got values of type {found.dtype}; a label must be a string, a finite number or a boolean"
-            raise InvalidEvent(msg, reason="wrong_type", feature="target")
-        if found.shape != (n,):
-            msg = f"y: got shape {found.shape} for {n} rows; it must hold one label for each row of X"
-            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
-        labels: list[Label] = found.tolist()
-        if found.dtype == object:
-            for row, label in enumerate(labels):
-                try:
-                    labels[row] = _plain(label)
-                except InvalidEvent as error:
-                    msg = f"row {row}: {error}"
-                    raise InvalidEvent(msg, reason=error.reason, feature=error.feature, row=row) from None
-        return labels
-
-    def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
-        Y = np.zeros((n, 1))
-        novel = np.zeros(n, np.bool_)
-        refused: dict[int, InvalidEvent] = {}
-        index = self._index
-        for at, label in enumerate(targets):
-            if label is None:
-                Y[at, 0] = np.nan
-                continue
-            try:
-                Y[at, 0] = index[label]
-            except (KeyError, TypeError):  # TypeError: not hashable, so no label
-                try:
-                    self._refuse_unless_room(_plain(label))
-                except InvalidEvent as error:
-                    Y[at, 0] = np.nan
-                    refused[at] = error
-                else:
-                    novel[at] = True
-        return Y, novel, refused
-
-    def _check_labels(self, targets: Any, novel: BoolArray) -> None:
-        new: set[Label] = set()
-        for at in np.flatnonzero(novel):
-            new.add(targets[at])
-            if len(self._labels) + len(new) > self.max_classes:
-                error = self._no_room(targets[at])
-                error.row = int(at)
-                raise error
-
-    def _refuse_unless_room(self, label: Label) -> None:
-        if self.classes is not None:
-            msg = f"target: the label {label!r} is not among the classes {self.classes!r}; mend the record or classes"
-            raise InvalidEvent(msg, reason="unknown_class", feature="target")
-        if len(self._labels) >= self.max_classes:
-            raise self._no_room(label)
-
-    def _no_room(self, label: Label) -> InvalidEvent:
-        msg = (
-            f"target: the label {label!r} is new, and max_classes = {self.max_classes} labels are known already; raise "
-            "max_classes, or check that the target really is a class"
-        )
-        return InvalidEvent(msg, reason="unknown_class", feature="target")
-
-    def _add(self, label: Label) -> int:
-        index = len(self._labels)
-        self._labels.append(label)
-        self._index[label] = index
-        return index
-
-    def _admit(self, targets: Any, at: int) -> float:
-        index = self._add(_plain(targets[at]))
-        n_features = self._encoder.n_expert_features
-        rng = np.random.default_rng((self.seed, index))
-        if self._warm_up is not None:
-            self._warm_up.add_class(rng, n_features)
-        gamma = self.step_size
-        self._grow(lambda state: with_class(state, rng, n_features, gamma))
-        return float(index)
-
-    # -- Keeping it, and going on from given statistics ------------------------------------------------------------
-
-    def _output_arrays(self) -> dict[str, AnyArray]:
-        return {"encoder.classes": as_json(self._labels)}
-
-    def _restore_outputs(self, arrays: Mapping[str, AnyArray]) -> None:
-        self._labels = names_of(arrays, "encoder.classes", (str, int, float, bool))
-        self._index = {label: index for index, label in enumerate(self._labels)}
+    # -- Continuing from given statistics ------------------------------------------------------------------------------
 
     @classmethod
     def from_parameters(
@@ -431,28 +297,5 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         if len(labels) != n_classes:
             raise ConfigError(f"classes: got {len(labels)} labels for parameters of {n_classes} classes")
         model = cls(**{"n_experts": len(experts), "classes": labels, **arguments})
-        model._continue_from(parameters, feature_names, average, n_average)
+        continue_from(model.learner, parameters, feature_names, average, n_average)
         return model
-
-
-def _plain(label: Any) -> Label:
-    """A label as a plain Python value.
-
-    Raises:
-        InvalidEvent: it is no label.
-    """
-    if isinstance(label, np.generic) and not isinstance(label, np.timedelta64 | np.datetime64):
-        label = label.item()
-    if not _is_label(label):
-        problem = "is not finite" if isinstance(label, float) else f"is {a_kind(label)}"
-        subject = "the label" if label is None else shown(label)
-        msg = f"target: {subject} {problem}; a label must be a string, a finite number or a boolean"
-        raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")
-    if isinstance(label, int):
-        number(label, "target")  # one of too many digits could be neither written nor read
-    plain: Label = label
-    return plain
-
-
-def _is_label(label: Any) -> bool:
-    return isinstance(label, str | int) or (isinstance(label, float) and math.isfinite(label))

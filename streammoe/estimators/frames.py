@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.tables import Table
+from streammoe.model.tables import Table
 from streammoe.text import shown
 from streammoe.types import AnyArray
 from streammoe.values import a_kind, check_name, level, seconds

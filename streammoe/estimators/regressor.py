@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from river import base
 
-from streammoe.distributions import GaussianMixture, Mixture, mixture_of
-from streammoe.errors import InvalidEvent
+from streammoe.distributions import Mixture
 from streammoe.estimators.base import MixtureOfExperts
-from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.estimators.noise import family_of, noise_rules
-from streammoe.estimators.parameters import experts_in
-from streammoe.experts import Family
+from streammoe.model.learn_array import learn_array
+from streammoe.model.parameters import continue_from, experts_in
+from streammoe.model.tables import table_of_array
+from streammoe.model.targets import Number
 from streammoe.schedules import Schedule
-from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import number
+from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,16 +188,8 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         noise = noise_rules(self.expert, self.covariance, self.degrees_of_freedom, several=False)
         return [*super()._rules(), *noise]
 
-    @property
-    def _family(self) -> Family:
-        return family_of(self.expert, self.covariance, self.degrees_of_freedom)
-
-    @property
-    def _n_outputs(self) -> int:
-        return 1
-
-    def _read_targets(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
-        return np.array(targets, dtype=np.float64).reshape(n, 1), np.zeros(n, np.bool_), {}
+    def _new_targets(self) -> Number:
+        return Number(family_of(self.expert, self.covariance, self.degrees_of_freedom))
 
     # -- River's contract ------------------------------------------------------------------------------------------
 
@@ -208,33 +199,31 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Raises:
             InvalidEvent: a value that would poison the model; nothing was changed.
         """
-        self._learn_event(x, np.array([[number(y, "target")]]), w)
+        self.learner.learn_one(x, y, w)
 
     def predict_one(self, x: Mapping[Any, Any]) -> float:
         """The regression function at `x`, Σ_k g_k(x) Υ_k φ(x) ([MM] eq. 14); 0 before anything was learned."""
-        scores, _ = self._score(self._encoder.row(x), None)
-        return float(scores.predictions[0, 0])
+        prediction: float = self.learner.predict_one(x)
+        return prediction
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
         """What the model knows of y at `x`: a mixture of the experts' K distributions, of one during warm-up.
 
         Of normal ones, of Student-t or of Laplace ones, as `expert` says.
         """
-        scores, _ = self._score(self._encoder.row(x), None, traced=True)
-        shares, means, variances = scores.trace
-        if not len(shares):  # before anything was learned
-            return GaussianMixture(np.ones(1), np.zeros(1), np.ones(1))
-        return mixture_of(self._family.noise, shares[0], means[0, :, 0], variances[0, :, 0])
+        distribution: Mixture = self.learner.distribution(x)
+        return distribution
 
     def responsibilities_one(self, x: Mapping[Any, Any], y: float) -> FloatArray:
         """(K,) how much each expert answers for an event, τ_k ([MM] eq. 15); NaN during warm-up."""
-        return self._responsibilities(x, np.array([[number(y, "target")]]))
+        return self.learner.responsibilities(x, y)
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """The regression function at each row of X (n, P), shape (n,); learns nothing."""
-        return self._predict_rows(X, feature_names)[:, 0].copy()
+        predictions: FloatArray = self.learner.predict(table_of_array(X, feature_names, self.learner.encoder.fields))
+        return predictions
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series, w: AnyArray | None = None) -> None:
         """Learn the rows of a frame in order; equals a loop over `learn_one`, bit for bit.
@@ -242,18 +231,11 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         Raises:
             InvalidEvent: a row that would poison the model; its index is in ``row``.
         """
-        self._learn_table(table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
+        learn_array(self.learner, table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
         """The regression function at each row of a frame, under the frame's index."""
-        return series_like(X, self._predict_table(table_of(self, X))[:, 0])
-
-    def _array_targets(self, y: AnyArray, n: int) -> FloatArray:
-        found = finite_array(y, "target")
-        if found.shape not in {(n,), (n, 1)}:
-            msg = f"y: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
-            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
-        return found.reshape(n, 1)
+        return series_like(X, self.learner.predict(table_of(self, X)))
 
     # -- Going on from given statistics ----------------------------------------------------------------------------
 
@@ -281,5 +263,5 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
             ConfigError: an entry is missing or has a shape that does not fit the others.
         """
         model = cls(**{"n_experts": len(experts_in(parameters)), **arguments})
-        model._continue_from(parameters, feature_names, average, n_average)
+        continue_from(model.learner, parameters, feature_names, average, n_average)
         return model

@@ -12,7 +12,7 @@ import numpy as np
 
 from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
-from streammoe.estimators import POISON, MixtureOfExperts, MoEClassifier, Outcome
+from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.scores import Scores
@@ -277,7 +277,7 @@ class Pipeline:
 
     @property
     def _is_classifier(self) -> bool:
-        return isinstance(self.model, MoEClassifier)
+        return self.model.is_classifier
 
     def _wanted(self, fields: Sequence[str]) -> Wanted:
         """What to take from records whose features are these."""

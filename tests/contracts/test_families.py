@@ -7,6 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import families
+from streammoe.model.targets import Number
 from streammoe.testing import FamilyContract
 from streammoe.testing.literal import ALGORITHMS
 
@@ -131,18 +132,18 @@ class SloppyRegressor(MoERegressor):
     """Its results depend on how it is fed, on what it rejected, and on nothing that an event weighs."""
 
     def learn_array(self, X, y, *, weights=None, feature_names=None):
-        if self._state is not None:
-            self._state.gate[0, 0] *= 1.0 + 1e-15
+        if self.learner.state is not None:
+            self.learner.state.gate[0, 0] *= 1.0 + 1e-15
         return super().learn_array(np.nan_to_num(X), y, feature_names=feature_names)
 
     def predict_array(self, X, *, feature_names=None):
-        if self._state is not None:
-            self._state.n_average[0] += 1
+        if self.learner.state is not None:
+            self.learner.state.n_average[0] += 1
         return super().predict_array(X, feature_names=feature_names)
 
     def reseed_expert(self, expert):
         super().reseed_expert(expert)
-        self._state.masses[expert] *= 0.5
+        self.learner.state.masses[expert] *= 0.5
 
 
 class Sloppy(TestGaussian):
@@ -187,9 +188,8 @@ class Blind(type(families()["gaussian"])):
 
 
 class RegressorOfTheBlind(MoERegressor):
-    @property
-    def _family(self):
-        return Blind()
+    def _new_targets(self):
+        return Number(Blind())
 
 
 class WithBlindFamily(TestGaussian):

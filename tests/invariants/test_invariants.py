@@ -13,11 +13,10 @@ def small_counts():
         for place, value in {
             "engine.model_selection.SHORTEST_RACE": 40,
             "engine.model_selection.RACE_PER_BUFFER": 1,
-            "engine.model_selection.CHARGE_EVERY": 15,
-            "estimators.living.CHARGE_EVERY": 15,
-            "estimators.living.FIRST_LOOK": 32,
-            "estimators.living.SHORTEST_TRIAL": 20,
-            "estimators.provisional.FIRST_FIT": 40,
+            "model.phases.streaming.CHARGE_EVERY": 15,
+            "model.phases.streaming.FIRST_LOOK": 32,
+            "model.phases.streaming.SHORTEST_TRIAL": 20,
+            "model.phases.provisional.FIRST_FIT": 40,
             "engine.drift.BLOCK": 8,
             "engine.drift.CALIBRATION": 3,
             "engine.drift.TOLERANCE": 0.1,
@@ -26,7 +25,7 @@ def small_counts():
             "engine.split_merge.STARVED_BELOW": 0.9,
         }.items():
             patch.setattr(f"streammoe.{place}", value)
-        patch.setattr("streammoe.estimators.living.Living._handicap", lambda self: 0.5)
+        patch.setattr("streammoe.model.phases.streaming.handicap", lambda context: 0.5)
         yield
     twin_of.cache_clear()
 

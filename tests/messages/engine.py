@@ -36,7 +36,7 @@ def _fitted(kind):
 def _group(folder, place, value, kind=MoERegressor):
     """Load a model of which one number in the group that waits was changed."""
     model = copy.deepcopy(_fitted(kind))
-    model._state.group[place] = value
+    model.learner.state.group[place] = value
     model.save(folder / "m")
     load(folder / "m")
 

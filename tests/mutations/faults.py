@@ -170,8 +170,8 @@ FAULTS = {
         Fault("out-of-range-learned", "used = asked & (verdicts < 0)", "used = asked.copy()"),
     ],
     "poison": [
-        Fault("undo-without-replay", "for method, arguments in since:", "for method, arguments in since[1:]:"),
-        Fault("undo-forgets-drift", "self._watch = copied.watch", "self._watch = self._watch"),
+        Fault("undo-without-replay", "for function, arguments in since:", "for function, arguments in since[1:]:"),
+        Fault("undo-forgets-drift", "other.watch = self.watch and self.watch.copy()", "other.watch = self.watch"),
         Fault("nan-prediction-sound", "if not abs(prediction) <= LARGEST", "if abs(prediction) > LARGEST"),
     ],
     "distributions": [

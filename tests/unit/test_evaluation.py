@@ -230,7 +230,7 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
 
 
 def test_a_number_of_experts_that_is_yet_to_be_chosen_is_shown_as_such(monkeypatch):
-    monkeypatch.setattr("streammoe.estimators.provisional.FIRST_FIT", 60)
+    monkeypatch.setattr("streammoe.model.phases.provisional.FIRST_FIT", 60)
     write("d.jsonl", make_rows()[:120])
     assert json.loads(report.to_json(run(n_experts="auto", warmup=5000)))["n_experts"] is None
     raced = run(n_experts="auto", warmup=60, overrides=["model.max_experts=2", "model.warmup_restarts=1"])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streammoe.errors import InvalidEvent, SourceError
-from streammoe.estimators.checks import LARGEST_WEIGHT
+from streammoe.model.checks import LARGEST_WEIGHT
 from streammoe.pipeline.decoders.values import READERS, Kind, label, some_of
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown

@@ -1,6 +1,7 @@
 """Which fits enter a race, what each pays, and who leads."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from streammoe.engine.model_selection import (
     ENTRANTS,
     SHORTEST_RACE,
     Candidate,
-    Race,
     entrants,
 )
+from streammoe.model.phases.streaming import Race
 from streammoe.schedules import Power
 from tests.unit.cases import Case, options, random_state
 
@@ -72,7 +73,8 @@ def race():
 
 
 def learn(of, rows):
-    return of.learn(LINE.family, STEPS, X[rows], X[rows], Y[rows], weights=WEIGHTS[rows], n_outputs=1, traced=True)
+    context = SimpleNamespace(family=LINE.family, targets=SimpleNamespace(n_outputs=1))
+    return of.step(context, STEPS, X[rows], X[rows], Y[rows], WEIGHTS[rows], traced=True)
 
 
 def alone(each):
@@ -82,7 +84,7 @@ def alone(each):
 
 def test_each_row_is_scored_by_the_leader_before_it():
     raced, totals, led = race(), TOTALS.copy(), set()
-    assert raced.leader() is raced.candidates[0]  # of two as good the earlier
+    assert raced.leader is raced.candidates[0]  # of two as good the earlier
     found = learn(raced, slice(None))
     runs = [alone(each) for each in race().candidates]
     for i in range(200):
@@ -94,4 +96,4 @@ def test_each_row_is_scored_by_the_leader_before_it():
             totals += [WEIGHTS[i] * run.losses[i] for run in runs]
     assert len(led) > 1, "one led throughout, so this shows nothing"
     assert raced.totals.tobytes() == totals.tobytes()
-    assert raced.leader() is raced.candidates[int(totals.argmin())]
+    assert raced.leader is raced.candidates[int(totals.argmin())]

@@ -4,9 +4,8 @@ import numpy as np
 
 from streammoe import MoERegressor
 from streammoe.engine import mm
-from streammoe.engine.drift import BLOCK, Drift
+from streammoe.engine.drift import BLOCK
 from streammoe.engine.state import UnsoundError
-from streammoe.estimators import watching
 
 N, CHANGE = 1300, 900
 RNG = np.random.default_rng(5)
@@ -32,7 +31,7 @@ def test_a_batch_that_leaves_nothing_finite_is_tried_block_by_block(monkeypatch)
         return learn(*arguments, **more)
 
     model = learned(150)
-    monkeypatch.setattr(watching.mm, "learn", fails_on_long_runs)
+    monkeypatch.setattr(mm, "learn", fails_on_long_runs)
     model.learn_array(X[150:], Y[150:])
     assert max(asked[1:]) <= BLOCK < asked[0]
     monkeypatch.undo()
@@ -43,10 +42,11 @@ def test_a_batch_that_leaves_nothing_finite_is_tried_block_by_block(monkeypatch)
 def test_amid_a_race_the_average_of_every_candidate_begins_again():
     model = MoERegressor("auto", warmup=50, warmup_restarts=1, max_experts=3, drift="page_hinkley")
     model.learn_array(X[:80], Y[:80])
-    states = [candidate.state for candidate in model._race.candidates]
+    race = model.learner.phase
+    states = [candidate.state for candidate in race.candidates]
     assert len(states) > 1
     assert not any(np.array_equal(state.average_experts, state.experts) for state in states)
-    model._on_drift(Drift(80, 0.0, 1.0))
-    for candidate in model._race.candidates:
+    race.restart_average()
+    for candidate in race.candidates:
         np.testing.assert_array_equal(candidate.state.average_experts, candidate.state.experts)
-    assert model._state is model._race.leader().state
+    assert model.learner.state is min(zip(race.totals, race.candidates, strict=True))[1].state

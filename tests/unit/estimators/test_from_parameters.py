@@ -32,7 +32,7 @@ def test_it_continues_the_raw_iterate_within_1e_9(kind, arguments, tmp_path):
     named = {MoEMultiTargetRegressor: {"target_names": OUTPUTS}, MoEClassifier: {"classes": model.output_names}}
     given = {**QUICK, **{name: value for name, value in arguments.items() if name != "covariance"}}
     twin = kind.from_parameters(model.parameters(), feature_names=NAMES, **given, **named.get(kind, {}))
-    assert (twin.output_names, type(twin._family)) == (model.output_names, type(model._family))
+    assert (twin.output_names, twin.noise) == (model.output_names, model.noise)
     X, y = STREAMS[kind](more, seed=6)
     for each in (model, twin):
         each.learn_array(X, y, feature_names=NAMES)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoERegressor
-from streammoe.estimators import living
+from streammoe.model.phases import streaming
 
 NAMES = ["x0", "x1", "x2"]
 RNG = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def test_a_dead_expert_finds_work_and_the_model_as_it_is_serves_until_the_trial_
 
 
 def test_a_trial_that_is_not_won_leaves_the_model_as_it_was(monkeypatch):
-    monkeypatch.setattr(living.Living, "_handicap", lambda self: 1e9)
+    monkeypatch.setattr(streaming, "handicap", lambda context: 1e9)
     tried, plain = starved(reseed="auto"), starved()
     for model in (tried, plain):
         model.learn_array(X[1_000:3_500], Y[1_000:3_500])

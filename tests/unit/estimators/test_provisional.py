@@ -10,7 +10,7 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, sche
 from streammoe.batch import fit
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
-from streammoe.estimators import provisional
+from streammoe.model.phases import provisional
 from tests.unit.estimators.models import COVARIANCE, QUICK, STREAMS, classes, numbers, pairs, trained
 
 FIRST, WARM_UP = 40, 170

@@ -85,7 +85,7 @@ def test_after_an_interrupted_event_the_way_back_starts_there(pair, monkeypatch)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(model._encoder, "notice_unplaced", interrupt)  # half an event is learned
+        patch.setattr(model.learner.encoder, "notice_unplaced", interrupt)  # half an event is learned
         with pytest.raises(KeyboardInterrupt):
             model.learn_one({"a": 100.0, "b": 1.0}, 1.0)
     rejection(model, *POISON)
@@ -107,7 +107,7 @@ def test_from_a_hostile_state_an_event_is_learned_whole_or_rejected_with_the_sta
     sound = learn(estimator(**BRIEF), stop=60)
     for name, value in HOSTILE.items():
         model = copy.deepcopy(sound)
-        getattr(model._state, name)[...] = value
+        getattr(model.learner.state, name)[...] = value
         for i in range(60, 70):
             before = model.state_digest()
             try:
@@ -116,12 +116,12 @@ def test_from_a_hostile_state_an_event_is_learned_whole_or_rejected_with_the_sta
                 assert error.reason == "poison", name  # noqa: PT017 - either outcome is right, and each has its promise
                 assert model.state_digest() == before, name
             else:
-                assert all(np.isfinite(array).all() for array in model._state), name
+                assert all(np.isfinite(array).all() for array in model.learner.state), name
                 assert model.state_digest() != before, name
     for name in SPOILT:
         for value in (np.nan, np.inf):
             model = copy.deepcopy(sound)
-            getattr(model._state, name).reshape(-1)[0] = value
+            getattr(model.learner.state, name).reshape(-1)[0] = value
             assert rejection(model, *EVENTS[estimator][60]) == "poison", name
 
 
@@ -129,10 +129,10 @@ def test_from_a_hostile_state_an_event_is_learned_whole_or_rejected_with_the_sta
 def test_the_convergence_residual_stays_finite(estimator):
     model = learn(estimator(**BRIEF, degree=2, range_factor=0.0), stop=64)
     x, y = EVENTS[estimator][64]
-    model._state.average_experts[...] = model._state.experts[...] = 0.0
+    model.learner.state.average_experts[...] = model.learner.state.experts[...] = 0.0
     model.learn_one({**x, "a": HUGE}, y)  # one in 64 enters, with a square of 1e397
     for stop in (65, N):
-        assert np.isfinite(learn(model, 65, stop)._residual).all()
+        assert np.isfinite(learn(model, 65, stop).learner.phase.residual).all()
 
 
 # --- warm-up --------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def failing(monkeypatch):
                 raise UnsoundError(["experts"])
             return fit(family, buffer, **arguments)
 
-        monkeypatch.setattr("streammoe.estimators.starting.warmup.fit", fit)
+        monkeypatch.setattr("streammoe.model.context.warmup.fit", fit)
         return buffers
 
     return fail
@@ -186,7 +186,7 @@ def test_a_poisoned_model_is_not_saved(estimator, after, tmp_path):
     model, path = learn(estimator(**BRIEF), stop=after), tmp_path / "model.safetensors"
     model.save(path)
     kept = path.read_bytes()
-    state = model._warm_up.recursive if model.is_warming_up else model._state
+    state = model.learner.phase.one.recursive if model.is_warming_up else model.learner.state
     state.expert_grams[-1, 0, 1] = np.nan  # off the diagonal, where no step looks
     with pytest.raises(PoisonedModel):
         model.save(path)

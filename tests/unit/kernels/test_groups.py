@@ -34,11 +34,11 @@ def test_a_group_counts_as_many_iterates_as_it_has_events():
     before = eight.parameters(averaged=True)["experts"]
     for model in (one, eight):
         model.learn_array(X[100:108], Y[100:108])
-    assert one._state.n_average == eight._state.n_average > 8
+    assert one.learner.state.n_average == eight.learner.state.n_average > 8
     raw, served = (eight.parameters(averaged=averaged)["experts"] for averaged in (False, True))
-    np.testing.assert_allclose(served, before + 8 / eight._state.n_average * (raw - before), rtol=1e-9)
-    assert one._state.decay == pytest.approx(eight._state.decay, rel=1e-12)
-    assert one._state.prior_weight == pytest.approx(eight._state.prior_weight, rel=1e-12)
+    np.testing.assert_allclose(served, before + 8 / eight.learner.state.n_average * (raw - before), rtol=1e-9)
+    assert one.learner.state.decay == pytest.approx(eight.learner.state.decay, rel=1e-12)
+    assert one.learner.state.prior_weight == pytest.approx(eight.learner.state.prior_weight, rel=1e-12)
 
 
 def test_a_heavy_event_far_out_does_no_more_harm_than_without_groups():

@@ -1,4 +1,4 @@
-"""A mixture fitted to part of a long warm-up's buffer, which learns beside the one expert; the better of them serves.
+"""A mixture fitted to part of a long warm-up's buffer, which learns next to the one expert; the better of them serves.
 
 It ends with the warm-up, and leaves no trace in what the warm-up comes to.
 """
@@ -14,11 +14,10 @@ from streammoe.checked import array_of
 from streammoe.engine import mm
 from streammoe.engine.model_selection import Candidate, led
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
-from streammoe.experts import Family
 from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
+from streammoe.model.context import Context
 from streammoe.scaling import Scaler, restored_scaler, wider_scaler
-from streammoe.schedules import Steps
 from streammoe.types import AnyArray, FloatArray
 
 FIRST_FIT = 400
@@ -74,41 +73,40 @@ class ProvisionalMixture:
 
     def learn(
         self,
-        family: Family,
-        steps: Steps,
-        encoder: Encoder,
+        context: Context,
         X: FloatArray,
         Y: FloatArray,
+        weights: FloatArray,
         one: mm.Scores,
         *,
-        weights: FloatArray,
-        n_outputs: int,
         traced: bool,
     ) -> mm.Scores:
-        """Learn raw rows that the one expert has learned; each row's score is that of whoever led before it.
+        """Learn raw rows that the one expert has learned; each row's score is that of the one that led before it.
 
         Args:
-            encoder: of the model.
-            X: (n, F) raw rows; Y: (n, Q) targets in their own units.
-            one: what the one expert said of them. The others are those of `mm.learn`.
+            context: of the model.
+            X: (n, F) raw rows; Y: (n, Q) targets in their own units; weights: (n,).
+            one: what the one expert predicted for them.
+            traced: whether to keep what each expert said.
 
         Raises:
             UnsoundError: some of them leave no finite mixture; it is as it was before, or to be thrown away if
                 it was a single one.
         """
         state, residual, options = self.candidate
-        W, R = encoder.scaled(self.scaler).design(X)
+        W, R = context.encoder.scaled(self.scaler).design(X)
+        n_outputs = context.targets.n_outputs
         targets = (Y - self.scaler.target_center) / self.scaler.target_scale
         # One expert may go on where the mixture cannot, so that the events themselves are no reason to go back. A
         # single one is the end of the mixture, so there is nothing to go back to.
         before = copy_state(state, self._spare) if len(X) > 1 else None
         try:
             own = mm.learn(
-                family,
+                context.family,
                 state,
                 residual,
                 options,
-                steps,
+                context.given.schedule,
                 W,
                 R,
                 targets,
@@ -122,17 +120,17 @@ class ProvisionalMixture:
                 raise UnsoundError(["totals"])
         except UnsoundError:
             if before is not None:
-                self.candidate = Candidate(before, mm.new_residual(family, before, n_outputs), options)
+                self.candidate = Candidate(before, mm.new_residual(context.family, before, n_outputs), options)
                 self._spare = None
             raise
         self._spare = before or self._spare
         self.totals = totals
         return scores
 
-    def change(self, change: Callable[[MMState], Candidate], n_columns: int) -> None:
-        """Go on as another state, which has more columns or classes."""
-        self.candidate = change(self.candidate.state)
-        self.scaler = wider_scaler(self.scaler, n_columns)
+    def change(self, context: Context, change: Callable[[MMState], MMState]) -> None:
+        """Continue from another state, which has more columns or classes."""
+        self.candidate = context.candidate(change(self.candidate.state))
+        self.scaler = wider_scaler(self.scaler, len(context.encoder.feature_names))
         self._spare = None
 
     def copy(self) -> ProvisionalMixture:

@@ -16,6 +16,11 @@ LARGEST_WEIGHT = 1e6
 """Only the ratios of weights matter, so a larger one is a mistake."""
 
 
+def is_whole(value: object, least: int) -> bool:
+    """Return whether it is an integer, at least `least`."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
 def event_weight(w: object) -> float:
     """The weight of an event, in [0, 1e6].
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from streammoe.errors import InvalidEvent
-from streammoe.estimators.checks import finite_array, names_in, rectangle
+from streammoe.features import Encoder
+from streammoe.model.checks import finite_array, names_in, rectangle
 from streammoe.types import AnyArray, FloatArray, IntArray
-from streammoe.values import check_name
+from streammoe.values import check_name, level
 
 Texts: TypeAlias = Mapping[Any, Sequence[str | None]]
 """(n,) levels of each category by its name, None where missing."""
@@ -84,6 +85,29 @@ def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Seq
         msg = f"feature_names: got {len(set(names))} different names for {width} columns; give each column one"
         raise InvalidEvent(msg, reason="wrong_shape")
     return Table(finite_array(X, "X", names), names, {})
+
+
+def ordered_rows(
+    table: Table, fields: Sequence[Any], encoder: Encoder
+) -> tuple[FloatArray, dict[Any, Sequence[str | None]]]:
+    """Return rows in the order of `fields`, and the levels of all categories: a table of numbers holds them as such."""
+    rows = table.ordered(fields)
+    levels = {
+        name: [level(value, name) for value in rows[:, at].tolist()]
+        for at, name in enumerate(fields)
+        if name not in table.texts and name in encoder.categorical and name in table.names
+    }
+    return rows, {**levels, **table.texts}
+
+
+def raw_rows(table: Table, encoder: Encoder) -> FloatArray:
+    """Return rows in the encoder's own order of fields, with categories as codes."""
+    rows, texts = ordered_rows(table, encoder.fields, encoder)
+    for name, column in texts.items():
+        if name in encoder.levels:
+            field = encoder.fields.index(name)
+            rows[:, field] = encoder.codes(field, column)
+    return rows
 
 
 def _default_names(width: int, fields: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,201 @@
+"""What a model keeps through all of its phases, and what phases make of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.bounds import LARGEST_BUFFER, LARGEST_MODEL, buffer_bytes, model_bytes
+from streammoe.engine import em, mm, warmup
+from streammoe.engine.cost import Shape
+from streammoe.engine.drift import DriftWatch
+from streammoe.engine.interruption import interruptible
+from streammoe.engine.model_selection import Candidate
+from streammoe.engine.state import MMState, grouping
+from streammoe.features import Encoder
+from streammoe.kernels.state import LearningOptions
+from streammoe.layout import Layout, News
+from streammoe.model.hyperparameters import Hyperparameters
+from streammoe.model.targets import Targets
+from streammoe.schedules import Restarted, Steps
+from streammoe.types import FloatArray, IntArray
+
+SCALER_COST = 100
+"""Multiply-adds that a value takes, roughly, where scales are fitted: they ask for quantiles."""
+DESIGN_COST = 10
+"""The same of a feature."""
+
+
+class Moves(NamedTuple):
+    """Where the features of gate and experts stand after new columns came, see `Encoder.moved`."""
+
+    gate_at: IntArray
+    expert_at: IntArray
+
+
+class Context:
+    """Everything of a model but its phase.
+
+    Attributes:
+        given: the hyper-parameters.
+        targets: what targets look like.
+        family: of the experts.
+        encoder: of events.
+        watch: the drift detector, if there is one.
+        reseeds: (2,) how many experts were tried as half of another, and how many of those were kept.
+        reported: which experts the log has reported, and what of them; copies of a model share it.
+    """
+
+    def __init__(self, given: Hyperparameters, targets: Targets) -> None:
+        self.given = given
+        self.targets = targets
+        self.family = targets.family
+        self.encoder = self.new_encoder()
+        self.watch = None if given.drift == "off" else DriftWatch()
+        self.reseeds = np.zeros(2, dtype=np.int64)
+        self.reported: set[tuple[int, str]] = set()
+
+    def copy(self) -> Context:
+        """Return a context that learning changes independently of this one."""
+        other = copy.copy(self)
+        other.targets = self.targets.copy()
+        other.encoder = self.encoder.copy()
+        other.watch = self.watch and self.watch.copy()
+        other.reseeds = self.reseeds.copy()
+        return other
+
+    @property
+    def steps(self) -> Steps:
+        """Step sizes from here on."""
+        given = self.given
+        if self.watch is None or self.watch.last is None:
+            return given.schedule
+        again = given.default_schedule if given.schedule.forgets else given.schedule
+        return Restarted(given.schedule, again, self.watch.last.n, given.drift_restart)
+
+    @property
+    def shape(self) -> Shape:
+        """The size of the largest mixture that the model may have."""
+        encoder = self.encoder
+        n_rows = self.family.n_rows(self.targets.n_outputs)
+        return Shape(self.given.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
+
+    # -- Mixtures ------------------------------------------------------------------------------------------------------
+
+    def learning_options(self, n_experts: int) -> LearningOptions:
+        """Return the options of a mixture's steps."""
+        given = self.given
+        return mm.learning_options(
+            bound=given.bound,
+            n_experts=n_experts,
+            n_rows=self.family.n_rows(self.targets.n_outputs),
+            prior_strength=given.prior_strength,
+            averaging=given.averaging,
+            schedule=given.schedule,
+            averaging_rate=given.averaging_rate,
+            top_k=given.top_k,
+        )
+
+    def candidate(self, state: MMState) -> Candidate:
+        """Return a mixture that continues from a state, with all that its steps need."""
+        n_outputs = self.targets.n_outputs
+        state = grouping(state, self.given.batch_size, self.family.n_targets(n_outputs))
+        residual = mm.new_residual(self.family, state, n_outputs)
+        return Candidate(state, residual, self.learning_options(len(state.masses)))
+
+    def random_start(self) -> MMState:
+        """Return a state of random experts."""
+        given = self.given
+        return mm.random_start(
+            self.family,
+            n_experts=1 if given.is_choosing else given.most_experts,
+            p_w=self.encoder.gate_width,
+            p_v=self.encoder.expert_width,
+            n_outputs=self.targets.n_outputs,
+            prior_strength=given.prior_strength,
+            seed=given.seed,
+            n_features=self.encoder.n_expert_features,
+        )
+
+    # -- Buffered rows -------------------------------------------------------------------------------------------------
+
+    def fit_scaler(self, encoder: Encoder, X: FloatArray, Y: FloatArray) -> None:
+        """Fit the scales of an encoder to rows."""
+        # Class indexes are not for scaling.
+        targets = Y if self.family.is_metric else np.zeros_like(Y)
+        standardize = self.given.standardize
+        interruptible(SCALER_COST * (X.size + Y.size), encoder.fit_scaler, X, targets, standardize=standardize)
+
+    def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
+        """Return raw rows as batch fits take them, in the coordinates of an encoder."""
+        scaler = encoder.scaler
+        W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
+        targets = (Y - scaler.target_center) / scaler.target_scale
+        return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
+
+    def fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> MMState:
+        """Fit a mixture to buffered rows.
+
+        Raises:
+            UnsoundError: the fit is not finite.
+        """
+        return warmup.fit(
+            self.family,
+            buffer,
+            n_experts=n_experts,
+            n_outputs=self.targets.n_outputs,
+            restarts=restarts,
+            seed=self.given.seed,
+            options=self.learning_options(n_experts),
+            brief=brief,
+        )
+
+    # -- Columns -------------------------------------------------------------------------------------------------------
+
+    def new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
+        """Return an encoder of these fields that has seen nothing."""
+        given = self.given
+        encoder = Encoder(
+            n_outputs=self.family.n_targets(self.targets.n_outputs),
+            degree=given.degree,
+            gate_degree=given.gate_degree,
+            range_factor=given.range_factor,
+            categorical=given.categorical or (),
+            timestamps=given.timestamps or (),
+            max_levels=given.max_levels,
+        )
+        encoder.set_columns(columns)
+        return encoder
+
+    def moves(self, layout: Layout) -> Moves:
+        """Return where features have moved since the layout was this one."""
+        encoder = self.encoder
+        return Moves(encoder.moved(layout, self.given.gate_degree), encoder.moved(layout, self.given.degree))
+
+    def ranged(self, targets: FloatArray) -> FloatArray:
+        """Return targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
+        return targets if self.family.is_metric else 0.0 * targets
+
+    def excess(self, news: News) -> str | None:
+        """Return what is wrong with the size that the model would have with these fields and levels, if anything."""
+        given = self.given
+        K, (p_w, p_v) = given.most_experts, self.encoder.widths_with(news)
+        size = model_bytes(K, self.family.n_rows(self.targets.most_outputs), p_w, p_v)
+        if size > LARGEST_MODEL:
+            return (
+                f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "
+                f"{size / 2**30:,.1f} GiB, and {LARGEST_MODEL >> 30} GiB is the most: give fewer features or levels "
+                "(max_levels), or lower degree, gate_degree or n_experts"
+            )
+        for name, rows in (("warmup", given.warmup or 0), ("batch_size", given.batch_size)):
+            size = buffer_bytes(rows, p_w, p_v)
+            if size > LARGEST_BUFFER:
+                return (
+                    f"{rows:,} events with {p_v:,} features would take {size / 2**30:,.1f} GiB, and "
+                    f"{LARGEST_BUFFER >> 30} GiB is the most: lower {name}, degree or gate_degree, or give fewer "
+                    "features"
+                )
+        return None

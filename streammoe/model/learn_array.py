@@ -1,0 +1,143 @@
+"""Learn an array or a frame as a loop over `learn_one` would, but faster: all of its rows, or none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from streammoe.engine.state import UnsoundError
+from streammoe.errors import InvalidEvent
+from streammoe.layout import News
+from streammoe.model.checks import event_weights
+from streammoe.model.learner import Learner
+from streammoe.model.tables import Events, Table, ordered_rows
+from streammoe.model.undo import poisonous
+from streammoe.text import shown
+from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.values import a_kind
+
+
+def learn_array(
+    learner: Learner, table: Table, y: Any, weights: AnyArray | None, names: Sequence[Any] | None = None
+) -> FloatArray:
+    """Learn the rows of a table in order, and return their prequential losses.
+
+    Args:
+        learner: of the model.
+        table: the rows.
+        y: targets as users give them.
+        weights: (n,) or None; a row of weight 0 is not learned.
+        names: of the outputs, if this fixes them; y0, y1, … without it.
+
+    Raises:
+        InvalidEvent: a row that would poison the model; its index is in ``row`` and nothing was learned.
+    """
+    if isinstance(y, Mapping | str | bytes):
+        msg = f"y: got {shown(y)}, {a_kind(y)}; it must be an array or a list, one target for each row"
+        raise InvalidEvent(msg, reason="wrong_type", feature="target")
+    n = len(table.rows)
+    targets = learner.targets
+    if not targets.is_fixed:
+        with learner.outputs(targets.default_names(y, n) if names is None else names):
+            return learn_array(learner, table, y, weights)
+    counts = event_weights(weights, n)
+    if counts.all():
+        return _learn_all(learner, table, y, counts)
+    # As `learn_one` does: an event of weight 0 is checked, and then nothing happens.
+    _read(learner, targets.check_array(y, n), n)
+    used = np.flatnonzero(counts)
+    losses = np.full(n, np.nan)
+    if used.size:
+        try:
+            losses[used] = _learn_all(learner, table.chosen(used), _chosen(y, used), counts[used])
+        except InvalidEvent as error:
+            error.row = None if error.row is None else int(used[error.row])
+            raise
+    return losses
+
+
+def _read(learner: Learner, targets: Any, n: int) -> tuple[FloatArray, BoolArray]:
+    """Return targets of n rows as numbers, and which hold a new label.
+
+    Raises:
+        InvalidEvent: for the first that is none.
+    """
+    Y, novel, rejected = learner.targets.read(targets, n)
+    if rejected:
+        row, error = min(rejected.items())
+        raise InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
+    return Y, novel
+
+
+def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
+    """Learn rows of weights above 0, or none of them, with the error of the first that is poison."""
+
+    def learn(piece: slice) -> FloatArray:
+        # One number is rejected by its shape.
+        targets = y[piece] if getattr(y, "ndim", hasattr(y, "__getitem__")) else y
+        part = table.part(piece)
+        return learner.undo.call(learner, len(part.rows), _learn_rows, part, targets, weights[piece])
+
+    try:
+        return learn(slice(None))
+    except UnsoundError as error:
+        before, found = learner.copied(), error
+    start, stop = 0, len(table.rows)
+    try:
+        while stop - start > 1:
+            middle = (start + stop) // 2
+            try:
+                learn(slice(start, middle))
+            except UnsoundError as error:
+                stop, found = middle, error
+            else:
+                start = middle
+    finally:
+        learner.undo.forget()
+        learner.go_back(before)
+    raise poisonous(found, start)
+
+
+def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
+    """Learn rows of weights above 0."""
+    n = len(table.rows)
+    given = learner.targets.check_array(y, n)
+    targets, novel = _read(learner, given, n)
+    if not n:
+        return np.empty(0)
+    encoder = learner.encoder
+    known = set(encoder.fields)
+    unseen = sorted((name for name in table.names if name not in known), key=str)
+    fields = [*encoder.fields, *unseen]
+    rows, texts = ordered_rows(table, fields, encoder)
+    events = Events(rows, {name: texts[name] for name in fields if name in texts}, targets, weights)
+    # The first event brings its levels together with its fields.
+    arrivals = encoder.arrivals(events.part(slice(0, 1)).texts)
+    try:
+        if novel.any():
+            learner.targets.check_room(given, novel)
+        learner.take(rows, targets, News(tuple(unseen), arrivals[0][1] if arrivals else ()))
+    except InvalidEvent as error:
+        raise InvalidEvent(
+            f"row {error.row}: {error}", reason=error.reason, feature=error.feature, row=error.row
+        ) from None
+    losses = np.empty(n)
+    start = 0
+    while start < n:
+        # A new label makes the state grow at its own event, as it does in a loop over `learn_one`.
+        if novel[start]:
+            learner.bring_levels(events.part(slice(start, start + 1)).texts)
+            learner.admit(given[start])
+            targets[start:], novel[start:], _ = learner.targets.read(given[start:], n - start)
+        ahead = np.flatnonzero(novel[start:])
+        piece = slice(start, start + int(ahead[0]) if ahead.size else n)
+        losses[piece] = learner.learn_coded(events.part(piece)).losses
+        start = piece.stop
+    return losses
+
+
+def _chosen(y: Any, used: AnyArray) -> Any:
+    """Return the targets of some rows; a list of labels keeps each one's type."""
+    return y[used] if isinstance(y, np.ndarray) else [y[at] for at in used]

@@ -1,0 +1,197 @@
+"""Learn rows of a stream: those that cannot be used are rejected, each by itself, and the others are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.engine import mm
+from streammoe.engine.state import UnsoundError
+from streammoe.errors import InvalidEvent
+from streammoe.kernels.state import Trace
+from streammoe.layout import News
+from streammoe.model.learner import Learner
+from streammoe.model.tables import Events, Table, raw_rows
+from streammoe.model.undo import poisonous
+from streammoe.types import BoolArray, FloatArray
+
+
+class Outcome(NamedTuple):
+    """What became of rows given to `learn_rows`."""
+
+    refused: dict[int, InvalidEvent]
+    """Why a row was refused, by its index; it left no trace."""
+    learned: BoolArray
+    """(n,) which rows were learned: neither refused nor without target."""
+    targets: FloatArray
+    """(n, Q) targets, or (n, 1) class indexes; NaN where there is none."""
+    losses: FloatArray
+    """(n,) −log s(y|x) before learning, in the target's own units; NaN where refused or without target."""
+    predictions: FloatArray
+    """(n, Q) predicted before learning, or (n, M) class probabilities; NaN where refused."""
+    trace: Trace
+    """What each expert said about the rows that were not refused, in order; empty unless asked for."""
+
+
+def introduce(learner: Learner, names: Sequence[Any], row: FloatArray, targets: Any) -> None:
+    """Fix the fields to those of the first event, (1, F) with its target, unless it cannot be used; learn nothing.
+
+    Raises:
+        InvalidEvent: there is no field, a value is out of range, or the label is none; nothing was changed.
+    """
+    if not names:
+        raise InvalidEvent("the record has no feature beside its target", reason="no_features")
+    target, _, rejected = learner.targets.read(targets, 1)
+    if rejected:
+        raise rejected[0]
+    if problem := learner.context.excess(News(tuple(names))):
+        raise InvalidEvent(problem, reason="too_many_columns")
+    trial = learner.context.new_encoder(names)
+    trial.take(row, target)
+    learner.set_columns(names)
+
+
+def learn_rows(learner: Learner, events: Events, *, traced: bool) -> Outcome:
+    """Learn rows in the model's own order of fields, and reject those that cannot be used."""
+    fields = learner.encoder.fields
+    if events.X.shape[1] != len(fields):
+        msg = f"X: got {events.X.shape[1]} columns; the model has {len(fields)} fields"
+        raise InvalidEvent(msg, reason="wrong_shape")
+    pieces = _learn_apart(learner, events, 0, traced=traced)
+    return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+
+
+def learn_wider(learner: Learner, names: Sequence[Any], event: Events, *, traced: bool) -> Outcome:
+    """Learn one event that brings new fields; if it is not learned, they are not added."""
+    try:
+        return learner.undo.call(learner, 1, _learn_wider, names, event, traced)
+    except UnsoundError as error:
+        target, _, _ = learner.targets.read(event.targets, 1)
+        return _none_used(learner, target, {0: poisonous(error)})
+
+
+def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) -> list[tuple[int, Outcome]]:
+    """Return outcomes of runs of rows, from number `first` on: rows that are poison are each a run of their own."""
+    n = len(events.X)
+    try:
+        return [(first, learner.undo.call(learner, n, _learn_run, events, traced))]
+    except UnsoundError as error:
+        if n == 1:
+            target, _, _ = learner.targets.read(events.targets, 1)
+            return [(first, _none_used(learner, target, {0: poisonous(error)}))]
+    middle = n // 2
+    pieces = []
+    for piece in (slice(0, middle), slice(middle, n)):
+        pieces += _learn_apart(learner, events.part(piece), first + piece.start, traced=traced)
+    return pieces
+
+
+def _learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
+    """Learn rows unless one of them is poison; a new label begins a run."""
+    pieces: list[tuple[int, Outcome]] = []
+    n, counts = len(events.X), events.weights
+    start = 0
+    while start < n or not pieces:
+        Y, novel, rejected = learner.targets.read(events.targets[start:], n - start)
+        Y[counts[start:] == 0.0] = np.nan
+        ahead = np.flatnonzero(novel & (counts[start:] > 0.0))
+        stop = int(ahead[0]) if ahead.size else len(Y)
+        rejected = {at: error for at, error in rejected.items() if at < stop}
+        run = events.part(slice(start, start + stop))._replace(targets=Y[:stop])
+        pieces.append((start, _learn_screened(learner, run, rejected, traced=traced)))
+        start += stop
+        if ahead.size:
+            # A label is only admitted with an event that is learned.
+            event = events.part(slice(start, start + 1))
+            target = np.zeros((1, Y.shape[1]))
+            verdict = int(learner.encoder.screen(event.X, target)[0])
+            if verdict < 0:
+                outcome = _learn_new_label(learner, event, traced=traced)
+            else:
+                error = learner.encoder.out_of_range(event.X[0], target[0], verdict)
+                outcome = _none_used(learner, target, {0: error})
+            pieces.append((start, outcome))
+            start += 1
+    return _joined(pieces) if len(pieces) > 1 else pieces[0][1]
+
+
+def _learn_new_label(learner: Learner, event: Events, *, traced: bool) -> Outcome:
+    """Make room for the new label of one screened row, and learn it."""
+    # What was predicted knew nothing of the label, so it had no probability.
+    table = Table(event.X, learner.encoder.fields, event.texts)
+    before, _ = learner.score(raw_rows(table, learner.encoder), None)
+    learner.bring_levels(event.texts)
+    learner.admit(event.targets[0])
+    target, _, _ = learner.targets.read(event.targets, 1)
+    scores = learner.learn_coded(event._replace(targets=target), traced=traced)
+    scores.predictions[:] = 0.0
+    scores.predictions[:, : before.predictions.shape[1]] = before.predictions
+    return _used(target, scores)
+
+
+def _learn_screened(learner: Learner, events: Events, rejected: dict[int, InvalidEvent], *, traced: bool) -> Outcome:
+    """Learn rows whose targets are numbers by now; `rejected` holds those that are not to be looked at."""
+    X, Y = events.X, events.targets
+    encoder = learner.encoder
+    asked = np.ones(len(X), np.bool_)
+    asked[list(rejected)] = False
+    verdicts = np.full(len(X), -1, dtype=np.int64)
+    ranged = learner.context.ranged(Y)
+    verdicts[asked] = encoder.screen(X, ranged) if asked.all() else encoder.screen(X[asked], ranged[asked])
+    used = asked & (verdicts < 0)
+    for at in np.flatnonzero(verdicts >= 0):
+        rejected[int(at)] = encoder.out_of_range(X[at], Y[at], int(verdicts[at]))
+    if not used.any():
+        return _none_used(learner, Y, rejected)
+    if used.all():
+        return _used(Y, learner.learn_coded(events, traced=traced))
+    scores = learner.learn_coded(events.chosen(np.flatnonzero(used)), traced=traced)
+    losses = np.full(len(X), np.nan)
+    predictions = np.full((len(X), scores.predictions.shape[1]), np.nan)
+    losses[used], predictions[used] = scores.losses, scores.predictions
+    return Outcome(rejected, used & ~np.isnan(Y[:, 0]), Y, losses, predictions, scores.trace)
+
+
+def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: bool) -> Outcome:
+    """Learn one event that brings new fields, unless it is poison."""
+    encoder = learner.encoder
+    X, texts, targets, weights = event
+    Y, novel, rejected = learner.targets.read(targets, 1)
+    if rejected or weights[0] == 0.0 or np.isnan(Y[0, 0]):
+        known = {name: column for name, column in texts.items() if name not in names}
+        return _learn_run(learner, event._replace(X=X[:, : len(encoder.fields)], texts=known), traced)
+    arrivals = encoder.arrivals({name: texts[name] for name in (*encoder.fields, *names) if name in texts})
+    try:
+        learner.take(X, Y, News(tuple(names), arrivals[0][1] if arrivals else ()))
+    except InvalidEvent as error:
+        return _none_used(learner, Y, {0: error})
+    if novel[0]:
+        return _learn_new_label(learner, event, traced=traced)
+    return _used(Y, learner.learn_coded(event._replace(targets=Y), traced=traced))
+
+
+def _none_used(learner: Learner, Y: FloatArray, rejected: dict[int, InvalidEvent]) -> Outcome:
+    n = len(Y)
+    nothing = np.full((n, learner.targets.n_outputs), np.nan)
+    return Outcome(rejected, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, mm.no_trace())
+
+
+def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
+    return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
+
+
+def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
+    """The outcome of consecutive runs of rows, each with the index of its first row."""
+    outcomes = [outcome for _, outcome in pieces]
+    scores = mm.joined([mm.Scores(*outcome[3:]) for outcome in outcomes])
+    refused = {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()}
+    # Where a class was not known yet, joining has put a probability of 0.
+    scores.predictions[list(refused)] = np.nan
+    return Outcome(
+        refused,
+        np.concatenate([outcome.learned for outcome in outcomes]),
+        np.concatenate([outcome.targets for outcome in outcomes]),
+        *scores,
+    )

@@ -1,0 +1,389 @@
+"""A model that learns: its encoder, its targets, one phase, and a record that undoes what makes it unsound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammoe.engine import mm
+from streammoe.engine.drift import Drift
+from streammoe.engine.split_merge import life
+from streammoe.engine.state import MMState, UnsoundError
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.features import Encoder
+from streammoe.layout import NO_NEWS, Layout, News
+from streammoe.model.checks import event_weight, is_whole, names_in
+from streammoe.model.context import Context
+from streammoe.model.hyperparameters import Hyperparameters
+from streammoe.model.phases.contract import Phase
+from streammoe.model.phases.provisional import in_units
+from streammoe.model.phases.streaming import Mixture, Streaming
+from streammoe.model.phases.warmup import Blank
+from streammoe.model.tables import Events, Table, Texts, raw_rows
+from streammoe.model.targets import Targets
+from streammoe.model.undo import Undo, poisonous
+from streammoe.types import FloatArray
+from streammoe.values import check_name, not_a_mapping
+
+
+class Snapshot(NamedTuple):
+    """All that learning changes in a model."""
+
+    context: Context
+    phase: Phase
+
+
+class Learner:
+    """What an estimator delegates to.
+
+    Attributes:
+        context: everything but the phase.
+        phase: the present one.
+        undo: calls everything that learns.
+    """
+
+    def __init__(self, given: Hyperparameters, targets: Targets) -> None:
+        self.context = Context(given, targets)
+        self.phase: Phase = Blank()
+        self.undo: Undo[Snapshot] = Undo()
+
+    @property
+    def n(self) -> int:
+        """Events learned, those in a buffer and those that wait for their group included."""
+        return self.phase.n
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of events."""
+        return self.context.encoder
+
+    @property
+    def targets(self) -> Targets:
+        """What targets look like."""
+        return self.context.targets
+
+    # -- Learning one event --------------------------------------------------------------------------------------------
+
+    def learn_one(self, x: Mapping[Any, Any], y: Any, w: float) -> None:
+        """Learn one event that counts `w` times.
+
+        Raises:
+            InvalidEvent: a value that would poison the model; nothing was changed.
+        """
+        context = self.context
+        target, new_label = context.targets.read_one(y)
+        if not context.targets.is_fixed:
+            with self.outputs(sorted(y, key=str)):
+                self.learn_one(x, y, w)
+            return
+        weight = 1.0 if type(w) is float and w == 1.0 else event_weight(w)
+        if not isinstance(x, dict | Mapping):
+            raise not_a_mapping(x)
+        news = context.encoder.news(x)
+        row = context.encoder.row(x, news)
+        if weight == 0.0:
+            return
+        try:
+            self.undo.call(self, 1, Learner._learn_event, row, target, news, weight, new_label, shared=False)
+        except InvalidEvent as error:
+            error.row = None  # an event by itself has no index
+            raise
+        except UnsoundError as error:
+            raise poisonous(error) from None
+
+    def _learn_event(self, row: FloatArray, target: FloatArray, news: News, weight: float, new_label: Any) -> None:
+        """Learn one event as a row, unless that is undone."""
+        self.take(row, target, news)
+        if new_label is not None:
+            target = np.array([[self.admit(new_label)]])
+        self.learn(row, target, np.array([weight]))
+
+    # -- Learning rows -------------------------------------------------------------------------------------------------
+
+    def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
+        """Learn raw rows that are in range; what is due at a count happens right behind the event that brings it.
+
+        Raises:
+            UnsoundError: some of them leave no finite model; the one that there is must be thrown away.
+        """
+        context = self.context
+        context.encoder.notice_unplaced(X, Y)
+        phase = self.phase = self.phase.begin(context)
+        if len(X) < phase.next_due(context) - phase.n:
+            return phase.learn(context, X, Y, weights, traced=traced)
+        learned = np.cumsum(~np.isnan(Y[:, 0]))
+        runs = []
+        start = before = 0
+        while True:
+            phase = self.phase
+            room = phase.next_due(context) - phase.n
+            stop = min(int(np.searchsorted(learned, before + room)) + 1, len(X))
+            rows = slice(start, stop)
+            runs.append(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced))
+            if stop > 0 and learned[stop - 1] >= before + room:
+                self.phase = phase.on_due(context)
+                if phase.refits:
+                    self.undo.expire()
+                before = int(learned[stop - 1])
+            if stop == len(X):
+                return mm.joined(runs)
+            start = stop
+
+    def learn_coded(self, events: Events, *, traced: bool = False) -> mm.Scores:
+        """Learn rows in range whose categories are texts; a new level gets its column at its own event."""
+        X, texts, Y, weights = events
+        if not texts:
+            return self.learn(X, Y, weights, traced=traced)
+        encoder = self.context.encoder
+        X = X.copy()
+        cuts = [(0, ()), *encoder.arrivals(texts, ~np.isnan(Y[:, 0]))]
+        runs = []
+        for at, (start, levels) in enumerate(cuts):
+            piece = slice(start, cuts[at + 1][0] if at + 1 < len(cuts) else len(X))
+            self._append(levels)
+            if piece.start == piece.stop:
+                continue
+            for name, column in texts.items():
+                field = encoder.fields.index(name)
+                X[piece, field] = encoder.codes(field, column[piece])
+            runs.append(self.learn(X[piece], Y[piece], weights[piece], traced=traced))
+        return mm.joined(runs)
+
+    def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
+        """Take rows into the ranges, and make room for the columns that they bring.
+
+        Raises:
+            InvalidEvent: a value is out of range, or the model would become too large.
+        """
+        context = self.context
+        ranged = targets if context.family.is_metric else context.ranged(targets)
+        if not news:
+            context.encoder.take(rows, ranged)
+            return
+        if problem := context.excess(news):
+            raise InvalidEvent(problem, reason="too_many_columns", row=0)
+        layout = context.encoder.layout
+        context.encoder.take(rows, ranged, news)
+        self._widen(layout)
+
+    def admit(self, label: Any) -> float:
+        """Make room for a new label and return its index."""
+        context = self.context
+        index = context.targets.add(label)
+        self.phase.add_class(context, np.random.default_rng((context.given.seed, index)))
+        return float(index)
+
+    def bring_levels(self, texts: Texts) -> None:
+        """Give the new levels of one learned row their columns, which always come before a new label."""
+        for _, levels in self.context.encoder.arrivals(texts):
+            self._append(levels)
+
+    def _append(self, levels: Sequence[tuple[Any, str]]) -> None:
+        if levels:
+            if problem := self.context.excess(News((), tuple(levels))):
+                raise ConfigError(problem)
+            layout = self.context.encoder.layout
+            self.context.encoder.append_levels(levels)
+            self._widen(layout)
+
+    def _widen(self, layout: Layout) -> None:
+        self.phase.widen(self.context, self.context.moves(layout))
+
+    # -- Predicting ----------------------------------------------------------------------------------------------------
+
+    def score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mm.Scores, FloatArray]:
+        """Score raw rows, and return their responsibilities, or without targets the gate's shares."""
+        context = self.context
+        targets = context.targets
+        state, encoder = self.phase.served(context)
+        if state is None:
+            losses = np.full(len(X), np.nan)
+            return mm.Scores(losses, targets.blank(len(X)), mm.no_trace()), np.empty((len(X), 0))
+        # Predicting never raises on range: what is too large for the powers to hold counts as the largest that is not.
+        W, R = encoder.design(encoder.bounded(X))
+        if len(state.masses) == 1:  # there is no gate; that of the one expert in a warm-up has the experts' features
+            W = R
+        scaler = encoder.scaler
+        Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
+        scores, responsibilities = mm.score(context.family, state, W, R, Z, n_outputs=targets.n_outputs, traced=traced)
+        return in_units(scores, scaler), responsibilities
+
+    def predict_one(self, x: Mapping[Any, Any]) -> Any:
+        """Predict one event, in the form of the targets."""
+        context = self.context
+        scores, _ = self.score(context.encoder.row(x), None)
+        return context.targets.one(scores.predictions)
+
+    def distribution(self, x: Mapping[Any, Any]) -> Any:
+        """Return the distribution of the targets of an event, which are numbers."""
+        context = self.context
+        scores, _ = self.score(context.encoder.row(x), None, traced=True)
+        served, encoder = self.phase.served(context)
+        return context.targets.distribution(scores.trace, served, encoder.scaler.target_scale)
+
+    def predict(self, table: Table) -> Any:
+        """Predict the rows of a table, in the form of the targets."""
+        scores, _ = self.score(raw_rows(table, self.encoder), None)
+        return self.targets.many(scores.predictions)
+
+    def log_likelihood(self, table: Table, y: Any) -> FloatArray:
+        """Return log s(y|x) of each row of a table."""
+        n, targets = len(table.rows), self.targets
+        Y, novel, rejected = targets.read(targets.check_array(y, n), n)
+        if rejected:
+            raise rejected[min(rejected)]
+        Y[novel] = np.nan
+        scores, _ = self.score(raw_rows(table, self.encoder), Y)
+        # A class that the model has never met has no probability.
+        return np.where(novel, -np.inf, -scores.losses)
+
+    def gate(self, x: Mapping[Any, Any]) -> FloatArray:
+        """Return the gate's shares (K,); NaN before there is a mixture."""
+        _, shares = self.score(self.encoder.row(x), None)
+        return self._of_mixture(shares)
+
+    def responsibilities(self, x: Mapping[Any, Any], y: Any) -> FloatArray:
+        """Return τ_k of an event (K,), [MM] eq. 15; NaN before there is a mixture."""
+        target = self.targets.read_known(y)
+        _, tau = self.score(self.encoder.row(x), target)
+        return self._of_mixture(tau)
+
+    def _of_mixture(self, values: FloatArray) -> FloatArray:
+        return self._no_masses() if self.phase.leader is None else values[0]
+
+    def _no_masses(self) -> FloatArray:
+        return np.full(self.context.given.most_experts, np.nan)
+
+    # -- Looking inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> MMState | None:
+        """The state of the mixture that serves; None before there is one."""
+        return None if self.phase.leader is None else self.phase.leader.state
+
+    @property
+    def masses(self) -> FloatArray:
+        """(K,) share of each expert, m_k / Σ m; NaN before there is a mixture."""
+        state = self.state
+        if state is None:
+            return self._no_masses()
+        shares: FloatArray = state.masses / state.masses.sum()
+        return shares
+
+    @property
+    def convergence_residual(self) -> float:
+        """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted; NaN before there is a mixture."""
+        leader = self.phase.leader
+        return float("nan") if leader is None else mm.convergence_residual(leader.residual)
+
+    @property
+    def last_drift(self) -> Drift | None:
+        """The latest change of the relation, its losses in the target's own units."""
+        watch = self.context.watch
+        found = None if watch is None else watch.last
+        if found is None:
+            return None
+        shift = sum(map(math.log, self.encoder.scaler.target_scale.tolist()))
+        return found._replace(before=found.before + shift, after=found.after + shift)
+
+    def experts(self) -> list[dict[str, Any]]:
+        """Return how each expert fares; nothing before there is a mixture."""
+        leader = self.phase.leader
+        if leader is None:
+            return []
+        found = life(self.context.family, leader.state, leader.options)
+        scale = float(np.sum(np.log(self.encoder.scaler.target_scale)))
+        alone = len(found.shares) == 1
+        return [
+            {
+                "share": float(found.shares[k]),
+                "loss": float(found.losses[k]) + scale,
+                "nearest": None if alone else int(found.nearest[k]),
+                "divergence": None if alone else float(found.divergences[k]),
+                "condition": "starved" if found.starved[k] else "duplicate" if found.duplicate[k] else "alive",
+            }
+            for k in range(len(found.shares))
+        ]
+
+    # -- Changes from outside ------------------------------------------------------------------------------------------
+
+    def change(self, name: str, value: Any) -> None:
+        """Give an argument that judges only what comes another value."""
+        context = self.context
+        if name == "max_classes":
+            context.targets.allow(value)
+        else:
+            context.given = replace(context.given, **{name: value})
+            context.encoder.range_factor = context.given.range_factor
+            context.encoder.max_levels = context.given.max_levels
+        self.undo.forget()
+
+    def start(self, state: MMState) -> None:
+        """Continue from a state."""
+        self.phase = Mixture(self.context.candidate(state))
+
+    def set_columns(self, names: Sequence[Any]) -> None:
+        """Fix the columns of a model that has none yet, in this order."""
+        encoder = self.encoder
+        if encoder.fields:
+            raise ConfigError(f"set_columns: the model has columns already: {encoder.fields!r}")
+        names = names_in(names, "set_columns")
+        for name in names:
+            check_name(name, place="set_columns")
+        if problem := self.context.excess(News(tuple(names))):
+            raise ConfigError(problem)
+        encoder.set_columns(names)
+        self.undo.forget()
+
+    def set_targets(self, names: Sequence[Any]) -> None:
+        """Fix the outputs of a model that has none yet, in this order."""
+        self.targets.fix(names)
+        self.context.encoder = self.context.new_encoder(self.encoder.fields)
+        self.undo.forget()
+
+    @contextmanager
+    def outputs(self, names: Sequence[Any]) -> Iterator[None]:
+        """Fix the outputs to `names`, unless they are fixed, and free them again if no event was learned."""
+        if self.targets.is_fixed:
+            yield
+            return
+        before = self.encoder
+        self.set_targets(names)
+        try:
+            yield
+        finally:
+            if not self.n:
+                self.targets.free()
+                self.context.encoder = before
+                self.undo.forget()
+
+    def reseed_expert(self, expert: int) -> None:
+        """Let an expert be one half of the expert whose loss costs the mixture most, at once.
+
+        Raises:
+            ConfigError: there is no such expert, or no other one.
+        """
+        phase, context = self.phase, self.context
+        K = 0 if phase.leader is None else len(phase.leader.state.masses)
+        if not isinstance(phase, Streaming) or not is_whole(expert, 0) or not max(expert + 1, 2) <= K:
+            rule = f"the model has {K}; two are the least, 0 the first" if K else "the warm-up is not over"
+            raise ConfigError(f"reseed_expert: there is no expert {expert!r} to begin anew: {rule}")
+        found = life(context.family, phase.leader.state, phase.leader.options)
+        self.start(phase.reseeded(context, found, expert, 0))
+        context.reseeds += 1
+        self.undo.forget()
+
+    # -- Snapshots -----------------------------------------------------------------------------------------------------
+
+    def copied(self, spare: Snapshot | None = None) -> Snapshot:
+        """Copy all that learning changes; the arrays of `spare` may be reused."""
+        return Snapshot(self.context.copy(), self.phase.copy(spare and spare.phase))
+
+    def go_back(self, copied: Snapshot) -> None:
+        """Restore a copy, which is used up by that."""
+        self.context, self.phase = copied

@@ -1,0 +1,160 @@
+"""Return the parameters and statistics of a model, and let one continue from given ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from streammoe.engine.state import state_at
+from streammoe.errors import ConfigError
+from streammoe.kernels.groups import n_waiting
+from streammoe.model.checks import is_whole, names_in
+from streammoe.model.learner import Learner
+from streammoe.scaling import Scaler
+from streammoe.text import shown
+from streammoe.types import AnyArray, FloatArray
+
+
+def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
+    """Return copies of the parameters and statistics, as `MixtureOfExperts.parameters` describes them.
+
+    Raises:
+        ConfigError: the warm-up is not over, so there is no mixture yet.
+    """
+    state, encoder = learner.state, learner.encoder
+    if state is None:
+        msg = f"parameters: the warm-up is not over ({learner.n} events so far); learn more events first"
+        raise ConfigError(msg)
+    decay = float(state.decay[0])
+    p_w, p_v = encoder.n_gate_features, encoder.n_expert_features
+    found: dict[str, Any] = {
+        "gate": (state.average_gate if averaged else state.gate)[:, :p_w].copy(),
+        "experts": (state.average_experts if averaged else state.experts)[:, :, :p_v].copy(),
+        "masses": state.masses.copy(),
+        "gate_gram": decay * state.gate_gram[:p_w, :p_w],
+        "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
+        "n": int(state.n[0]) - n_waiting(state),
+        "decay": decay,
+        "prior_weight": float(state.prior_weight[0]),
+        "prior": {
+            "gate_gram": state.prior_gate_gram[:p_w].copy(),
+            "expert_gram": state.prior_expert_gram[:p_v].copy(),
+            "experts": state.prior_experts[:, :p_v].copy(),
+        },
+    }
+    if learner.context.family.n_variances(learner.targets.n_outputs):
+        found["variances"] = (state.average_variances if averaged else state.variances).copy()
+        found["prior"]["variances"] = state.prior_variances.copy()
+    if learner.context.given.standardize:
+        found["scale"] = {name: array.copy() for name, array in encoder.scaler._asdict().items()}
+    return found
+
+
+def continue_from(
+    learner: Learner,
+    parameters: Mapping[str, Any],
+    feature_names: Sequence[Any],
+    average: Mapping[str, AnyArray] | None,
+    n_average: int | None,
+) -> None:
+    """Continue from these statistics; the learner knows its outputs already.
+
+    Raises:
+        ConfigError: an entry is missing or has a shape that does not fit the others.
+    """
+    given, encoder, family = learner.context.given, learner.encoder, learner.context.family
+    Q = learner.targets.n_outputs
+    encoder.set_features(names_in(feature_names, "feature_names"))
+    K = len(experts_in(parameters)) if given.is_choosing else given.most_experts
+    N, p_w, p_v = family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
+    wide_w, wide_v = encoder.gate_width, encoder.expert_width
+    n_variances = family.n_variances(Q)
+    variances = family.variances_of(np.ones(n_variances), K)
+    # Each entry has the first shape; the state wants it padded with zeros to the second.
+    shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+        "gate": ((K - 1, p_w), (K - 1, wide_w)),
+        "experts": ((K, N, p_v), (K, N, wide_v)),
+        "variances": (variances.shape, variances.shape),
+        "masses": ((K,), (K,)),
+        "gate_gram": ((p_w, p_w), (wide_w, wide_w)),
+        "expert_grams": ((K, p_v, p_v), (K, wide_v, wide_v)),
+    }
+    if not n_variances:
+        parameters = {**parameters, "variances": variances}
+    arrays = {name: _shaped(parameters, name, *shape) for name, shape in shapes.items()}
+    diagonal = arrays["variances"] if variances.ndim == 2 else np.einsum("kqq->kq", arrays["variances"])
+    if not (diagonal > 0.0).all() or not (arrays["masses"] > 0.0).all():
+        raise ConfigError("parameters: 'variances' and 'masses' must be above 0")
+    if not is_whole(parameters.get("n"), 0):
+        raise ConfigError(f"parameters: 'n' is {shown(parameters.get('n'))}; it must be a whole number ≥ 0")
+    n = int(parameters["n"])
+    prior = family.unit_prior(given.prior_strength, wide_w, wide_v, Q)
+    if "prior" in parameters:
+        told = {"variances": np.ones(n_variances), **parameters["prior"]}
+        prior = prior._replace(
+            gate_gram=_shaped(told, "gate_gram", (p_w,), (wide_w,)),
+            expert_gram=_shaped(told, "expert_gram", (p_v,), (wide_v,)),
+            experts=_shaped(told, "experts", (N, p_v), (N, wide_v)),
+            variances=_shaped(told, "variances", (n_variances,), (n_variances,)),
+        )
+    if "scale" in parameters:
+        encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
+    state = state_at(
+        **arrays,
+        prior=prior,
+        n=n,
+        prior_weight=float(parameters.get("prior_weight", prior.strength / max(prior.strength + n, 1.0))),
+        decay=float(parameters.get("decay", 1.0)),
+    )
+    if average is not None:
+        served = average if n_variances else {**average, "variances": variances}
+        state = state._replace(
+            n_average=np.array([n if n_average is None else n_average], dtype=np.int64),
+            average_gate=_shaped(served, "gate", *shapes["gate"]),
+            average_experts=_shaped(served, "experts", *shapes["experts"]),
+            average_variances=_shaped(served, "variances", *shapes["variances"]),
+        )
+    learner.start(state)
+
+
+def experts_in(parameters: object) -> FloatArray:
+    """The coefficients of the experts, (K, N, p_v), whose shape says how large a model is.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if not isinstance(parameters, Mapping):
+        msg = f"parameters: got {shown(parameters)}; it must be a mapping such as the method `parameters` returns"
+        raise ConfigError(msg)
+    if "experts" not in parameters:
+        raise ConfigError("parameters: 'experts' is missing; it must have the shape (experts, outputs, features)")
+    experts = _numbers(parameters["experts"], "experts")
+    if experts.ndim != 3:
+        msg = f"parameters: 'experts' has shape {experts.shape}; it must be (experts, outputs, features)"
+        raise ConfigError(msg)
+    return experts
+
+
+def _numbers(values: Any, name: str) -> FloatArray:
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        msg = f"parameters: {name!r} is {shown(values)}; it must be an array of numbers"
+        raise ConfigError(msg) from None
+
+
+def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...], padded: tuple[int, ...]) -> FloatArray:
+    """An entry of the right shape, padded with zeros."""
+    if name not in values:
+        msg = f"parameters: {name!r} is missing; it must have shape {shape}"
+        raise ConfigError(msg)
+    array = _numbers(values[name], name)
+    if array.shape != shape:
+        msg = f"parameters: {name!r} has shape {array.shape}; with these feature names it must have {shape}"
+        raise ConfigError(msg)
+    if not np.isfinite(array).all():
+        msg = f"parameters: {name!r} holds NaN or infinity; every entry must be finite"
+        raise ConfigError(msg)
+    return np.pad(array, [(0, wide - size) for size, wide in zip(shape, padded, strict=True)])

@@ -1,0 +1,370 @@
+"""The phases after the warm-up: one mixture, or a race of several.
+
+Experts are examined at fixed counts of events; one that is idle may be tried as half of another, in a race of the
+mixture with it against the mixture as it is. A race is decided at a fixed count as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from streammoe.engine import mm
+from streammoe.engine.model_selection import Candidate, led, n_parameters, race_start
+from streammoe.engine.prior_gain import prior_gain
+from streammoe.engine.split_merge import Life, costliest, idle, life, reseeded
+from streammoe.engine.state import (
+    MMState,
+    copy_array,
+    copy_state,
+    is_finite,
+    restart_average,
+    state_arrays,
+    widen,
+    with_class,
+)
+from streammoe.features import Encoder
+from streammoe.model.context import Context, Moves
+from streammoe.model.phases.contract import Change, Phase
+from streammoe.model.phases.provisional import in_units
+from streammoe.model.phases.watched import learn_watched
+from streammoe.schedules import Steps
+from streammoe.types import AnyArray, FloatArray
+
+LOGGER = logging.getLogger("streammoe.estimators")
+FIRST_LOOK = 2048
+"""Events learned at which experts are examined first; then at twice as many each, up to `LOOK_EVERY`, and then at each
+multiple of that."""
+LOOK_EVERY = 65_536
+CHARGE_EVERY = 100
+"""Events after which candidates pay for what the division of the prior has gained them."""
+SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
+"""Events for which an expert is tried as half of another: a quarter of those that have been learned, within these."""
+
+
+def next_look(n: int) -> int:
+    """Return the next count after n at which experts are examined.
+
+    >>> [next_look(n) for n in (0, 2047, 2048, 50_000, 65_536, 131_072)]
+    [2048, 2048, 4096, 65536, 131072, 196608]
+    """
+    if n >= LOOK_EVERY:
+        return (n // LOOK_EVERY + 1) * LOOK_EVERY
+    return max(FIRST_LOOK, 1 << n.bit_length())
+
+
+def handicap(context: Context) -> float:
+    """Return the nats by which a mixture with a reseeded expert must predict better: one for each of its parameters."""
+    encoder = context.encoder
+    sizes = (context.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features)
+    return float(n_parameters(context.family, 2, *sizes) - n_parameters(context.family, 1, *sizes))
+
+
+def window(context: Context, n: int) -> int:
+    """Return the number of events that count for a step after n: about the last 1/γ."""
+    return max(round(1.0 / context.steps(n + 1)), 1)
+
+
+class Streaming(Phase):
+    """Learns by steps."""
+
+    leader: Candidate
+
+    @property
+    def n(self) -> int:
+        return int(self.leader.state.n[0])
+
+    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+        encoder = context.encoder
+        scaler = encoder.scaler
+        W, R = encoder.design(X)
+        targets = (Y - scaler.target_center) / scaler.target_scale
+        if context.watch is None:
+            scores = self.step(context, context.given.schedule, W, R, targets, weights, traced=traced)
+        else:
+
+            def learn(rows: slice, steps: Steps) -> mm.Scores:
+                return self.step(context, steps, W[rows], R[rows], targets[rows], weights[rows], traced=traced)
+
+            scores = learn_watched(self, context, context.watch, learn, targets)
+        return in_units(scores, scaler)
+
+    @abstractmethod
+    def step(
+        self,
+        context: Context,
+        steps: Steps,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        weights: FloatArray,
+        *,
+        traced: bool,
+    ) -> mm.Scores:
+        """Learn features of rows; arguments and errors are those of `mm.learn`."""
+
+    def served(self, context: Context) -> tuple[MMState, Encoder]:
+        return self.leader.state, context.encoder
+
+    def widen(self, context: Context, moves: Moves) -> None:
+        encoder = context.encoder
+        self.change(
+            context,
+            lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
+        )
+
+    def add_class(self, context: Context, rng: np.random.Generator) -> None:
+        n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
+        self.change(context, lambda state: with_class(state, rng, n_features, gamma))
+
+    @abstractmethod
+    def change(self, context: Context, change: Change) -> None:
+        """Let each mixture continue from another state."""
+
+    @abstractmethod
+    def copy(self, spare: Phase | None = None) -> Self:
+        """Return a phase that learning changes independently of this one; arrays of `spare` may be reused."""
+
+    @abstractmethod
+    def restore(self, copied: Self) -> None:
+        """Restore a copy, which is used up by that."""
+
+    @abstractmethod
+    def restart_average(self) -> None:
+        """Let the average that serves begin with the present parameters."""
+
+    def reseeded(self, context: Context, found: Life, expert: int, attempt: int) -> MMState:
+        """Return a state in which an expert is half of another: of the worst one, or in further attempts of the next.
+
+        What the expert knew goes to its nearest, so that statistics of the mixture as a whole stay what they are.
+        """
+        parents = costliest(found, expert)
+        return reseeded(
+            self.leader.state,
+            expert,
+            heir=int(found.nearest[expert]),
+            parent=parents[attempt % len(parents)],
+            rng=np.random.default_rng((context.given.seed, self.n, attempt)),
+            n_features=context.encoder.n_expert_features,
+            window=window(context, self.n),
+        )
+
+    def is_finite(self) -> bool:
+        return is_finite(self.leader.state)
+
+
+class Mixture(Streaming):
+    """One mixture."""
+
+    n_candidates = 1
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.leader = candidate
+
+    def next_due(self, context: Context) -> int:
+        return next_look(self.n)
+
+    def on_due(self, context: Context) -> Streaming:
+        return self._examined(context) if len(self.leader.state.masses) > 1 else self
+
+    def step(
+        self,
+        context: Context,
+        steps: Steps,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        weights: FloatArray,
+        *,
+        traced: bool,
+    ) -> mm.Scores:
+        return mm.learn(
+            context.family,
+            *self.leader,
+            steps,
+            W,
+            R,
+            Y,
+            weights=weights,
+            n_outputs=context.targets.n_outputs,
+            traced=traced,
+        )
+
+    def change(self, context: Context, change: Change) -> None:
+        self.leader = context.candidate(change(self.leader.state))
+
+    def arrays(self) -> dict[str, AnyArray]:
+        return state_arrays(self.leader.state, "state")
+
+    @property
+    def residual(self) -> FloatArray:
+        return self.leader.residual
+
+    def copy(self, spare: Phase | None = None) -> Mixture:
+        old = spare.leader if isinstance(spare, Mixture) else None
+        state, residual, options = self.leader
+        return Mixture(
+            Candidate(copy_state(state, old and old.state), copy_array(residual, old and old.residual), options)
+        )
+
+    def restore(self, copied: Mixture) -> None:
+        self.leader = copied.leader
+
+    def restart_average(self) -> None:
+        self.leader = self.leader._replace(state=restart_average(self.leader.state))
+
+    def _examined(self, context: Context) -> Streaming:
+        """Report idle experts, and try one of them as half of another where that is wanted."""
+        n = self.n
+        found = life(context.family, self.leader.state, self.leader.options)
+        for k in range(len(found.shares)):
+            if found.starved[k]:
+                _report(context, n, k, "starved", f"it answers for a share of {found.shares[k]:.2g} of the events")
+            elif found.duplicate[k]:
+                near, apart = found.nearest[k], found.divergences[k]
+                why = f"it says what expert {near} says, but for {apart:.2g} nats an event"
+                _report(context, n, k, "a duplicate", why)
+        expert = idle(found)
+        if context.given.reseed == "off" or expert is None:
+            return self
+        tried = self.reseeded(context, found, expert, int(context.reseeds[0]))
+        context.reseeds[0] += 1
+        until = n + min(max(n // 4, SHORTEST_TRIAL), LONGEST_TRIAL)
+        # The second is there so that the third does not win by an average that restarts, and by that alone.
+        renewed = copy_state(self.leader.state)._replace(n_average=tried.n_average.copy())
+        candidates = [self.leader, context.candidate(renewed), context.candidate(tried)]
+        LOGGER.info("expert %d is tried as half of another until event %d", expert, until)
+        return Race(candidates, np.array([0.0, 0.0, handicap(context)]), until, expert)
+
+
+class Race(Streaming):
+    """Mixtures that learn side by side; they may differ in their number of experts, and the best so far serves.
+
+    Attributes:
+        candidates: the mixtures; earlier ones win ties.
+        totals: (len(candidates),) −log-likelihood of the events since the start, each predicted before it was
+            learned, on top of what each candidate began with, and of what it was charged.
+        until: events learned at which it is decided.
+        expert: where the last candidate is the first with an expert reseeded, which one; else −1.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], totals: FloatArray, until: int, expert: int = -1) -> None:
+        self.candidates = list(candidates)
+        self.totals = totals
+        self.until = until
+        self.expert = expert
+        self.n_candidates = len(self.candidates)
+        self._rank()
+
+    def _rank(self) -> None:
+        """Let the candidate serve that has cost least so far."""
+        self.leader = self.candidates[int(self.totals.argmin())]
+
+    def next_due(self, context: Context) -> int:
+        if self.expert >= 0:
+            return self.until
+        return self.until - (self.until - self.n - 1) // CHARGE_EVERY * CHARGE_EVERY
+
+    def on_due(self, context: Context) -> Streaming:
+        """Charge the candidates for the events since the last time, and decide when all have been learned."""
+        n = self.n
+        if self.expert < 0:
+            # A file may hold a race that is yet to begin: nothing is owed for that, nor refunded.
+            events = min(CHARGE_EVERY, max(n - race_start(self.until), 0))
+            # Each pays for what the division of the prior has gained it.
+            self.totals = self.totals + [events * prior_gain(candidate.state) for candidate in self.candidates]
+            self._rank()
+        return self._decided(context) if n == self.until else self
+
+    def step(
+        self,
+        context: Context,
+        steps: Steps,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        weights: FloatArray,
+        *,
+        traced: bool,
+    ) -> mm.Scores:
+        """Let every candidate learn these rows; each row's score is that of the one that led before it."""
+        n_outputs = context.targets.n_outputs
+        runs = [
+            mm.learn(context.family, *candidate, steps, W, R, Y, weights=weights, n_outputs=n_outputs, traced=traced)
+            for candidate in self.candidates
+        ]
+        scores, self.totals = led(runs, self.totals, weights)
+        self._rank()
+        return scores
+
+    def change(self, context: Context, change: Change) -> None:
+        self.candidates = [context.candidate(change(candidate.state)) for candidate in self.candidates]
+        self._rank()
+
+    def arrays(self) -> dict[str, AnyArray]:
+        arrays: dict[str, AnyArray] = {
+            "race.totals": self.totals,
+            "race.counts": np.array([self.until, self.expert], dtype=np.int64),
+        }
+        for at, candidate in enumerate(self.candidates):
+            arrays |= state_arrays(candidate.state, f"race.{at}")
+        return arrays
+
+    @property
+    def residual(self) -> FloatArray:
+        return np.concatenate([candidate.residual for candidate in self.candidates])
+
+    def copy(self, spare: Phase | None = None) -> Race:
+        candidates = [
+            Candidate(copy_state(state), residual.copy(), options) for state, residual, options in self.candidates
+        ]
+        return Race(candidates, self.totals.copy(), self.until, self.expert)
+
+    def restore(self, copied: Race) -> None:
+        self.candidates, self.totals = copied.candidates, copied.totals
+        self._rank()
+
+    def restart_average(self) -> None:
+        self.candidates = [candidate._replace(state=restart_average(candidate.state)) for candidate in self.candidates]
+        self._rank()
+
+    def _decided(self, context: Context) -> Mixture:
+        """Return the best candidate alone."""
+        best = int(self.totals.argmin())
+        state = self.candidates[best].state
+        gains = self.totals - self.totals.min()
+        if self.expert < 0:
+            costs = ", ".join(
+                f"{len(candidate.state.masses)}: {gain:.1f}"
+                for candidate, gain in zip(self.candidates, gains, strict=True)
+            )
+            LOGGER.info(
+                "the model has %d experts from here; nats lost by each candidate: %s (event %d)",
+                len(state.masses),
+                costs,
+                self.n,
+            )
+        elif best == len(self.candidates) - 1:
+            context.reseeds[1] += 1
+            # What the average holds of the time in which the halves parted is to fade soon.
+            np.minimum(state.n_average, window(context, self.n), out=state.n_average)
+            context.reported = {(k, kind) for k, kind in context.reported if k != self.expert}
+            LOGGER.info(
+                "expert %d has begun anew as half of another, which predicts better by %.1f nats (event %d)",
+                self.expert,
+                gains[:-1].min() + handicap(context),
+                self.n,
+            )
+        else:
+            LOGGER.info("expert %d stays as it is: as half of another it did not predict better", self.expert)
+        return Mixture(self.candidates[best])
+
+
+def _report(context: Context, n: int, expert: int, what: str, why: str) -> None:
+    if (expert, what) not in context.reported:
+        context.reported.add((expert, what))
+        LOGGER.warning("expert %d is %s: %s; docs/experts.md says what to do (event %d)", expert, what, why, n)

@@ -1,0 +1,261 @@
+"""The phases before there is a mixture: nothing learned yet, then the warm-up, which ends with a batch fit."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import numpy as np
+
+from streammoe.engine import mm, model_selection, warmup
+from streammoe.engine.model_selection import Entrant
+from streammoe.engine.state import MMState, UnsoundError, is_finite, widen, with_class
+from streammoe.engine.warming import OneExpert
+from streammoe.features import Encoder
+from streammoe.kernels.robust import winsorised
+from streammoe.kernels.state import Trace
+from streammoe.model.context import Context, Moves
+from streammoe.model.phases.contract import Phase
+from streammoe.model.phases.provisional import RESTARTS, ProvisionalMixture, next_fit
+from streammoe.model.phases.streaming import Mixture, Race, Streaming
+from streammoe.types import AnyArray, FloatArray
+
+LOGGER = logging.getLogger("streammoe.estimators")
+
+
+class Blank(Phase):
+    """Nothing has been learned."""
+
+    @property
+    def n(self) -> int:
+        return 0
+
+    def begin(self, context: Context) -> Phase:
+        if not context.targets.n_outputs:
+            return self
+        if context.given.warmup == 0:
+            return Mixture(context.candidate(context.random_start()))
+        return WarmUp.of(context)
+
+    def next_due(self, context: Context) -> int:
+        return sys.maxsize
+
+    def on_due(self, context: Context) -> Phase:
+        return self
+
+    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+        """Do nothing: no label has been met, so there is nothing to learn and nothing to predict."""
+        nothing = np.full(len(X), np.nan)
+        return mm.Scores(nothing, np.empty((len(X), 0)), mm.blank_trace(len(X) if traced else 0))
+
+    def served(self, context: Context) -> tuple[None, Encoder]:
+        return None, context.encoder
+
+    def widen(self, context: Context, moves: Moves) -> None:
+        """Do nothing."""
+
+    def add_class(self, context: Context, rng: np.random.Generator) -> None:
+        """Do nothing."""
+
+    def arrays(self) -> dict[str, AnyArray]:
+        return {}
+
+    def copy(self, spare: Phase | None = None) -> Blank:
+        return self
+
+    def is_finite(self) -> bool:
+        return True
+
+
+class WarmUp(Phase):
+    """Rows go into a buffer; one expert learns them meanwhile, and in a long warm-up a provisional mixture.
+
+    Attributes:
+        one: the buffer, and the one expert.
+        provisional: the mixture, if there is one.
+    """
+
+    refits = True
+
+    def __init__(self, one: OneExpert, provisional: ProvisionalMixture | None = None) -> None:
+        self.one = one
+        self.provisional = provisional
+
+    @classmethod
+    def of(cls, context: Context) -> WarmUp:
+        """Return an empty warm-up."""
+        return cls(OneExpert(context.family, context.targets.n_outputs, context.encoder.expert_width))
+
+    @property
+    def n(self) -> int:
+        return self.one.count
+
+    def next_due(self, context: Context) -> int:
+        size = _size(context)
+        # Of one expert there is nothing to fit, and how many there are is only chosen in the end.
+        if context.given.most_experts == 1 or context.given.is_choosing:
+            return size
+        return next_fit(self.n, size)
+
+    def on_due(self, context: Context) -> Phase:
+        if self.n >= _size(context):
+            return self._ended(context)
+        self._fit_provisional(context)
+        return self
+
+    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+        _, R = context.encoder.design(X)
+        one = self.one.learn(X, R, Y, weights, traced=traced)
+        return self._learn_provisional(context, X, Y, weights, one, traced=traced)
+
+    def _learn_provisional(
+        self,
+        context: Context,
+        X: FloatArray,
+        Y: FloatArray,
+        weights: FloatArray,
+        one: mm.Scores,
+        *,
+        traced: bool,
+    ) -> mm.Scores:
+        """Let a mixture, if any, learn what the one expert has learned, up to an event that leaves it unsound."""
+        if self.provisional is None:
+            return one
+        try:
+            return self.provisional.learn(context, X, Y, weights, one, traced=traced)
+        except UnsoundError as error:
+            if len(X) < 2:
+                LOGGER.info("warm-up: an event leaves no finite mixture (%s); one expert predicts again", error)
+                self.provisional = None
+                return one
+        middle = len(X) // 2
+        runs = []
+        for half in (slice(0, middle), slice(middle, None)):
+            said = mm.Scores(one.losses[half], one.predictions[half], Trace(*(array[half] for array in one.trace)))
+            runs.append(self._learn_provisional(context, X[half], Y[half], weights[half], said, traced=traced))
+        return mm.joined(runs)
+
+    def served(self, context: Context) -> tuple[MMState, Encoder]:
+        provisional = self.provisional
+        if provisional is not None and provisional.leads:
+            return provisional.candidate.state, context.encoder.scaled(provisional.scaler)
+        return self.one.recursive, context.encoder
+
+    def widen(self, context: Context, moves: Moves) -> None:
+        encoder = context.encoder
+        self.one.widen(len(encoder.fields), moves.expert_at, encoder.expert_width)
+        if self.provisional is not None:
+            self.provisional.change(
+                context,
+                lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
+            )
+
+    def add_class(self, context: Context, rng: np.random.Generator) -> None:
+        n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
+        self.one.add_class(rng, n_features)
+        if self.provisional is not None:
+            self.provisional.change(context, lambda state: with_class(state, rng, n_features, gamma))
+
+    def arrays(self) -> dict[str, AnyArray]:
+        return self.one.arrays() | (self.provisional.arrays() if self.provisional is not None else {})
+
+    def copy(self, spare: Phase | None = None) -> WarmUp:
+        return WarmUp(self.one.copy(), self.provisional and self.provisional.copy())
+
+    def is_finite(self) -> bool:
+        return is_finite(self.one.recursive)
+
+    # -- Fits ----------------------------------------------------------------------------------------------------------
+
+    def _fit_provisional(self, context: Context) -> None:
+        """Fit a mixture to what is buffered so far, at little cost, for the time until the buffer is full."""
+        X, Y, weights = self.one.rows()
+        encoder = context.encoder.copy()
+        context.fit_scaler(encoder, X, Y)
+        try:
+            buffer = context.buffer(encoder, X, Y, weights)
+            state = context.fit(buffer, context.given.most_experts, restarts=RESTARTS, brief=True)
+        except UnsoundError as error:
+            self.provisional = None
+            LOGGER.info("warm-up: nothing finite comes of a fit to %d events (%s)", self.n, error)
+            return
+        self.provisional = ProvisionalMixture.after(self.provisional, context.candidate(state), encoder.scaler)
+        LOGGER.info("warm-up: a mixture fitted to %d events predicts where it does better", self.n)
+
+    def _ended(self, context: Context) -> Streaming:
+        """Return the mixture that is fitted to the buffer, or a race of several."""
+        given = context.given
+        X, Y, weights = self.one.rows()
+        LOGGER.info(
+            "warm-up: fitting %s experts with %d features to %d events",
+            f"1 to {given.max_experts}" if given.is_choosing else given.n_experts,
+            context.encoder.n_expert_features,
+            len(X),
+        )
+        try:
+            entrants = _fitted(context, X, Y, weights)
+        except UnsoundError as error:
+            LOGGER.warning(
+                "warm-up: nothing finite comes of a fit (%s); fitting once more, to all events alike and with values "
+                "that are far out moved to the edge of the others",
+                error,
+            )
+            entrants = _fitted_without_outliers(context, X, Y)
+        if len(entrants) == 1:
+            mixture = Mixture(context.candidate(entrants[0].state))
+            if given.is_choosing:
+                K = len(mixture.leader.state.masses)
+                LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", given.max_experts, K)
+            return mixture
+        candidates = [context.candidate(entrant.state) for entrant in entrants]
+        totals = np.array([entrant.total for entrant in entrants])
+        until = len(X) + model_selection.race_length(len(X))
+        LOGGER.info(
+            "warm-up: %s experts are the best of 1 to %d; they learn side by side until event %d",
+            ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
+            given.max_experts,
+            until,
+        )
+        return Race(candidates, totals, until)
+
+
+def _size(context: Context) -> int:
+    """Return the number of events that end the warm-up."""
+    size = context.given.warmup
+    return warmup.default_size(context.family, context.shape) if size is None else size
+
+
+def _fitted_without_outliers(context: Context, X: FloatArray, Y: FloatArray) -> list[Entrant]:
+    """Return the entrants after a warm-up on rows whose fit is not finite; of random experts in the worst case."""
+    try:
+        targets = winsorised(Y) if context.family.is_metric else Y
+        return _fitted(context, winsorised(X), targets, np.ones(len(X)))
+    except UnsoundError as error:
+        LOGGER.warning("warm-up: nothing finite comes of that either (%s); starting from random experts", error)
+    return [Entrant(context.random_start()._replace(n=np.array([len(X)], dtype=np.int64)), 0.0)]
+
+
+def _fitted(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> list[Entrant]:
+    """Return the states after a warm-up on these rows, whose scales are taken: one, or the best of several K.
+
+    Raises:
+        UnsoundError: they are not finite.
+    """
+    given, encoder = context.given, context.encoder
+    context.fit_scaler(encoder, X, Y)
+    buffer = context.buffer(encoder, X, Y, weights)
+
+    def fit(n_experts: int) -> MMState:
+        return context.fit(buffer, n_experts, restarts=given.warmup_restarts)
+
+    if not given.is_choosing:
+        return [Entrant(fit(given.most_experts), 0.0)]
+    return model_selection.entrants(
+        context.family,
+        buffer,
+        fit,
+        max_experts=given.max_experts,
+        n_outputs=context.targets.n_outputs,
+        p_w=encoder.n_gate_features,
+        p_v=encoder.n_expert_features,
+    )

@@ -1,0 +1,440 @@
+"""Targets of a model: one number, several numbers, or a label."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from streammoe.checked import as_json, names_of
+from streammoe.distributions import (
+    GaussianMixture,
+    Mixture,
+    MultivariateGaussianMixture,
+    MultivariateMixture,
+    MultivariateStudentTMixture,
+    mixture_of,
+)
+from streammoe.engine.state import MMState
+from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.experts import Family
+from streammoe.kernels.state import Trace
+from streammoe.model.checks import finite_array, names_in
+from streammoe.noise import StudentT
+from streammoe.text import shown
+from streammoe.types import AnyArray, BoolArray, FloatArray
+from streammoe.values import a_kind, check_name, number
+
+Label: TypeAlias = str | int | bool
+
+
+class Targets(ABC):
+    """What targets look like to a user and to the model.
+
+    Attributes:
+        family: of the experts.
+        n_outputs: Q, or the number of classes met.
+        most_outputs: how many there may be in the end.
+        names: of the outputs where there may be several, or the labels met so far, in the order of the parameters.
+        is_fixed: whether it is known which outputs an event must bring.
+    """
+
+    are_labels: ClassVar[bool] = False
+    """Whether targets are labels of classes."""
+
+    def __init__(self, family: Family, n_outputs: int, most_outputs: int) -> None:
+        self.family = family
+        self.n_outputs = n_outputs
+        self.most_outputs = most_outputs
+        self.names: list[Any] = []
+        self.is_fixed = True
+
+    def copy(self) -> Targets:
+        """Return targets that learning changes independently of these."""
+        return self
+
+    # -- One event -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
+        """Read the target of an event as a row of numbers; return it with its label, if that is a new one.
+
+        Raises:
+            InvalidEvent: it is no target, or a label that cannot be admitted.
+        """
+
+    def read_known(self, y: Any) -> FloatArray:
+        """Read the target of an event as a row of numbers, without admitting a new label.
+
+        Raises:
+            InvalidEvent: it is no target, or its label is not known.
+        """
+        return self.read_one(y)[0]
+
+    @abstractmethod
+    def one(self, predictions: FloatArray) -> Any:
+        """Return the prediction for one event, (1, n_outputs), as a user gets it."""
+
+    # -- Many events -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def check_array(self, y: AnyArray, n: int) -> Any:
+        """Check targets of n rows as users give them, and return them in the form that `read` takes."""
+
+    @abstractmethod
+    def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
+        """Return the targets of n rows as numbers; which rows hold a new label; and why some are rejected."""
+
+    @abstractmethod
+    def many(self, predictions: FloatArray) -> AnyArray:
+        """Return predictions (n, n_outputs) as a user gets them."""
+
+    def blank(self, n: int) -> FloatArray:
+        """Return predictions (n, n_outputs) of a model that has learned nothing."""
+        return np.zeros((n, self.n_outputs))
+
+    def distribution(self, trace: Trace, served: MMState | None, scale: FloatArray) -> Any:
+        """Return the distribution of targets that are numbers, as a model's trace of one event describes it.
+
+        Args:
+            trace: of the event.
+            served: the state that predicted, if any.
+            scale: (Q,) of its coordinates, in the targets' own units.
+        """
+        raise NotImplementedError
+
+    # -- Outputs that come with events -----------------------------------------------------------------------------
+
+    def check_room(self, targets: Any, novel: BoolArray) -> None:
+        """Raise `InvalidEvent` with its ``row`` if not every new label can be admitted; there are some."""
+        raise NotImplementedError
+
+    def add(self, label: Any) -> int:
+        """Admit a new label and return its index."""
+        raise NotImplementedError
+
+    def fix(self, names: Sequence[Any]) -> None:
+        """Fix the names of the outputs, in this order."""
+        raise ConfigError(f"set_targets: got {list(names)!r}; the outputs of this model have no names")
+
+    def free(self) -> None:
+        """Forget the names of the outputs again."""
+        raise NotImplementedError
+
+    def names_in(self, given: Iterable[Any]) -> list[Any]:
+        """Return the names of the outputs in the order of the parameters; `given` must be all of them, in any order."""
+        raise NotImplementedError
+
+    def default_names(self, y: AnyArray, n: int) -> list[Any]:
+        """Return names of the outputs for an array of targets of n rows."""
+        return self.names
+
+    def allow(self, max_classes: int) -> None:
+        """Admit so many labels from now on."""
+        raise NotImplementedError
+
+    # -- In a checkpoint -------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, AnyArray]:
+        """Return what is known of the outputs, by name, for a checkpoint."""
+        return {}
+
+    @abstractmethod
+    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Restore what `arrays` returned."""
+
+
+class Number(Targets):
+    """One number."""
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(family, 1, 1)
+
+    def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
+        # The first test settles nearly every value.
+        return np.array([[y if type(y) is float and y - y == 0.0 else number(y, "target")]]), None
+
+    def one(self, predictions: FloatArray) -> float:
+        return float(predictions[0, 0])
+
+    def check_array(self, y: AnyArray, n: int) -> FloatArray:
+        found = finite_array(y, "target")
+        if found.shape not in {(n,), (n, 1)}:
+            msg = f"y: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
+            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
+        return found.reshape(n, 1)
+
+    def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
+        return np.array(targets, dtype=np.float64).reshape(n, 1), np.zeros(n, np.bool_), {}
+
+    def many(self, predictions: FloatArray) -> FloatArray:
+        return predictions[:, 0].copy()
+
+    def distribution(self, trace: Trace, served: MMState | None, scale: FloatArray) -> Mixture:
+        if served is None:
+            return GaussianMixture(np.ones(1), np.zeros(1), np.ones(1))
+        return mixture_of(self.family.noise, trace.shares[0], trace.means[0, :, 0], trace.variances[0, :, 0])
+
+    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Do nothing: all is known ahead."""
+
+
+class Numbers(Targets):
+    """Several numbers, each with a name; the first event brings the names unless they are fixed before."""
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(family, 0, 0)
+        self.is_fixed = False
+
+    def _set(self, names: list[Any]) -> None:
+        self.names = names
+        self.n_outputs = self.most_outputs = len(names)
+        self.is_fixed = bool(names)
+
+    def fix(self, names: Sequence[Any]) -> None:
+        """Fix the names of the outputs, in this order.
+
+        Raises:
+            ConfigError: they are fixed already, or a name stands twice.
+            InvalidEvent: a name is neither text nor a whole number.
+        """
+        names = names_in(names, "set_targets")
+        for name in names:
+            check_name(name, "output name", "y")
+        if self.names:
+            raise ConfigError(f"set_targets: the model has outputs already: {self.names!r}")
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"set_targets: got {list(names)!r}; name at least one output, and each once")
+        self._set(list(names))
+
+    def free(self) -> None:
+        self._set([])
+
+    def names_in(self, given: Iterable[Any]) -> list[Any]:
+        found = sorted(given, key=str)
+        names = self.names or found
+        if not names or len(found) != len(names) or set(found) != set(names):
+            msg = f"target: got the outputs {found!r}; every event must bring exactly {names or 'some'}, each once"
+            raise InvalidEvent(msg, reason="wrong_type", feature="target")
+        return names
+
+    def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
+        if not isinstance(y, Mapping):
+            msg = f"target: got {shown(y)}, {a_kind(y)}; it must be a mapping of outputs to numbers"
+            raise InvalidEvent(msg, reason="wrong_type", feature="target")
+        return np.array([[number(y[name], name) for name in self.names_in(y)]]), None
+
+    def one(self, predictions: FloatArray) -> dict[Any, float]:
+        return dict(zip(self.names, predictions[0].tolist(), strict=True))
+
+    def check_array(self, y: AnyArray, n: int) -> FloatArray:
+        found = finite_array(y, "target")
+        width = found.shape[1] if found.ndim == 2 else 0
+        if not width or len(found) != n or (self.names and width != len(self.names)):
+            wanted = len(self.names) or "Q"
+            msg = f"y: got shape {found.shape} for {n} rows; it must be ({n}, {wanted}), one column for each output"
+            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
+        return found
+
+    def default_names(self, y: AnyArray, n: int) -> list[Any]:
+        return [f"y{q}" for q in range(self.check_array(y, n).shape[1])]
+
+    def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
+        found = np.array(targets, dtype=np.float64)
+        return found.reshape(n, found.size // max(n, 1)), np.zeros(n, np.bool_), {}
+
+    def many(self, predictions: FloatArray) -> FloatArray:
+        return predictions
+
+    def distribution(self, trace: Trace, served: MMState | None, scale: FloatArray) -> MultivariateMixture:
+        shares, means, variances = trace
+        names, Q = tuple(self.names), self.n_outputs
+        if served is None:
+            return MultivariateGaussianMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), names)
+        noise = self.family.noise
+        if isinstance(noise, StudentT):
+            return MultivariateStudentTMixture(shares[0], means[0], np.sqrt(variances[0]), noise.degrees, names)
+        covariances = served.average_variances
+        within = covariances * np.outer(scale, scale) if covariances.ndim == 3 else variances[0]
+        return MultivariateGaussianMixture(shares[0], means[0], within, names)
+
+    def arrays(self) -> dict[str, AnyArray]:
+        return {"encoder.targets": as_json(self.names)}
+
+    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+        self._set(names_of(arrays, "encoder.targets", (str, int, float, bool)))
+
+
+class Labels(Targets):
+    """A label: text, a truth value or a number; new ones are admitted as they appear, unless all are given.
+
+    Args:
+        family: of the experts.
+        classes: all labels, if they are known ahead.
+        max_classes: most labels that are admitted.
+    """
+
+    are_labels = True
+
+    def __init__(self, family: Family, classes: tuple[Label, ...] | None, max_classes: int) -> None:
+        super().__init__(family, 0, max_classes if classes is None else len(classes))
+        self.classes = classes
+        self.max_classes = max_classes
+        self._index: dict[Label, int] = {}
+        for label in classes or ():
+            self.add(label)
+
+    def copy(self) -> Labels:
+        other = Labels(self.family, None, self.max_classes)
+        other.classes, other.most_outputs, other.n_outputs = self.classes, self.most_outputs, self.n_outputs
+        other.names, other._index = self.names.copy(), self._index.copy()
+        return other
+
+    def allow(self, max_classes: int) -> None:
+        self.max_classes = max_classes
+        if self.classes is None:
+            self.most_outputs = max_classes
+
+    def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
+        label = _plain(y)
+        index = self._index.get(label)
+        if index is not None:
+            return np.array([[float(index)]]), None
+        self._require_room(label)
+        return np.zeros((1, 1)), label
+
+    def read_known(self, y: Any) -> FloatArray:
+        label = _plain(y)
+        if label not in self._index:
+            msg = f"target: the label {label!r} is not known; the model knows {self.names!r}"
+            raise InvalidEvent(msg, reason="unknown_class", feature="target")
+        return np.array([[float(self._index[label])]])
+
+    def one(self, predictions: FloatArray) -> dict[Label, float]:
+        return dict(zip(self.names, self.many(predictions)[0].tolist(), strict=True))
+
+    def check_array(self, y: Any, n: int) -> list[Label]:
+        # Labels of several types in a list would all become strings.
+        found = np.fromiter(y, dtype=object, count=len(y)) if isinstance(y, list | tuple) else np.asarray(y)
+        if found.dtype.kind not in "OUSbiuf" or isinstance(y, np.ma.MaskedArray):
+            msg = f"y: got values of type {found.dtype}; a label must be a string, a finite number or a boolean"
+            raise InvalidEvent(msg, reason="wrong_type", feature="target")
+        if found.shape != (n,):
+            msg = f"y: got shape {found.shape} for {n} rows; it must hold one label for each row of X"
+            raise InvalidEvent(msg, reason="wrong_shape", feature="target")
+        labels: list[Label] = found.tolist()
+        if found.dtype == object:
+            for row, label in enumerate(labels):
+                try:
+                    labels[row] = _plain(label)
+                except InvalidEvent as error:
+                    msg = f"row {row}: {error}"
+                    raise InvalidEvent(msg, reason=error.reason, feature=error.feature, row=row) from None
+        return labels
+
+    def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
+        Y = np.zeros((n, 1))
+        novel = np.zeros(n, np.bool_)
+        rejected: dict[int, InvalidEvent] = {}
+        index = self._index
+        for at, label in enumerate(targets):
+            if label is None:
+                Y[at, 0] = np.nan
+                continue
+            try:
+                Y[at, 0] = index[label]
+            except (KeyError, TypeError):  # TypeError: not hashable, so no label
+                try:
+                    self._require_room(_plain(label))
+                except InvalidEvent as error:
+                    Y[at, 0] = np.nan
+                    rejected[at] = error
+                else:
+                    novel[at] = True
+        return Y, novel, rejected
+
+    def many(self, predictions: FloatArray) -> FloatArray:
+        """Return the probability of each label."""
+        return np.minimum(predictions, 1.0)  # sums of shares may be a rounding above it
+
+    def blank(self, n: int) -> FloatArray:
+        """Return equal probabilities of all labels that were given."""
+        M = self.n_outputs
+        return np.full((n, M), 1.0 / M) if M else np.empty((n, 0))
+
+    def check_room(self, targets: Any, novel: BoolArray) -> None:
+        new: set[Label] = set()
+        for at in np.flatnonzero(novel):
+            new.add(targets[at])
+            if len(self.names) + len(new) > self.max_classes:
+                error = self._no_room(targets[at])
+                error.row = int(at)
+                raise error
+
+    def add(self, label: Any) -> int:
+        index = self.n_outputs
+        plain = _plain(label)
+        self.names.append(plain)
+        self._index[plain] = index
+        self.n_outputs = index + 1
+        return index
+
+    def _require_room(self, label: Label) -> None:
+        if self.classes is not None:
+            msg = f"target: the label {label!r} is not among the classes {self.classes!r}; mend the record or classes"
+            raise InvalidEvent(msg, reason="unknown_class", feature="target")
+        if len(self.names) >= self.max_classes:
+            raise self._no_room(label)
+
+    def _no_room(self, label: Label) -> InvalidEvent:
+        msg = (
+            f"target: the label {label!r} is new, and max_classes = {self.max_classes} labels are known already; raise "
+            "max_classes, or check that the target really is a class"
+        )
+        return InvalidEvent(msg, reason="unknown_class", feature="target")
+
+    def arrays(self) -> dict[str, AnyArray]:
+        return {"encoder.classes": as_json(self.names)}
+
+    def restore(self, arrays: Mapping[str, AnyArray]) -> None:
+        self.names = names_of(arrays, "encoder.classes", (str, int, float, bool))
+        self._index = {label: index for index, label in enumerate(self.names)}
+        self.n_outputs = len(self.names)
+
+
+def likeliest(labels: Sequence[Label], probabilities: FloatArray) -> AnyArray:
+    """Return the likeliest label of each row (n, M); None before a label is known."""
+    if not labels:
+        return np.full(len(probabilities), None, dtype=object)
+    known = np.empty(len(labels) + 1, dtype=object)  # one more, so that labels of one length are no second axis
+    known[:-1] = labels
+    found: AnyArray = known[probabilities.argmax(axis=1)]
+    kind = {type(label) for label in labels}
+    return found.astype(kind.pop()) if len(kind) == 1 and not kind & {str} else found
+
+
+def _plain(label: Any) -> Label:
+    """Return a label as a plain Python value.
+
+    Raises:
+        InvalidEvent: it is no label.
+    """
+    if isinstance(label, np.generic) and not isinstance(label, np.timedelta64 | np.datetime64):
+        label = label.item()
+    if not is_label(label):
+        problem = "is not finite" if isinstance(label, float) else f"is {a_kind(label)}"
+        subject = "the label" if label is None else shown(label)
+        msg = f"target: {subject} {problem}; a label must be a string, a finite number or a boolean"
+        raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")
+    if isinstance(label, int):
+        number(label, "target")  # one of too many digits could be neither written nor read
+    plain: Label = label
+    return plain
+
+
+def is_label(label: Any) -> bool:
+    """Return whether it can be the label of a class."""
+    return isinstance(label, str | int) or (isinstance(label, float) and math.isfinite(label))

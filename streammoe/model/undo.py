@@ -1,0 +1,142 @@
+"""Undo what has made a model go bad: the model is restored bit for bit as it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from streammoe.engine.state import UnsoundError
+from streammoe.errors import InvalidEvent
+from streammoe.model.tables import Events
+
+EVERY = 64
+"""Rows after which a new snapshot is taken. A snapshot costs about as much as learning one event, whatever the size of
+the model; what was learned since is recorded and learned again."""
+POISON = "poison"
+"""The reason for rejecting an event that would leave no finite model."""
+Snapshot = TypeVar("Snapshot")
+Result = TypeVar("Result")
+
+
+class Restorable(Protocol[Snapshot]):
+    """A model that can be copied and restored."""
+
+    def copied(self, spare: Snapshot | None = None) -> Snapshot:
+        """Copy all that learning changes; the arrays of `spare` may be reused."""
+
+    def go_back(self, copied: Snapshot) -> None:
+        """Restore a copy, which is used up by that."""
+
+
+class Undo(Generic[Snapshot]):
+    """Calls the functions that change a model, and undoes those that leave it unsound.
+
+    Copies of a model begin with an empty record.
+    """
+
+    def __init__(self) -> None:
+        self._snapshot: Snapshot | None = None
+        self._since: list[tuple[Callable[..., Any], Sequence[Any]]] = []
+        """Functions and their arguments that lead from the snapshot to the model as it is."""
+        self._rows = 0
+        """Learned by them."""
+        self._has_expired = False
+        """Whether the record ends with the call that is under way."""
+        self._spare: Snapshot | None = None
+        """A snapshot that is no longer wanted: arrays of a large model are slow to allocate."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Undo[Snapshot]:
+        return Undo()
+
+    def __reduce__(self) -> tuple[type[Undo[Snapshot]], tuple[()]]:
+        return Undo, ()
+
+    def call(
+        self,
+        model: Restorable[Snapshot],
+        rows: int,
+        function: Callable[..., Result],
+        *arguments: Any,
+        shared: bool = True,
+    ) -> Result:
+        """Call a function that learns so many rows, and return what it returns.
+
+        Args:
+            model: that owns this record.
+            rows: how many.
+            function: takes the model and `arguments`, and may be called again with them. It belongs to no model, so
+                that a model and its record do not keep each other in memory.
+            *arguments: for the function.
+            shared: whether the caller may change the arguments later.
+
+        Raises:
+            UnsoundError: numbers would not be finite; the model is as it was before.
+            InvalidEvent: the function has declined to begin; the same.
+
+        The same holds for anything else that is raised, such as Ctrl-C.
+        """
+        self._has_expired = False
+        if self._snapshot is None or self._rows + rows > EVERY:
+            self.forget()
+            self._snapshot = model.copied(self._spare)
+            self._spare = None
+        kept: Sequence[Any] | None = None
+        if rows < EVERY:
+            kept = [_own(argument) for argument in arguments] if shared else arguments
+        try:
+            result = function(model, *arguments)
+            if kept is None or self._has_expired:
+                self.forget()
+            else:
+                self._since.append((function, kept))
+                self._rows += rows
+        except InvalidEvent:
+            raise
+        except BaseException:
+            self._go_back(model)
+            raise
+        return result
+
+    def expire(self) -> None:
+        """End the record with the present call, which took so long that it is not to be repeated."""
+        self._has_expired = True
+
+    def forget(self) -> None:
+        """Drop the record: the model was changed by other means."""
+        self._spare = self._snapshot or self._spare
+        self._snapshot = None
+        self._since = []
+        self._rows = 0
+
+    def _go_back(self, model: Restorable[Snapshot]) -> None:
+        snapshot, since = self._snapshot, self._since
+        # The model takes the arrays of the snapshot, so they are spare no more.
+        self._snapshot, self._since, self._rows, self._spare = None, [], 0, None
+        if snapshot is None:  # interrupted once everything was learned
+            return
+        model.go_back(snapshot)
+        for function, arguments in since:
+            function(model, *arguments)
+
+
+def poisonous(error: UnsoundError, row: int | None = None) -> InvalidEvent:
+    """Return the error for an event that would leave no finite model."""
+    where = "the event" if row is None else f"row {row}"
+    message = (
+        f"{where} would make numbers of the model infinite or NaN ({error}), although each value is in range; look at "
+        "its values and its weight, rescale what is very large or very small, and let prior_strength be above 0"
+    )
+    return InvalidEvent(message, reason=POISON, row=row)
+
+
+def _own(argument: Any) -> Any:
+    """Copy an argument that the caller may change."""
+    if isinstance(argument, np.ndarray | list):
+        return argument.copy()
+    if isinstance(argument, dict):
+        return {name: list(column) for name, column in argument.items()}
+    if isinstance(argument, Events):
+        return Events(*map(_own, argument))
+    return argument
