@@ -11,6 +11,7 @@ import numpy as np
 from streammoe import batch
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.kernels.compile import compile_seconds
+from streammoe.options import RegressorOptions
 from streammoe.pipeline.pipeline import Schema
 from streammoe.settings import Settings
 
@@ -59,9 +60,11 @@ def compile_kernels(settings: Settings | None = None) -> None:
 def _kind(settings: Settings) -> str:
     """Which of the kernels the settings ask for, by the names of `compile_kernels`."""
     model, several = settings.model, len(settings.schema.targets) > 1
+    if not isinstance(model, RegressorOptions):
+        return model.kind
     if model.expert != "gaussian":
         return "heavy-tailed outputs" if several else "heavy-tailed"
-    return model.covariance if model.kind == "regressor" and several else model.kind
+    return model.covariance if several else model.kind
 
 
 def schema_of(settings: Settings) -> Schema:

@@ -127,7 +127,7 @@ class Core(Outputs):
             n_experts=n_experts or self.chosen_n_experts or self.most_experts,
             n_rows=self._family.n_rows(self._n_outputs),
             prior_strength=self.prior_strength,
-            averaging=self.averaging,
+            averaging=None if self.options.averaging == "none" else self.options.averaging,
             schedule=self._schedule,
             averaging_rate=self.averaging_rate,
             top_k=self.top_k,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from river import base
@@ -13,9 +13,10 @@ from streammoe.errors import InvalidEvent
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import series_like, table_of
-from streammoe.estimators.noise import family_of, noise_rules
+from streammoe.estimators.noise import family_of
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family
+from streammoe.options import FeatureOptions, RegressorOptions, documented
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import number
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@documented(RegressorOptions, FeatureOptions)
 class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
     """Mixture of linear experts with a learned softmax gate, trained one event at a time.
 
@@ -34,70 +36,6 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
 
     Bad values (NaN, infinities, wrong types, values far out of range) raise `InvalidEvent` and change nothing; a
     key that is absent is a missing value and takes the column's mean.
-
-    Parameters
-    ----------
-    n_experts
-        Number of experts K ≥ 1; 1 is recursive Bayesian-style linear regression.
-        ``"auto"`` chooses it: several are fitted in the warm-up, and the best three learn side by side until their
-        losses decide.
-    degree
-        Highest power of each input that experts see.
-    gate_degree
-        The same for the gate.
-    expert
-        The noise of each expert: ``"gaussian"``, or one that outliers do not pull away: ``"student_t"``, or
-        ``"laplace"``, which follows the median.
-    degrees_of_freedom
-        ν above 2 of ``expert="student_t"``; the smaller, the less an event far out counts.
-    schedule
-        Step sizes γ_n, from `streammoe.schedules`; ``None`` is ``power(0.6)``. ``constant(gamma)`` tracks drift.
-    bound
-        Curvature bound of the gate: ``"adaptive"`` (follows each event's probabilities), ``"tight"`` or the papers'
-        own ``"paper"``.
-    prior_strength
-        Pseudo-events that the prior is worth among those that a step size spans; 0 is the papers' plain algorithm.
-    warmup
-        Events buffered for the batch start; ``None`` grows with the number of parameters (at least 400), 0 starts at
-        once from random experts.
-    warmup_restarts
-        Starts of each family that the batch fit tries.
-    averaging
-        What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
-        more), ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the raw iterate).
-    averaging_rate
-        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count. Of no effect
-        with any other `averaging`.
-    drift
-        ``"page_hinkley"`` watches the prequential loss, and lets steps and average begin anew where it has risen for
-        good; ``"off"`` does not.
-    drift_restart
-        Events that steps take for seen after a drift: the fewer, the larger the steps. Of no effect without `drift`.
-    seed
-        Of every random choice; equal seeds and events give equal models, bit for bit.
-    standardize
-        Centre and scale inputs and target by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
-    range_factor
-        Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
-    categorical
-        Names of the features that are categories: text, truth values or numbers. Each level is a column of 0 and 1.
-    timestamps
-        Names of the features that are times: seconds since 1970-01-01 UTC, datetimes, or ISO 8601 text. Each becomes
-        sin and cos of the time of day, of the week and of the year.
-    max_levels
-        Most levels of one category that get a column; events with others are learned without theirs.
-    max_experts
-        Most experts that ``n_experts="auto"`` tries; of no effect where that is a number.
-    top_k
-        How many experts learn from an event: those with the largest responsibilities. ``None``: all; fewer make large
-        K faster, and all still predict.
-    batch_size
-        Events of a step. More than 1 learns faster where there are many features: a group moves the model when it is
-        full, by the mean of what its events say. Those that wait are part of the model.
-    reseed
-        ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
-        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it. A single
-        expert is never idle, so with ``n_experts=1`` there is nothing to try.
 
     Examples:
     --------
@@ -116,6 +54,9 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
     Tran, Nguyen, Fort et al., "Revisiting Incremental Stochastic Majorization-Minimization Algorithms with
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 2.
     """
+
+    options_type: ClassVar = RegressorOptions
+    several_outputs: ClassVar = False
 
     def __init__(
         self,
@@ -184,10 +125,6 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         yield {"n_experts": 3, "warmup": 0}
         yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1, "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
-
-    def _rules(self) -> list[tuple[bool, str]]:
-        noise = noise_rules(self.expert, self.covariance, self.degrees_of_freedom, several=False)
-        return [*super()._rules(), *noise]
 
     @property
     def _family(self) -> Family:

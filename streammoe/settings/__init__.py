@@ -4,8 +4,10 @@ A section's model holds names, types, ranges and defaults; `load` merges file, e
 everything that is wrong in one `ConfigError`.
 """
 
-from streammoe.settings.reader import Kinds, from_tables, load
+from streammoe.options import Section
+from streammoe.settings.reader import Kinds, from_tables, load, parsed
 from streammoe.settings.sections import (
+    MODELS,
     SCHEDULE_TABLES,
     Checkpoint,
     DeadLetterFile,
@@ -18,13 +20,14 @@ from streammoe.settings.sections import (
     PredictionFile,
     Predictions,
     Schema,
-    Section,
     Settings,
+    change_policy,
     learning_defaults,
 )
 from streammoe.settings.unused import without_effect
 
 __all__ = [
+    "MODELS",
     "SCHEDULE_TABLES",
     "Checkpoint",
     "DeadLetterFile",
@@ -40,8 +43,10 @@ __all__ = [
     "Schema",
     "Section",
     "Settings",
+    "change_policy",
     "from_tables",
     "learning_defaults",
     "load",
+    "parsed",
     "without_effect",
 ]

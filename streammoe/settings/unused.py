@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from streammoe.settings.sections import Model, shown
+from streammoe.options import RegressorOptions, shown
+from streammoe.settings.sections import Model
 
 
 def without_effect(model: Model) -> list[str]:
@@ -10,26 +11,24 @@ def without_effect(model: Model) -> list[str]:
 
     They are no errors: whoever tries another value of the one should not have to take out the other.
 
-    >>> print(*without_effect(Model(max_experts=8)))
+    >>> print(*without_effect(RegressorOptions(max_experts=8)))
     model.max_experts = 8 has no effect where model.n_experts = 4; set n_experts to 'auto', or leave max_experts out
     """
     fixed = not isinstance(model.n_experts, str)
     most = model.max_experts if isinstance(model.n_experts, str) else model.n_experts
-    is_regressor = model.kind == "regressor"
     rules = [
         ("max_experts", fixed, "n_experts", "'auto'"),
         ("reseed", model.n_experts == 1, "n_experts", "2 or more"),
         ("top_k", (model.top_k or 0) >= most, "n_experts" if fixed else "max_experts", "more"),
-        ("degrees_of_freedom", model.kind == "classifier", "kind", "'regressor'"),
-        ("degrees_of_freedom", is_regressor and model.expert != "student_t", "expert", "'student_t'"),
         ("averaging_rate", model.averaging != "exponential", "averaging", "'exponential'"),
         ("drift_restart", model.drift == "off", "drift", "'page_hinkley'"),
         ("warmup_restarts", model.warmup == 0, "warmup", "more"),
-        ("max_classes", is_regressor, "kind", "'classifier'"),
     ]
+    if isinstance(model, RegressorOptions):
+        rules.append(("degrees_of_freedom", model.expert != "student_t", "expert", "'student_t'"))
     return [
         f"model.{name} = {shown(getattr(model, name))} has no effect where model.{other} = "
         f"{shown(getattr(model, other))}; set {other} to {wanted}, or leave {name} out"
         for name, idle, other, wanted in rules
-        if idle and getattr(model, name) != Model.model_fields[name].default
+        if idle and getattr(model, name) != type(model).model_fields[name].default
     ]

@@ -1,6 +1,5 @@
 """How settings become a daemon, and when they do not."""
 
-import inspect
 import json
 import logging
 import socket
@@ -16,7 +15,6 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.persistence import FolderLock
-from streammoe.settings import Model, Schema
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, latest, opened, run, settings, store, write_csv
 
@@ -50,13 +48,6 @@ def test_no_file_is_written_as_two_things_or_read_and_written(here):
 
 
 # --- settings to model ----------------------------------------------------------------------------------------------
-
-
-def test_every_setting_of_the_model_is_an_argument_of_the_estimator():
-    kinds = (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)
-    arguments = {name for kind in kinds for name in inspect.signature(kind).parameters}
-    assert set(Model.model_fields) - {"kind"} == arguments - {"categorical", "timestamps"}
-    assert arguments & {"categorical", "timestamps"} <= set(Schema.model_fields)
 
 
 CLASSES = ["model.kind=classifier"]

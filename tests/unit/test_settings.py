@@ -12,12 +12,13 @@ from pydantic import BaseModel
 from streammoe import settings as module
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
+from streammoe.options import RegressorOptions
 from streammoe.schedules import Constant, Power
 from streammoe.settings import (
+    MODELS,
     SCHEDULE_TABLES,
     Kinds,
     Labels,
-    Model,
     NoPredictions,
     PredictionFile,
     Predictions,
@@ -91,7 +92,7 @@ def test_the_default_file_holds_every_setting_with_its_default_and_a_comment() -
         if name == "model":  # what has a default for each kind is there as a comment, and tested below
             found["schedule"] = {"alpha": 0.6, **found["schedule"]}
             found["prior_strength"] = 0.1
-        of_kind = {"predictions": NoPredictions, "dead_letters": module.DeadLetterFile}
+        of_kind = {"model": RegressorOptions, "predictions": NoPredictions, "dead_letters": module.DeadLetterFile}
         assert found == defaults(of_kind.get(name, Settings.__annotations__[name])), name
     connector = pytest.importorskip("streammoe_connectors.files.source").FileSource
     assert source == defaults(connector.Settings) | {"kind": "file"}
@@ -114,11 +115,12 @@ def defaults(section: Any) -> dict[str, Any]:
 def test_settings_without_a_default_are_in_the_default_file_as_comments(config: Path) -> None:
     text = (CONFIG / "default.toml").read_text()
     opened, count = re.subn(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
-    assert count == 18
+    assert count == 19
     opened = opened.replace('"regressor"', '"classifier"', 1).replace('kind = "none"', 'kind = "file"', 1)
     assert tomllib.loads(opened)["source"].keys() - tomllib.loads(text)["source"].keys() == {"path"}
     of_files = r"^(delimiter|decimal|header|block_\w+|max_record_bytes|follow|on_truncate).*\n"
-    config.write_text(re.sub(of_files, "", opened, flags=re.MULTILINE))
+    of_regressors = r"^(expert|degrees_of_freedom|covariance) .*\n"
+    config.write_text(re.sub(f"{of_files}|{of_regressors}", "", opened, flags=re.MULTILINE))
     settings = read(config)
     assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", 400)
     assert settings.model.classes == ("no", "yes")
@@ -131,7 +133,7 @@ def test_a_minimal_file_takes_every_default(config: Path) -> None:
     settings = read(config)
     assert settings.sources == (FileSettings(kind="file", path="a.csv"),)
     assert settings.schema.targets == ("y",)
-    assert settings.model == Model()
+    assert settings.model == RegressorOptions()
     assert settings.model.schedule == Power(0.6)
 
 
@@ -339,26 +341,29 @@ IDLE: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"max_experts": 8}, {"n_experts": "auto"}),
     ({"reseed": "auto", "n_experts": 1}, {"n_experts": 2}),
     ({"warmup_restarts": 2, "warmup": 0, "standardize": False}, {"warmup": 100}),
-    ({"max_classes": 5}, {"kind": "classifier"}),
     ({"top_k": 4}, {"n_experts": 5}),
     ({"top_k": 6, "n_experts": "auto"}, {"max_experts": 7}),
-    ({"degrees_of_freedom": 3.0, "kind": "classifier"}, {"kind": "regressor", "expert": "student_t"}),
+    ({"degrees_of_freedom": 3.0}, {"expert": "student_t"}),
 ]
 """Settings of which the first does nothing, and others with which it does."""
+
+
+def made(given: dict[str, Any]) -> Any:
+    return MODELS[given.get("kind", "regressor")](**given)
 
 
 @pytest.mark.parametrize(("idle", "at_work"), IDLE, ids=lambda each: next(iter(each)))
 def test_a_setting_that_another_leaves_without_effect_is_reported(
     idle: dict[str, Any], at_work: dict[str, Any]
 ) -> None:
-    (sentence,) = without_effect(Model(**idle))
+    (sentence,) = without_effect(made(idle))
     assert sentence.startswith(f"model.{next(iter(idle))} = ")
-    assert without_effect(Model(**{**idle, **at_work})) == []
+    assert without_effect(made({**idle, **at_work})) == []
 
 
 def test_our_own_files_are_valid_and_set_nothing_without_effect() -> None:
     for file in [CONFIG / "default.toml", *(CONFIG / "examples").glob("*.toml")]:
         model = tomllib.loads(file.read_text()).get("model", {}) | {"schedule": Power()}
-        assert without_effect(Model(**model)) == [], file
+        assert without_effect(made(model)) == [], file
         if file.name != "default.toml":  # which has no path
             load_settings(file, environment={})  # with the connectors there are

@@ -9,9 +9,11 @@ from typing import Any
 
 from streammoe.errors import ConfigError
 from streammoe.schedules import SCHEDULES
+from streammoe.settings import parsed
 
 SECTIONS = ("source", "schema", "model")
-LISTS = ("features", "ignore", "categorical", "timestamps", "header")
+LISTS = ("features", "ignore", "categorical", "timestamps", "header", "classes")
+SCHEMA = ("features", "ignore", "categorical", "timestamps", "weight")
 CSV = ("delimiter", "decimal", "header")
 
 
@@ -47,8 +49,9 @@ def tables_from(
     model: dict[str, Any] = {"kind": "classifier" if classify else "regressor"}
     for name, value in given.items():
         if value is not None:
-            table = source if name in CSV else schema if name in (*LISTS, "weight") else model
-            table[name] = _columns(value) if name in LISTS else value
+            table = source if name in CSV else schema if name in SCHEMA else model
+            as_list = name in LISTS and not isinstance(value, list)
+            table[name] = _columns(value) if as_list else parsed(value) if table is model else value
     if schedule is not None:
         model["schedule"] = schedule_table(schedule)
     return {"source": source, "schema": schema, "model": model}
