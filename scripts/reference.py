@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from inspect import signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, settings
-from streammoe.options import MODELS, FeatureOptions, facts_of
+from streammoe.options import CHOICES, MODELS, FeatureOptions, facts_of
 from streammoe.settings import change_policy
 from streammoe_connectors.files.settings import FileSettings
 
@@ -76,15 +76,25 @@ def default_file(text: str) -> str:
 
 def model_lines() -> Iterator[str]:
     """The options of a regressor with their defaults; those that only others have, as comments."""
+    yield "# A name or a number stands for a table with defaults: docs/reference/settings.md says what they hold."
     regressor = MODELS["regressor"].model_fields
     others = {name: field for options in MODELS.values() for name, field in options.model_fields.items()}
     for name, field in {**regressor, **others, **regressor}.items():
         if name == "schedule":  # a table of its own
             continue
-        sample, default = facts_of(field).sample, field.default
+        sample = facts_of(field).sample
         is_comment = name not in regressor or sample is not None
-        value = toml(default if sample is None else sample)
+        value = toml(default_word(name, field) if sample is None else sample)
         yield with_comment(f"{'# ' if is_comment else ''}{name} = {value}", str(field.description))
+
+
+def default_word(name: str, field: FieldInfo) -> Any:
+    """The default of an option, or the word that stands for it in settings."""
+    choice = CHOICES.get(name)
+    if choice is None:
+        return field.default
+    table = choice.table(field.default)
+    return choice.none if table is None else table.get("kind") if isinstance(table, dict) else table
 
 
 def with_comment(left: str, description: str) -> str:
@@ -129,7 +139,10 @@ def options_page() -> str:
             said = ", ".join(f"`{value!r}` of `{estimator}`" for estimator, value in defaults.items())
         parts.append(f"## `{name}`\n")
         parts.append(f"{' '.join([str(field.description), facts_of(field).more]).strip()}\n")
-        parts.append(f"{type_of(field)} · default {said}{only}\n")
+        parts.append(f"{type_of(field, name)} · default {said}{only}\n")
+        if name in CHOICES:
+            parts += ["\n".join(object_lines(kind)) for kind in CHOICES[name].kinds.values()]
+            parts.append("")
     return "\n".join(parts)
 
 
@@ -153,12 +166,63 @@ def settings_page() -> str:
         parts.append("| setting | type | default | changes | meaning |\n|---|---|---|---|---|")
         for name, of in fields.items():
             table, field = of[0]
-            types = " or ".join(dict.fromkeys(type_of(each) for _, each in of))
+            types = " or ".join(dict.fromkeys(type_of(each, name) for _, each in of))
             changes = CHANGES[change_policy(section, table, name)]
             meaning = field.description or sentence(comments.get(f"{section}.{name}", ""))
-            parts.append(table_row([f"`{name}`", types, default_of(field), changes, meaning]))
+            parts.append(table_row([f"`{name}`", types, default_of(field, name), changes, meaning]))
         parts.append("")
+        parts += tables_of_options() if section == "model" else []
     return "\n".join(parts)
+
+
+class Value(NamedTuple):
+    """A value of an object that an option may be."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def values_of(kind: Any) -> Iterator[Value]:
+    """Each value of an object."""
+    described = getattr(kind, "__pydantic_fields__", {})
+    hints = get_type_hints(kind, include_extras=True)
+    for name, parameter in signature(kind).parameters.items():
+        field = described.get(name)
+        default = parameter.default if field is None else field.default
+        said = "required" if default is parameter.empty else "" if default is None else f"`{toml(default)}`"
+        yield Value(name, *((type_of(field), said, field.description) if field else (type_in(hints[name]), said, "")))
+
+
+def object_lines(kind: Any) -> Iterator[str]:
+    """An object that an option may be, as a list in Markdown."""
+    values = list(values_of(kind))
+    yield f"- `{kind.__name__}({', '.join(value.name for value in values)})`: {sentence_of(kind)}"
+    for value in values:
+        default = f" Default {value.default}." if value.default.startswith("`") else ""
+        yield f"  - `{value.name}`: {value.type}.{default} {value.meaning}".rstrip()
+
+
+def sentence_of(kind: Any) -> str:
+    """The first line of a docstring."""
+    return str(kind.__doc__).partition("\n")[0]
+
+
+def tables_of_options() -> list[str]:
+    """What the tables of a model's options hold."""
+    parts = [
+        (
+            "An option of a model that has several kinds, or values of its own, may be a table, such as\n"
+            '`expert = { kind = "student_t", df = 5.0 }`. A name or a number stands for a table with defaults.\n'
+        ),
+        "| option | kind | value | type | default | meaning |\n|---|---|---|---|---|---|",
+    ]
+    for option, choice in CHOICES.items():
+        for word, kind in choice.kinds.items():
+            before = [f"`{option}`", f"`{word}`" if word else ""]
+            parts += [table_row([*before, f"`{value.name}`", *value[1:]]) for value in values_of(kind)]
+    return [*parts, ""]
 
 
 def table_row(cells: Iterable[str]) -> str:
@@ -191,18 +255,24 @@ def sentence(comment: str) -> str:
     return f"{comment[0].upper()}{comment[1:]}." if comment else ""
 
 
-def default_of(field: FieldInfo) -> str:
+def default_of(field: FieldInfo, name: str) -> str:
     """The default of a setting."""
     if field.is_required():
         return "required"
-    if hasattr(field.default, "_asdict"):
-        return f"`{type(field.default).__name__.lower()}`"
-    return "" if field.default is None else f"`{toml(field.default)}`"
+    word = default_word(name, field)
+    return "" if word is None else f"`{toml(word)}`"
 
 
-def type_of(field: FieldInfo) -> str:
+def type_of(field: FieldInfo, name: str = "") -> str:
     """Type and range of a value, in words."""
-    return " or ".join(dict.fromkeys(kinds(field.annotation, field.metadata)))
+    if name in CHOICES:
+        return f"{CHOICES[name].words.replace(chr(39), '`')}"
+    return type_in(field.annotation, field.metadata)
+
+
+def type_in(annotation: Any, metadata: Any = ()) -> str:
+    """What an annotation allows, in words."""
+    return " or ".join(dict.fromkeys(kinds(annotation, metadata)))
 
 
 def kinds(annotation: Any, metadata: Any = ()) -> Iterator[str]:
@@ -224,14 +294,14 @@ def kinds(annotation: Any, metadata: Any = ()) -> Iterator[str]:
     elif annotation is bool:
         yield "`true` or `false`"
     elif annotation is not NoneType:
-        yield "table" if hasattr(annotation, "_fields") else "text"
+        yield "text"
 
 
 def range_of(metadata: Any) -> str:
     """The range of a number, in words."""
     words = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
-    found = [(word, getattr(each, name)) for name, word in words.items() for each in metadata if hasattr(each, name)]
-    return "".join(f" {word} {in_words(end)}" for word, end in found)
+    ends = [(word, getattr(each, name, None)) for name, word in words.items() for each in metadata]
+    return "".join(f" {word} {in_words(end)}" for word, end in ends if end is not None)
 
 
 def in_words(number: float) -> str:

@@ -11,9 +11,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from datetime import time as clock
+from functools import cache, wraps
 from inspect import signature
 from textwrap import indent, wrap
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
 
 import numpy as np
 from pydantic import (
@@ -21,20 +22,20 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    SkipValidation,
+    FieldSerializationInfo,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
-    WrapValidator,
     field_serializer,
     field_validator,
 )
+from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streammoe import text
 from streammoe.errors import ConfigError
-from streammoe.schedules import Power, Schedule, power, to_settings
+from streammoe.schedules import SCHEDULES, Power, Schedule, power
 from streammoe.secrets import masked
 
 LONGEST_SHOWN = 60
@@ -48,6 +49,7 @@ restart, upwards only; or not at all."""
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 AnyClass = TypeVar("AnyClass", bound=type)
+Part = TypeVar("Part")
 
 
 class Facts(NamedTuple):
@@ -100,11 +102,14 @@ _RULES = {
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
     "int_type": "must be a whole number",
+    "extra_forbidden": "unknown",
     "less_than": "must be below {lt}",
     "less_than_equal": "must be at most {le}",
     "list_type": "must be a list",
+    "missing": "required, but not set",
     "string_type": "must be text",
     "tuple_type": "must be a list",
+    "unexpected_keyword_argument": "unknown",
 }
 """What pydantic says in Python's words, as those who write a config file say it, by the type of its error."""
 
@@ -142,19 +147,212 @@ def shown(value: object) -> str:
     return text.cut(masked(text.shown(value)), LONGEST_SHOWN)
 
 
+def written(value: object) -> str:
+    """Return a value as settings hold it, for messages.
+
+    >>> written({"kind": "student_t", "df": 5.0})
+    "{ kind = 'student_t', df = 5.0 }"
+    """
+    if isinstance(value, dict):
+        return text.cut(f"{{ {', '.join(f'{name} = {text.shown(each)}' for name, each in value.items())} }}")
+    return text.shown(value)
+
+
 # -- Types of options --------------------------------------------------------------------------------------------------
 
-Number = Annotated[int, Field(ge=1, le=1_000)]
-NUMBER_OF_EXPERTS: TypeAdapter[int] = TypeAdapter(Number, config=ConfigDict(strict=True))
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-def _n_experts(value: object, _: object) -> object:
-    """Check a number of experts, or the word that leaves it to the model."""
-    if isinstance(value, str):
-        if value != "auto":
-            raise ValueError("must be a whole number, or 'auto'")
-        return value
-    return NUMBER_OF_EXPERTS.validate_python(value)
+@dataclass_transform(frozen_default=True)
+def part(kind: type[Part]) -> type[Part]:
+    """Make a class one of the objects that an option may be; its constructor raises `ConfigError`."""
+    made: Any = dataclass(frozen=True, config=_STRICT)(kind)
+    construct, parameters = made.__init__, signature(made)
+
+    @wraps(construct)
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        given = parameters.bind(*values, **named).arguments
+        try:
+            construct(self, **{name: _plain(value) for name, value in given.items()})
+        except ValidationError as invalid:
+            raise ConfigError(*(_sentence(error, given, f"{kind.__name__}.") for error in errors_of(invalid))) from None
+
+    made.__init__ = init
+    return made  # type: ignore[no-any-return]
+
+
+@part
+class Auto:
+    """A number of experts that the model chooses, from 1 to `max`."""
+
+    max: int = option(6, "Most experts that are tried.", ge=2, le=1_000)
+
+
+@part
+class Gaussian:
+    """Normal noise; of several outputs it is independent, or correlated."""
+
+    covariance: Literal["diagonal", "full"] = option("diagonal", 'Of several outputs; "full": correlated.')
+
+
+@part
+class StudentT:
+    """Noise with heavy tails: the smaller `df`, the less an event far out counts."""
+
+    df: float = option(4.0, "Degrees of freedom; predictions have no variance at 2 or below.", gt=2, le=1e6)
+
+
+@part
+class Laplace:
+    """Noise with heavier tails than a Gaussian's; experts follow the median of one output."""
+
+
+@part
+class Polyak:
+    """The mean of all iterates since the warm-up."""
+
+
+@part
+class Decay:
+    """A mean in which recent iterates count more."""
+
+
+@part
+class Exponential:
+    """A mean in which the latest iterate counts `rate`, or more at first: about the last 1/rate of them count."""
+
+    rate: float = option(0.01, "Least weight of the latest iterate.", gt=0, lt=1)
+
+
+@part
+class PageHinkley:
+    """A test on the prequential loss; where it has risen for good, steps and average restart."""
+
+    restart: int = option(
+        200, "Events that steps take for seen then; fewer follow faster, and are noisier.", ge=1, le=10**12
+    )
+
+
+@part
+class WarmUp:
+    """The first events, gathered for a batch fit from several starts."""
+
+    size: int | None = option(
+        None, "Events; left out, they grow with the number of parameters, 0 starts at once.", ge=0, le=10_000_000
+    )
+    restarts: int = option(5, "Starts of the fit, the best one wins.", ge=1, le=1_000)
+
+
+Expert: TypeAlias = Gaussian | StudentT | Laplace
+Averaging: TypeAlias = Polyak | Decay | Exponential
+
+
+class Choice(NamedTuple):
+    """What an option may be that is an object: the object itself, what stands for it, or its table in settings."""
+
+    kinds: Mapping[str, Any]
+    """Its classes, by the name that stands for each with its defaults; without a name where there is only one."""
+    none: str = ""
+    """The word for none of them."""
+    number: Callable[[Any], object] | None = None
+    """What a number stands for."""
+
+    def read(self, value: object, default: object) -> object:
+        """Return the object that a value stands for, of an option with this default.
+
+        Raises:
+            ValueError: it stands for none.
+        """
+        value = _plain(value)
+        if value is None:
+            return None if self.none else default
+        if type(value) in self.kinds.values():
+            return value
+        if self.number is not None and isinstance(value, int | float) and not isinstance(value, bool):
+            return self.number(value)
+        if value in (*filter(None, self.kinds), self.none) and value:
+            return None if value == self.none else self._made({"kind": value}, default)
+        if isinstance(value, dict):
+            return self._made(value, default)
+        raise ValueError(f"must be {self.words}")
+
+    def _made(self, table: Mapping[str, Any], default: object) -> object:
+        given = dict(table)
+        kind = given.pop("kind", self._kind(given, default)) if "" not in self.kinds else ""
+        if not isinstance(kind, str) or kind not in self.kinds:
+            rule = PydanticCustomError("kind", "must be one of {known}", {"known": ", ".join(self.kinds)})
+            raise ValidationError.from_exception_data("", [{"type": rule, "loc": ("kind",), "input": kind}])
+        if isinstance(default, Power) and kind == "power":
+            given = {"alpha": default.alpha, **given}
+        return _read(self.kinds[kind], given)
+
+    def _kind(self, given: Mapping[str, Any], default: object) -> str:
+        """Return the kind of a table that does not say it: the default's if that has what is given, or another."""
+        kinds = sorted(self.kinds, key=lambda kind: type(default) is not self.kinds[kind])
+        fitting = (kind for kind in kinds if given.keys() <= signature(self.kinds[kind]).parameters.keys())
+        return next(fitting, kinds[0])
+
+    @property
+    def words(self) -> str:
+        """What a value must be."""
+        said = ["a whole number"] if self.number else []
+        said += [repr(word) for word in (*self.kinds, self.none) if word]
+        return " or ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
+
+    def opened(self, value: object) -> dict[str, Any]:
+        """Return the table that a plain word or number stands for, to be changed in part.
+
+        >>> CHOICES["warmup"].opened(200), CHOICES["expert"].opened("student_t"), CHOICES["drift"].opened("off")
+        ({'size': 200}, {'kind': 'student_t'}, {})
+        """
+        if isinstance(value, str) and value in self.kinds:
+            return {"kind": value}
+        return {self.names[0]: value} if isinstance(value, int) and "" in self.kinds else {}
+
+    @property
+    def names(self) -> list[str]:
+        """What its tables hold."""
+        fields = (name for kind in self.kinds.values() for name in signature(kind).parameters)
+        return [*filter(None, ["kind" if "" not in self.kinds else ""]), *dict.fromkeys(fields)]
+
+    def table(self, value: object) -> Any:
+        """Return the table of an object, in plain words and numbers, which `read` makes it of; others as they are."""
+        kind = next((kind for kind, known in self.kinds.items() if type(value) is known), None)
+        if kind is None:
+            return value
+        fields = value._asdict() if isinstance(value, Schedule) else vars(value)
+        return {**({"kind": kind} if kind else {}), **fields}
+
+
+def _read(kind: Any, table: Mapping[str, Any]) -> object:
+    """Return the object that a table describes; `ValidationError` says where it does not."""
+    if kind in SCHEDULES.values():
+        return _adapter(kind).validate_python(dict(table))
+    made = object.__new__(kind)
+    kind.__init__.__wrapped__(made, **table)
+    return made
+
+
+@cache
+def _adapter(schedule: type[Schedule]) -> TypeAdapter[Schedule]:
+    return TypeAdapter(schedule, config=_STRICT)
+
+
+def _plain(value: object) -> object:
+    """Return a number of numpy's as one of Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+NUMBER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1, le=1_000)], config=ConfigDict(strict=True))
+CHOICES: Mapping[str, Choice] = {
+    "n_experts": Choice({"auto": Auto}, number=NUMBER.validate_python),
+    "expert": Choice({"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}),
+    "averaging": Choice({"polyak": Polyak, "decay": Decay, "exponential": Exponential}, none="none"),
+    "drift": Choice({"page_hinkley": PageHinkley}, none="off"),
+    "warmup": Choice({"": WarmUp}, number=lambda size: _read(WarmUp, {"size": size})),
+    "schedule": Choice(SCHEDULES),
+}
+"""By the name of the option."""
 
 
 def _labels(value: object) -> object:
@@ -209,17 +407,16 @@ class Options(Section):
     """Options that all models have."""
 
     kind: str
-    n_experts: Annotated[Number | Literal["auto"], WrapValidator(_n_experts)] = option(
+    n_experts: int | Auto = option(
         4,
         'Number of experts; 1 is plain online regression, "auto": as many as the stream asks for.',
-        more="For that several are fitted in the warm-up, and the best three learn side by side until their losses "
-        "decide.",
+        more="There may be 1,000. With `Auto(max=6)` several are fitted in the warm-up, and the best three learn side "
+        "by side until their losses decide.",
     )
-    max_experts: int = option(6, 'Most experts that n_experts = "auto" tries.', ge=2, le=1_000)
     top_k: int | None = option(
         None,
         "How many experts learn from an event, the likeliest ones; left out, all.",
-        more="Fewer make many experts faster; all of them still predict.",
+        more="Fewer make many experts faster; all of them still predict. As many as there are, or more, are all.",
         ge=1,
         le=1_000,
         sample=4,
@@ -266,43 +463,28 @@ class Options(Section):
         change="reload",
         ge=0,
     )
-    averaging: Annotated[
-        Literal["polyak", "decay", "exponential", "none"],
-        BeforeValidator(lambda value: "none" if value is None else value),
-    ] = option(
-        "polyak",
+    averaging: Averaging | None = option(
+        Polyak(),
         'What predicts: the mean since warm-up; "decay", "exponential": it forgets; "none": raw.',
-        more="With `decay` recent iterates count more, with `exponential` each counts `averaging_rate`, or more at "
-        "first; without averaging the raw iterate predicts.",
+        more="`Polyak()`; `Decay()`: recent iterates count more; `Exponential(rate=0.01)`: the latest counts `rate`, "
+        "or more at first; `None`: the raw iterate.",
+        in_python="polyak",
     )
-    averaging_rate: float = option(
-        0.01,
-        "Least weight of the latest parameters in an exponential average.",
-        more="About the last 1/rate of them count. No other `averaging` uses it.",
-        gt=0,
-        lt=1,
-    )
-    drift: Literal["off", "page_hinkley"] = option(
-        "off",
-        '"page_hinkley": where the loss rises for good, steps and average restart (docs/drift.md).',
-    )
-    drift_restart: int = option(
-        200,
-        "Events that steps take for seen after a drift; fewer follow faster, and are noisier.",
-        more="Without `drift` it has no effect.",
-        ge=1,
-        le=10**12,
-    )
-    warmup: int | None = option(
+    drift: PageHinkley | None = option(
         None,
+        '"page_hinkley": where the loss rises for good, steps and average restart (docs/drift.md).',
+        more="`PageHinkley(restart=200)`: steps then take so many events for seen; the fewer, the larger the steps. "
+        "`None`: nothing is tested.",
+    )
+    warmup: WarmUp = option(
+        WarmUp(),
         "Events gathered for the first fit; left out, it grows with the number of parameters.",
-        more="Then they are at least 400; with 0 a model starts at once, from random experts.",
-        ge=0,
-        le=10_000_000,
+        more="Then they are at least 400; with 0 a model starts at once, from random experts. `WarmUp(size, "
+        "restarts=5)` says from how many starts they are fitted, too.",
+        in_python=None,
         sample=400,
         warm_up_only=True,
     )
-    warmup_restarts: int = option(5, "Starts of the first fit, the best one wins.", ge=1, le=1_000, warm_up_only=True)
     max_levels: int = option(
         64,
         "Most levels of a categorical feature that get a column.",
@@ -311,40 +493,49 @@ class Options(Section):
         ge=1,
         le=10_000,
     )
-    schedule: SkipValidation[Schedule] = _schedule_option(power(0.6))
+    schedule: Schedule = _schedule_option(power(0.6))
+
+    @field_validator(*CHOICES, mode="plain", check_fields=False)
+    @classmethod
+    def _is_choice(cls, value: object, info: ValidationInfo) -> object:
+        name = str(info.field_name)
+        return CHOICES[name].read(value, cls.model_fields[name].default)
 
     @field_validator("warmup")
     @classmethod
-    def _is_long_enough(cls, warmup: int | None, info: ValidationInfo) -> int | None:
-        needs = {"standardize": True, "prior_strength": 0.0, "n_experts": "auto"}
-        needing = [name for name, value in needs.items() if warmup == 0 and info.data.get(name) == value]
-        if needing:
-            said = " and ".join(f"{name} = {shown(needs[name])}" for name in needing)
-            raise ValueError(f"must be above 0, since {said} cannot do without a warm-up")
+    def _is_long_enough(cls, warmup: WarmUp, info: ValidationInfo) -> WarmUp:
+        starts_at_once = warmup.size == 0
+        needs = {"standardize": True, "prior_strength": 0.0}
+        needing = [f"{name} = {shown(value)}" for name, value in needs.items() if info.data.get(name) == value]
+        needing += ["n_experts = 'auto'"] if isinstance(info.data.get("n_experts"), Auto) else []
+        if starts_at_once and needing:
+            raise ValueError(f"must be above 0, since {' and '.join(needing)} cannot do without a warm-up")
         return warmup
 
-    @field_validator("schedule")
-    @classmethod
-    def _is_schedule(cls, schedule: object) -> object:
-        if schedule is None:
-            return cls.model_fields["schedule"].default
-        if isinstance(schedule, Schedule):
-            return schedule
-        raise ValueError("must be made by streammoe.schedules.power or .constant")
-
-    @field_serializer("schedule")
-    def _schedule_table(self, schedule: Schedule) -> dict[str, str | float]:
-        return to_settings(schedule)
+    @field_serializer(*CHOICES, check_fields=False)
+    def _as_table(self, value: object, info: FieldSerializationInfo) -> Any:
+        return CHOICES[info.field_name].table(value)
 
     @property
     def is_choosing(self) -> bool:
         """Whether the number of experts is for the model to choose."""
-        return self.n_experts == "auto"
+        return isinstance(self.n_experts, Auto)
+
+    @property
+    def averaging_kind(self) -> str | None:
+        """The name of the average that predicts, if there is one."""
+        table = CHOICES["averaging"].table(self.averaging)
+        return None if table is None else str(table["kind"])
+
+    @property
+    def averaging_rate(self) -> float:
+        """Least weight of an iterate in an exponential average; others do not ask."""
+        return self.averaging.rate if isinstance(self.averaging, Exponential) else 0.0
 
     @property
     def most_experts(self) -> int:
         """How many experts there may be."""
-        return self.max_experts if isinstance(self.n_experts, str) else self.n_experts
+        return self.n_experts.max if isinstance(self.n_experts, Auto) else self.n_experts
 
 
 SEVERAL = "several outputs"
@@ -357,34 +548,23 @@ class RegressorOptions(Options):
     kind: Literal["regressor"] = option(
         "regressor", 'A mixture of linear experts; "classifier": the target is a label.'
     )
-    expert: Literal["gaussian", "student_t", "laplace"] = option(
-        "gaussian",
+    expert: Expert = option(
+        Gaussian(),
         'Noise of the experts; outliers do not pull "student_t" and "laplace" (one output) away.',
-        more="`laplace` follows the median.",
-    )
-    degrees_of_freedom: float = option(
-        4.0, 'Of "student_t", above 2: the smaller, the less an event far out counts.', gt=2, le=1e6
-    )
-    covariance: Literal["diagonal", "full"] = option(
-        "diagonal", 'Noise of several outputs is independent; "full": it is correlated.'
+        more='`Gaussian()`, whose `covariance` of several outputs may be `"full"`; `StudentT(df=4.0)`: the smaller '
+        "`df`, above 2, the less an event far out counts; `Laplace()` follows the median.",
+        in_python="gaussian",
     )
 
     @field_validator("expert")
     @classmethod
-    def _fits_outputs(cls, expert: str, info: ValidationInfo) -> str:
-        if expert == "laplace" and (info.context or {}).get(SEVERAL):
+    def _fits_outputs(cls, expert: Expert, info: ValidationInfo) -> Expert:
+        several = (info.context or {}).get(SEVERAL)
+        if isinstance(expert, Laplace) and several:
             raise ValueError("must be 'gaussian' or 'student_t' with several outputs, or make a model for each output")
+        if expert == Gaussian("full") and several is False:
+            raise ValueError("must have the covariance 'diagonal' with one output, which is correlated with nothing")
         return expert
-
-    @field_validator("covariance")
-    @classmethod
-    def _can_be_full(cls, covariance: str, info: ValidationInfo) -> str:
-        expert = info.data.get("expert", "gaussian")
-        if covariance == "full" and (info.context or {}).get(SEVERAL) is False:
-            raise ValueError("must be 'diagonal' with one output, which has nothing to be correlated with")
-        if covariance == "full" and expert != "gaussian":
-            raise ValueError(f"must be 'diagonal' where expert = {expert!r}; only 'gaussian' has it in full")
-        return covariance
 
 
 class ClassifierOptions(Options):
@@ -392,7 +572,7 @@ class ClassifierOptions(Options):
 
     kind: Literal["classifier"] = option("classifier", RegressorOptions.model_fields["kind"].description or "")
     prior_strength: float = _prior_strength(0.04)
-    schedule: SkipValidation[Schedule] = _schedule_option(power(0.5))
+    schedule: Schedule = _schedule_option(power(0.5))
     classes: Annotated[tuple[Any, ...] | None, BeforeValidator(_labels)] = option(
         None,
         "A classifier's labels; left out, they are taken as they come.",
@@ -449,7 +629,7 @@ def checked(options: type[AnyOptions], arguments: Mapping[str, Any], *, several:
     Raises:
         ConfigError: with everything that is wrong.
     """
-    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
+    plain = {name: _plain(value) for name, value in arguments.items()}
     found: list[Any] = []
     problems: list[str] = []
     for table in (options, FeatureOptions):
@@ -457,12 +637,74 @@ def checked(options: type[AnyOptions], arguments: Mapping[str, Any], *, several:
         try:
             found.append(table.model_validate(given, context={SEVERAL: several}))
         except ValidationError as invalid:
-            problems += [
-                f"{error['loc'][0]}: {rule_of(error)}, got {text.shown(error['input'])}" for error in errors_of(invalid)
-            ]
+            problems += [_sentence(error, given) for error in errors_of(invalid)]
     if problems:
         raise ConfigError(*problems)
     return cast("AnyOptions", found[0])
+
+
+def _sentence(error: ErrorDetails, given: Mapping[str, Any], before: str = "") -> str:
+    first, *inner = map(str, error["loc"])
+    is_within = isinstance(given.get(first), dict) or error["type"] == "missing"
+    place = ".".join([first, *inner]) if is_within else first
+    got = "" if error["type"] == "missing" else f", got {text.shown(error['input'])}"
+    return f"{before}{place}: {rule_of(error)}{got}"
+
+
+def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a checkpoint holds, with objects in place of tables.
+
+    Raises:
+        ConfigError: a table describes no object.
+    """
+    now = current_names(said)
+    tables = {name: value for name, value in now.items() if isinstance(value, dict) and name in options.model_fields}
+    read = checked(options, tables)
+    lists = {name: tuple(value) for name, value in now.items() if isinstance(value, list)}
+    return {**now, **lists, **{name: getattr(read, name) for name in tables}}
+
+
+_OLD = {
+    "max_experts": 6,
+    "warmup_restarts": 5,
+    "averaging_rate": 0.01,
+    "drift_restart": 200,
+    "degrees_of_freedom": 4.0,
+    "covariance": "diagonal",
+}
+"""Options before there were objects, with their defaults."""
+
+
+def current_names(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a checkpoint holds under the names that they have now.
+
+    >>> current_names({"n_experts": "auto", "max_experts": 8, "degree": 2})
+    {'n_experts': {'kind': 'auto', 'max': 8}, 'degree': 2}
+    """
+    if _OLD.keys().isdisjoint(said):
+        return dict(said)
+    old = {**_OLD, **said}
+    now = {name: value for name, value in said.items() if name not in _OLD}
+    objects: dict[str, dict[str, dict[str, Any] | None]] = {
+        "n_experts": {"auto": {"max": old["max_experts"]}},
+        "averaging": {"polyak": {}, "decay": {}, "exponential": {"rate": old["averaging_rate"]}, "none": None},
+        "drift": {"page_hinkley": {"restart": old["drift_restart"]}, "off": None},
+        "expert": {
+            "gaussian": {"covariance": old["covariance"]},
+            "student_t": {"df": old["degrees_of_freedom"]},
+            "laplace": {},
+        },
+    }
+    if "covariance" in said:
+        now.setdefault("expert", "gaussian")
+    for name, kinds in objects.items():
+        kind = now.get(name)
+        if name in now and isinstance(kind, str) and kind in kinds:
+            table = kinds[kind]
+            now[name] = None if table is None else {"kind": kind, **table}
+    if "warmup" in now:
+        now["warmup"] = {"size": now["warmup"], "restarts": old["warmup_restarts"]}
+    return now
 
 
 def documented(*tables: type[Section]) -> Callable[[AnyClass], AnyClass]:

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from streammoe import schedules
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
 from streammoe.daemon.guards import last_good
 from streammoe.daemon.model import described, model_from, schema_of
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, load, model_of
-from streammoe.options import ClassifierOptions, facts_of
+from streammoe.options import ClassifierOptions, current_names, facts_of, written
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -67,7 +66,7 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     for name in given:
         section = "schema" if name in OF_THE_SCHEMA else "model"
         if given[name] != wanted[name] and not (section == "model" and _is_free(model, name)):
-            yield f"{section}.{name} is {shown(wanted[name])}, and it has {shown(given[name])}"
+            yield f"{section}.{name} is {written(wanted[name])}, and it has {written(given[name])}"
     fields = model.fields
     if not fields:
         yield "it has learned nothing, so it has no features yet"
@@ -106,12 +105,8 @@ def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> boo
 
 def as_settings(model: MixtureOfExperts) -> dict[str, Any]:
     """The arguments of a model as settings would write them."""
-    said = model.arguments()
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
-    plain |= {name: list(plain[name] or ()) for name in OF_THE_SCHEMA}
-    plain["averaging"] = plain["averaging"] or "none"
-    plain["schedule"] = plain["schedule"] or schedules.to_settings(model.default_schedule)
-    return plain
+    arguments = {name: list(value or ()) for name, value in model.arguments().items() if name in OF_THE_SCHEMA}
+    return {**model.options.model_dump(mode="json"), **arguments}
 
 
 def check(settings: Settings, found: Checkpoint) -> None:
@@ -135,7 +130,8 @@ def is_blank(found: Checkpoint) -> bool:
 def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     """The model of a checkpoint, if the settings still describe it."""
     check(settings, found)
-    kept, now = found.metadata["settings"], settings.learning_settings()
+    kept, now = dict(found.metadata["settings"]), settings.learning_settings()
+    kept["model"] = current_names(kept.get("model", {}))
     defaults = learning_defaults(settings.model.kind)
     differences = []
     for section, values in now.items():
@@ -147,11 +143,11 @@ def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
             limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
                 only = ", and may only rise" if limit else ""
-                differences.append(f"{section}.{name} was {shown(was)} and is {shown(value)} now{only}")
+                differences.append(f"{section}.{name} was {written(was)} and is {written(value)} now{only}")
     # Once a checkpoint held the options of both kinds of models.
     known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
     unknown = [
-        f"{section}.{name} = {shown(value)}"
+        f"{section}.{name} = {written(value)}"
         for section, values in kept.items()
         for name, value in values.items()
         if name not in known[section]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from river import base
 
-from streammoe import schedules
 from streammoe.errors import ConfigError
-from streammoe.options import Options, checked
+from streammoe.options import CHOICES, Auto, Averaging, Options, PageHinkley, WarmUp, checked
 from streammoe.schedules import Schedule
 
 
@@ -22,22 +21,18 @@ class Arguments(base.Estimator):
     several_outputs: ClassVar[bool | None] = None
     """Whether there may be more outputs than one; None where that does not matter."""
 
-    n_experts: int | str
-    max_experts: int
+    n_experts: int | str | Auto
     top_k: int | None
     batch_size: int
     reseed: str
     degree: int
     gate_degree: int
-    schedule: Schedule | None
+    schedule: str | Schedule | None
     bound: str
     prior_strength: float
-    warmup: int | None
-    warmup_restarts: int
-    averaging: str | None
-    averaging_rate: float
-    drift: str
-    drift_restart: int
+    warmup: int | WarmUp | None
+    averaging: str | Averaging | None
+    drift: str | PageHinkley | None
     seed: int
     standardize: bool
     range_factor: float
@@ -88,18 +83,10 @@ class Arguments(base.Estimator):
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the constructor, as a checkpoint holds them."""
-        given = {**self._get_params(), "schedule": self.schedule and schedules.to_settings(self.schedule)}
+        given = {
+            name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
+        }
         return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
-
-
-def restored_arguments(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `Arguments.arguments`."""
-    arguments: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
-    }
-    if arguments["schedule"] is not None:
-        arguments["schedule"] = schedules.from_settings(arguments["schedule"])
-    return arguments
 
 
 def is_whole(value: object, least: int) -> bool:

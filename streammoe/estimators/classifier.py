@@ -15,7 +15,16 @@ from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family, families
-from streammoe.options import ClassifierOptions, FeatureOptions, documented, is_label
+from streammoe.options import (
+    Auto,
+    Averaging,
+    ClassifierOptions,
+    FeatureOptions,
+    PageHinkley,
+    WarmUp,
+    documented,
+    is_label,
+)
 from streammoe.schedules import Schedule
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -59,28 +68,24 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
 
     def __init__(
         self,
-        n_experts: int | str = 4,
+        n_experts: int | str | Auto = 4,
         *,
         degree: int = 1,
         gate_degree: int = 1,
         classes: Sequence[Any] | None = None,
         max_classes: int = 100,
-        schedule: Schedule | None = None,
+        schedule: str | Schedule | None = None,
         bound: str = "adaptive",
         prior_strength: float = 0.04,
-        warmup: int | None = None,
-        warmup_restarts: int = 5,
-        averaging: str | None = "polyak",
-        averaging_rate: float = 0.01,
-        drift: str = "off",
-        drift_restart: int = 200,
+        warmup: int | WarmUp | None = None,
+        averaging: str | Averaging | None = "polyak",
+        drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
-        max_experts: int = 6,
         top_k: int | None = None,
         batch_size: int = 1,
         reseed: str = "off",
@@ -97,18 +102,14 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
             bound=bound,
             prior_strength=prior_strength,
             warmup=warmup,
-            warmup_restarts=warmup_restarts,
             averaging=averaging,
-            averaging_rate=averaging_rate,
             drift=drift,
-            drift_restart=drift_restart,
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
             categorical=categorical,
             timestamps=timestamps,
             max_levels=max_levels,
-            max_experts=max_experts,
             top_k=top_k,
             batch_size=batch_size,
             reseed=reseed,
@@ -122,7 +123,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
 
     @classmethod
     def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1}
+        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
         yield {"n_experts": 3, "warmup": 0}
 
     def set_max_classes(self, max_classes: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from river import base
@@ -23,7 +23,18 @@ from streammoe.estimators.noise import family_of
 from streammoe.estimators.parameters import experts_in
 from streammoe.estimators.tables import table_of_array
 from streammoe.experts import Family
-from streammoe.options import FeatureOptions, RegressorOptions, documented
+from streammoe.options import (
+    Auto,
+    Averaging,
+    Expert,
+    FeatureOptions,
+    Gaussian,
+    PageHinkley,
+    RegressorOptions,
+    StudentT,
+    WarmUp,
+    documented,
+)
 from streammoe.schedules import Schedule
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -60,29 +71,23 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
 
     def __init__(
         self,
-        n_experts: int | str = 4,
+        n_experts: int | str | Auto = 4,
         *,
         degree: int = 1,
         gate_degree: int = 1,
-        covariance: str = "diagonal",
-        expert: str = "gaussian",
-        degrees_of_freedom: float = 4.0,
-        schedule: Schedule | None = None,
+        expert: str | Expert = "gaussian",
+        schedule: str | Schedule | None = None,
         bound: str = "adaptive",
         prior_strength: float = 0.1,
-        warmup: int | None = None,
-        warmup_restarts: int = 5,
-        averaging: str | None = "polyak",
-        averaging_rate: float = 0.01,
-        drift: str = "off",
-        drift_restart: int = 200,
+        warmup: int | WarmUp | None = None,
+        averaging: str | Averaging | None = "polyak",
+        drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
-        max_experts: int = 6,
         top_k: int | None = None,
         batch_size: int = 1,
         reseed: str = "off",
@@ -92,43 +97,39 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
             n_experts=n_experts,
             degree=degree,
             gate_degree=gate_degree,
-            covariance=covariance,
             expert=expert,
-            degrees_of_freedom=degrees_of_freedom,
             schedule=schedule,
             bound=bound,
             prior_strength=prior_strength,
             warmup=warmup,
-            warmup_restarts=warmup_restarts,
             averaging=averaging,
-            averaging_rate=averaging_rate,
             drift=drift,
-            drift_restart=drift_restart,
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
             categorical=categorical,
             timestamps=timestamps,
             max_levels=max_levels,
-            max_experts=max_experts,
             top_k=top_k,
             batch_size=batch_size,
             reseed=reseed,
         )
 
-    covariance: str
-    expert: str
-    degrees_of_freedom: float
+    expert: str | Expert
 
     @classmethod
     def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 15, "warmup_restarts": 1}
-        yield {"n_experts": 3, "warmup": 0, "covariance": "full"}
-        yield {"n_experts": 2, "warmup": 15, "warmup_restarts": 1, "expert": "student_t"}
+        yield {"n_experts": 2, "warmup": WarmUp(15, restarts=1)}
+        yield {"n_experts": 3, "warmup": 0, "expert": Gaussian("full")}
+        yield {"n_experts": 2, "warmup": WarmUp(15, restarts=1), "expert": "student_t"}
 
     @property
     def _family(self) -> Family:
-        return family_of(self.expert, self.covariance, self.degrees_of_freedom)
+        return family_of(self._noise)
+
+    @property
+    def _noise(self) -> Expert:
+        return cast("RegressorOptions", self.options).expert
 
     @property
     def _n_outputs(self) -> int:
@@ -210,10 +211,11 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         Q = len(self._targets)
         if not len(shares):
             return MultivariateGaussianMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), tuple(self._targets))
-        if self.expert == "student_t":
-            scales, nu = np.sqrt(variances[0]), self.degrees_of_freedom
+        noise = self._noise
+        if isinstance(noise, StudentT):
+            scales, nu = np.sqrt(variances[0]), noise.df
             return MultivariateStudentTMixture(shares[0], means[0], scales, nu, tuple(self._targets))
-        if self.covariance == "full":
+        if noise == Gaussian("full"):
             variances = self._served_covariances()[None]
         return MultivariateGaussianMixture(shares[0], means[0], variances[0], tuple(self._targets))
 
@@ -318,14 +320,14 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
             target_names: names of the outputs, in the order of the parameters; y0, y1, … without it.
             average: ``gate``, ``experts`` and ``variances`` that serve; without it the average begins anew.
             n_average: iterates in `average`.
-            **arguments: of the constructor; `n_experts` and `covariance` follow from the parameters.
+            **arguments: of the constructor; `n_experts`, and the covariance of `expert`, follow from the parameters.
 
         Raises:
             ConfigError: an entry is missing or has a shape that does not fit the others.
         """
         experts = experts_in(parameters)
-        covariance = "full" if np.ndim(parameters.get("variances", 0.0)) == 3 else "diagonal"
-        model = cls(**{"n_experts": len(experts), "covariance": covariance, **arguments})
+        covariance: Any = "full" if np.ndim(parameters.get("variances", 0.0)) == 3 else "diagonal"
+        model = cls(**{"n_experts": len(experts), "expert": Gaussian(covariance), **arguments})
         n_outputs = experts.shape[1]
         model.set_targets([f"y{q}" for q in range(n_outputs)] if target_names is None else target_names)
         model._continue_from(parameters, feature_names, average, n_average)

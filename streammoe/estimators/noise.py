@@ -1,4 +1,4 @@
-"""Which family of experts the arguments of a regressor name."""
+"""Which family of experts the noise of a regressor names."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from functools import cache
 
 from streammoe.experts import Family, families
 from streammoe.experts.student_t import StudentT
+from streammoe.options import Expert, Gaussian, Laplace
 
 COVARIANCES = {"diagonal": "gaussian", "full": "gaussian_full"}
 """The family of Gaussian experts for each kind of covariance."""
 
 
 @cache
-def family_of(expert: str, covariance: str, degrees_of_freedom: float) -> Family:
-    """The family that these arguments name."""
-    if expert == "student_t":
-        return StudentT(degrees_of_freedom)
-    return families()[COVARIANCES[covariance] if expert == "gaussian" else expert]
+def family_of(expert: Expert) -> Family:
+    """The family of experts with this noise."""
+    if isinstance(expert, Gaussian):
+        return families()[COVARIANCES[expert.covariance]]
+    return families()["laplace"] if isinstance(expert, Laplace) else StudentT(expert.df)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from river import base
@@ -16,7 +16,16 @@ from streammoe.estimators.frames import series_like, table_of
 from streammoe.estimators.noise import family_of
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family
-from streammoe.options import FeatureOptions, RegressorOptions, documented
+from streammoe.options import (
+    Auto,
+    Averaging,
+    Expert,
+    FeatureOptions,
+    PageHinkley,
+    RegressorOptions,
+    WarmUp,
+    documented,
+)
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import number
@@ -60,29 +69,23 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
 
     def __init__(
         self,
-        n_experts: int | str = 4,
+        n_experts: int | str | Auto = 4,
         *,
         degree: int = 1,
         gate_degree: int = 1,
-        covariance: str = "diagonal",
-        expert: str = "gaussian",
-        degrees_of_freedom: float = 4.0,
-        schedule: Schedule | None = None,
+        expert: str | Expert = "gaussian",
+        schedule: str | Schedule | None = None,
         bound: str = "adaptive",
         prior_strength: float = 0.1,
-        warmup: int | None = None,
-        warmup_restarts: int = 5,
-        averaging: str | None = "polyak",
-        averaging_rate: float = 0.01,
-        drift: str = "off",
-        drift_restart: int = 200,
+        warmup: int | WarmUp | None = None,
+        averaging: str | Averaging | None = "polyak",
+        drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
-        max_experts: int = 6,
         top_k: int | None = None,
         batch_size: int = 1,
         reseed: str = "off",
@@ -91,44 +94,40 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
             n_experts=n_experts,
             degree=degree,
             gate_degree=gate_degree,
-            covariance=covariance,
             expert=expert,
-            degrees_of_freedom=degrees_of_freedom,
             schedule=schedule,
             bound=bound,
             prior_strength=prior_strength,
             warmup=warmup,
-            warmup_restarts=warmup_restarts,
             averaging=averaging,
-            averaging_rate=averaging_rate,
             drift=drift,
-            drift_restart=drift_restart,
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
             categorical=categorical,
             timestamps=timestamps,
             max_levels=max_levels,
-            max_experts=max_experts,
             top_k=top_k,
             batch_size=batch_size,
             reseed=reseed,
         )
 
-    covariance: str
-    expert: str
-    degrees_of_freedom: float
+    expert: str | Expert
 
     @classmethod
     def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1}
+        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
         yield {"n_experts": 3, "warmup": 0}
-        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1, "expert": "student_t"}
+        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
 
     @property
     def _family(self) -> Family:
-        return family_of(self.expert, self.covariance, self.degrees_of_freedom)
+        return family_of(self._noise)
+
+    @property
+    def _noise(self) -> Expert:
+        return cast("RegressorOptions", self.options).expert
 
     @property
     def _n_outputs(self) -> int:

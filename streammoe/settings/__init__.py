@@ -8,7 +8,6 @@ from streammoe.options import Section
 from streammoe.settings.reader import Kinds, from_tables, load, parsed
 from streammoe.settings.sections import (
     MODELS,
-    SCHEDULE_TABLES,
     Checkpoint,
     DeadLetterFile,
     DeadLetters,
@@ -24,11 +23,9 @@ from streammoe.settings.sections import (
     change_policy,
     learning_defaults,
 )
-from streammoe.settings.unused import without_effect
 
 __all__ = [
     "MODELS",
-    "SCHEDULE_TABLES",
     "Checkpoint",
     "DeadLetterFile",
     "DeadLetters",
@@ -48,5 +45,4 @@ __all__ = [
     "learning_defaults",
     "load",
     "parsed",
-    "without_effect",
 ]

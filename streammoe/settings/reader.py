@@ -15,12 +15,10 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from streammoe.errors import ConfigError
-from streammoe.options import SEVERAL, RegressorOptions, Section, errors_of, rule_of, shown
-from streammoe.schedules import Power, Schedule, from_settings
+from streammoe.options import CHOICES, SEVERAL, Section, errors_of, rule_of, shown
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
     MODELS,
-    SCHEDULE_TABLES,
     DeadLetterFile,
     DeadLetters,
     Labels,
@@ -162,7 +160,8 @@ class _Reader:
         self.origins = {known: where for known, where in self.origins.items() if known[: len(place)] != place}
         for i, part in enumerate(place[first:-1], start=first + 1):
             if not isinstance(table.get(part), dict):
-                table[part] = {}
+                choice = CHOICES.get(part) if place[:i] == ("model", part) else None
+                table[part] = choice.opened(table.get(part)) if choice else {}
                 self.origins[place[:i]] = origin
             table = table[part]
         table[place[-1]] = parsed(text)
@@ -201,26 +200,13 @@ class _Reader:
         return Settings(**read)
 
     def _model(self, table: Any, target: object) -> Model | None:
-        """Check the model's table with its schedule, as one of as many outputs as there are targets."""
+        """Check the table of a model with as many outputs as there are targets."""
         n = len(target) if isinstance(target, list) else int(isinstance(target, str))
-        if isinstance(table, dict):
-            if n > 1 and table.get("kind") == "classifier":
-                self.problems.append(
-                    self._broken(("schema", "target"), "must be one column where model.kind = 'classifier'", target)
-                )
-            if "schedule" in table:
-                table = {**table, "schedule": self._schedule(table)}
+        if isinstance(table, dict) and n > 1 and table.get("kind") == "classifier":
+            rule = "must be one column where model.kind = 'classifier'"
+            self.problems.append(self._broken(("schema", "target"), rule, target))
         found: Any = self._chosen(("model",), MODELS, table, "regressor", {SEVERAL: n > 1} if n else None)
         return found  # type: ignore[no-any-return]
-
-    def _schedule(self, model: dict[str, Any]) -> Schedule | None:
-        table = model["schedule"]
-        options = MODELS.get(str(model.get("kind", "regressor")), RegressorOptions)
-        default = options.model_fields["schedule"].default
-        if isinstance(table, dict) and table.get("kind", "power") == "power" and isinstance(default, Power):
-            table = {"alpha": default.alpha, **table}
-        found = self._chosen(("model", "schedule"), SCHEDULE_TABLES, table, "power")
-        return None if found is None else from_settings(found.model_dump())
 
     def _check_labels(
         self, *, labels: Labels | None, schema: Schema | None, sources: Iterable[BaseModel | None], **_: object
@@ -299,13 +285,17 @@ class _Reader:
         others: Mapping[str, str],
     ) -> str:
         place = section + tuple(_within(table, error["loc"]))
+        choice = CHOICES.get(str(error["loc"][0])) if len(error["loc"]) > 1 else None
         if error["type"] == "extra_forbidden" and len(place) == len(section) + 1 and place[-1] in others:
             rule = f"must be left out where {'.'.join(section)}.kind = {table['kind']!r}; {others[place[-1]]!r} has it"
             return self._broken(place, rule, error["input"])
-        if error["type"] == "extra_forbidden":
-            return self._unknown(place, "setting", model.model_fields if len(place) == len(section) + 1 else ())
+        if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+            known = model.model_fields if len(place) == len(section) + 1 else choice.names if choice else ()
+            return self._unknown(place, "setting", known)
         if error["type"] == "missing":
-            return self._missing(place, f"add it to [{'.'.join(section)}] in {self.file}")
+            *tables, name = map(str, error["loc"])
+            holder = (*section, *tables)
+            return self._missing((*holder, name), f"add it to [{'.'.join(holder)}] in {self.file}")
         return self._broken(place, rule_of(error), error["input"])
 
     def _unknown(self, place: Place, what: str, known: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -15,12 +15,10 @@ from pydantic import (
     SecretStr,
     StringConstraints,
     ValidationInfo,
-    create_model,
     field_validator,
 )
 
 from streammoe.options import Change, ClassifierOptions, RegressorOptions, Section, facts_of, option
-from streammoe.schedules import SCHEDULES
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 
@@ -376,19 +374,3 @@ def change_policy(section: str, table: type[BaseModel], name: str) -> Change:
     field = table.model_fields.get(name)
     said = None if field is None else facts_of(field).change
     return said or ("never" if section in LEARNING else "restart")
-
-
-def _schedule_table(kind: str) -> type[Section]:
-    schedule = SCHEDULES[kind]
-    settings: dict[str, Any] = {
-        "kind": (Literal[kind], kind),
-        **{
-            name: (number, schedule._field_defaults.get(name, ...))
-            for name, number in get_type_hints(schedule, include_extras=True).items()
-        },
-    }
-    return create_model(schedule.__name__, __base__=Section, **settings)
-
-
-SCHEDULE_TABLES: Mapping[str, type[BaseModel]] = {kind: _schedule_table(kind) for kind in SCHEDULES}
-"""The model of the table ``model.schedule``, by its kind."""

@@ -14,6 +14,7 @@ from streammoe.daemon.model import schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.options import Gaussian, StudentT
 from streammoe.persistence import FolderLock
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, latest, opened, run, settings, store, write_csv
@@ -66,13 +67,13 @@ FLAGS = [
     ),
     (
         MoEMultiTargetRegressor,
-        [*OUTPUTS, "model.covariance=full"],
-        {"covariance": "full", "output_names": ["y", "b"]},
+        [*OUTPUTS, "model.expert.covariance=full"],
+        {"expert": Gaussian("full"), "output_names": ["y", "b"]},
     ),
     (
         MoEMultiTargetRegressor,
-        [*OUTPUTS, "model.expert=student_t", "model.degrees_of_freedom=6.0"],
-        {"expert": "student_t", "degrees_of_freedom": 6.0},
+        [*OUTPUTS, "model.expert=student_t", "model.expert.df=6.0"],
+        {"expert": StudentT(6.0)},
     ),
 ]
 

@@ -1,16 +1,28 @@
 """Options are written once: signatures, ranges, docstrings, flags and files agree with them."""
 
+import copy
 import inspect
 
+import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
 from scripts import reference
-from streammoe import ConfigError, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe import (
+    Auto,
+    ConfigError,
+    Exponential,
+    Gaussian,
+    MoEClassifier,
+    MoEMultiTargetRegressor,
+    MoERegressor,
+    WarmUp,
+)
 from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
-from streammoe.options import MODELS, FeatureOptions, facts_of
-from streammoe.settings import MODELS as TABLES
+from streammoe.options import CHOICES, MODELS, FeatureOptions, facts_of
+from streammoe.schedules import power
+from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
 
 ESTIMATORS = (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)
@@ -29,9 +41,9 @@ def test_signatures_and_docstrings_are_those_of_the_options(estimator):
         assert field.description.endswith("."), name
 
 
-def bounds(table):
-    """Yield each option of a table that is a number with a value at each end, and one beyond it."""
-    for name, field in table.model_fields.items():
+def bounds(fields):
+    """Yield each field that is a number with a value at each end, and one beyond it."""
+    for name, field in fields.items():
         of_number = [*field.metadata, Ge(1), Le(1_000)] if name == "n_experts" else field.metadata
         for end in of_number:
             match end:
@@ -47,19 +59,46 @@ def bounds(table):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_arguments_and_settings_have_the_same_ranges(kind):
-    estimator = MoEClassifier if kind == "classifier" else MoERegressor
-    found = list(bounds(MODELS[kind]))
-    assert len(found) > 20
+    estimator = MoEClassifier if kind == "classifier" else MoERegressor, WarmUp
+    found = list(bounds(MODELS[kind].model_fields))
+    assert len(found) > 15
     for name, inside, outside in found:
-        more = {"standardize": False} if name == "warmup" else {}
-        for make, error in ((estimator, ConfigError), (TABLES[kind], ValueError)):
-            assert getattr(make(**more, **{name: inside}), name) == inside
+        for make, error in ((estimator, ConfigError), (SECTIONS[kind], ValueError)):
+            assert getattr(make(**{name: inside}), name) == inside
             with pytest.raises(error):
-                make(**more, **{name: outside})
+                make(**{name: outside})
+
+
+def test_objects_have_ranges_and_are_what_their_tables_say():
+    numbers = 0
+    for name, choice in CHOICES.items():
+        for word, kind in choice.kinds.items():
+            fields = getattr(kind, "__pydantic_fields__", {})
+            for field, inside, outside in bounds(fields):
+                made = kind(**{field: inside})
+                table = {"kind": word, field: inside} if word else {field: inside}
+                assert choice.read(table, None) == choice.read(choice.table(made), None) == made
+                assert copy.deepcopy(made) == made
+                with pytest.raises(ConfigError):
+                    kind(**{field: outside})
+                with pytest.raises(ValueError, match=field):
+                    choice.read({**table, field: outside}, None)
+                numbers += 1
+            if word and name != "schedule":
+                assert choice.read(word, None) == kind()
+    assert numbers > 10
+
+
+def test_what_a_word_or_a_number_stands_for():
+    given = {"n_experts": "auto", "warmup": np.int64(30), "averaging": None, "drift": "off", "schedule": None}
+    options = MoERegressor(**given).options
+    assert (options.n_experts, options.warmup, options.averaging) == (Auto(6), WarmUp(30), None)
+    assert (options.drift, options.schedule, options.expert) == (None, power(0.6), Gaussian())
+    assert MoEClassifier(averaging="exponential", drift="page_hinkley").options.averaging == Exponential(0.01)
 
 
 def test_columns_are_bounded():
-    for name, inside, outside in bounds(Schema):
+    for name, inside, outside in bounds(Schema.model_fields):
         assert getattr(Schema(target="y", **{name: inside}), name) == inside
         with pytest.raises(ValueError, match=name):
             Schema(target="y", **{name: outside})
