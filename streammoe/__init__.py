@@ -16,19 +16,39 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+    from streammoe.options import (
+        Auto,
+        Decay,
+        Exponential,
+        Gaussian,
+        Laplace,
+        PageHinkley,
+        Polyak,
+        StudentT,
+        WarmUp,
+    )
 
     __version__: str
 
 __all__ = [
+    "Auto",
     "CheckpointError",
     "ConfigError",
+    "Decay",
+    "Exponential",
+    "Gaussian",
     "InvalidEvent",
+    "Laplace",
     "MoEClassifier",
     "MoEMultiTargetRegressor",
     "MoERegressor",
+    "PageHinkley",
+    "Polyak",
     "SourceError",
     "StreammoeError",
+    "StudentT",
     "TooManyBadRecords",
+    "WarmUp",
     "load",
     "mm",
     "schedules",
@@ -36,6 +56,7 @@ __all__ = [
 
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
 _MODULES = {"mm", "schedules"}
+_OPTIONS = {"Auto", "Decay", "Exponential", "Gaussian", "Laplace", "PageHinkley", "Polyak", "StudentT", "WarmUp"}
 
 
 def __getattr__(name: str) -> "Any":
@@ -46,6 +67,8 @@ def __getattr__(name: str) -> "Any":
         return getattr(import_module("streammoe.estimators"), name)
     if name in _MODULES:
         return import_module(f"streammoe.{name}")
+    if name in _OPTIONS:
+        return getattr(import_module("streammoe.options"), name)
     if name in __all__:
         return getattr(import_module("streammoe.errors"), name)
     if name == "__version__":

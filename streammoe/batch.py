@@ -27,8 +27,7 @@ from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts
-from streammoe.estimators.arguments import is_amount, is_one_of
-from streammoe.model.checks import is_whole
+from streammoe.model.checks import is_amount, is_one_of, is_whole
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 

@@ -97,14 +97,6 @@ def _end_for_want_of(what: str, remedy: str) -> NoReturn:
     sys.exit(70)
 
 
-def _number_or_word(text: str | None) -> int | str | None:
-    """A whole number as such, and anything else as it is, for the settings to judge."""
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return text
-
-
 def ignore_progress(progress: tuple[int, int] | None) -> None:
     """Show nothing."""
 
@@ -157,31 +149,18 @@ def file_options(command: Command) -> Command:
             click.option("--categorical", metavar="A,B,…", help="Columns that hold categories."),
             click.option("--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that hold times."),
             click.option("--weight", metavar="COLUMN", help="How much each event counts."),
-            click.option(
-                "--n-experts",
-                callback=lambda *given: _number_or_word(given[-1]),
-                metavar="K",
-                help="How many experts; 1 is a single recursive fit, auto chooses.",
-            ),
-            click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see."),
-            click.option("--gate-degree", type=int, metavar="N", help="The same for the gate."),
-            click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start."),
-            click.option("--expert", metavar="NAME", help="Noise of the experts: gaussian, student_t or laplace."),
-            click.option("--degrees-of-freedom", type=float, metavar="NU", help="Of student_t experts; 4 unless told."),
-            click.option(
-                "--schedule",
-                metavar="KIND:NUMBER",
-                help="Step sizes: power:0.6 converges, constant:0.05 follows drift.",
-            ),
-            click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper."),
-            click.option(
-                "--averaging", metavar="NAME", help="What serves predictions: polyak, decay, exponential or none."
-            ),
-            click.option(
-                "--drift", metavar="NAME", help="Begin steps anew where the loss has risen: page_hinkley; else off."
-            ),
-            click.option("--seed", type=int, metavar="N", help="Of every random choice, of peers too."),
+            *_model_options(),
         )
     ):
         command = option(command)
     return command
+
+
+def _model_options() -> Iterator[Callable[[Any], Any]]:
+    """Yield the options that stand for those of a model; the settings judge their values."""
+    from streammoe.options import MODELS  # takes a while, and most commands do without
+
+    fields = {name: field for options in MODELS.values() for name, field in options.model_fields.items()}
+    for name, field in fields.items():
+        if name != "kind":  # has a flag of its own
+            yield click.option(f"--{name.replace('_', '-')}", metavar="VALUE", help=field.description)

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streammoe import schedules
 from streammoe.checked import LARGEST_COUNT, array_of, require, restoring
 from streammoe.engine.mm import convergence_residual, learning_options
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators.arguments import is_amount, is_whole
-from streammoe.estimators.checks import event_weight
 from streammoe.kernels.shared import iterate_weight
+from streammoe.model.checks import event_weight, is_amount, is_whole
+from streammoe.options import CHOICES, Averaging, RegressorOptions, checked
 from streammoe.persistence import durable, pieces, read_checkpoint, state_digest
 from streammoe.schedules import Schedule
 from streammoe.text import shown
@@ -54,14 +53,13 @@ class IncrementalMM:
         initial_parameters: θ before the first event.
         initial_statistics: s before the first event; θ is θ̄(s) unless `initial_parameters` are given, too. The steps of
             a schedule without `offset` forget it at once.
-        schedule: step sizes, made by `streammoe.schedules.power` or `constant`.
+        schedule: step sizes, made by `streammoe.schedules.power` or `constant`; power(0.6) without it.
         minimum: events that come before the first call of `maximize`, the last one included; 1 if left out. Until then
             θ stays as it is, and s is the plain mean of S̄ ([MM] §5). Take enough for θ̄(s) to be well defined. Not with
             `initial_statistics`.
-        averaging: what `parameters` returns: ``"polyak"`` (the mean of all θ̄), ``"decay"`` (later ones count more),
-            ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the last one). With
-            constant steps no iterate counts less than γ.
-        averaging_rate: smallest weight of an iterate in the exponential average.
+        averaging: what `parameters` returns, as for the estimators: ``"polyak"`` (the mean of all θ̄), ``"decay"``
+            (later ones count more), ``"exponential"`` or ``Exponential(rate)`` (each counts `rate`, or more at first),
+            or ``None`` (the last one). With constant steps no iterate counts less than γ.
 
     Raises:
         ConfigError: an argument is out of range or of a wrong type, or there is nothing to start from.
@@ -87,10 +85,9 @@ class IncrementalMM:
         *,
         initial_parameters: Blocks | None = None,
         initial_statistics: Blocks | None = None,
-        schedule: Schedule = schedules.power(0.6),  # noqa: B008 - a named tuple of numbers, which nobody can change
+        schedule: str | Schedule | None = None,
         minimum: int | None = None,
-        averaging: str | None = "polyak",
-        averaging_rate: float = 0.01,
+        averaging: str | Averaging | None = "polyak",
     ) -> None:
         rules = [
             (
@@ -99,16 +96,8 @@ class IncrementalMM:
             ),
             (callable(maximize), f"maximize: got {shown(maximize)}; it must be a function of statistics"),
             (
-                isinstance(schedule, Schedule),
-                f"schedule: got {shown(schedule)}; make one with streammoe.schedules.power or .constant",
-            ),
-            (
                 minimum is None or (is_whole(minimum, 1) and initial_statistics is None),
                 f"minimum: got {shown(minimum)}; it must be a whole number ≥ 1, and left out with initial_statistics",
-            ),
-            (
-                is_amount(averaging_rate) and 0.0 < averaging_rate < 1.0,
-                f"averaging_rate: got {shown(averaging_rate)}; it must be a number above 0 and below 1",
             ),
             (
                 initial_parameters is not None or initial_statistics is not None,
@@ -120,19 +109,20 @@ class IncrementalMM:
             raise ConfigError(*problems)
         self._statistics = statistics
         self._maximize = maximize
-        self._schedule = schedules.from_settings(schedules.to_settings(schedule))  # raises for numbers out of range
+        # These two have the same rules as for mixtures; the other options keep their defaults.
+        given = checked(RegressorOptions, {"schedule": schedule, "averaging": averaging})
+        self._schedule = given.schedule
         self._minimum = 0 if initial_statistics is not None else int(minimum or 1)
-        self._averaging = averaging
-        self._averaging_rate = float(averaging_rate)
+        self._averaging = given.averaging
         # Of what the kernels' options say, only the part about averages and the residual matters here.
         self._options = learning_options(
             bound="tight",
             n_experts=1,
             n_rows=1,
             prior_strength=0.0,
-            averaging=averaging,
-            schedule=schedule,
-            averaging_rate=self._averaging_rate,
+            averaging=given.averaging_kind,
+            schedule=given.schedule,
+            averaging_rate=given.averaging_rate,
         )
         self._state = self._start(initial_parameters, initial_statistics)
 
@@ -321,9 +311,8 @@ class IncrementalMM:
             "model": {
                 "kind": _KIND,
                 "arguments": {
-                    "schedule": schedules.to_settings(self._schedule),
-                    "averaging": self._averaging,
-                    "averaging_rate": self._averaging_rate,
+                    "schedule": CHOICES["schedule"].table(self._schedule),
+                    "averaging": CHOICES["averaging"].table(self._averaging),
                     "minimum": self._minimum,
                 },
                 "layouts": {name: each.layout for name, each in packed.items() if each is not None},
@@ -341,7 +330,7 @@ class IncrementalMM:
         *,
         statistics: Callable[[Any, Any, Any], Any],
         maximize: Callable[[Any], Any],
-        schedule: Schedule | None = None,
+        schedule: str | Schedule | None = None,
     ) -> Self:
         """Read a model that `save` wrote; with the same functions it resumes bit for bit. Nothing in the file executes.
 
@@ -356,7 +345,7 @@ class IncrementalMM:
             ConfigError: an argument is of a wrong type, or `maximize` makes something else of the statistics.
         """
         # What the caller gives is checked apart from what the file says, which is blamed for any error below.
-        cls(statistics, maximize, initial_parameters=0.0, schedule=schedule or schedules.power())
+        cls(statistics, maximize, initial_parameters=0.0, schedule=schedule)
         checkpoint = read_checkpoint(path)
         with restoring(path):
             said = checkpoint.metadata["model"]
@@ -373,9 +362,8 @@ class IncrementalMM:
                 statistics,
                 maximize,
                 initial_parameters=theta.unpack(),
-                schedule=schedule or schedules.from_settings(arguments["schedule"]),
+                schedule=schedule or arguments["schedule"],
                 averaging=arguments["averaging"],
-                averaging_rate=arguments["averaging_rate"],
             )
             model._minimum = arguments["minimum"]
             model._state = _State(n, m, s, theta, average, residual)

@@ -22,7 +22,7 @@ def command(config: Path, overrides: tuple[str, ...], log_level: str, log_format
     """
     set_up_logging(log_level, log_format)
     with exit_codes():
-        from streammoe.configuration import load_settings, warn_of_idle
+        from streammoe.configuration import load_settings
 
-        warn_of_idle(load_settings(config, overrides=overrides))
+        load_settings(config, overrides=overrides)
         click.echo(f"{config}: no errors")

@@ -6,18 +6,16 @@ import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
 from streammoe.engine.batch import Listener
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import Arguments, restored_arguments
+from streammoe.estimators.arguments import Arguments
 from streammoe.model import checkpoint, fitting, learn_rows
 from streammoe.model.fitting import Fitted
-from streammoe.model.hyperparameters import Hyperparameters
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
 from streammoe.model.learner import Learner, Snapshot
@@ -25,6 +23,7 @@ from streammoe.model.parameters import parameters_of
 from streammoe.model.tables import Events, table_of_array
 from streammoe.model.targets import Targets
 from streammoe.noise import Noise
+from streammoe.options import FeatureOptions, as_arguments
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.types import AnyArray, FloatArray
 
@@ -32,14 +31,10 @@ from streammoe.types import AnyArray, FloatArray
 class MixtureOfExperts(Arguments):
     """The arguments of an estimator, and the learner that it delegates to."""
 
-    changeable: ClassVar[frozenset[str]] = frozenset({"range_factor", "reseed", "max_levels"})
-    """Arguments that judge only what comes, so that they may change."""
-
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        given = {field.name: getattr(self, field.name) for field in fields(Hyperparameters)}
-        given["schedule"] = self.schedule or self.default_schedule
-        self.learner = Learner(Hyperparameters(**given), self._new_targets())
+        features = FeatureOptions(categorical=tuple(self.categorical or ()), timestamps=tuple(self.timestamps or ()))
+        self.learner = Learner(self.options, features, self._new_targets())
 
     @abstractmethod
     def _new_targets(self) -> Targets:
@@ -231,7 +226,7 @@ class MixtureOfExperts(Arguments):
 
     def step_size_at(self, n: int) -> float:
         """γ of the n-th event, the first one being 1, by the schedule alone: as if no drift were found."""
-        return self.learner.context.given.schedule(n)
+        return self.learner.context.options.schedule(n)
 
     @property
     def masses(self) -> FloatArray:
@@ -283,15 +278,16 @@ class MixtureOfExperts(Arguments):
     # -- Changes from outside ------------------------------------------------------------------------------------------
 
     def change(self, name: str, value: Any) -> None:
-        """Give an argument another value from now on, one of those that judge only what comes.
+        """Give an argument another value from now on, one that may change over a checkpoint.
 
         Raises:
-            ConfigError: it is not one of `changeable`, or the constructor would not take the value.
+            ConfigError: it may not, or the constructor would not take the value.
         """
-        if name not in self.changeable:
-            raise ConfigError(f"{name}: it cannot change; only {', '.join(sorted(self.changeable))} can")
+        changeable = self.options.changeable()
+        if name not in changeable:
+            raise ConfigError(f"{name}: it cannot change; only {', '.join(sorted(changeable))} can")
         self._change(name, value)
-        self.learner.change(name, value)
+        self.learner.change(self.options)
 
     def set_range_factor(self, range_factor: float) -> None:
         """Judge from now on by another `range_factor`; it says nothing about what was learned.
@@ -384,6 +380,6 @@ class MixtureOfExperts(Arguments):
             CheckpointError: an array is missing, unknown, of another shape than the model asks for, or holds what no
                 model can. `streammoe.checked` says the same of other errors, which a description may cause.
         """
-        model = cls(**restored_arguments(description["arguments"]))
+        model = cls(**as_arguments(cls.options_type, description["arguments"]))
         checkpoint.restore(model.learner, arrays)
         return model

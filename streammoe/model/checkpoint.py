@@ -118,9 +118,9 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
 
 
 def _state(context: Context, arrays: Mapping[str, AnyArray], place: str) -> MMState:
-    given, encoder = context.given, context.encoder
-    K = given.most_experts
-    if given.is_choosing:
+    options, encoder = context.options, context.encoder
+    K = options.most_experts
+    if options.is_choosing:
         found = len(array_of(arrays, f"{place}.masses", "float64", (None,)))
         require(0 < found <= K, f"array {place}.masses speaks of {found} experts; there may be 1 to {K}")
         K = found
@@ -132,7 +132,7 @@ def _state(context: Context, arrays: Mapping[str, AnyArray], place: str) -> MMSt
         n_outputs=context.targets.n_outputs,
         p_w=encoder.gate_width,
         p_v=encoder.expert_width,
-        batch_size=given.batch_size,
+        batch_size=options.batch_size,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,16 @@ LARGEST_WEIGHT = 1e6
 def is_whole(value: object, least: int) -> bool:
     """Return whether it is an integer, at least `least`."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+
+
+def is_one_of(value: object, known: Container[Any]) -> bool:
+    """Return whether it is one of these texts, or None where that is one of them."""
+    return (value is None or isinstance(value, str)) and value in known
+
+
+def is_amount(value: object) -> bool:
+    """Return whether it is a finite number, at least 0."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(0.0 <= value < math.inf)
 
 
 def event_weight(w: object) -> float:

@@ -18,8 +18,8 @@ from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
 from streammoe.layout import Layout, News
-from streammoe.model.hyperparameters import Hyperparameters
 from streammoe.model.targets import Targets
+from streammoe.options import FeatureOptions, Options
 from streammoe.schedules import Restarted, Steps
 from streammoe.types import FloatArray, IntArray
 
@@ -40,7 +40,8 @@ class Context:
     """Everything of a model but its phase.
 
     Attributes:
-        given: the hyper-parameters.
+        options: hyper-parameters of the model.
+        features: which fields are categories or times.
         targets: what targets look like.
         family: of the experts.
         encoder: of events.
@@ -49,12 +50,13 @@ class Context:
         reported: which experts the log has reported, and what of them; copies of a model share it.
     """
 
-    def __init__(self, given: Hyperparameters, targets: Targets) -> None:
-        self.given = given
+    def __init__(self, options: Options, features: FeatureOptions, targets: Targets) -> None:
+        self.options = options
+        self.features = features
         self.targets = targets
         self.family = targets.family
         self.encoder = self.new_encoder()
-        self.watch = None if given.drift == "off" else DriftWatch()
+        self.watch = None if options.drift is None else DriftWatch()
         self.reseeds = np.zeros(2, dtype=np.int64)
         self.reported: set[tuple[int, str]] = set()
 
@@ -70,53 +72,53 @@ class Context:
     @property
     def steps(self) -> Steps:
         """Step sizes from here on."""
-        given = self.given
-        if self.watch is None or self.watch.last is None:
-            return given.schedule
-        again = given.default_schedule if given.schedule.forgets else given.schedule
-        return Restarted(given.schedule, again, self.watch.last.n, given.drift_restart)
+        options = self.options
+        if self.watch is None or self.watch.last is None or options.drift is None:
+            return options.schedule
+        again = options.default_schedule if options.schedule.forgets else options.schedule
+        return Restarted(options.schedule, again, self.watch.last.n, options.drift.restart)
 
     @property
     def shape(self) -> Shape:
         """The size of the largest mixture that the model may have."""
         encoder = self.encoder
         n_rows = self.family.n_rows(self.targets.n_outputs)
-        return Shape(self.given.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
+        return Shape(self.options.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
 
     # -- Mixtures ------------------------------------------------------------------------------------------------------
 
     def learning_options(self, n_experts: int) -> LearningOptions:
         """Return the options of a mixture's steps."""
-        given = self.given
+        options = self.options
         return mm.learning_options(
-            bound=given.bound,
+            bound=options.bound,
             n_experts=n_experts,
             n_rows=self.family.n_rows(self.targets.n_outputs),
-            prior_strength=given.prior_strength,
-            averaging=given.averaging,
-            schedule=given.schedule,
-            averaging_rate=given.averaging_rate,
-            top_k=given.top_k,
+            prior_strength=options.prior_strength,
+            averaging=options.averaging_kind,
+            schedule=options.schedule,
+            averaging_rate=options.averaging_rate,
+            top_k=options.top_k,
         )
 
     def candidate(self, state: MMState) -> Candidate:
         """Return a mixture that continues from a state, with all that its steps need."""
         n_outputs = self.targets.n_outputs
-        state = grouping(state, self.given.batch_size, self.family.n_targets(n_outputs))
+        state = grouping(state, self.options.batch_size, self.family.n_targets(n_outputs))
         residual = mm.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""
-        given = self.given
+        options = self.options
         return mm.random_start(
             self.family,
-            n_experts=1 if given.is_choosing else given.most_experts,
+            n_experts=1 if options.is_choosing else options.most_experts,
             p_w=self.encoder.gate_width,
             p_v=self.encoder.expert_width,
             n_outputs=self.targets.n_outputs,
-            prior_strength=given.prior_strength,
-            seed=given.seed,
+            prior_strength=options.prior_strength,
+            seed=options.seed,
             n_features=self.encoder.n_expert_features,
         )
 
@@ -126,7 +128,7 @@ class Context:
         """Fit the scales of an encoder to rows."""
         # Class indexes are not for scaling.
         targets = Y if self.family.is_metric else np.zeros_like(Y)
-        standardize = self.given.standardize
+        standardize = self.options.standardize
         interruptible(SCALER_COST * (X.size + Y.size), encoder.fit_scaler, X, targets, standardize=standardize)
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
@@ -148,7 +150,7 @@ class Context:
             n_experts=n_experts,
             n_outputs=self.targets.n_outputs,
             restarts=restarts,
-            seed=self.given.seed,
+            seed=self.options.seed,
             options=self.learning_options(n_experts),
             brief=brief,
         )
@@ -157,15 +159,15 @@ class Context:
 
     def new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
         """Return an encoder of these fields that has seen nothing."""
-        given = self.given
+        options = self.options
         encoder = Encoder(
             n_outputs=self.family.n_targets(self.targets.n_outputs),
-            degree=given.degree,
-            gate_degree=given.gate_degree,
-            range_factor=given.range_factor,
-            categorical=given.categorical or (),
-            timestamps=given.timestamps or (),
-            max_levels=given.max_levels,
+            degree=options.degree,
+            gate_degree=options.gate_degree,
+            range_factor=options.range_factor,
+            categorical=self.features.categorical,
+            timestamps=self.features.timestamps,
+            max_levels=options.max_levels,
         )
         encoder.set_columns(columns)
         return encoder
@@ -173,7 +175,7 @@ class Context:
     def moves(self, layout: Layout) -> Moves:
         """Return where features have moved since the layout was this one."""
         encoder = self.encoder
-        return Moves(encoder.moved(layout, self.given.gate_degree), encoder.moved(layout, self.given.degree))
+        return Moves(encoder.moved(layout, self.options.gate_degree), encoder.moved(layout, self.options.degree))
 
     def ranged(self, targets: FloatArray) -> FloatArray:
         """Return targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
@@ -181,8 +183,8 @@ class Context:
 
     def excess(self, news: News) -> str | None:
         """Return what is wrong with the size that the model would have with these fields and levels, if anything."""
-        given = self.given
-        K, (p_w, p_v) = given.most_experts, self.encoder.widths_with(news)
+        options = self.options
+        K, (p_w, p_v) = options.most_experts, self.encoder.widths_with(news)
         size = model_bytes(K, self.family.n_rows(self.targets.most_outputs), p_w, p_v)
         if size > LARGEST_MODEL:
             return (
@@ -190,7 +192,7 @@ class Context:
                 f"{size / 2**30:,.1f} GiB, and {LARGEST_MODEL >> 30} GiB is the most: give fewer features or levels "
                 "(max_levels), or lower degree, gate_degree or n_experts"
             )
-        for name, rows in (("warmup", given.warmup or 0), ("batch_size", given.batch_size)):
+        for name, rows in (("warmup", options.warmup.size or 0), ("batch_size", options.batch_size)):
             size = buffer_bytes(rows, p_w, p_v)
             if size > LARGEST_BUFFER:
                 return (

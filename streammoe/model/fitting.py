@@ -161,10 +161,10 @@ def fit_gathered(
     run = partial(batch.fit, method=method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
     if from_model and phase.leader is not None:
         descent, state = run(*_at_the_model(context, phase.leader, buffer))
-    elif context.given.is_choosing:
+    elif context.options.is_choosing:
         descent, state = _choose(context, buffer, run)
     else:
-        descent, state = _refit(context, buffer, context.given.most_experts, run)
+        descent, state = _refit(context, buffer, context.options.most_experts, run)
     context.reported = set()
     learner.start(state)
     _warn_of_want(context, X, len(state.masses))
@@ -190,12 +190,12 @@ def _warn_of_want(context: Context, X: FloatArray, n_experts: int) -> None:
 
 
 def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> tuple[Descent, MMState]:
-    given = context.given
-    rng = np.random.default_rng(given.seed)
+    options = context.options
+    rng = np.random.default_rng(options.seed)
     with np.errstate(all="ignore"):  # the result is judged instead
-        options = context.learning_options(n_experts)
-        problem = warmup.with_own_prior(context.family, buffer, context.targets.n_outputs, options)
-        starts = warmup.best_starts(problem, n_experts, given.warmup_restarts, rng)
+        steps = context.learning_options(n_experts)
+        problem = warmup.with_own_prior(context.family, buffer, context.targets.n_outputs, steps)
+        starts = warmup.best_starts(problem, n_experts, options.warmup.restarts, rng)
     return run(problem, starts.thetas, folds=starts.folds)
 
 
@@ -211,7 +211,7 @@ def _choose(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMS
         context.family,
         buffer,
         fit,
-        max_experts=context.given.max_experts,
+        max_experts=context.options.most_experts,
         n_outputs=context.targets.n_outputs,
         p_w=context.encoder.n_gate_features,
         p_v=context.encoder.n_expert_features,
@@ -224,7 +224,7 @@ def _at_the_model(
     context: Context, leader: model_selection.Candidate, buffer: em.Buffer
 ) -> tuple[em.Em, Sequence[Parameters]]:
     state, _, options = leader
-    strength = max(context.given.prior_strength, warmup.LEAST_STRENGTH)
+    strength = max(context.options.prior_strength, warmup.LEAST_STRENGTH)
     problem = em.Em(context.family, buffer, _prior_of(state, strength, options.variance_floor), options)
     return problem, [Parameters(state.average_gate, state.average_experts, state.average_variances)]
 

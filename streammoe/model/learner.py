@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from streammoe.features import Encoder
 from streammoe.layout import NO_NEWS, Layout, News
 from streammoe.model.checks import event_weight, is_whole, names_in
 from streammoe.model.context import Context
-from streammoe.model.hyperparameters import Hyperparameters
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import in_units
 from streammoe.model.phases.streaming import Mixture, Streaming
@@ -27,6 +25,7 @@ from streammoe.model.phases.warmup import Blank
 from streammoe.model.tables import Events, Table, Texts, raw_rows
 from streammoe.model.targets import Targets
 from streammoe.model.undo import Undo, poisonous
+from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.types import FloatArray
 from streammoe.values import check_name, not_a_mapping
 
@@ -47,8 +46,8 @@ class Learner:
         undo: calls everything that learns.
     """
 
-    def __init__(self, given: Hyperparameters, targets: Targets) -> None:
-        self.context = Context(given, targets)
+    def __init__(self, options: Options, features: FeatureOptions, targets: Targets) -> None:
+        self.context = Context(options, features, targets)
         self.phase: Phase = Blank()
         self.undo: Undo[Snapshot] = Undo()
 
@@ -175,7 +174,7 @@ class Learner:
         """Make room for a new label and return its index."""
         context = self.context
         index = context.targets.add(label)
-        self.phase.add_class(context, np.random.default_rng((context.given.seed, index)))
+        self.phase.add_class(context, np.random.default_rng((context.options.seed, index)))
         return float(index)
 
     def bring_levels(self, texts: Texts) -> None:
@@ -257,7 +256,7 @@ class Learner:
         return self._no_masses() if self.phase.leader is None else values[0]
 
     def _no_masses(self) -> FloatArray:
-        return np.full(self.context.given.most_experts, np.nan)
+        return np.full(self.context.options.most_experts, np.nan)
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
 
@@ -312,15 +311,14 @@ class Learner:
 
     # -- Changes from outside ------------------------------------------------------------------------------------------
 
-    def change(self, name: str, value: Any) -> None:
-        """Give an argument that judges only what comes another value."""
+    def change(self, options: Options) -> None:
+        """Apply other options, which differ only in those that may change over a checkpoint."""
         context = self.context
-        if name == "max_classes":
-            context.targets.allow(value)
-        else:
-            context.given = replace(context.given, **{name: value})
-            context.encoder.range_factor = context.given.range_factor
-            context.encoder.max_levels = context.given.max_levels
+        context.options = options
+        context.encoder.range_factor = options.range_factor
+        context.encoder.max_levels = options.max_levels
+        if isinstance(options, ClassifierOptions):
+            context.targets.allow(options.max_classes)
         self.undo.forget()
 
     def start(self, state: MMState) -> None:

@@ -47,7 +47,7 @@ def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
     if learner.context.family.n_variances(learner.targets.n_outputs):
         found["variances"] = (state.average_variances if averaged else state.variances).copy()
         found["prior"]["variances"] = state.prior_variances.copy()
-    if learner.context.given.standardize:
+    if learner.context.options.standardize:
         found["scale"] = {name: array.copy() for name, array in encoder.scaler._asdict().items()}
     return found
 
@@ -64,10 +64,10 @@ def continue_from(
     Raises:
         ConfigError: an entry is missing or has a shape that does not fit the others.
     """
-    given, encoder, family = learner.context.given, learner.encoder, learner.context.family
+    options, encoder, family = learner.context.options, learner.encoder, learner.context.family
     Q = learner.targets.n_outputs
     encoder.set_features(names_in(feature_names, "feature_names"))
-    K = len(experts_in(parameters)) if given.is_choosing else given.most_experts
+    K = len(experts_in(parameters)) if options.is_choosing else options.most_experts
     N, p_w, p_v = family.n_rows(Q), encoder.n_gate_features, encoder.n_expert_features
     wide_w, wide_v = encoder.gate_width, encoder.expert_width
     n_variances = family.n_variances(Q)
@@ -90,7 +90,7 @@ def continue_from(
     if not is_whole(parameters.get("n"), 0):
         raise ConfigError(f"parameters: 'n' is {shown(parameters.get('n'))}; it must be a whole number ≥ 0")
     n = int(parameters["n"])
-    prior = family.unit_prior(given.prior_strength, wide_w, wide_v, Q)
+    prior = family.unit_prior(options.prior_strength, wide_w, wide_v, Q)
     if "prior" in parameters:
         told = {"variances": np.ones(n_variances), **parameters["prior"]}
         prior = prior._replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
@@ -24,6 +23,7 @@ from streammoe.experts import Family
 from streammoe.kernels.state import Trace
 from streammoe.model.checks import finite_array, names_in
 from streammoe.noise import StudentT
+from streammoe.options import is_label
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import a_kind, check_name, number
@@ -433,8 +433,3 @@ def _plain(label: Any) -> Label:
         number(label, "target")  # one of too many digits could be neither written nor read
     plain: Label = label
     return plain
-
-
-def is_label(label: Any) -> bool:
-    """Return whether it can be the label of a class."""
-    return isinstance(label, str | int) or (isinstance(label, float) and math.isfinite(label))

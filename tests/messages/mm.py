@@ -47,9 +47,7 @@ def _file(change=lambda arrays, said: None, read=IncrementalMM.load, **functions
 
 
 CASES = {
-    "every argument wrong": lambda _: IncrementalMM(
-        None, 1.0, schedule=0.01, minimum=0, averaging_rate=2.0, initial_statistics=None
-    ),
+    "every argument wrong": lambda _: IncrementalMM(None, 1.0, schedule=0.01, minimum=0, initial_statistics=None),
     "unknown averaging": lambda _: _model(averaging="mean"),
     "minimum with statistics": lambda _: _model(minimum=2, initial_statistics={"sum": 0.0, "count": 1.0}),
     "initial parameters, text": lambda _: _model(initial_parameters={"a": "text"}),

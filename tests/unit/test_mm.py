@@ -16,6 +16,7 @@ from scipy.optimize import linprog, minimize
 import streammoe
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.mm import IncrementalMM
+from streammoe.options import Exponential
 from streammoe.persistence import encode, read_checkpoint
 from streammoe.schedules import Constant, constant, power
 from tests.pairs import pairwise_cases
@@ -217,7 +218,7 @@ def fresh(**arguments):
 
 OPTIONS = {
     "schedule": [power(0.6), power(1.0, gamma0=0.5, offset=3), constant(0.05)],
-    "averaging": ["polyak", "decay", "exponential", None],
+    "averaging": ["polyak", "decay", Exponential(0.02), None],
     "start": [
         {"minimum": 1},
         {"minimum": 7},
@@ -231,7 +232,7 @@ OPTIONS = {
 @pytest.mark.parametrize("options", pairwise_cases(**OPTIONS))
 def test_iterates_averages_and_residual_are_their_formulas(options):
     schedule, averaging, start, weighted = options.values()
-    model = fresh(schedule=schedule, averaging=averaging, averaging_rate=0.02, **start)
+    model = fresh(schedule=schedule, averaging=averaging, **start)
     n = 60
     X, y = events(n)
     weights = np.random.default_rng(3).gamma(2.0, 0.5, size=n) if weighted else np.ones(n)
@@ -258,7 +259,9 @@ def test_iterates_averages_and_residual_are_their_formulas(options):
             continue
         theta = squares_maximize(s)
         m += 1
-        weight = {"polyak": 1.0 / m, "decay": 3.0 / (m + 2), "exponential": max(1.0 / m, 0.02), None: 1.0}[averaging]
+        weight = {"polyak": 1.0 / m, "decay": 3.0 / (m + 2), Exponential(0.02): max(1.0 / m, 0.02), None: 1.0}[
+            averaging
+        ]
         if schedule.forgets and averaging in {"polyak", "decay"}:
             weight = max(weight, gamma)
         average = {name: average[name] + weight * (theta[name] - average[name]) for name in theta}
@@ -451,7 +454,6 @@ def test_a_data_frame_is_rejected_rather_than_read_by_its_column_names():
         {"minimum": 0},
         {"minimum": 2.5},
         {"averaging": "mean"},
-        {"averaging_rate": 1.0},
         {"statistics": GOOD},
         {"maximize": None},
     ],

@@ -55,7 +55,6 @@ def command(
     from_model: Path | None,
     classify: bool,
     form: str | None,
-    schedule: str | None,
     overrides: tuple[str, ...],
     out: Path | None,
     trace: Path | None,
@@ -97,7 +96,6 @@ def command(
             overrides,
             classify=classify,
             format=form,
-            schedule=schedule,
             given=given,
         )
         report.check_paths(out, trace, plot)

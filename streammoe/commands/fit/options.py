@@ -19,7 +19,6 @@ def settings_of(
     *,
     classify: bool,
     format: str | None,
-    schedule: str | None,
     given: Mapping[str, Any],
 ) -> Settings:
     """Settings whose source is the file, and whose model and schema are those of the configuration, if there is one.
@@ -33,14 +32,13 @@ def settings_of(
         overrides: ``section.field=value``; they stand over everything.
         classify: whether the target is a label; the configuration may say so too.
         format: of the records, or None for that of the file's extension.
-        schedule: see `streammoe.commands.evaluate.options.schedule_table`.
         given: further settings of schema and model by name; None is left as it is.
 
     Raises:
         ConfigError: with everything that is wrong.
     """
     check_overrides(overrides, "fit", also=["dead_letters.max_ratio"])
-    tables = tables_from(file, targets, classify=classify, format=format, schedule=schedule, given=given)
+    tables = tables_from(file, targets, classify=classify, format=format, given=given)
     if config is not None:
         said = load_settings(config)
         if not targets:

@@ -106,7 +106,7 @@ class ProvisionalMixture:
                 state,
                 residual,
                 options,
-                context.given.schedule,
+                context.options.schedule,
                 W,
                 R,
                 targets,

@@ -84,7 +84,7 @@ class Streaming(Phase):
         W, R = encoder.design(X)
         targets = (Y - scaler.target_center) / scaler.target_scale
         if context.watch is None:
-            scores = self.step(context, context.given.schedule, W, R, targets, weights, traced=traced)
+            scores = self.step(context, context.options.schedule, W, R, targets, weights, traced=traced)
         else:
 
             def learn(rows: slice, steps: Steps) -> mm.Scores:
@@ -148,7 +148,7 @@ class Streaming(Phase):
             expert,
             heir=int(found.nearest[expert]),
             parent=parents[attempt % len(parents)],
-            rng=np.random.default_rng((context.given.seed, self.n, attempt)),
+            rng=np.random.default_rng((context.options.seed, self.n, attempt)),
             n_features=context.encoder.n_expert_features,
             window=window(context, self.n),
         )
@@ -229,7 +229,7 @@ class Mixture(Streaming):
                 why = f"it says what expert {near} says, but for {apart:.2g} nats an event"
                 _report(context, n, k, "a duplicate", why)
         expert = idle(found)
-        if context.given.reseed == "off" or expert is None:
+        if context.options.reseed == "off" or expert is None:
             return self
         tried = self.reseeded(context, found, expert, int(context.reseeds[0]))
         context.reseeds[0] += 1

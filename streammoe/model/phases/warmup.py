@@ -33,7 +33,7 @@ class Blank(Phase):
     def begin(self, context: Context) -> Phase:
         if not context.targets.n_outputs:
             return self
-        if context.given.warmup == 0:
+        if context.options.warmup.size == 0:
             return Mixture(context.candidate(context.random_start()))
         return WarmUp.of(context)
 
@@ -93,7 +93,7 @@ class WarmUp(Phase):
     def next_due(self, context: Context) -> int:
         size = _size(context)
         # Of one expert there is nothing to fit, and how many there are is only chosen in the end.
-        if context.given.most_experts == 1 or context.given.is_choosing:
+        if context.options.most_experts == 1 or context.options.is_choosing:
             return size
         return next_fit(self.n, size)
 
@@ -174,7 +174,7 @@ class WarmUp(Phase):
         context.fit_scaler(encoder, X, Y)
         try:
             buffer = context.buffer(encoder, X, Y, weights)
-            state = context.fit(buffer, context.given.most_experts, restarts=RESTARTS, brief=True)
+            state = context.fit(buffer, context.options.most_experts, restarts=RESTARTS, brief=True)
         except UnsoundError as error:
             self.provisional = None
             LOGGER.info("warm-up: nothing finite comes of a fit to %d events (%s)", self.n, error)
@@ -184,11 +184,11 @@ class WarmUp(Phase):
 
     def _ended(self, context: Context) -> Streaming:
         """Return the mixture that is fitted to the buffer, or a race of several."""
-        given = context.given
+        options = context.options
         X, Y, weights = self.one.rows()
         LOGGER.info(
             "warm-up: fitting %s experts with %d features to %d events",
-            f"1 to {given.max_experts}" if given.is_choosing else given.n_experts,
+            f"1 to {options.most_experts}" if options.is_choosing else options.most_experts,
             context.encoder.n_expert_features,
             len(X),
         )
@@ -203,9 +203,9 @@ class WarmUp(Phase):
             entrants = _fitted_without_outliers(context, X, Y)
         if len(entrants) == 1:
             mixture = Mixture(context.candidate(entrants[0].state))
-            if given.is_choosing:
+            if options.is_choosing:
                 K = len(mixture.leader.state.masses)
-                LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", given.max_experts, K)
+                LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", options.most_experts, K)
             return mixture
         candidates = [context.candidate(entrant.state) for entrant in entrants]
         totals = np.array([entrant.total for entrant in entrants])
@@ -213,7 +213,7 @@ class WarmUp(Phase):
         LOGGER.info(
             "warm-up: %s experts are the best of 1 to %d; they learn side by side until event %d",
             ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
-            given.max_experts,
+            options.most_experts,
             until,
         )
         return Race(candidates, totals, until)
@@ -221,7 +221,7 @@ class WarmUp(Phase):
 
 def _size(context: Context) -> int:
     """Return the number of events that end the warm-up."""
-    size = context.given.warmup
+    size = context.options.warmup.size
     return warmup.default_size(context.family, context.shape) if size is None else size
 
 
@@ -241,20 +241,20 @@ def _fitted(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray)
     Raises:
         UnsoundError: they are not finite.
     """
-    given, encoder = context.given, context.encoder
+    options, encoder = context.options, context.encoder
     context.fit_scaler(encoder, X, Y)
     buffer = context.buffer(encoder, X, Y, weights)
 
     def fit(n_experts: int) -> MMState:
-        return context.fit(buffer, n_experts, restarts=given.warmup_restarts)
+        return context.fit(buffer, n_experts, restarts=options.warmup.restarts)
 
-    if not given.is_choosing:
-        return [Entrant(fit(given.most_experts), 0.0)]
+    if not options.is_choosing:
+        return [Entrant(fit(options.most_experts), 0.0)]
     return model_selection.entrants(
         context.family,
         buffer,
         fit,
-        max_experts=given.max_experts,
+        max_experts=options.most_experts,
         n_outputs=context.targets.n_outputs,
         p_w=encoder.n_gate_features,
         p_v=encoder.n_expert_features,
