@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streammoe import schedules
-from streammoe.checked import LARGEST_COUNT, array_of, require, restoring
+from streammoe.checked import LARGEST_COUNT, array_of, is_finite_number, require, restoring
 from streammoe.engine.mm import convergence_residual, learning_options
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators.arguments import is_amount, is_whole
+from streammoe.estimators.arguments import is_whole
 from streammoe.estimators.checks import event_weight
 from streammoe.kernels.shared import iterate_weight
 from streammoe.persistence import durable, pieces, read_checkpoint, state_digest
@@ -107,7 +107,7 @@ class IncrementalMM:
                 f"minimum: got {shown(minimum)}; it must be a whole number ≥ 1, and left out with initial_statistics",
             ),
             (
-                is_amount(averaging_rate) and 0.0 < averaging_rate < 1.0,
+                is_finite_number(averaging_rate) and 0.0 < averaging_rate < 1.0,
                 f"averaging_rate: got {shown(averaging_rate)}; it must be a number above 0 and below 1",
             ),
             (
@@ -215,7 +215,7 @@ class IncrementalMM:
             ConfigError: `gamma` is out of range.
             InvalidEvent: as for `learn_one`; nothing was learned.
         """
-        if gamma is not None and not (is_amount(gamma) and 0.0 < gamma <= 1.0):
+        if gamma is not None and not (is_finite_number(gamma) and 0.0 < gamma <= 1.0):
             raise ConfigError(f"gamma: got {shown(gamma)}; it must be a number above 0, at most 1")
         seen = _pack(statistics, "statistics", like=self._state.s)
         self._state = self._stepped(seen, self.step_size if gamma is None else float(gamma))

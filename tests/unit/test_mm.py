@@ -452,6 +452,7 @@ def test_a_data_frame_is_rejected_rather_than_read_by_its_column_names():
         {"minimum": 2.5},
         {"averaging": "mean"},
         {"averaging_rate": 1.0},
+        {"averaging_rate": "0.1"},
         {"statistics": GOOD},
         {"maximize": None},
     ],
