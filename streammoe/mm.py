@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streammoe.checked import LARGEST_COUNT, array_of, require, restoring
+from streammoe.checked import LARGEST_COUNT, array_of, is_finite_number, require, restoring
 from streammoe.engine.mm import convergence_residual, learning_options
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.shared import iterate_weight
-from streammoe.model.checks import event_weight, is_amount, is_whole
+from streammoe.model.checks import event_weight, is_whole
 from streammoe.options import CHOICES, Averaging, RegressorOptions, checked
 from streammoe.persistence import durable, pieces, read_checkpoint, state_digest
 from streammoe.schedules import Schedule
@@ -205,7 +205,7 @@ class IncrementalMM:
             ConfigError: `gamma` is out of range.
             InvalidEvent: as for `learn_one`; nothing was learned.
         """
-        if gamma is not None and not (is_amount(gamma) and 0.0 < gamma <= 1.0):
+        if gamma is not None and not (is_finite_number(gamma) and 0.0 < gamma <= 1.0):
             raise ConfigError(f"gamma: got {shown(gamma)}; it must be a number above 0, at most 1")
         seen = _pack(statistics, "statistics", like=self._state.s)
         self._state = self._stepped(seen, self.step_size if gamma is None else float(gamma))
