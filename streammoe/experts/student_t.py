@@ -28,6 +28,9 @@ class StudentT(Elliptical):
         super().__init__(Tails(float(degrees_of_freedom)))
         self.noise = noise.StudentT(float(degrees_of_freedom))
 
+    def __reduce__(self) -> tuple[type[StudentT], tuple[float]]:
+        return StudentT, (self.tails.degrees,)
+
     def entropy(self, n_outputs: int) -> float:
         nu, Q = self.tails.degrees, n_outputs
         energy = 0.5 * (nu + Q) * float(digamma(0.5 * (nu + Q)) - digamma(0.5 * nu))
