@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from scipy.special import digamma
 
 from streammoe import noise
@@ -29,7 +31,7 @@ class StudentT(Elliptical):
         self.noise = noise.StudentT(float(degrees_of_freedom))
 
     def __reduce__(self) -> tuple[type[StudentT], tuple[float]]:
-        return StudentT, (self.tails.degrees,)
+        return StudentT, (cast("noise.StudentT", self.noise).degrees,)
 
     def entropy(self, n_outputs: int) -> float:
         nu, Q = self.tails.degrees, n_outputs
