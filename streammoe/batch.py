@@ -27,6 +27,7 @@ from streammoe.engine.methods import METHODS, STEPPED
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts
+from streammoe.model import fitting
 from streammoe.model.checks import is_amount, is_one_of, is_whole
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
@@ -128,7 +129,7 @@ def fit(
     if on_round is not None and not callable(on_round):
         raise ConfigError(f"on_round: got {shown(on_round)}; it must be a function that takes a Round")
     trial = copy.deepcopy(model)
-    with trial.gathering():
+    with fitting.gathering(trial.learner):
         _gather(trial, X, y, weights, feature_names)
         done = fit_gathered(
             trial, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
@@ -147,15 +148,21 @@ def fit_gathered(
     step: float | None = None,
     on_round: Listener | None = None,
 ) -> Fit:
-    """`fit` to the rows that a model has learned within its `gathering`; on an error the model is to be thrown away.
+    """`fit` to the rows that a model has learned within `gathering`; on an error the model is to be thrown away.
 
     Raises:
         ConfigError: there are no rows, or nothing finite comes of them.
     """
     began = time.perf_counter()
     try:
-        done = model.fit_gathered(
-            method, from_model=start == "model", rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
+        done = fitting.fit_gathered(
+            model.learner,
+            method,
+            from_model=start == "model",
+            rounds=rounds,
+            tolerance=tolerance,
+            step=step,
+            on_round=on_round,
         )
     except UnsoundError as error:
         raise ConfigError(

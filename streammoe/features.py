@@ -86,6 +86,19 @@ class Encoder:
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in the order in which they came; columns follow from it."""
         self._plan = plan_of([], [], self.limit)
+        self._measure()
+
+    def _measure(self) -> None:
+        """Set the numbers of features, which follow from the columns."""
+        columns, numeric = len(self.feature_names), len(self._plan.numeric)
+        self.n_gate_features = 1 + columns + (self.gate_degree - 1) * numeric
+        """p_w."""
+        self.n_expert_features = 1 + columns + (self.degree - 1) * numeric
+        """p_v."""
+        self.gate_width = padded(self.n_gate_features)
+        """Length of a row of gate features, padding included."""
+        self.expert_width = padded(self.n_expert_features)
+        """Length of a row of expert features, padding included."""
 
     def copy(self) -> Encoder:
         """One that goes on from here by itself."""
@@ -105,26 +118,6 @@ class Encoder:
     def layout(self) -> Layout:
         """The columns as they are now."""
         return Layout(len(self.feature_names), len(self._plan.numeric))
-
-    @property
-    def n_gate_features(self) -> int:
-        """p_w."""
-        return self._n_features(self.gate_degree)
-
-    @property
-    def n_expert_features(self) -> int:
-        """p_v."""
-        return self._n_features(self.degree)
-
-    @property
-    def gate_width(self) -> int:
-        """Length of a row of gate features, padding included."""
-        return padded(self.n_gate_features)
-
-    @property
-    def expert_width(self) -> int:
-        """Length of a row of expert features, padding included."""
-        return padded(self.n_expert_features)
 
     def widths_with(self, news: News) -> tuple[int, int]:
         """p_w and p_v of gate and experts, once `news` are taken in."""
@@ -293,7 +286,7 @@ class Encoder:
         Raises:
             InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
         """
-        largest = np.concatenate([self.largest, np.zeros(len(news.fields))])
+        largest = np.concatenate([self.largest, np.zeros(len(news.fields))]) if news else self.largest.copy()
         target_largest = self.target_largest.copy()
         verdicts, refused = self._screen(rows, targets, self._kinds_with(news), largest, target_largest)
         if refused:
@@ -427,9 +420,6 @@ class Encoder:
 
     # -- Inside ----------------------------------------------------------------------------------------------------
 
-    def _n_features(self, degree: int) -> int:
-        return 1 + len(self.feature_names) + (degree - 1) * len(self._plan.numeric)
-
     def _kind(self, name: Any) -> int:
         return CATEGORICAL if name in self.categorical else TIMESTAMP if name in self.timestamps else NUMERIC
 
@@ -491,6 +481,7 @@ class Encoder:
                 self._entries.append((j, text))
                 self.feature_names.append(f"{name!s}={text}")
         self._plan = plan_of(self.kinds, self._entries, self.limit)
+        self._measure()
         self.largest = np.concatenate([self.largest, np.zeros(len(self.fields) - len(self.largest))])
         self.scaler = wider_scaler(self.scaler, len(self.feature_names))
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import numpy as np
 
-from streammoe.engine.batch import Listener
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import Arguments
-from streammoe.model import checkpoint, fitting, learn_rows
-from streammoe.model.fitting import Fitted
+from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
-from streammoe.model.learner import Learner, Snapshot
+from streammoe.model.learner import Learner
 from streammoe.model.parameters import parameters_of
 from streammoe.model.tables import Events, table_of_array
 from streammoe.model.targets import Targets
@@ -123,31 +120,6 @@ class MixtureOfExperts(Arguments):
             targets, weights, texts, traced: as in `learn_rows`.
         """
         return learn_rows.learn_wider(self.learner, names, Events(X, texts, targets, weights), traced=traced)
-
-    def gathering(self) -> AbstractContextManager[None]:
-        """Within it, rows that are learned are only buffered, however many there are, for `fit_gathered`."""
-        return fitting.gathering(self.learner)
-
-    def fit_gathered(
-        self,
-        method: str,
-        *,
-        from_model: bool,
-        rounds: int,
-        tolerance: float,
-        step: float | None,
-        on_round: Listener | None,
-    ) -> Fitted:
-        """Fit what was gathered, and stream on from there; see `streammoe.batch.fit_gathered`."""
-        return fitting.fit_gathered(
-            self.learner,
-            method,
-            from_model=from_model,
-            rounds=rounds,
-            tolerance=tolerance,
-            step=step,
-            on_round=on_round,
-        )
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
 
@@ -330,14 +302,6 @@ class MixtureOfExperts(Arguments):
             ConfigError: there is no such expert, or no other one.
         """
         self.learner.reseed_expert(expert)
-
-    def copied(self) -> Snapshot:
-        """Copy all that learning changes."""
-        return self.learner.copied()
-
-    def go_back(self, copied: Snapshot) -> None:
-        """Restore a copy, which is used up by that."""
-        self.learner.go_back(copied)
 
     # -- In a checkpoint -----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -61,6 +61,14 @@ class Family(ABC):
     """Q beyond which there is no such expert; None sets no limit."""
     noise: Noise = NORMAL
     """The noise of one output at scale 1, of experts whose targets are numbers."""
+
+    # A family never changes; copies and pickles of a model hold none of its compiled functions.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[type[Family], tuple[Any, ...]]:
+        return type(self), ()
 
     @abstractmethod
     def n_rows(self, n_outputs: int) -> int:

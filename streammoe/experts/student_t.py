@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from scipy.special import digamma
 
 from streammoe import noise
@@ -27,6 +29,9 @@ class StudentT(Elliptical):
             raise ConfigError(f"degrees_of_freedom: got {degrees_of_freedom!r}; {rule}")
         super().__init__(Tails(float(degrees_of_freedom)))
         self.noise = noise.StudentT(float(degrees_of_freedom))
+
+    def __reduce__(self) -> tuple[type[StudentT], tuple[float]]:
+        return StudentT, (cast("noise.StudentT", self.noise).degrees,)
 
     def entropy(self, n_outputs: int) -> float:
         nu, Q = self.tails.degrees, n_outputs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,18 +10,17 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.engine import batch, em, mm, model_selection, warmup
+from streammoe.engine import batch, em, model_selection, warmup
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
-from streammoe.features import Encoder
 from streammoe.kernels.state import Prior
-from streammoe.model.context import Context, Moves
+from streammoe.model.context import Context
 from streammoe.model.learner import Learner
-from streammoe.model.phases.contract import Phase
-from streammoe.model.phases.warmup import Blank, WarmUp
-from streammoe.types import AnyArray, FloatArray
+from streammoe.model.phases.streaming import Streaming
+from streammoe.model.phases.warmup import Blank, Gathering, empty_buffer
+from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
 Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
@@ -43,89 +41,19 @@ class Fitted(NamedTuple):
     """(n, Q) the regression function, or (n, M) class probabilities."""
 
 
-class Gathering(Phase):
-    """Rows are only buffered, however many there are; what the model was before serves meanwhile.
-
-    Attributes:
-        before: the phase before.
-        rows: what buffers them.
-    """
-
-    def __init__(self, before: Phase, rows: Blank | WarmUp) -> None:
-        self.before = before
-        self.rows = rows
-        self._follow()
-
-    @classmethod
-    def after(cls, phase: Phase) -> Gathering:
-        """Return the phase that gathers rows after another."""
-        return cls(phase, phase if isinstance(phase, WarmUp) else Blank())
-
-    def _follow(self) -> None:
-        self.leader = self.before.leader
-        self.n_candidates = self.before.n_candidates
-
-    @property
-    def _serving(self) -> Phase:
-        return self.rows if self.leader is None else self.before
-
-    @property
-    def n(self) -> int:
-        return self._serving.n
-
-    def begin(self, context: Context) -> Gathering:
-        if isinstance(self.rows, Blank) and context.targets.n_outputs:
-            self.rows = WarmUp.of(context)
-        return self
-
-    def next_due(self, context: Context) -> int:
-        return sys.maxsize
-
-    def on_due(self, context: Context) -> Gathering:
-        return self
-
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
-        return self.rows.learn(context, X, Y, weights, traced=traced)
-
-    def served(self, context: Context) -> tuple[MMState | None, Encoder]:
-        return self._serving.served(context)
-
-    def widen(self, context: Context, moves: Moves) -> None:
-        self.rows.widen(context, moves)
-        if self.leader is not None:
-            self.before.widen(context, moves)
-            self._follow()
-
-    def add_class(self, context: Context, rng: np.random.Generator) -> None:
-        self.rows.add_class(context, rng)
-        if self.leader is not None:
-            self.before.add_class(context, rng)
-            self._follow()
-
-    def arrays(self) -> dict[str, AnyArray]:
-        return self.before.arrays() | self.rows.arrays()
-
-    @property
-    def residual(self) -> FloatArray:
-        return self.before.residual
-
-    def copy(self, spare: Phase | None = None) -> Gathering:
-        return Gathering(self.before.copy(), self.rows.copy())
-
-    def is_finite(self) -> bool:
-        return self._serving.is_finite()
-
-
 @contextmanager
 def gathering(learner: Learner) -> Iterator[None]:
     """Within it, rows that are learned are only buffered, however many there are, for `fit_gathered`."""
-    learner.phase = Gathering.after(learner.phase)
+    before, context = learner.phase, learner.context
+    learner.phase = Blank(is_gathering=True)
+    if isinstance(before, Streaming):
+        learner.phase = Gathering(empty_buffer(context), before)
     learner.undo.forget()
     try:
         yield
     finally:
-        if isinstance(learner.phase, Gathering):
-            learner.phase = learner.phase.before
+        if not isinstance(learner.phase, Streaming):
+            learner.phase = before
         learner.undo.forget()
 
 
@@ -152,9 +80,9 @@ def fit_gathered(
         UnsoundError: their fit is not finite.
     """
     phase, context = learner.phase, learner.context
-    if not isinstance(phase, Gathering) or not isinstance(phase.rows, WarmUp) or not phase.rows.n:
+    if not isinstance(phase, Gathering) or not phase.one.count:
         raise ConfigError("fit: got no row with a target and a weight above 0; give some to fit")
-    X, Y, weights = phase.rows.one.rows()
+    X, Y, weights = phase.one.rows()
     if not from_model:
         context.fit_scaler(context.encoder, X, Y)
     buffer = context.buffer(context.encoder, X, Y, weights)

@@ -107,12 +107,12 @@ class Pipeline:
         if self._is_given:
             self._compare_columns(batch)
         # Fits belong to warm-ups.
-        before = self.model.copied() if self.model.is_warming_up else None
+        before = self.model.learner.copied() if self.model.is_warming_up else None
         try:
             learned = self._learn_all(batch, ledger)
         except FitCancelled:
             if before is not None:
-                self.model.go_back(before)
+                self.model.learner.go_back(before)
             raise
         for each in learned:
             self._report(ledger, *each)

@@ -18,6 +18,7 @@ from streammoe.daemon.resume import given_model
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
+from streammoe.model.fitting import gathering
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.settings import Settings
@@ -81,7 +82,7 @@ def fit_source(
     scores = ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(len(schema.targets))
     pipeline = Pipeline(model, schema, scores, is_given=from_model is not None)
     records = Tally()
-    with model.gathering():
+    with gathering(model.learner):
         source = open_source(settings)
         try:
             source.seek(None)

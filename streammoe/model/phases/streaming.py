@@ -9,16 +9,18 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from streammoe.engine import mm
+from streammoe.engine.drift import DriftWatch
 from streammoe.engine.model_selection import Candidate, led, n_parameters, race_start
 from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.split_merge import Life, costliest, idle, life, reseeded
 from streammoe.engine.state import (
     MMState,
+    UnsoundError,
     copy_array,
     copy_state,
     is_finite,
@@ -31,7 +33,6 @@ from streammoe.features import Encoder
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Change, Phase
 from streammoe.model.phases.provisional import in_units
-from streammoe.model.phases.watched import learn_watched
 from streammoe.schedules import Steps
 from streammoe.types import AnyArray, FloatArray
 
@@ -42,6 +43,8 @@ multiple of that."""
 LOOK_EVERY = 65_536
 CHARGE_EVERY = 100
 """Events after which candidates pay for what the division of the prior has gained them."""
+AT_ONCE = 4096
+"""Rows that may have to be learned twice, where there is a drift detector."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
 """Events for which an expert is tried as half of another: a quarter of those that have been learned, within these."""
 
@@ -69,6 +72,15 @@ def window(context: Context, n: int) -> int:
     return max(round(1.0 / context.steps(n + 1)), 1)
 
 
+class Features(NamedTuple):
+    """Rows in the coordinates of a mixture, as `mm.learn` takes them."""
+
+    W: FloatArray
+    R: FloatArray
+    Y: FloatArray
+    weights: FloatArray
+
+
 class Streaming(Phase):
     """Learns by steps."""
 
@@ -81,31 +93,70 @@ class Streaming(Phase):
     def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
         encoder = context.encoder
         scaler = encoder.scaler
-        W, R = encoder.design(X)
-        targets = (Y - scaler.target_center) / scaler.target_scale
+        features = Features(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
         if context.watch is None:
-            scores = self.step(context, context.options.schedule, W, R, targets, weights, traced=traced)
+            scores = self.step(context, context.options.schedule, features, traced=traced)
         else:
-
-            def learn(rows: slice, steps: Steps) -> mm.Scores:
-                return self.step(context, steps, W[rows], R[rows], targets[rows], weights[rows], traced=traced)
-
-            scores = learn_watched(self, context, context.watch, learn, targets)
+            scores = self._learn_watched(context, context.watch, features, traced=traced)
         return in_units(scores, scaler)
 
+    def _learn_watched(self, context: Context, watch: DriftWatch, rows: Features, *, traced: bool) -> mm.Scores:
+        """Learn rows in pieces, and show their losses to the detector: after a drift, steps and average restart.
+
+        Steps of a piece are set before it is learned, and a drift may be found in its midst. So a piece is learned as
+        if there were none, which is nearly always right; else it is undone, and learned again up to the drift.
+        """
+
+        def learn(start: int, stop: int, steps: Steps) -> mm.Scores:
+            return self.step(context, steps, Features(*(array[start:stop] for array in rows)), traced=traced)
+
+        n_rows = len(rows.Y)
+        targets = np.flatnonzero(~np.isnan(rows.Y[:, 0]))
+        if len(targets) <= watch.to_come:
+            n = self.n
+            scores = learn(0, n_rows, context.steps)
+            if watch.take(scores.losses[targets], n) is not None:
+                self.restart_average()
+            return scores
+        runs = []
+        start = 0
+        hurried = True
+        while start < n_rows:
+            ahead = targets[np.searchsorted(targets, start) :]
+            stop = min(start + AT_ONCE, n_rows)
+            if len(ahead) >= watch.to_come and not hurried:
+                stop = min(stop, int(ahead[watch.to_come - 1]) + 1)
+            learned = ahead[: np.searchsorted(ahead, stop)]
+            n, steps = self.n, context.steps
+            # If a block ends before the last event, steps may have to change before that.
+            before = self.copy() if len(learned) > watch.to_come else None
+            try:
+                scores = learn(start, stop, steps)
+            except UnsoundError:
+                if before is None:
+                    raise
+                # Perhaps it would not have come to this: wider steps may be due before.
+                self.restore(before)
+                hurried = False
+                continue
+            drift = watch.take(scores.losses[learned - start], n)
+            if drift is not None and before is not None and drift.n < n + len(learned):
+                self.restore(before)
+                stop = int(learned[drift.n - n - 1]) + 1
+                scores = learn(start, stop, steps)
+            if drift is not None:
+                self.restart_average()
+            runs.append(scores)
+            start = stop
+        return mm.joined(runs)
+
     @abstractmethod
-    def step(
-        self,
-        context: Context,
-        steps: Steps,
-        W: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-        weights: FloatArray,
-        *,
-        traced: bool,
-    ) -> mm.Scores:
-        """Learn features of rows; arguments and errors are those of `mm.learn`."""
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+        """Learn rows, and return what they looked like before.
+
+        Raises:
+            UnsoundError: some of them leave no finite mixture.
+        """
 
     def served(self, context: Context) -> tuple[MMState, Encoder]:
         return self.leader.state, context.encoder
@@ -171,28 +222,8 @@ class Mixture(Streaming):
     def on_due(self, context: Context) -> Streaming:
         return self._examined(context) if len(self.leader.state.masses) > 1 else self
 
-    def step(
-        self,
-        context: Context,
-        steps: Steps,
-        W: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-        weights: FloatArray,
-        *,
-        traced: bool,
-    ) -> mm.Scores:
-        return mm.learn(
-            context.family,
-            *self.leader,
-            steps,
-            W,
-            R,
-            Y,
-            weights=weights,
-            n_outputs=context.targets.n_outputs,
-            traced=traced,
-        )
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+        return _learn(context, self.leader, steps, rows, traced=traced)
 
     def change(self, context: Context, change: Change) -> None:
         self.leader = context.candidate(change(self.leader.state))
@@ -280,24 +311,10 @@ class Race(Streaming):
             self._rank()
         return self._decided(context) if n == self.until else self
 
-    def step(
-        self,
-        context: Context,
-        steps: Steps,
-        W: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-        weights: FloatArray,
-        *,
-        traced: bool,
-    ) -> mm.Scores:
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
         """Let every candidate learn these rows; each row's score is that of the one that led before it."""
-        n_outputs = context.targets.n_outputs
-        runs = [
-            mm.learn(context.family, *candidate, steps, W, R, Y, weights=weights, n_outputs=n_outputs, traced=traced)
-            for candidate in self.candidates
-        ]
-        scores, self.totals = led(runs, self.totals, weights)
+        runs = [_learn(context, candidate, steps, rows, traced=traced) for candidate in self.candidates]
+        scores, self.totals = led(runs, self.totals, rows.weights)
         self._rank()
         return scores
 
@@ -362,6 +379,12 @@ class Race(Streaming):
         else:
             LOGGER.info("expert %d stays as it is: as half of another it did not predict better", self.expert)
         return Mixture(self.candidates[best])
+
+
+def _learn(context: Context, candidate: Candidate, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+    W, R, Y, weights = rows
+    n_outputs = context.targets.n_outputs
+    return mm.learn(context.family, *candidate, steps, W, R, Y, weights=weights, n_outputs=n_outputs, traced=traced)
 
 
 def _report(context: Context, n: int, expert: int, what: str, why: str) -> None:

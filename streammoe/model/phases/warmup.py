@@ -24,7 +24,14 @@ LOGGER = logging.getLogger("streammoe.estimators")
 
 
 class Blank(Phase):
-    """Nothing has been learned."""
+    """Nothing has been learned.
+
+    Args:
+        is_gathering: whether rows are only gathered.
+    """
+
+    def __init__(self, *, is_gathering: bool = False) -> None:
+        self._is_gathering = is_gathering
 
     @property
     def n(self) -> int:
@@ -33,9 +40,11 @@ class Blank(Phase):
     def begin(self, context: Context) -> Phase:
         if not context.targets.n_outputs:
             return self
+        if self._is_gathering:
+            return Gathering(empty_buffer(context))
         if context.options.warmup.size == 0:
             return Mixture(context.candidate(context.random_start()))
-        return WarmUp.of(context)
+        return WarmUp(empty_buffer(context))
 
     def next_due(self, context: Context) -> int:
         return sys.maxsize
@@ -80,11 +89,6 @@ class WarmUp(Phase):
     def __init__(self, one: OneExpert, provisional: ProvisionalMixture | None = None) -> None:
         self.one = one
         self.provisional = provisional
-
-    @classmethod
-    def of(cls, context: Context) -> WarmUp:
-        """Return an empty warm-up."""
-        return cls(OneExpert(context.family, context.targets.n_outputs, context.encoder.expert_width))
 
     @property
     def n(self) -> int:
@@ -217,6 +221,53 @@ class WarmUp(Phase):
             until,
         )
         return Race(candidates, totals, until)
+
+
+class Gathering(WarmUp):
+    """Rows are only buffered, however many there are, for a batch fit.
+
+    Attributes:
+        before: the phase that serves meanwhile, if there is a mixture.
+    """
+
+    def __init__(self, one: OneExpert, before: Streaming | None = None) -> None:
+        super().__init__(one)
+        self.before = before
+        self._follow()
+
+    def _follow(self) -> None:
+        if self.before is not None:
+            self.leader, self.n_candidates = self.before.leader, self.before.n_candidates
+
+    @property
+    def n(self) -> int:
+        return self.one.count if self.before is None else self.before.n
+
+    def next_due(self, context: Context) -> int:
+        return sys.maxsize
+
+    def served(self, context: Context) -> tuple[MMState, Encoder]:
+        return super().served(context) if self.before is None else self.before.served(context)
+
+    def widen(self, context: Context, moves: Moves) -> None:
+        super().widen(context, moves)
+        if self.before is not None:
+            self.before.widen(context, moves)
+            self._follow()
+
+    def add_class(self, context: Context, rng: np.random.Generator) -> None:
+        super().add_class(context, rng)
+        if self.before is not None:
+            self.before.add_class(context, rng)
+            self._follow()
+
+    def copy(self, spare: Phase | None = None) -> Gathering:
+        return Gathering(self.one.copy(), self.before and self.before.copy())
+
+
+def empty_buffer(context: Context) -> OneExpert:
+    """Return the one expert of a warm-up that begins, with its buffer."""
+    return OneExpert(context.family, context.targets.n_outputs, context.encoder.expert_width)
 
 
 def _size(context: Context) -> int:

@@ -14,7 +14,7 @@ from streammoe.engine.model_selection import (
     Candidate,
     entrants,
 )
-from streammoe.model.phases.streaming import Race
+from streammoe.model.phases.streaming import Features, Race
 from streammoe.schedules import Power
 from tests.unit.cases import Case, options, random_state
 
@@ -74,7 +74,7 @@ def race():
 
 def learn(of, rows):
     context = SimpleNamespace(family=LINE.family, targets=SimpleNamespace(n_outputs=1))
-    return of.step(context, STEPS, X[rows], X[rows], Y[rows], WEIGHTS[rows], traced=True)
+    return of.step(context, STEPS, Features(X[rows], X[rows], Y[rows], WEIGHTS[rows]), traced=True)
 
 
 def alone(each):

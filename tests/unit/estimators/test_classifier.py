@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import InvalidEvent, MoEClassifier
+from streammoe import ConfigError, InvalidEvent, MoEClassifier
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import QUICK, classes, dicts, same
 
@@ -55,3 +55,17 @@ def test_fixed_classes_are_there_from_the_beginning_and_no_other_is_learned():
         model.learn_array(np.ones((3, 1)), ["a", "e", "b"], feature_names=["x"])
     assert (refused.value.reason, refused.value.row) == ("unknown_class", 1)
     assert (model.class_labels, model.state_digest()) == (["b", "a", "c"], digest)
+
+
+def test_more_classes_may_be_allowed_later():
+    model = MoEClassifier(**QUICK, max_classes=2)
+    model.learn_array(np.ones((2, 1)), ["a", "b"])
+    with pytest.raises(InvalidEvent):
+        model.learn_one({"x0": 1.0}, "c")
+    with pytest.raises(ConfigError):
+        model.change("max_classes", 0)
+    with pytest.raises(ConfigError):
+        model.change("degree", 2)
+    model.change("max_classes", 3)
+    model.learn_one({"x0": 1.0}, "c")
+    assert (model.class_labels, model.max_classes, model.degree) == (["a", "b", "c"], 3, 1)

@@ -1,0 +1,75 @@
+"""Composition instead of reaching into each other, as the sources show it; import contracts say who may know whom."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+
+ROOT = Path(__file__).parents[2]
+PATHS = [path for folder in ("streammoe", "connectors/streammoe_connectors") for path in (ROOT / folder).rglob("*.py")]
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in PATHS}
+NAMED_TUPLES = {"_replace", "_asdict", "_fields", "_field_defaults", "_make"}
+OF_LIBRARIES = {
+    "os._exit",
+    "zlib._Decompress",
+    "learner(**given)._multiclass",  # River's
+    # kafka-python, whose version is pinned
+    "self._consumer._cluster",
+    "self._consumer._fetcher",
+    "self._consumer._subscription",
+    "self._producer._sender",
+}
+"""Private names of others, where they offer no public one."""
+ESTIMATORS = {"MixtureOfExperts", "MoERegressor", "MoEMultiTargetRegressor", "MoEClassifier"}
+
+
+def defined_in(tree):
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def foreign_names(tree):
+    """Return the private names that a file reads of objects of other files."""
+    known = defined_in(tree) | NAMED_TUPLES
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
+            continue
+        is_own = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+        if not is_own and node.attr not in known:
+            yield ast.unparse(node)
+
+
+def test_no_file_reads_private_names_of_another():
+    found = defaultdict(set)
+    for path, tree in TREES.items():
+        for name in foreign_names(tree):
+            found[name].add(path)
+    assert found.keys() == OF_LIBRARIES, {name: found[name] for name in found.keys() - OF_LIBRARIES}
+
+
+@pytest.mark.parametrize("estimator", [MoERegressor, MoEMultiTargetRegressor, MoEClassifier])
+def test_an_estimator_is_a_face_of_at_most_three_classes(estimator):
+    assert len([kind for kind in estimator.__mro__ if kind.__module__.startswith("streammoe")]) <= 3
+
+
+def test_nobody_asks_which_estimator_a_model_is():
+    """Except for `batch.check`, which is handed anything."""
+    asked = {
+        path
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id in {"isinstance", "issubclass"}
+        if ESTIMATORS & {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+    }
+    assert asked == {"streammoe/batch.py"}
