@@ -307,13 +307,14 @@ class Choice(NamedTuple):
         """
         if isinstance(value, str) and value in self.kinds:
             return {"kind": value}
-        return {self.names[0]: value} if isinstance(value, int) and "" in self.kinds else {}
+        return {self.names()[0]: value} if isinstance(value, int) and "" in self.kinds else {}
 
-    @property
-    def names(self) -> list[str]:
-        """What its tables hold."""
-        fields = (name for kind in self.kinds.values() for name in signature(kind).parameters)
-        return [*filter(None, ["kind" if "" not in self.kinds else ""]), *dict.fromkeys(fields)]
+    def names(self, table: object = None) -> list[str]:
+        """Return what a table may hold: of its kind if it says that, else of any."""
+        kind = table.get("kind") if isinstance(table, dict) else None
+        kinds = [self.kinds[kind]] if isinstance(kind, str) and kind in self.kinds else self.kinds.values()
+        fields = dict.fromkeys(name for each in kinds for name in signature(each).parameters)
+        return [*fields] if "" in self.kinds else ["kind", *fields]
 
     def table(self, value: object) -> Any:
         """Return the table of an object, in plain words and numbers, which `read` makes it of; others as they are."""
