@@ -167,11 +167,13 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 def part(kind: type[Part]) -> type[Part]:
     """Make a class one of the objects that an option may be; its constructor raises `ConfigError`."""
     made: Any = dataclass(frozen=True, config=_STRICT)(kind)
-    construct, parameters = made.__init__, signature(made)
+    construct, names = made.__init__, list(signature(made).parameters)
 
     @wraps(construct)
     def init(self: Any, *values: Any, **named: Any) -> None:
-        given = parameters.bind(*values, **named).arguments
+        if len(values) > len(names):
+            raise TypeError(f"{kind.__name__} takes at most {len(names)} values, got {len(values)}")
+        given = {**dict(zip(names, values, strict=False)), **named}
         try:
             construct(self, **{name: _plain(value) for name, value in given.items()})
         except ValidationError as invalid:

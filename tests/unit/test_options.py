@@ -59,7 +59,7 @@ def bounds(fields):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_arguments_and_settings_have_the_same_ranges(kind):
-    estimator = MoEClassifier if kind == "classifier" else MoERegressor, WarmUp
+    estimator = MoEClassifier if kind == "classifier" else MoERegressor
     found = list(bounds(MODELS[kind].model_fields))
     assert len(found) > 15
     for name, inside, outside in found:
