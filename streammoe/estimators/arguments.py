@@ -89,6 +89,11 @@ class Arguments(base.Estimator):
         return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
 
 
+def given_in(scope: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor, of whose scope `locals` tells at its beginning."""
+    return {name: value for name, value in scope.items() if name not in {"self", "__class__"}}
+
+
 def is_whole(value: object, least: int) -> bool:
     """Whether it is an integer, at least `least`."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)

@@ -11,6 +11,7 @@ from river import base
 from streammoe.checked import as_json, names_of
 from streammoe.engine.state import with_class
 from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.estimators.arguments import given_in
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.estimators.parameters import experts_in
@@ -92,28 +93,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     ) -> None:
         self._labels: list[Label] = []
         self._index: dict[Label, int] = {}
-        super().__init__(
-            n_experts=n_experts,
-            degree=degree,
-            gate_degree=gate_degree,
-            classes=tuple(classes) if isinstance(classes, list) else classes,
-            max_classes=max_classes,
-            schedule=schedule,
-            bound=bound,
-            prior_strength=prior_strength,
-            warmup=warmup,
-            averaging=averaging,
-            drift=drift,
-            seed=seed,
-            standardize=standardize,
-            range_factor=range_factor,
-            categorical=categorical,
-            timestamps=timestamps,
-            max_levels=max_levels,
-            top_k=top_k,
-            batch_size=batch_size,
-            reseed=reseed,
-        )
+        classes = tuple(classes) if isinstance(classes, list) else classes
+        super().__init__(**given_in(locals()))
         for label in self.classes or ():
             self._add(label)
         self._options = self._new_options()

@@ -16,6 +16,7 @@ from streammoe.distributions import (
     MultivariateStudentTMixture,
 )
 from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.estimators.arguments import given_in
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.checks import finite_array, names_in
 from streammoe.estimators.frames import check_frame, frame_like, table_of
@@ -93,27 +94,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         reseed: str = "off",
     ) -> None:
         self._targets: list[Any] = []
-        super().__init__(
-            n_experts=n_experts,
-            degree=degree,
-            gate_degree=gate_degree,
-            expert=expert,
-            schedule=schedule,
-            bound=bound,
-            prior_strength=prior_strength,
-            warmup=warmup,
-            averaging=averaging,
-            drift=drift,
-            seed=seed,
-            standardize=standardize,
-            range_factor=range_factor,
-            categorical=categorical,
-            timestamps=timestamps,
-            max_levels=max_levels,
-            top_k=top_k,
-            batch_size=batch_size,
-            reseed=reseed,
-        )
+        super().__init__(**given_in(locals()))
 
     expert: str | Expert
 
