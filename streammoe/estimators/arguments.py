@@ -80,3 +80,8 @@ class Arguments(base.Estimator):
             name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
         }
         return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+
+
+def given_in(scope: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor, whose `locals()` at its beginning is `scope`."""
+    return {name: value for name, value in scope.items() if name not in {"self", "__class__"}}

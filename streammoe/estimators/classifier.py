@@ -9,6 +9,7 @@ import numpy as np
 from river import base
 
 from streammoe.errors import ConfigError
+from streammoe.estimators.arguments import given_in
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
@@ -77,28 +78,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         batch_size: int = 1,
         reseed: str = "off",
     ) -> None:
-        super().__init__(
-            n_experts=n_experts,
-            degree=degree,
-            gate_degree=gate_degree,
-            classes=tuple(classes) if isinstance(classes, list) else classes,
-            max_classes=max_classes,
-            schedule=schedule,
-            bound=bound,
-            prior_strength=prior_strength,
-            warmup=warmup,
-            averaging=averaging,
-            drift=drift,
-            seed=seed,
-            standardize=standardize,
-            range_factor=range_factor,
-            categorical=categorical,
-            timestamps=timestamps,
-            max_levels=max_levels,
-            top_k=top_k,
-            batch_size=batch_size,
-            reseed=reseed,
-        )
+        classes = tuple(classes) if isinstance(classes, list) else classes
+        super().__init__(**given_in(locals()))
 
     classes: tuple[Label, ...] | None
     max_classes: int

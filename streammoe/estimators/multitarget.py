@@ -10,6 +10,7 @@ from river import base
 
 from streammoe.distributions import MultivariateMixture
 from streammoe.errors import ConfigError
+from streammoe.estimators.arguments import given_in
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import check_frame, frame_like, table_of
 from streammoe.estimators.noise import family_of
@@ -83,27 +84,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         batch_size: int = 1,
         reseed: str = "off",
     ) -> None:
-        super().__init__(
-            n_experts=n_experts,
-            degree=degree,
-            gate_degree=gate_degree,
-            expert=expert,
-            schedule=schedule,
-            bound=bound,
-            prior_strength=prior_strength,
-            warmup=warmup,
-            averaging=averaging,
-            drift=drift,
-            seed=seed,
-            standardize=standardize,
-            range_factor=range_factor,
-            categorical=categorical,
-            timestamps=timestamps,
-            max_levels=max_levels,
-            top_k=top_k,
-            batch_size=batch_size,
-            reseed=reseed,
-        )
+        super().__init__(**given_in(locals()))
 
     expert: str | Expert
 

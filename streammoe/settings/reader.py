@@ -290,7 +290,13 @@ class _Reader:
             rule = f"must be left out where {'.'.join(section)}.kind = {table['kind']!r}; {others[place[-1]]!r} has it"
             return self._broken(place, rule, error["input"])
         if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-            known = model.model_fields if len(place) == len(section) + 1 else choice.names if choice else ()
+            known = (
+                model.model_fields
+                if len(place) == len(section) + 1
+                else choice.names(table[str(error["loc"][0])])
+                if choice
+                else ()
+            )
             return self._unknown(place, "setting", known)
         if error["type"] == "missing":
             *tables, name = map(str, error["loc"])
