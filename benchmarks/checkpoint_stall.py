@@ -1,8 +1,8 @@
-"""How long does a checkpoint keep learning waiting?
+"""How long does a checkpoint pause learning?
 
-The daemon's own writer beside a model that learns one event after the other: how long the copy takes, by how much calls
-of learn last longer while the rest is written than the same calls do while nothing is; and how long it would be if
-learning waited. Then what the sinks of lines have to make durable.
+The daemon's own writer runs while a model learns event by event: how long the copy takes, how much longer learn calls
+take while the rest is written than otherwise, and how long the pause would be if learning waited. Then the cost of
+making lines of predictions and dead letters durable.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def content_of(model: MoERegressor) -> Content:
 
 
 def seconds_of(model: MoERegressor, X: Any, y: Any, call: int) -> float:
-    """What one call takes, of one event."""
+    """Measure the duration of learning a single event."""
     at = call % len(X)
     start = time.perf_counter()
     model.learn_array(X[at : at + 1], y[at : at + 1])
@@ -70,7 +70,7 @@ def learn_until(model: MoERegressor, X: Any, y: Any, calls: int) -> Any:
 
 
 def learn_beside(writer: CheckpointWriter, model: MoERegressor, X: Any, y: Any) -> tuple[Any, Written]:
-    """Seconds of the calls that begin before the checkpoint under way is durable."""
+    """Measure the calls that begin before the checkpoint being written is durable, in seconds."""
     calls: list[float] = []
     while True:
         calls.append(seconds_of(model, X, y, len(calls)))
@@ -88,7 +88,7 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
     store.prepare()
     writer = CheckpointWriter(store)
     found = []
-    # What is done now and then takes memory from the kernel when it is done for the first time, which is slow.
+    # The first repetition allocates memory from the kernel, which is slow.
     learn_until(model, X, y, UNMEASURED)
     for _ in range(rounds):
         learn_until(model, X, y, 5)
@@ -117,7 +117,7 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
 
 
 def flushes(folder: Path, n_bytes: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of both parts of a flush of lines: what learning waits for, and what it does not."""
+    """Measure both parts of a flush of lines, in seconds: what learning waits for, and what it does not."""
     lines = AppendLog(folder / f"lines-{n_bytes}", "here")
     first, second = [], []
     for _ in range(rounds):
@@ -133,7 +133,7 @@ def flushes(folder: Path, n_bytes: int, rounds: int) -> tuple[list[float], list[
 
 
 def milliseconds(seconds: list[float]) -> str:
-    """The median and the worst."""
+    """Format median and worst case."""
     return f"{1e3 * float(np.median(seconds)):.1f} / {1e3 * max(seconds):.1f}"
 
 
@@ -142,7 +142,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--features", type=int, action="append", help="of the model; may be repeated")
     parser.add_argument("--rounds", type=int, default=20, help="checkpoints of each")
-    parser.add_argument("--dir", type=Path, help="where to write; else where temporary files go")
+    parser.add_argument("--dir", type=Path, help="where to write; by default the folder for temporary files")
     arguments = parser.parse_args(argv)
     print(machine())
     print(f"{K} experts, milliseconds, median / worst of {arguments.rounds} checkpoints\n")
