@@ -89,7 +89,7 @@ def sheets(options: Options) -> list[Sheet]:
             rows,
             [Target(f"points short: {name}", best - means[name], LIMIT) for name in (BATCH, STRONG, ONE_PASS, SHORT)],
             [
-                "Digits instead of Fashion-MNIST, which no package here includes; the paper's splits are not known here.",
+                "Digits instead of Fashion-MNIST, which is not included; the paper's splits are not known here.",
                 "Each of two experts has half of the rows to learn from, like the single one of the second row.",
                 "Points are short of the better of the two single experts on unaltered digits.",
             ],
