@@ -39,7 +39,7 @@ class Stalls(NamedTuple):
     later: float
     """By which a call while it is written took longer than the same one afterwards, on a twin of the model; the worst.
 
-    Left out are those few in which inverses are computed anew. They take 1 s where p = 1,000, also without checkpoints,
+    The few in which inverses are recomputed are left out. They take 1 s where p = 1,000, also without checkpoints,
     and differ among themselves by more than is looked for here.
     """
     whole: float
@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> None:
             "MB",
             "copy",
             "a call of learn",
-            "longer beside it",
+            "longer meanwhile",
             "until durable",
             "if learning waited",
         ]
@@ -167,7 +167,7 @@ def main(argv: list[str] | None = None) -> None:
         print("\nlines of predictions and dead letters\n")
         sizes = [10_000, 1_000_000, 20_000_000]
         rows = [[f"{size / 1e6:.2f}", *map(milliseconds, flushes(folder, size, arguments.rounds))] for size in sizes]
-        print(table(["MB", "handed over", "synced beside the learning"], rows))
+        print(table(["MB", "handed over", "synced in the background"], rows))
 
 
 if __name__ == "__main__":

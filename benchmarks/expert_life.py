@@ -213,7 +213,7 @@ def main(argv: list[str] | None = None) -> None:
     seeds, events = arguments.seeds, arguments.events
     print(machine(), "\n")
     print(f"A start made bad on purpose; RMSE relative to the oracle's and log-loss, last quarter of {events:,} events")
-    headers = ["stream", "start", "reseed", "mean ratio", "largest", "log-loss", "begun anew: times in streams"]
+    headers = ["stream", "start", "reseed", "mean ratio", "largest", "log-loss", "reseeded: times in streams"]
     print(table(headers, bad_starts(seeds, events)), "\n")
     print('Ordinary starts; nats that reseed = "auto" saves over the whole stream (below 0: costs)')
     headers = ["stream", "experts", "ratio, off", "ratio, auto", "least saved", "mean saved", "tried", "kept", "time"]

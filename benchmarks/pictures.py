@@ -126,7 +126,7 @@ def steps(seeds: int, events: int) -> Picture:
 
 def prior(seeds: int, events: int) -> Picture:
     """Plot the final excess over the oracle by the strength of the prior."""
-    figure, (left, right) = _panels("A weak prior costs nothing; one event and more pull for ever")
+    figure, (left, right) = _panels("A weak prior costs nothing; one event and more bias permanently")
     regression = [
         [
             100.0 * (_ratio(stream, 4, prior_strength=strength) - 1.0)
@@ -162,7 +162,7 @@ def change(seeds: int, events: int) -> Picture:
     """Plot the error around an abrupt change of the experts."""
     figure = Figure(figsize=(8.0, 3.8), layout="constrained")
     panel = figure.subplots()
-    figure.suptitle("After a change the default hardly follows; the detector starts its steps anew", fontsize=11)
+    figure.suptitle("After a change the default hardly follows; the detector restarts the steps", fontsize=11)
     window = min(drift.WINDOW, max(events // 40, 1))
     streams = [drift.abrupt(seed, events) for seed in range(seeds)]
     rows = []
@@ -195,7 +195,7 @@ def choice(seeds: int, events: int) -> Picture:
         told = ", ".join(f"{number} in {times} of {seeds}" for number, times in sorted(taken.items()))
         means = losses.mean(axis=0)
         panel.plot(numbers, means, label="n_experts as given", **LINES[0])
-        panel.axhline(float(np.mean(auto)), label=f'"auto" (took {told})', **_line(LINES[1]))
+        panel.axhline(float(np.mean(auto)), label=f'"auto" (selected {told})', **_line(LINES[1]))
         panel.set(title=f"{title} made the stream", xlabel="n_experts", xticks=list(numbers))
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)

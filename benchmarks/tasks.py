@@ -240,7 +240,7 @@ def uci_file(name: str, data: Path | None = None) -> Path | None:
 
 
 def uci(name: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (n, d) and targets (n,) of a set of `UCI_SETS`, in the units of the file, which may begin with names."""
+    """Inputs (n, d) and targets (n,) of a set of `UCI_SETS`, in the units of the file, which may have a header."""
     described = UCI_SETS[name]
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     first = lines[0].split(described.delimiter)[0]

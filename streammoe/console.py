@@ -181,13 +181,20 @@ def file_options(command: Command) -> Command:
                 "--n-experts",
                 callback=lambda *given: _number_or_word(given[-1]),
                 metavar="K",
-                help="How many experts; 1 is a single recursive fit, auto chooses.",
+                help="Number of experts; 1 is a single recursive fit, auto selects a number.",
             ),
-            click.option("--degree", type=int, metavar="N", help="Highest power of each input that experts see."),
-            click.option("--gate-degree", type=int, metavar="N", help="The same for the gate."),
-            click.option("--warmup", type=int, metavar="N", help="Events gathered for the batch start."),
-            click.option("--expert", metavar="NAME", help="Noise of the experts: gaussian, student_t or laplace."),
-            click.option("--degrees-of-freedom", type=float, metavar="NU", help="Of student_t experts; 4 unless told."),
+            click.option("--degree", type=int, metavar="N", help="Highest power of each input for the experts."),
+            click.option("--gate-degree", type=int, metavar="N", help="Highest power of each input for the gate."),
+            click.option("--warmup", type=int, metavar="N", help="Number of events buffered for the batch start."),
+            click.option(
+                "--expert", metavar="NAME", help="Noise distribution of the experts: gaussian, student_t or laplace."
+            ),
+            click.option(
+                "--degrees-of-freedom",
+                type=float,
+                metavar="NU",
+                help="Degrees of freedom of student_t experts; by default 4.",
+            ),
             click.option(
                 "--schedule",
                 metavar="KIND:NUMBER",
@@ -195,12 +202,16 @@ def file_options(command: Command) -> Command:
             ),
             click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper."),
             click.option(
-                "--averaging", metavar="NAME", help="What serves predictions: polyak, decay, exponential or none."
+                "--averaging", metavar="NAME", help="Average that predicts: polyak, decay, exponential or none."
             ),
             click.option(
-                "--drift", metavar="NAME", help="Begin steps anew where the loss has risen: page_hinkley; else off."
+                "--drift",
+                metavar="NAME",
+                help="Restart step sizes when the loss has risen: page_hinkley; by default off.",
             ),
-            click.option("--seed", type=int, metavar="N", help="Of every random choice, of peers too."),
+            click.option(
+                "--seed", type=int, metavar="N", help="Seed of every random choice, including that of --against."
+            ),
         )
     ):
         command = option(command)

@@ -1,4 +1,4 @@
-"""What the command line of `evaluate` says, as tables of settings."""
+"""Convert the command-line options of `evaluate` to tables of settings."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def tables_from(
     schedule: str | None,
     given: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
-    """Tables as a config file would hold them.
+    """Return tables as a configuration file would contain them.
 
     Args:
-        file: path, or ``-`` for the standard input.
+        file: path, or ``-`` for standard input.
         targets: columns.
         classify: whether the target is a label.
-        format: of the records, or None for that of the file's extension.
+        format: of the records, or None to use the file extension.
         schedule: see `schedule_table`.
-        given: further settings of source, schema and model by name; None is left to its default.
+        given: further settings of source, schema and model by name; None means the default.
 
     Raises:
-        ConfigError: the standard input lacks its format, or there is no such file, or schedule.
+        ConfigError: standard input has no format, or there is no such schedule.
     """
     if file == "-":
         if format is None:
-            raise ConfigError("--format: required where FILE is -, since there is no extension to go by; such as csv")
+            raise ConfigError("--format: required if FILE is -, which has no extension; such as csv")
         source: dict[str, Any] = {"kind": "stdin", "format": format}
     else:
         source = {"kind": "file", "path": file, **({} if format is None else {"format": format})}
@@ -55,13 +55,13 @@ def tables_from(
 
 
 def schedule_table(text: str) -> dict[str, Any]:
-    """A schedule by its kind and its numbers in order.
+    """Parse a schedule: its kind and its numbers in order.
 
     >>> schedule_table("power:0.7")
     {'kind': 'power', 'alpha': 0.7}
 
     Raises:
-        ConfigError: there is no such kind, or a number is none, or there are too many.
+        ConfigError: there is no such kind, or a number is invalid, or there are too many.
     """
     kind, *numbers = text.split(":")
     if kind not in SCHEDULES:
@@ -72,20 +72,20 @@ def schedule_table(text: str) -> dict[str, Any]:
     try:
         return {"kind": kind, **dict(zip(names, map(float, numbers), strict=False))}
     except ValueError:
-        message = f"--schedule {text!r}: must hold numbers behind the colons, such as {kind}:0.5"
+        message = f"--schedule {text!r}: must have numbers after the colons, such as {kind}:0.5"
         raise ConfigError(message) from None
 
 
 def check_overrides(overrides: Sequence[str], command: str = "evaluate", also: Sequence[str] = ()) -> None:
-    """Refuse settings that have no meaning to a command.
+    """Reject settings that a command does not use.
 
     Args:
-        overrides: flags, ``section.field=value``.
-        command: that they were given to.
-        also: settings that it uses besides those of source, schema and model.
+        overrides: settings, ``section.field=value``.
+        command: name of the command.
+        also: settings that it uses in addition to those of source, schema and model.
 
     Raises:
-        ConfigError: a flag sets one that is not used.
+        ConfigError: a setting is not used.
     """
     names = [flag.partition("=")[0].strip() for flag in overrides]
     used = ", ".join([*SECTIONS, *also])
@@ -95,5 +95,5 @@ def check_overrides(overrides: Sequence[str], command: str = "evaluate", also: S
 
 
 def _columns(text: str) -> list[str]:
-    """Names between commas; quotes as in csv."""
+    """Split comma-separated names; quotes as in CSV."""
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]

@@ -62,11 +62,11 @@ class Tally:
         Raises:
             TooManyBadRecords: more were rejected.
         """
-        refused = self.outcomes["rejected"]
-        n = refused + self.outcomes["learned"] + self.outcomes["predicted_only"]
-        if refused > max_ratio * n:
+        rejected = self.outcomes["rejected"]
+        n = rejected + self.outcomes["learned"] + self.outcomes["predicted_only"]
+        if rejected > max_ratio * n:
             raise TooManyBadRecords(
-                f"{source}: {instead}: {refused:,} of {n:,} records were rejected, and "
+                f"{source}: {instead}: {rejected:,} of {n:,} records were rejected, and "
                 f"dead_letters.max_ratio allows a share of {max_ratio:g} {self.by_reason()}. {remedy}, raise that "
                 "setting (--set dead_letters.max_ratio=1)"
             )

@@ -104,10 +104,10 @@ def fit_source(
             instead="nothing was fitted",
             remedy="To fit the others nevertheless",
         )
-        if refused := records.outcomes["rejected"]:
+        if rejected := records.outcomes["rejected"]:
             n = records.counts()["events"] - records.outcomes["skipped"]
             counts = records.counts_in_words()
-            LOGGER.warning("%s: %d of %d records are rejected and not fitted (%s)", source_name, refused, n, counts)
+            LOGGER.warning("%s: %d of %d records are rejected and not fitted (%s)", source_name, rejected, n, counts)
         LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
         try:
             with cancellable(lambda: stop is not None and stop.requested):
