@@ -21,7 +21,7 @@ KAFKA_ARGS ?=
 # Tests start hundreds of processes; each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-exhaustive messages bench bench-papers lint audit format image-check kafka-up kafka-down clean
+.PHONY: help demo test test-exhaustive messages reference bench bench-papers lint audit format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test-exhaustive: test  ## Run also full products, long fuzzing and soak tests, a
 
 messages: $(VENV)/.stamp-dev  ## Regenerate tests/messages/approved.md, to be reviewed as prose
 	$(BIN)/python -m tests.messages
+
+reference: $(VENV)/.stamp-dev  ## Write docs/reference and the comments of config/default.toml again, from the code
+	$(BIN)/python scripts/reference.py
 
 bench: $(VENV)/.stamp-dev  ## Print the benchmark tables
 	$(BIN)/python -m benchmarks

@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks import tasks
 from benchmarks.report import machine, table
 from streammoe import MoEMultiTargetRegressor, MoERegressor
+from streammoe.options import Gaussian
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 ALLOWED = 0.02
@@ -57,7 +58,7 @@ SIMULATED: dict[str, Simulated] = {
         MoERegressor, {"n_experts": 4}, lambda n, seed: _one(tasks.full_gate(n, seed, d=4, noise=0.3))
     ),
     "two outputs, diagonal": Simulated(MoEMultiTargetRegressor, {"n_experts": 2}, two_outputs),
-    "two outputs, full": Simulated(MoEMultiTargetRegressor, {"n_experts": 2, "covariance": "full"}, two_outputs),
+    "two outputs, full": Simulated(MoEMultiTargetRegressor, {"n_experts": 2, "expert": Gaussian("full")}, two_outputs),
 }
 
 

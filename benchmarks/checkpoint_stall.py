@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.report import machine, table
 from streammoe import MoERegressor
 from streammoe.daemon.checkpointer import CheckpointWriter, Content, Written
+from streammoe.options import WarmUp
 from streammoe.persistence import CheckpointStore
 from streammoe.persistence.append_log import AppendLog
 
@@ -47,7 +48,7 @@ class Stalls(NamedTuple):
 
 
 def model_of_width(p: int, rng: np.random.Generator) -> MoERegressor:
-    model = MoERegressor(n_experts=K, warmup=max(4 * K, p // 4), warmup_restarts=1)
+    model = MoERegressor(n_experts=K, warmup=WarmUp(max(4 * K, p // 4), restarts=1))
     X = rng.normal(size=(model.warmup or 0, p))
     model.learn_array(X, np.where(X[:, 0] > 0, X[:, 1], -X[:, 1]))
     return model

@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks import tasks
 from benchmarks.report import machine, table
 from streammoe import MoEClassifier, MoERegressor
+from streammoe.options import WarmUp
 
 START = 2_000
 """Events of the start that is then made bad."""
@@ -114,7 +115,7 @@ def harm(seeds: int, events: int) -> list[list[object]]:
             stream = STREAMS[title][0](events, seed=seed)
             costs = []
             for reseed, found in ratios.items():
-                model = MoERegressor(K, warmup=600, warmup_restarts=2, reseed=reseed)
+                model = MoERegressor(K, warmup=WarmUp(600, restarts=2), reseed=reseed)
                 before = learned(model, stream.X[:600], stream.y[:600])
                 after = learned(model, stream.X[600:], stream.y[600:])
                 found.append(ratio(stream, np.concatenate([before[0], after[0]])))
@@ -132,7 +133,7 @@ def harm(seeds: int, events: int) -> list[list[object]]:
             stream = tasks.classes(m, n=events, seed=seed)
             costs = []
             for reseed in ("off", "auto"):
-                model = MoEClassifier(4, warmup=600, warmup_restarts=2, reseed=reseed)
+                model = MoEClassifier(4, warmup=WarmUp(600, restarts=2), reseed=reseed)
                 costs.append(float(np.nansum(model.learn_array(stream.X, stream.y)[600:])))
             gains.append(costs[0] - costs[1])
             tried, kept = tried + model.n_reseeds[0], kept + model.n_reseeds[1]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.report import machine, table
+from streammoe.options import Gaussian, WarmUp
 
 SLOPE_TARGET = 2.2
 BEND_TARGET = 0.15
@@ -135,12 +136,12 @@ def seconds_of_learn_array(case: Case, p: int, count: int) -> float:
     from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 
     R, Y = rows(case, count + 1000, p)
-    given = {"bound": case.bound, "warmup": 500, "warmup_restarts": 1}
+    given = {"bound": case.bound, "warmup": WarmUp(500, restarts=1)}
     if case.family == "categorical":
         model, y = MoEClassifier(case.K, **given), Y[:, 0].astype(int)
     elif case.n_outputs > 1:
-        covariance = "full" if case.family == "gaussian_full" else "diagonal"
-        model, y = MoEMultiTargetRegressor(case.K, covariance=covariance, expert=case.expert, **given), Y
+        expert = Gaussian("full") if case.family == "gaussian_full" else case.expert
+        model, y = MoEMultiTargetRegressor(case.K, expert=expert, **given), Y
     else:
         model, y = MoERegressor(case.K, expert=case.expert, **given), Y[:, 0]
     model.learn_array(R[:1000, 1:], y[:1000])

@@ -24,6 +24,7 @@ from benchmarks import drift, tasks
 from benchmarks.expert_life import learned, ratio
 from benchmarks.report import machine, table
 from streammoe import MoEClassifier, MoERegressor, schedules
+from streammoe.options import Auto
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,7 +190,7 @@ def choice(seeds: int, events: int) -> Picture:
     for panel, (title, (make, right)) in zip(panels, MIXTURES.items(), strict=True):
         streams = _streams(make, seeds, events)
         losses = np.array([[_loss(MoERegressor(K), stream) for K in numbers] for stream in streams])
-        chosen = [MoERegressor("auto", max_experts=MOST_EXPERTS) for _ in streams]
+        chosen = [MoERegressor(Auto(MOST_EXPERTS)) for _ in streams]
         auto = [_loss(model, stream) for model, stream in zip(chosen, streams, strict=True)]
         taken = Counter(str(model.chosen_n_experts) for model in chosen)
         told = ", ".join(f"{number} in {times} of {seeds}" for number, times in sorted(taken.items()))

@@ -29,6 +29,7 @@ from river import forest, linear_model, preprocessing, tree
 
 from benchmarks.report import machine, table
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.options import WarmUp
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.testing.batches import batch_of
@@ -52,7 +53,7 @@ CASES: dict[str, tuple[str, Any]] = {
 }
 KINDS = ("regressor", "outputs", "classifier")
 WAYS = ("learn_one", "learn_many", "learn_array", "csv", "jsonl", "parquet")
-QUICK = {"n_experts": 2, "warmup": 200, "warmup_restarts": 1}
+QUICK = {"n_experts": 2, "warmup": WarmUp(200, restarts=1)}
 NONE = "–"
 ABSENT = {("learn_many", "x 10^400"), ("parquet", "x 10^400"), ("learn_array", "x list"), ("learn_array", "y list")}
 ABSENT |= {("learn_array", "x 10^400")} | {(way, "x None") for way in ("csv", "jsonl", "parquet")}

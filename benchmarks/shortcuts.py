@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks import tasks
 from benchmarks.report import machine, table
 from streammoe import MoEClassifier, MoERegressor
+from streammoe.options import WarmUp
 
 TURNS = 2
 
@@ -54,7 +55,7 @@ def stream_of(task: Task, seed: int) -> tasks.Stream:
 def begun(task: Task, stream: tasks.Stream, seed: int) -> MoERegressor | MoEClassifier:
     """Return a model at the end of its warm-up."""
     kind = MoEClassifier if task.n_classes else MoERegressor
-    model = kind(task.n_experts, warmup=task.warmup, warmup_restarts=2, seed=seed)
+    model = kind(task.n_experts, warmup=WarmUp(task.warmup, restarts=2), seed=seed)
     model.learn_array(stream.X[: task.warmup], stream.y[: task.warmup])
     return model
 

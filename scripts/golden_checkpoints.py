@@ -55,9 +55,9 @@ def delayed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "regressor": {"schema": {"target": "y"}},
-    "diagonal": {"schema": {"target": ["y", "z"]}, "model": {"covariance": "diagonal"}},
-    "full": {"schema": {"target": ["y", "z"]}, "model": {"covariance": "full"}},
-    "student_t": {"schema": {"target": "y"}, "model": {"expert": "student_t", "degrees_of_freedom": 5.0}},
+    "diagonal": {"schema": {"target": ["y", "z"]}},
+    "full": {"schema": {"target": ["y", "z"]}, "model": {"expert": {"kind": "gaussian", "covariance": "full"}}},
+    "student_t": {"schema": {"target": "y"}, "model": {"expert": {"kind": "student_t", "df": 5.0}}},
     "laplace": {"schema": {"target": "y"}, "model": {"expert": "laplace"}},
     "classifier": {"schema": {"target": "kind"}, "model": {"kind": "classifier"}},
     "columns": {
@@ -78,7 +78,7 @@ def tables(family: str, phase: str) -> dict[str, Any]:
         "source": {"kind": "file", "path": "events.jsonl", **given.get("source", {})},
         "schema": {"features": ["a", "b"], **given["schema"]},
         "labels": given.get("labels", {}),
-        "model": {"n_experts": 2, "warmup": warmup, "warmup_restarts": 1, **old, **given.get("model", {})},
+        "model": {"n_experts": 2, "warmup": {"size": warmup, "restarts": 1}, **old, **given.get("model", {})},
         "metrics": {"enabled": False},
     }
 

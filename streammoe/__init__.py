@@ -16,24 +16,45 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+    from streammoe.options import (
+        Auto,
+        Decay,
+        Exponential,
+        Gaussian,
+        Laplace,
+        PageHinkley,
+        Polyak,
+        StudentT,
+        WarmUp,
+    )
 
     __version__: str
 
 __all__ = [
+    "Auto",
     "CheckpointError",
     "ConfigError",
+    "Decay",
+    "Exponential",
+    "Gaussian",
     "InvalidEvent",
+    "Laplace",
     "MoEClassifier",
     "MoEMultiTargetRegressor",
     "MoERegressor",
+    "PageHinkley",
+    "Polyak",
     "SourceError",
     "StreammoeError",
+    "StudentT",
     "TooManyBadRecords",
+    "WarmUp",
     "load",
     "schedules",
 ]
 
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
+_OPTIONS = {"Auto", "Decay", "Exponential", "Gaussian", "Laplace", "PageHinkley", "Polyak", "StudentT", "WarmUp"}
 
 
 def __getattr__(name: str) -> "Any":
@@ -42,6 +63,8 @@ def __getattr__(name: str) -> "Any":
 
     if name in _ESTIMATORS:
         return getattr(import_module("streammoe.estimators"), name)
+    if name in _OPTIONS:
+        return getattr(import_module("streammoe.options"), name)
     if name == "schedules":
         return import_module("streammoe.schedules")
     if name in __all__:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from streammoe import settings as settings_module
-from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, warn_of_idle
+from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, WayBack
@@ -89,7 +89,6 @@ def open_daemon(
         SourceError: there is nothing to read.
         SinkError: predictions cannot be written.
     """
-    warn_of_idle(settings)
     with ExitStack() as stack:
         lock = stack.enter_context(FolderLock(settings.checkpoint.dir))
         store = CheckpointStore(settings.checkpoint.dir, keep=settings.checkpoint.keep, lock=lock)

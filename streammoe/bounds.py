@@ -1,34 +1,6 @@
-"""Least and largest values of the sizes that estimators and settings take, and what their combination may cost."""
+"""How large a model may become: what the combination of its options and columns costs."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
-
-
-class Bounds(NamedTuple):
-    """Both are allowed."""
-
-    least: float
-    most: float
-
-
-BOUNDS = {
-    "n_experts": Bounds(1, 1_000),
-    "max_experts": Bounds(2, 1_000),
-    "top_k": Bounds(1, 1_000),
-    "batch_size": Bounds(1, 100_000),
-    "degree": Bounds(1, 20),
-    "gate_degree": Bounds(1, 20),
-    "prior_strength": Bounds(0, 10**9),
-    "seed": Bounds(0, 2**128 - 1),
-    "drift_restart": Bounds(1, 10**12),
-    "warmup": Bounds(0, 10_000_000),
-    "warmup_restarts": Bounds(1, 1_000),
-    "max_classes": Bounds(2, 10_000),
-    "max_levels": Bounds(1, 10_000),
-    "max_columns": Bounds(1, 10_000),
-}
-"""By the names of arguments and settings. Values beyond them are mistakes, or more than a machine bears."""
 
 LARGEST_MODEL = 2**30
 """Bytes of a state; in use are several times as many, for copies and checkpoints."""

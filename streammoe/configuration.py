@@ -104,12 +104,4 @@ def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[s
     Raises:
         ConfigError: with every problem at once.
     """
-    settings = settings_module.from_tables(tables, name, kinds=_kinds(), overrides=overrides)
-    warn_of_idle(settings)
-    return settings
-
-
-def warn_of_idle(settings: Settings) -> None:
-    """Log a warning for each setting that has no effect in combination with the others."""
-    for sentence in settings_module.without_effect(settings.model):
-        LOGGER.warning(sentence)
+    return settings_module.from_tables(tables, name, kinds=_kinds(), overrides=overrides)

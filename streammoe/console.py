@@ -110,14 +110,6 @@ def _exit_out_of(what: str, remedy: str) -> NoReturn:
     sys.exit(70)
 
 
-def _number_or_word(text: str | None) -> int | str | None:
-    """Return an integer if `text` is one, else the text itself, which the settings validate."""
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return text
-
-
 def ignore_progress(progress: tuple[int, int] | None) -> None:
     """Do nothing."""
 
@@ -177,42 +169,18 @@ def file_options(command: Command) -> Command:
                 "--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that contain times."
             ),
             click.option("--weight", metavar="COLUMN", help="Column with the weight of each event."),
-            click.option(
-                "--n-experts",
-                callback=lambda *given: _number_or_word(given[-1]),
-                metavar="K",
-                help="Number of experts; 1 is a single recursive fit, auto selects a number.",
-            ),
-            click.option("--degree", type=int, metavar="N", help="Highest power of each input for the experts."),
-            click.option("--gate-degree", type=int, metavar="N", help="Highest power of each input for the gate."),
-            click.option("--warmup", type=int, metavar="N", help="Number of events buffered for the batch start."),
-            click.option(
-                "--expert", metavar="NAME", help="Noise distribution of the experts: gaussian, student_t or laplace."
-            ),
-            click.option(
-                "--degrees-of-freedom",
-                type=float,
-                metavar="NU",
-                help="Degrees of freedom of student_t experts; by default 4.",
-            ),
-            click.option(
-                "--schedule",
-                metavar="KIND:NUMBER",
-                help="Step sizes: power:0.6 converges, constant:0.05 follows drift.",
-            ),
-            click.option("--bound", metavar="NAME", help="Curvature bound: tight, adaptive or paper."),
-            click.option(
-                "--averaging", metavar="NAME", help="Average that predicts: polyak, decay, exponential or none."
-            ),
-            click.option(
-                "--drift",
-                metavar="NAME",
-                help="Restart step sizes when the loss has risen: page_hinkley; by default off.",
-            ),
-            click.option(
-                "--seed", type=int, metavar="N", help="Seed of every random choice, including that of --against."
-            ),
+            *_model_options(),
         )
     ):
         command = option(command)
     return command
+
+
+def _model_options() -> Iterator[Callable[[Any], Any]]:
+    """Yield an option for each one of a model; the settings validate their values."""
+    from streammoe.options import MODELS  # slow to import, and most commands do not need it
+
+    fields = {name: field for options in MODELS.values() for name, field in options.model_fields.items()}
+    for name, field in fields.items():
+        if name != "kind":  # has an option of its own
+            yield click.option(f"--{name.replace('_', '-')}", metavar="VALUE", help=field.description)

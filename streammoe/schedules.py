@@ -134,37 +134,6 @@ def constant(gamma: float) -> Constant:
     return _validated(Constant(gamma))
 
 
-def from_settings(settings: Mapping[str, object]) -> Schedule:
-    """Make the schedule that a config file's table or a checkpoint describes.
-
-    Raises:
-        ConfigError: an unknown kind, a missing or unknown name, or a number out of its range.
-
-    >>> from_settings({"kind": "power", "alpha": 0.7})
-    Power(alpha=0.7, gamma0=1.0, offset=0.0)
-    """
-    numbers: dict[str, Any] = dict(settings)
-    kind = numbers.pop("kind", None)
-    schedule = SCHEDULES.get(str(kind))
-    if schedule is None:
-        raise ConfigError(f"schedule kind must be one of {', '.join(SCHEDULES)}, got {kind!r}")
-    known, required = set(schedule._fields), set(schedule._fields) - set(schedule._field_defaults)
-    if not required <= set(numbers) <= known:
-        takes = ", ".join(schedule._fields)
-        raise ConfigError(f"a {kind} schedule takes {takes}, got {', '.join(numbers) or 'nothing'}")
-    return _validated(schedule(**numbers))
-
-
-def to_settings(schedule: Schedule) -> dict[str, str | float]:
-    """Describe a schedule in plain words and numbers; `from_settings` makes it again.
-
-    >>> to_settings(constant(0.01))
-    {'kind': 'constant', 'gamma': 0.01}
-    """
-    kind = next(kind for kind, known in SCHEDULES.items() if isinstance(schedule, known))
-    return {"kind": kind, **schedule._asdict()}
-
-
 Checked = TypeVar("Checked", bound=Schedule)
 
 

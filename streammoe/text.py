@@ -23,6 +23,15 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def amount(number: float) -> str:
+    """Return a number as people write it.
+
+    >>> amount(100_000), amount(0.5), amount(1e6)
+    ('100,000', '0.5', '1,000,000')
+    """
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.0f}" if number.is_integer() else f"{number:g}"
+
+
 def cut(text: str, longest: int = LONGEST_SHOWN) -> str:
     """Return a text, cut off if it is too long for a message."""
     return text if len(text) <= longest else f"{text[:longest]}..."

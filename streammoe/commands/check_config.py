@@ -20,7 +20,7 @@ def command(config: Path, overrides: tuple[str, ...]) -> None:
     Example:
       streammoe check-config config.toml
     """
-    from streammoe.configuration import load_settings, warn_of_idle
+    from streammoe.configuration import load_settings
 
-    warn_of_idle(load_settings(config, overrides=overrides))
+    load_settings(config, overrides=overrides)
     click.echo(f"{config}: no errors")

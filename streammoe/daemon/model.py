@@ -11,6 +11,7 @@ import numpy as np
 from streammoe import batch
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.kernels.compile import compile_seconds
+from streammoe.options import Gaussian, RegressorOptions, WarmUp
 from streammoe.pipeline.pipeline import Schema
 from streammoe.settings import Settings
 
@@ -29,14 +30,14 @@ def compile_kernels(settings: Settings | None = None) -> None:
     before = compile_seconds()
     logger = logging.getLogger("streammoe.estimators")
     was, logger.disabled = logger.disabled, True  # nobody wants to hear of these models
-    arguments: dict[str, Any] = {"warmup": 48, "warmup_restarts": 2, "standardize": True}
+    arguments: dict[str, Any] = {"warmup": WarmUp(48, restarts=2), "standardize": True}
     kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
         # One compiled loop serves all noise with heavy tails.
         "heavy-tailed": (MoERegressor, {"expert": "student_t"}, y),
         "heavy-tailed outputs": (MoEMultiTargetRegressor, {"expert": "student_t"}, np.column_stack([y, X[:, 0]])),
-        "diagonal": (MoEMultiTargetRegressor, {"covariance": "diagonal"}, np.column_stack([y, X[:, 0]])),
-        "full": (MoEMultiTargetRegressor, {"covariance": "full"}, np.column_stack([y, X[:, 0]])),
+        "diagonal": (MoEMultiTargetRegressor, {"expert": "gaussian"}, np.column_stack([y, X[:, 0]])),
+        "full": (MoEMultiTargetRegressor, {"expert": Gaussian("full")}, np.column_stack([y, X[:, 0]])),
         "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
     }
     wanted = kinds if settings is None else [_kind(settings)]
@@ -59,9 +60,11 @@ def compile_kernels(settings: Settings | None = None) -> None:
 def _kind(settings: Settings) -> str:
     """Which of the kernels the settings ask for, by the names of `compile_kernels`."""
     model, several = settings.model, len(settings.schema.targets) > 1
-    if model.expert != "gaussian":
+    if not isinstance(model, RegressorOptions):
+        return model.kind
+    if not isinstance(model.expert, Gaussian):
         return "heavy-tailed outputs" if several else "heavy-tailed"
-    return model.covariance if model.kind == "regressor" and several else model.kind
+    return model.expert.covariance if several else model.kind
 
 
 def schema_of(settings: Settings) -> Schema:
@@ -87,11 +90,11 @@ def _ignored_key(settings: Settings) -> tuple[str, ...]:
 
 def model_from(settings: Settings) -> MixtureOfExperts:
     """A new model as the settings describe it."""
-    if settings.schema.timestamps and settings.model.averaging != "none":
+    if settings.schema.timestamps and settings.model.averaging is not None:
         LOGGER.warning(
             "schema.timestamps: times move slowly, so that single steps fit what is near, and the average of their "
             'coefficients (model.averaging = %r) may fit nothing; compare with model.averaging = "none"',
-            settings.model.averaging,
+            settings.model.averaging_kind,
         )
     return described(settings)
 
@@ -108,8 +111,6 @@ def described(settings: Settings) -> MixtureOfExperts:
         "timestamps": schema.timestamps,
     }
     arguments = {name: value for name, value in given.items() if name in known}
-    if arguments["averaging"] == "none":
-        arguments["averaging"] = None
     model = estimator(**arguments)
     if isinstance(model, MoEMultiTargetRegressor):
         model.set_targets(schema.targets)

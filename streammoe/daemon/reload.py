@@ -7,31 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import BaseModel
+
 from streammoe.daemon.metrics import REFUSED
 from streammoe.daemon.signals import HangupFlag
 from streammoe.errors import RetriableCheckpointError, StreammoeError
-from streammoe.settings import Settings
+from streammoe.settings import Settings, change_policy
 
 LOGGER = logging.getLogger("streammoe.reload")
 
-JUDGING = {
-    "labels.max_pending",
-    "labels.expire_events",
-    "labels.expire_seconds",
-    "model.range_factor",
-    "predictions.interval",
-    "predictions.gate",
-}
-"""Settings that say what becomes of an event, or what is written of it."""
-MAY_CHANGE = JUDGING | {
-    "checkpoint.every_events",
-    "checkpoint.every_seconds",
-    "checkpoint.keep",
-    "checkpoint.retry_seconds",
-    "dead_letters.max_ratio",
-    "metrics.alive_seconds",
-}
-"""Settings that may change while the daemon runs; docs/configuration.md lists them."""
+JUDGING = ("labels", "model", "predictions")
+"""Sections whose settings say what becomes of an event, or what is written of it."""
 
 
 class Reconfigurable(Protocol):
@@ -78,14 +64,14 @@ class Reload:
             return _refused(str(error))
         before, after = _flat(self._settings), _flat(new)
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-        fixed = [name for name in changed if name not in MAY_CHANGE]
+        fixed = [name for name in changed if name not in reloadable(new)]
         if fixed:
             return _refused(f"{', '.join(fixed)} cannot change while the daemon runs; change that back, or restart")
         if not changed:
             LOGGER.info("SIGHUP: the settings are what they were")
             return "unchanged"
         try:
-            daemon.reconfigure(new, judging=not JUDGING.isdisjoint(changed))
+            daemon.reconfigure(new, judging=any(name.partition(".")[0] in JUDGING for name in changed))
         except RetriableCheckpointError as error:
             return _refused(f"a checkpoint has to come before them. {error}; then send SIGHUP again")
         self._settings = new
@@ -100,9 +86,23 @@ def _refused(why: str) -> str:
     return REFUSED
 
 
+def reloadable(settings: Settings) -> set[str]:
+    """Return the settings that may change while the daemon runs."""
+    sections = _sections(settings).items()
+    return {
+        f"{section}.{name}"
+        for section, table in sections
+        for name in type(table).model_fields
+        if change_policy(section, type(table), name) == "reload"
+    }
+
+
 def _flat(settings: Settings) -> dict[str, object]:
     """Every setting by its name."""
+    return {f"{name}.{field}": value for name, section in _sections(settings).items() for field, value in section}
+
+
+def _sections(settings: Settings) -> dict[str, BaseModel]:
     one = len(settings.sources) == 1
     sections = {"source" if one else f"source.{i}": source for i, source in enumerate(settings.sources)}
-    sections |= {name: getattr(settings, name) for name in settings.__dataclass_fields__ if name != "sources"}
-    return {f"{name}.{field}": value for name, section in sections.items() for field, value in section}
+    return sections | {name: getattr(settings, name) for name in settings.__dataclass_fields__ if name != "sources"}

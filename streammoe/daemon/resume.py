@@ -10,37 +10,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from streammoe import schedules
-from streammoe import settings as settings_module
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
 from streammoe.daemon.guards import last_good
 from streammoe.daemon.model import described, model_from, schema_of
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, load, model_of
+from streammoe.options import ClassifierOptions, current_names, facts_of, written
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.ports import Recovered
-from streammoe.settings import Settings
+from streammoe.settings import MODELS, Settings, change_policy, learning_defaults
 from streammoe.text import printable, shown
 
 LOGGER = logging.getLogger("streammoe.assembly")
-MAY_CHANGE = {
-    ("model", "range_factor"),
-    ("model", "reseed"),
-    ("schema", "max_columns"),
-    ("labels", "max_pending"),
-    ("labels", "expire_events"),
-    ("labels", "expire_seconds"),
-}
-"""Learning settings that may change over a checkpoint: they judge what comes, not what was learned."""
-MAY_RISE = {("model", "max_levels"), ("model", "max_classes")}
-"""The same of limits that what was learned may have reached already."""
-OF_THE_WARM_UP = {"warmup", "warmup_restarts"}
-"""Arguments that say nothing any more once the warm-up is over."""
-TAKEN_OVER = {"range_factor", "reseed"}
-"""Arguments that are those of the settings, whatever the model had."""
 OF_THE_SCHEMA = {"categorical", "timestamps"}
 """Arguments that a configuration has in ``[schema]``."""
 
@@ -80,10 +64,9 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         return
     given, wanted = as_settings(model), as_settings(like)
     for name in given:
-        passed = name in OF_THE_WARM_UP and not model.is_warming_up
-        if given[name] != wanted[name] and name not in TAKEN_OVER and not passed:
-            section = "schema" if name in OF_THE_SCHEMA else "model"
-            yield f"{section}.{name} is {shown(wanted[name])}, and it has {shown(given[name])}"
+        section = "schema" if name in OF_THE_SCHEMA else "model"
+        if given[name] != wanted[name] and not (section == "model" and _is_free(model, name)):
+            yield f"{section}.{name} is {written(wanted[name])}, and it has {written(given[name])}"
     fields = model.fields
     if not fields:
         yield "it has learned nothing, so it has no features yet"
@@ -99,14 +82,31 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         yield f"its classes are {model.class_labels!r}, and labels in records are texts"
 
 
+def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> bool:
+    """Return whether an argument of a model need not be what the settings say.
+
+    Those of the warm-up have no meaning once it is over: a model that was fitted elsewhere may have begun otherwise.
+
+    Args:
+        model: that has learned.
+        name: of the argument.
+        rising: whether one that may rise is free, too.
+    """
+    field = model.options_type.model_fields.get(name)
+    if field is None:
+        return False
+    facts = facts_of(field)
+    return (
+        facts.change in {"restart", "reload"}
+        or (rising and facts.change == "rise")
+        or (facts.warm_up_only and not model.is_warming_up)
+    )
+
+
 def as_settings(model: MixtureOfExperts) -> dict[str, Any]:
     """The arguments of a model as settings would write them."""
-    said = model.arguments()
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
-    plain |= {name: list(plain[name] or ()) for name in OF_THE_SCHEMA}
-    plain["averaging"] = plain["averaging"] or "none"
-    plain["schedule"] = plain["schedule"] or schedules.to_settings(model.default_schedule)
-    return plain
+    arguments = {name: list(value or ()) for name, value in model.arguments().items() if name in OF_THE_SCHEMA}
+    return {**model.options.model_dump(mode="json"), **arguments}
 
 
 def check(settings: Settings, found: Checkpoint) -> None:
@@ -130,23 +130,27 @@ def is_blank(found: Checkpoint) -> bool:
 def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     """The model of a checkpoint, if the settings still describe it."""
     check(settings, found)
-    kept, now = found.metadata["settings"], settings.learning_settings()
-    defaults = settings_module.learning_defaults()
+    kept, now = dict(found.metadata["settings"]), settings.learning_settings()
+    kept["model"] = current_names(kept.get("model", {}))
+    defaults = learning_defaults(settings.model.kind)
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
             was = kept.get(section, {}).get(name, defaults[section].get(name))
-            if was == value or (section, name) in MAY_CHANGE:
+            policy = change_policy(section, type(getattr(settings, section)), name)
+            if was == value or policy in {"restart", "reload"}:
                 continue
-            limit = (section, name) in MAY_RISE
+            limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
                 only = ", and may only rise" if limit else ""
-                differences.append(f"{section}.{name} was {shown(was)} and is {shown(value)} now{only}")
+                differences.append(f"{section}.{name} was {written(was)} and is {written(value)} now{only}")
+    # Once a checkpoint held the options of both kinds of models.
+    known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
     unknown = [
-        f"{section}.{name} = {shown(value)}"
+        f"{section}.{name} = {written(value)}"
         for section, values in kept.items()
         for name, value in values.items()
-        if name not in cast("Mapping[str, object]", now.get(section, {}))
+        if name not in known[section]
     ]
     if unknown:
         message = (
@@ -169,8 +173,8 @@ def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     model.set_range_factor(settings.model.range_factor)
     model.set_reseed(settings.model.reseed)
     model.set_max_levels(settings.model.max_levels)
-    if isinstance(model, MoEClassifier):
-        model.max_classes = settings.model.max_classes
+    if isinstance(model, MoEClassifier) and isinstance(settings.model, ClassifierOptions):
+        model.set_max_classes(settings.model.max_classes)
     return model
 
 
@@ -183,10 +187,7 @@ def _must_describe(settings: Settings, model: MixtureOfExperts) -> None:
     wanted = described(settings)
     require(type(model) is type(wanted), f"its model is a {type(model).__name__}, and not as its settings say")
     has, wants = as_settings(model), as_settings(wanted)
-    may = {name for section, name in MAY_CHANGE | MAY_RISE if section == "model"}
-    if not model.is_warming_up:  # one that was fitted elsewhere may have begun otherwise
-        may |= OF_THE_WARM_UP
-    other = sorted(name for name in wants if has[name] != wants[name] and name not in may)
+    other = sorted(name for name in wants if has[name] != wants[name] and not _is_free(model, name, rising=True))
     require(not other, f"its model has other arguments than its settings say: {', '.join(other)}")
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))

@@ -14,9 +14,9 @@ from streammoe.engine.model_selection import Candidate, Race
 from streammoe.engine.state import MMState, restored_state, state_arrays
 from streammoe.engine.warming import WarmUp
 from streammoe.errors import PoisonedModel
-from streammoe.estimators.arguments import restored_arguments
 from streammoe.estimators.core import Core
 from streammoe.estimators.provisional import ProvisionalMixture
+from streammoe.options import as_arguments
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.text import shown
 from streammoe.types import AnyArray
@@ -101,7 +101,7 @@ class Keeping(Core):
             CheckpointError: an array is missing, unknown, of another shape than the model asks for, or holds what no
                 model can. `streammoe.checked` says the same of other errors, which a description may cause.
         """
-        model = cls(**restored_arguments(description["arguments"]))
+        model = cls(**as_arguments(cls.options_type, description["arguments"]))
         model._restore_outputs(arrays)
         model._encoder = model._new_encoder()
         model._encoder.restore(arrays)

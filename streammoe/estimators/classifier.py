@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from river import base
 
-from streammoe import schedules
 from streammoe.checked import as_json, names_of
 from streammoe.engine.state import with_class
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators.arguments import whole_number_rules
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family, families
+from streammoe.options import (
+    Auto,
+    Averaging,
+    ClassifierOptions,
+    FeatureOptions,
+    PageHinkley,
+    WarmUp,
+    documented,
+    is_label,
+)
 from streammoe.schedules import Schedule
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
 Label: TypeAlias = str | int | bool
 
 
+@documented(ClassifierOptions, FeatureOptions)
 class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     """Mixture of multinomial logistic experts with a learned softmax gate, trained one event at a time.
 
@@ -36,69 +44,6 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     warm-up buffer is fitted in batch from several starts first; one recursive expert predicts meanwhile, or in a
     long warm-up a mixture fitted quickly to its first part. Labels are strings, booleans or numbers; without `classes`
     they are added as they appear.
-
-    Parameters
-    ----------
-    n_experts
-        Number of experts K ≥ 1; 1 is recursive multinomial logistic regression.
-        ``"auto"`` chooses it: several are fitted in the warm-up, and the best three learn side by side until their
-        losses decide.
-    classes
-        A list or tuple of all labels, known ahead: another one is then an error. ``None`` takes in labels as they
-        appear.
-    max_classes
-        Most labels taken in; further ones are errors.
-    degree
-        Highest power of each input that experts see.
-    gate_degree
-        The same for the gate.
-    schedule
-        Step sizes γ_n, from `streammoe.schedules`; ``None`` is ``power(0.5)``. ``constant(gamma)`` tracks drift.
-    bound
-        Curvature bound of gate and experts: ``"adaptive"``, ``"tight"`` or the papers' own ``"paper"``.
-    prior_strength
-        Pseudo-events that the prior is worth among those that a step size spans; 0 is the papers' plain algorithm.
-    warmup
-        Events buffered for the batch start; ``None`` grows with the number of parameters (at least 400), 0 starts at
-        once from random experts.
-    warmup_restarts
-        Starts of each family that the batch fit tries.
-    averaging
-        What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
-        more), ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the raw iterate).
-    averaging_rate
-        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count. Of no effect
-        with any other `averaging`.
-    drift
-        ``"page_hinkley"`` watches the prequential loss, and lets steps and average begin anew where it has risen for
-        good; ``"off"`` does not.
-    drift_restart
-        Events that steps take for seen after a drift: the fewer, the larger the steps. Of no effect without `drift`.
-    seed
-        Of every random choice; equal seeds and events give equal models, bit for bit.
-    standardize
-        Centre and scale inputs by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
-    range_factor
-        Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
-    categorical
-        Names of the features that are categories: text, truth values or numbers. Each level is a column of 0 and 1.
-    timestamps
-        Names of the features that are times: seconds since 1970-01-01 UTC, datetimes, or ISO 8601 text. Each becomes
-        sin and cos of the time of day, of the week and of the year.
-    max_levels
-        Most levels of one category that get a column; events with others are learned without theirs.
-    max_experts
-        Most experts that ``n_experts="auto"`` tries; of no effect where that is a number.
-    top_k
-        How many experts learn from an event: those with the largest responsibilities. ``None``: all; fewer make large
-        K faster, and all still predict.
-    batch_size
-        Events of a step. More than 1 learns faster where there are many features: a group moves the model when it is
-        full, by the mean of what its events say. Those that wait are part of the model.
-    reseed
-        ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
-        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it. A single
-        expert is never idle, so with ``n_experts=1`` there is nothing to try.
 
     Examples:
     --------
@@ -118,33 +63,29 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 3.
     """
 
-    default_schedule: ClassVar[Schedule] = schedules.power(0.5)
+    options_type: ClassVar = ClassifierOptions
     growing: ClassVar[tuple[str, ...]] = ("_labels", "_index")
 
     def __init__(
         self,
-        n_experts: int | str = 4,
+        n_experts: int | str | Auto = 4,
         *,
         degree: int = 1,
         gate_degree: int = 1,
         classes: Sequence[Any] | None = None,
         max_classes: int = 100,
-        schedule: Schedule | None = None,
+        schedule: str | Schedule | None = None,
         bound: str = "adaptive",
         prior_strength: float = 0.04,
-        warmup: int | None = None,
-        warmup_restarts: int = 5,
-        averaging: str | None = "polyak",
-        averaging_rate: float = 0.01,
-        drift: str = "off",
-        drift_restart: int = 200,
+        warmup: int | WarmUp | None = None,
+        averaging: str | Averaging | None = "polyak",
+        drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
-        max_experts: int = 6,
         top_k: int | None = None,
         batch_size: int = 1,
         reseed: str = "off",
@@ -161,18 +102,14 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
             bound=bound,
             prior_strength=prior_strength,
             warmup=warmup,
-            warmup_restarts=warmup_restarts,
             averaging=averaging,
-            averaging_rate=averaging_rate,
             drift=drift,
-            drift_restart=drift_restart,
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
             categorical=categorical,
             timestamps=timestamps,
             max_levels=max_levels,
-            max_experts=max_experts,
             top_k=top_k,
             batch_size=batch_size,
             reseed=reseed,
@@ -186,25 +123,16 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
 
     @classmethod
     def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1}
+        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
         yield {"n_experts": 3, "warmup": 0}
 
-    def _rules(self) -> list[tuple[bool, str]]:
-        fixed: Any = self.classes
-        return [
-            *super()._rules(),
-            *whole_number_rules("max_classes", self.max_classes),
-            (
-                fixed is None
-                or (
-                    isinstance(fixed, tuple)
-                    and len(fixed) > 1
-                    and all(map(_is_label, fixed))
-                    and len(set(fixed)) == len(fixed)
-                ),
-                f"classes: got {fixed!r}; it must be a list of two or more different strings, numbers or booleans",
-            ),
-        ]
+    def set_max_classes(self, max_classes: int) -> None:
+        """Take in so many labels from now on.
+
+        Raises:
+            ConfigError: the constructor would not take it.
+        """
+        self._change("max_classes", max_classes)
 
     @property
     def _multiclass(self) -> bool:
@@ -443,7 +371,7 @@ def _plain(label: Any) -> Label:
     """
     if isinstance(label, np.generic) and not isinstance(label, np.timedelta64 | np.datetime64):
         label = label.item()
-    if not _is_label(label):
+    if not is_label(label):
         problem = "is not finite" if isinstance(label, float) else f"is {a_kind(label)}"
         subject = "the label" if label is None else shown(label)
         msg = f"target: {subject} {problem}; a label must be a string, a finite number or a boolean"
@@ -452,7 +380,3 @@ def _plain(label: Any) -> Label:
         number(label, "target")  # one of too many digits could be neither written nor read
     plain: Label = label
     return plain
-
-
-def _is_label(label: Any) -> bool:
-    return isinstance(label, str | int) or (isinstance(label, float) and math.isfinite(label))

@@ -32,7 +32,7 @@ class Core(Outputs):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._schedule = self.default_schedule if self.schedule is None else self.schedule
+        self._schedule = self.options.schedule
         self._encoder = self._new_encoder()
         self._state: MMState | None = None
         self._race: Race | None = None
@@ -44,7 +44,7 @@ class Core(Outputs):
         """What may predict while the warm-up lasts."""
         self._residual = np.zeros(0)
         self._options = self._new_options()
-        self._watch = None if self.drift == "off" else DriftWatch()
+        self._watch = None if self.options.drift is None else DriftWatch()
         self._guard = Undo()
         self._reported: set[tuple[int, str]] = set()
         """Which experts the log has told of, and what."""
@@ -85,10 +85,11 @@ class Core(Outputs):
     @property
     def _steps(self) -> Steps:
         """Step sizes from here on."""
-        if self._watch is None or self._watch.last is None:
+        drift = self.options.drift
+        if drift is None or self._watch is None or self._watch.last is None:
             return self._schedule
         again = self.default_schedule if self._schedule.forgets else self._schedule
-        return Restarted(self._schedule, again, self._watch.last.n, self.drift_restart)
+        return Restarted(self._schedule, again, self._watch.last.n, drift.restart)
 
     def _new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
         encoder = Encoder(
@@ -127,9 +128,9 @@ class Core(Outputs):
             n_experts=n_experts or self.chosen_n_experts or self.most_experts,
             n_rows=self._family.n_rows(self._n_outputs),
             prior_strength=self.prior_strength,
-            averaging=self.averaging,
+            averaging=self.options.averaging_kind,
             schedule=self._schedule,
-            averaging_rate=self.averaging_rate,
+            averaging_rate=self.options.averaging_rate,
             top_k=self.top_k,
         )
 
@@ -249,7 +250,7 @@ class Core(Outputs):
                 f"{size / 2**30:,.1f} GiB, and {LARGEST_MODEL >> 30} GiB is the most: give fewer features or levels "
                 "(max_levels), or lower degree, gate_degree or n_experts"
             )
-        for name, rows in (("warmup", self.warmup or 0), ("batch_size", self.batch_size)):
+        for name, rows in (("warmup", self.options.warmup.size or 0), ("batch_size", self.batch_size)):
             size = buffer_bytes(rows, p_w, p_v)
             if size > LARGEST_BUFFER:
                 return (

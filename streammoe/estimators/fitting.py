@@ -113,7 +113,7 @@ class Fitting(Stepping):
         rng = np.random.default_rng(self.seed)
         with np.errstate(all="ignore"):  # the result is judged instead
             problem = warmup.with_own_prior(self._family, buffer, self._n_outputs, options)
-            starts = warmup.best_starts(problem, n_experts, self.warmup_restarts, rng)
+            starts = warmup.best_starts(problem, n_experts, self.options.warmup.restarts, rng)
         return run(problem, starts.thetas, folds=starts.folds)
 
     def _choose(self, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
@@ -128,7 +128,7 @@ class Fitting(Stepping):
             self._family,
             buffer,
             fit,
-            max_experts=self.max_experts,
+            max_experts=self.most_experts,
             n_outputs=self._n_outputs,
             p_w=self._encoder.n_gate_features,
             p_v=self._encoder.n_expert_features,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from river import base
@@ -13,9 +13,19 @@ from streammoe.errors import InvalidEvent
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.checks import finite_array
 from streammoe.estimators.frames import series_like, table_of
-from streammoe.estimators.noise import family_of, noise_rules
+from streammoe.estimators.noise import family_of
 from streammoe.estimators.parameters import experts_in
 from streammoe.experts import Family
+from streammoe.options import (
+    Auto,
+    Averaging,
+    Expert,
+    FeatureOptions,
+    PageHinkley,
+    RegressorOptions,
+    WarmUp,
+    documented,
+)
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import number
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@documented(RegressorOptions, FeatureOptions)
 class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
     """Mixture of linear experts with a learned softmax gate, trained one event at a time.
 
@@ -34,70 +45,6 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
 
     Bad values (NaN, infinities, wrong types, values far out of range) raise `InvalidEvent` and change nothing; a
     key that is absent is a missing value and takes the column's mean.
-
-    Parameters
-    ----------
-    n_experts
-        Number of experts K ≥ 1; 1 is recursive Bayesian-style linear regression.
-        ``"auto"`` chooses it: several are fitted in the warm-up, and the best three learn side by side until their
-        losses decide.
-    degree
-        Highest power of each input that experts see.
-    gate_degree
-        The same for the gate.
-    expert
-        The noise of each expert: ``"gaussian"``, or one that outliers do not pull away: ``"student_t"``, or
-        ``"laplace"``, which follows the median.
-    degrees_of_freedom
-        ν above 2 of ``expert="student_t"``; the smaller, the less an event far out counts.
-    schedule
-        Step sizes γ_n, from `streammoe.schedules`; ``None`` is ``power(0.6)``. ``constant(gamma)`` tracks drift.
-    bound
-        Curvature bound of the gate: ``"adaptive"`` (follows each event's probabilities), ``"tight"`` or the papers'
-        own ``"paper"``.
-    prior_strength
-        Pseudo-events that the prior is worth among those that a step size spans; 0 is the papers' plain algorithm.
-    warmup
-        Events buffered for the batch start; ``None`` grows with the number of parameters (at least 400), 0 starts at
-        once from random experts.
-    warmup_restarts
-        Starts of each family that the batch fit tries.
-    averaging
-        What serves predictions: ``"polyak"`` (mean of all iterates since warm-up), ``"decay"`` (recent ones count
-        more), ``"exponential"`` (each counts `averaging_rate`, or more at first), or ``None`` (the raw iterate).
-    averaging_rate
-        Least weight of the latest iterate in an exponential average: about the last 1/rate of them count. Of no effect
-        with any other `averaging`.
-    drift
-        ``"page_hinkley"`` watches the prequential loss, and lets steps and average begin anew where it has risen for
-        good; ``"off"`` does not.
-    drift_restart
-        Events that steps take for seen after a drift: the fewer, the larger the steps. Of no effect without `drift`.
-    seed
-        Of every random choice; equal seeds and events give equal models, bit for bit.
-    standardize
-        Centre and scale inputs and target by their warm-up moments, then frozen. In a pipeline behind a scaler, off.
-    range_factor
-        Refuse values beyond this many times the largest one accepted in their column (0: no such rule).
-    categorical
-        Names of the features that are categories: text, truth values or numbers. Each level is a column of 0 and 1.
-    timestamps
-        Names of the features that are times: seconds since 1970-01-01 UTC, datetimes, or ISO 8601 text. Each becomes
-        sin and cos of the time of day, of the week and of the year.
-    max_levels
-        Most levels of one category that get a column; events with others are learned without theirs.
-    max_experts
-        Most experts that ``n_experts="auto"`` tries; of no effect where that is a number.
-    top_k
-        How many experts learn from an event: those with the largest responsibilities. ``None``: all; fewer make large
-        K faster, and all still predict.
-    batch_size
-        Events of a step. More than 1 learns faster where there are many features: a group moves the model when it is
-        full, by the mean of what its events say. Those that wait are part of the model.
-    reseed
-        ``"auto"``: an expert that is starved, or a duplicate, is tried as half of the one whose loss is worst, beside
-        the model as it is, and takes its place where that predicts better; ``"off"``: a log line tells of it. A single
-        expert is never idle, so with ``n_experts=1`` there is nothing to try.
 
     Examples:
     --------
@@ -117,31 +64,28 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 2.
     """
 
+    options_type: ClassVar = RegressorOptions
+    several_outputs: ClassVar = False
+
     def __init__(
         self,
-        n_experts: int | str = 4,
+        n_experts: int | str | Auto = 4,
         *,
         degree: int = 1,
         gate_degree: int = 1,
-        covariance: str = "diagonal",
-        expert: str = "gaussian",
-        degrees_of_freedom: float = 4.0,
-        schedule: Schedule | None = None,
+        expert: str | Expert = "gaussian",
+        schedule: str | Schedule | None = None,
         bound: str = "adaptive",
         prior_strength: float = 0.1,
-        warmup: int | None = None,
-        warmup_restarts: int = 5,
-        averaging: str | None = "polyak",
-        averaging_rate: float = 0.01,
-        drift: str = "off",
-        drift_restart: int = 200,
+        warmup: int | WarmUp | None = None,
+        averaging: str | Averaging | None = "polyak",
+        drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
-        max_experts: int = 6,
         top_k: int | None = None,
         batch_size: int = 1,
         reseed: str = "off",
@@ -150,48 +94,40 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
             n_experts=n_experts,
             degree=degree,
             gate_degree=gate_degree,
-            covariance=covariance,
             expert=expert,
-            degrees_of_freedom=degrees_of_freedom,
             schedule=schedule,
             bound=bound,
             prior_strength=prior_strength,
             warmup=warmup,
-            warmup_restarts=warmup_restarts,
             averaging=averaging,
-            averaging_rate=averaging_rate,
             drift=drift,
-            drift_restart=drift_restart,
             seed=seed,
             standardize=standardize,
             range_factor=range_factor,
             categorical=categorical,
             timestamps=timestamps,
             max_levels=max_levels,
-            max_experts=max_experts,
             top_k=top_k,
             batch_size=batch_size,
             reseed=reseed,
         )
 
-    covariance: str
-    expert: str
-    degrees_of_freedom: float
+    expert: str | Expert
 
     @classmethod
     def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1}
+        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
         yield {"n_experts": 3, "warmup": 0}
-        yield {"n_experts": 2, "warmup": 60, "warmup_restarts": 1, "expert": "student_t"}
+        yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
-
-    def _rules(self) -> list[tuple[bool, str]]:
-        noise = noise_rules(self.expert, self.covariance, self.degrees_of_freedom, several=False)
-        return [*super()._rules(), *noise]
 
     @property
     def _family(self) -> Family:
-        return family_of(self.expert, self.covariance, self.degrees_of_freedom)
+        return family_of(self._noise)
+
+    @property
+    def _noise(self) -> Expert:
+        return cast("RegressorOptions", self.options).expert
 
     @property
     def _n_outputs(self) -> int:

@@ -32,8 +32,8 @@ class Starting(Core):
     def _warm_up_size(self) -> int:
         if self._gathers:
             return sys.maxsize
-        if self.warmup is not None:
-            return self.warmup
+        if self.options.warmup.size is not None:
+            return self.options.warmup.size
         encoder = self._encoder
         n_rows = self._family.n_rows(self._n_outputs)
         shape = Shape(self.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
@@ -84,7 +84,7 @@ class Starting(Core):
         X, Y, weights = warm_up.rows()
         LOGGER.info(
             "warm-up: fitting %s experts with %d features to %d events",
-            f"1 to {self.max_experts}" if self.is_choosing else self.n_experts,
+            f"1 to {self.most_experts}" if self.is_choosing else self.most_experts,
             self._encoder.n_expert_features,
             len(X),
         )
@@ -101,7 +101,7 @@ class Starting(Core):
         if len(entrants) == 1:
             self._start(entrants[0].state)
             if self.is_choosing:
-                LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", self.max_experts, self._n_serving())
+                LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", self.most_experts, self._n_serving())
             return
         candidates = [self._candidate(entrant.state) for entrant in entrants]
         totals = np.array([entrant.total for entrant in entrants])
@@ -110,7 +110,7 @@ class Starting(Core):
         LOGGER.info(
             "warm-up: %s experts are the best of 1 to %d; they learn side by side until event %d",
             ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
-            self.max_experts,
+            self.most_experts,
             until,
         )
 
@@ -137,7 +137,7 @@ class Starting(Core):
         buffer = self._buffer(self._encoder, X, Y, weights)
 
         def fit(n_experts: int) -> MMState:
-            return self._fit(buffer, n_experts, restarts=self.warmup_restarts)
+            return self._fit(buffer, n_experts, restarts=self.options.warmup.restarts)
 
         if not self.is_choosing:
             return [Entrant(fit(self.most_experts), 0.0)]
@@ -146,7 +146,7 @@ class Starting(Core):
             self._family,
             buffer,
             fit,
-            max_experts=self.max_experts,
+            max_experts=self.most_experts,
             n_outputs=self._n_outputs,
             p_w=encoder.n_gate_features,
             p_v=encoder.n_expert_features,

@@ -24,7 +24,7 @@ class Stepping(Watching):
     def _learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
         """Learn screened rows: through the warm-up while it lasts, then by steps."""
         self._encoder.notice_unplaced(X, Y)
-        if not self._gathers and self._state is None and self.warmup == 0 and self._n_outputs:
+        if not self._gathers and self._state is None and self.options.warmup.size == 0 and self._n_outputs:
             self._start(self._random_start())
         if self._is_buffering and self._warm_up is None:
             if not self._n_outputs:

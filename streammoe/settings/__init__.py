@@ -4,9 +4,10 @@ A section's model holds names, types, ranges and defaults; `load` merges file, e
 everything that is wrong in one `ConfigError`.
 """
 
-from streammoe.settings.reader import Kinds, from_tables, load
+from streammoe.options import Section
+from streammoe.settings.reader import Kinds, from_tables, load, parsed
 from streammoe.settings.sections import (
-    SCHEDULE_TABLES,
+    MODELS,
     Checkpoint,
     DeadLetterFile,
     DeadLetters,
@@ -18,14 +19,13 @@ from streammoe.settings.sections import (
     PredictionFile,
     Predictions,
     Schema,
-    Section,
     Settings,
+    change_policy,
     learning_defaults,
 )
-from streammoe.settings.unused import without_effect
 
 __all__ = [
-    "SCHEDULE_TABLES",
+    "MODELS",
     "Checkpoint",
     "DeadLetterFile",
     "DeadLetters",
@@ -40,8 +40,9 @@ __all__ = [
     "Schema",
     "Section",
     "Settings",
+    "change_policy",
     "from_tables",
     "learning_defaults",
     "load",
-    "without_effect",
+    "parsed",
 ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,21 +15,19 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from streammoe.errors import ConfigError
-from streammoe.schedules import from_settings
+from streammoe.options import CHOICES, SEVERAL, Section, errors_of, rule_of, shown
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
-    DEFAULT_ALPHA,
-    SCHEDULE_TABLES,
+    MODELS,
     DeadLetterFile,
     DeadLetters,
     Labels,
+    Model,
     NoPredictions,
     PredictionFile,
     Predictions,
     Schema,
-    Section,
     Settings,
-    shown,
 )
 
 ENVIRONMENT_PREFIX = "STREAMMOE_"
@@ -163,10 +160,11 @@ class _Reader:
         self.origins = {known: where for known, where in self.origins.items() if known[: len(place)] != place}
         for i, part in enumerate(place[first:-1], start=first + 1):
             if not isinstance(table.get(part), dict):
-                table[part] = {}
+                choice = CHOICES.get(part) if place[:i] == ("model", part) else None
+                table[part] = choice.opened(table.get(part)) if choice else {}
                 self.origins[place[:i]] = origin
             table = table[part]
-        table[place[-1]] = _parsed(text)
+        table[place[-1]] = parsed(text)
         self.origins[place] = origin
 
     def settings(self, kinds: Kinds) -> Settings:
@@ -192,37 +190,23 @@ class _Reader:
             table = {name: value for name, value in table.items() if name in NoPredictions.model_fields}
         read["predictions"] = self._chosen(("predictions",), predictions, table, default="none")
         read["dead_letters"] = self._chosen(("dead_letters",), letters, tables.pop("dead_letters"), default="file")
-        model = tables["model"]
-        if isinstance(model, dict) and "schedule" in model:
-            table = model.pop("schedule")
-            alpha = DEFAULT_ALPHA.get(str(model.get("kind")))
-            if alpha is not None and isinstance(table, dict) and table.get("kind", "power") == "power":
-                table = {"alpha": alpha, **table}
-            schedule = self._chosen(("model", "schedule"), SCHEDULE_TABLES, table, default="power")
-            if schedule is not None:
-                model["schedule"] = from_settings(schedule.model_dump())
-        read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
         schema = tables["schema"]
-        if isinstance(model, dict) and isinstance(schema, dict):
-            self._check_outputs(model, schema.get("target"))
+        target = schema.get("target") if isinstance(schema, dict) else None
+        read["model"] = self._model(tables.pop("model"), target)
+        read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
         self._check_labels(**read)
         if self.problems:
             raise ConfigError(*self.problems)
         return Settings(**read)
 
-    def _check_outputs(self, model: dict[str, Any], target: object) -> None:
-        """Whether the model is one of as many outputs as there are targets."""
+    def _model(self, table: Any, target: object) -> Model | None:
+        """Check the table of a model with as many outputs as there are targets."""
         n = len(target) if isinstance(target, list) else int(isinstance(target, str))
-        one = []
-        if model.get("kind") == "classifier":
-            one += ["must be one column where model.kind = 'classifier'"]
-        if model.get("expert") == "laplace":
-            one += ["must be one column where model.expert = 'laplace'; 'student_t' takes several"]
-        if n > 1:
-            self.problems += [self._broken(("schema", "target"), rule, target) for rule in one]
-        if n == 1 and model.get("covariance") == "full":
-            rule = "must be 'diagonal' where schema.target is one column; one output has nothing to be correlated with"
-            self.problems.append(self._broken(("model", "covariance"), rule, "full"))
+        if isinstance(table, dict) and n > 1 and table.get("kind") == "classifier":
+            rule = "must be one column where model.kind = 'classifier'"
+            self.problems.append(self._broken(("schema", "target"), rule, target))
+        found: Any = self._chosen(("model",), MODELS, table, "regressor", {SEVERAL: n > 1} if n else None)
+        return found  # type: ignore[no-any-return]
 
     def _check_labels(
         self, *, labels: Labels | None, schema: Schema | None, sources: Iterable[BaseModel | None], **_: object
@@ -254,39 +238,71 @@ class _Reader:
         return tuple(self._chosen(("source", str(i)), models, table) for i, table in enumerate(tables))
 
     def _chosen(
-        self, place: Place, models: Mapping[str, type[BaseModel]], table: Any, default: str | None = None
+        self,
+        place: Place,
+        models: Mapping[str, type[BaseModel]],
+        table: Any,
+        default: str | None = None,
+        context: Mapping[str, object] | None = None,
     ) -> BaseModel | None:
         """Check a table whose model depends on its ``kind``."""
         if not isinstance(table, dict):
             return self._checked(place, Section, table)
         kind = table.get("kind", default)
         if isinstance(kind, str) and kind in models:
-            return self._checked(place, models[kind], {"kind": kind, **table})
+            others = {name: other for other, model in models.items() for name in model.model_fields}
+            return self._checked(place, models[kind], {"kind": kind, **table}, context, others)
         if kind is None:
             self.problems.append(self._missing((*place, "kind"), f"one of {', '.join(models)}"))
         else:
             self.problems.append(self._broken((*place, "kind"), f"must be one of {', '.join(models)}", kind))
         return None
 
-    def _checked(self, place: Place, model: type[AnySection], table: Any) -> AnySection | None:
+    def _checked(
+        self,
+        place: Place,
+        model: type[AnySection],
+        table: Any,
+        context: Mapping[str, object] | None = None,
+        others: Mapping[str, str] = MappingProxyType({}),
+    ) -> AnySection | None:
+        """Check a table; `others` are settings of other kinds of its section, each with a kind that has it."""
         if not isinstance(table, dict):
             self.problems.append(self._broken(place, "must be a table", table))
             return None
         try:
-            return model.model_validate(table, extra="forbid")
+            return model.model_validate(table, extra="forbid", context=context)
         except ValidationError as invalid:
-            for error in invalid.errors(include_url=False):
-                if error["type"] != "default_factory_not_called":  # a default that waits for what is wrong elsewhere
-                    self.problems.append(self._sentence(place, model, table, error))
+            self.problems += [self._sentence(place, model, table, error, others) for error in errors_of(invalid)]
             return None
 
-    def _sentence(self, section: Place, model: type[BaseModel], table: Mapping[str, Any], error: ErrorDetails) -> str:
+    def _sentence(
+        self,
+        section: Place,
+        model: type[BaseModel],
+        table: Mapping[str, Any],
+        error: ErrorDetails,
+        others: Mapping[str, str],
+    ) -> str:
         place = section + tuple(_within(table, error["loc"]))
-        if error["type"] == "extra_forbidden":
-            return self._unknown(place, "setting", model.model_fields if len(place) == len(section) + 1 else ())
+        choice = CHOICES.get(str(error["loc"][0])) if len(error["loc"]) > 1 else None
+        if error["type"] == "extra_forbidden" and len(place) == len(section) + 1 and place[-1] in others:
+            rule = f"must be left out where {'.'.join(section)}.kind = {table['kind']!r}; {others[place[-1]]!r} has it"
+            return self._broken(place, rule, error["input"])
+        if error["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
+            known = (
+                model.model_fields
+                if len(place) == len(section) + 1
+                else choice.names(table[str(error["loc"][0])])
+                if choice
+                else ()
+            )
+            return self._unknown(place, "setting", known)
         if error["type"] == "missing":
-            return self._missing(place, f"add it to [{'.'.join(section)}] in {self.file}")
-        return self._broken(place, _rule(error), error["input"])
+            *tables, name = map(str, error["loc"])
+            holder = (*section, *tables)
+            return self._missing((*holder, name), f"add it to [{'.'.join(holder)}] in {self.file}")
+        return self._broken(place, rule_of(error), error["input"])
 
     def _unknown(self, place: Place, what: str, known: Iterable[str]) -> str:
         near = difflib.get_close_matches(place[-1], known, n=1)
@@ -305,32 +321,6 @@ class _Reader:
     def _origin(self, place: Place) -> str:
         lengths = range(len(place), 0, -1)
         return "from " + next((self.origins[place[:n]] for n in lengths if place[:n] in self.origins), self.file)
-
-
-_RULES = {
-    "bool_type": "must be true or false",
-    "dict_type": "must be a table",
-    "float_type": "must be a number",
-    "greater_than_equal": "must be at least {ge}",
-    "int_type": "must be a whole number",
-    "less_than_equal": "must be at most {le}",
-    "list_type": "must be a list",
-    "string_type": "must be text",
-    "tuple_type": "must be a list",
-}
-"""What pydantic says in Python's words, as those who write a config file say it, by the type of its error."""
-
-
-def _rule(error: ErrorDetails) -> str:
-    """Return which rule a value breaks."""
-    details = error.get("ctx", {})
-    if error["type"] == "string_too_short" and details["min_length"] == 1:
-        return "must not be empty"
-    if error["type"] in _RULES:
-        bounds = {name: f"{value:g}" if isinstance(value, float) else value for name, value in details.items()}
-        return _RULES[error["type"]].format(**bounds)
-    # A validator's own words; or pydantic's, "Input should be ...", "String should have ...".
-    return str(details.get("error") or re.sub(r"^\w+ should", "must", error["msg"]))
 
 
 def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
@@ -356,7 +346,8 @@ def _within(table: object, location: tuple[int | str, ...]) -> Iterator[str]:
         yield str(part)
 
 
-def _parsed(text: str) -> object:
+def parsed(text: str) -> object:
+    """Return a value that is written as TOML, or as plain text where it is none."""
     try:
         table = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -5,65 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
-from datetime import time as clock
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
-    SkipValidation,
     StringConstraints,
-    TypeAdapter,
     ValidationInfo,
-    WrapValidator,
-    create_model,
-    field_serializer,
     field_validator,
 )
 
-from streammoe import text
-from streammoe.bounds import BOUNDS
-from streammoe.schedules import SCHEDULES, Schedule, power, to_settings
-from streammoe.secrets import masked
-
-LONGEST_SHOWN = 60
+from streammoe.options import Change, ClassifierOptions, RegressorOptions, Section, facts_of, option
 
 Text = Annotated[str, StringConstraints(min_length=1)]
-
-
-def _within_bounds(name: str) -> Any:
-    """The rule of a number's bounds, which are those of the estimators."""
-    return Field(ge=BOUNDS[name].least, le=BOUNDS[name].most)
-
-
-def _size(name: str, default: int | None) -> Any:
-    """A field with that rule."""
-    return Field(default, ge=BOUNDS[name].least, le=BOUNDS[name].most)
-
-
-def shown(value: object) -> str:
-    """Return a value as its user may have written it, short, and without what may be secret inside a table."""
-    match value:
-        case None | bool():
-            return text.shown(value)
-        case dict():
-            return "a table"
-        case list() | tuple():
-            return "a list"
-        case date() | clock():  # TOML knows dates and times of day
-            return value.isoformat()
-    return text.cut(masked(repr(value)), LONGEST_SHOWN)
-
-
-class Section(BaseModel):
-    """Base of the sections: frozen, without type conversions, and closed to unknown names."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
 def _target(value: object) -> object:
@@ -118,7 +75,13 @@ class Schema(Section):
     categorical: Columns = ()
     timestamps: Columns = ()
     late_columns: bool = False
-    max_columns: int = _size("max_columns", 256)
+    max_columns: int = option(
+        256,
+        'Columns that records may name where features = "*", late ones included.',
+        change="restart",
+        ge=1,
+        le=10_000,
+    )
     """Columns that there may be where ``features`` lists none; up to so many late ones join."""
 
     @property
@@ -167,121 +130,28 @@ _MUST_NOT_HOLD = {
 """Of each setting those that may not name the same column."""
 _NAMES_TOO = {"features": "lists too", "ignore": "lists too", "categorical": "lists too", "weight": "names"}
 
-DEFAULT_ALPHA = {"regressor": 0.6, "classifier": 0.5}
-DEFAULT_PRIOR_STRENGTH = {"regressor": 0.1, "classifier": 0.04}
 
+class Classifier(ClassifierOptions):
+    """The same with labels as texts, in the way that they are read from records."""
 
-def _kind(data: Mapping[str, Any]) -> str:
-    return str(data.get("kind", "regressor"))  # an invalid one has its own message
-
-
-def _labels(value: object) -> tuple[str, ...] | None:
-    """Labels as texts, in the way that they are read from records."""
-    if value is None:
-        return None
-    if not isinstance(value, (list, tuple)) or not all(isinstance(label, str | int) and label != "" for label in value):
-        raise ValueError("must be a list of labels: texts, whole numbers or booleans")
-    labels = tuple(str(label).lower() if isinstance(label, bool) else str(label) for label in value)
-    if repeated := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ValueError(f"must name each label once, but repeats {', '.join(repeated)}")
-    if len(labels) < 2:
-        raise ValueError("must name at least two labels; left out, labels are taken as they come")
-    return labels
-
-
-NUMBER_OF_EXPERTS: TypeAdapter[int] = TypeAdapter(
-    Annotated[int, _within_bounds("n_experts")], config=ConfigDict(strict=True)
-)
-
-
-def _experts(value: object, _: object) -> object:
-    """A number of experts, or the word that leaves it to the model."""
-    if isinstance(value, str):
-        if value != "auto":
-            raise ValueError("must be a whole number, or 'auto'")
-        return value
-    return NUMBER_OF_EXPERTS.validate_python(value)
-
-
-class Model(Section):
-    """What is learned and how; the names are those of the estimators' arguments."""
-
-    kind: Literal["regressor", "classifier"] = "regressor"
-    n_experts: Annotated[int | Literal["auto"], WrapValidator(_experts)] = 4
-    """``"auto"`` lets the model choose among 1 to `max_experts`."""
-    max_experts: int = _size("max_experts", 6)
-    top_k: int | None = _size("top_k", None)
-    """How many experts learn from an event; ``None``: all."""
-    batch_size: int = _size("batch_size", 1)
-    """Events of a step."""
-    reseed: Literal["off", "auto"] = "off"
-    """Whether an expert that is starved or a duplicate is tried as half of another."""
-    degree: int = _size("degree", 1)
-    gate_degree: int = _size("gate_degree", 1)
-    expert: Literal["gaussian", "student_t", "laplace"] = "gaussian"
-    degrees_of_freedom: float = Field(4.0, gt=2, le=1e6)
-    """Of Student-t experts."""
-    covariance: Literal["diagonal", "full"] = "diagonal"
-    bound: Literal["adaptive", "tight", "paper"] = "adaptive"
-    prior_strength: Annotated[float, _within_bounds("prior_strength")] = Field(
-        default_factory=lambda data: DEFAULT_PRIOR_STRENGTH[_kind(data)]
-    )
-    seed: int = _size("seed", 0)
-    standardize: bool = True
-    range_factor: float = Field(1e6, ge=0)
-    averaging: Literal["polyak", "decay", "exponential", "none"] = "polyak"
-    averaging_rate: float = Field(0.01, gt=0, lt=1)
-    """Least weight of an iterate in an exponential average."""
-    drift: Literal["off", "page_hinkley"] = "off"
-    drift_restart: int = _size("drift_restart", 200)
-    """Events that steps take for seen after a drift."""
-    warmup: int | None = _size("warmup", None)
-    """Events in the warm-up buffer; ``None`` lets it grow with the number of parameters."""
-    warmup_restarts: int = _size("warmup_restarts", 5)
-    classes: Annotated[tuple[str, ...] | None, BeforeValidator(_labels)] = None
-    """All labels of a classifier; ``None`` takes them as they come."""
-    max_classes: int = _size("max_classes", 100)
-    max_levels: int = _size("max_levels", 64)
-    schedule: SkipValidation[Schedule] = Field(default_factory=lambda data: power(DEFAULT_ALPHA[_kind(data)]))
-    """Checked as a table of its own, whose names depend on its kind (`SCHEDULE_TABLES`)."""
-
-    @field_validator("expert")
+    @field_validator("classes", mode="before")
     @classmethod
-    def _has_noise(cls, expert: str, info: ValidationInfo) -> str:
-        if expert != "gaussian" and info.data.get("kind") == "classifier":
-            raise ValueError("must be left out where model.kind = 'classifier'; classes have no noise")
-        return expert
-
-    @field_validator("covariance")
-    @classmethod
-    def _has_covariance(cls, covariance: str, info: ValidationInfo) -> str:
-        if covariance == "full" and info.data.get("kind") == "classifier":
-            raise ValueError("must be 'diagonal' where model.kind = 'classifier'; classes have no covariance")
-        if covariance == "full" and info.data.get("expert", "gaussian") != "gaussian":
-            expert = info.data["expert"]
-            raise ValueError(f"must be 'diagonal' where model.expert = {expert!r}; only 'gaussian' has it in full")
-        return covariance
+    def _as_texts(cls, labels: object) -> object:
+        if not isinstance(labels, (list, tuple)) or not all(isinstance(label, str | int) for label in labels):
+            return labels
+        return tuple(str(label).lower() if isinstance(label, bool) else str(label) for label in labels)
 
     @field_validator("classes")
     @classmethod
-    def _has_classes(cls, classes: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
-        if classes is not None and info.data.get("kind") == "regressor":
-            raise ValueError("must be left out where model.kind = 'regressor'; set that to 'classifier'")
-        return classes
+    def _are_texts(cls, labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if not all(isinstance(label, str) for label in labels or ()):
+            raise ValueError("must be a list of labels: texts, whole numbers or booleans")
+        return labels
 
-    @field_validator("warmup")
-    @classmethod
-    def _long_enough(cls, warmup: int | None, info: ValidationInfo) -> int | None:
-        needs = {"standardize": True, "prior_strength": 0.0, "n_experts": "auto"}
-        needing = [name for name, value in needs.items() if warmup == 0 and info.data.get(name) == value]
-        if needing:
-            settings = " and ".join(f"model.{name} = {shown(needs[name])}" for name in needing)
-            raise ValueError(f"must be above 0, since {settings} cannot do without a warm-up")
-        return warmup
 
-    @field_serializer("schedule")
-    def _schedule_table(self, schedule: Schedule) -> dict[str, str | float]:
-        return to_settings(schedule)
+Model: TypeAlias = RegressorOptions | Classifier
+MODELS: Mapping[str, type[Model]] = {"regressor": RegressorOptions, "classifier": Classifier}
+"""The model of the table ``model``, by its kind."""
 
 
 class Labels(Section):
@@ -289,12 +159,15 @@ class Labels(Section):
 
     key: Text | None = None
     """The field that both hold; ``None`` where features and target come in the same record."""
-    max_pending: int = Field(100_000, ge=1)
-    """Records that may wait for their other half; beyond that the oldest expires."""
-    expire_events: int | None = Field(None, ge=1)
-    """Records until one that waits expires; ``None`` sets no limit."""
-    expire_seconds: float | None = Field(None, gt=0)
-    """The same in seconds, by the records' own times."""
+    max_pending: int = option(
+        100_000, "Records that may wait for their other half; beyond that the oldest expires.", change="reload", ge=1
+    )
+    expire_events: int | None = option(
+        None, "Records until one that waits expires; left out, any number.", change="reload", ge=1
+    )
+    expire_seconds: float | None = option(
+        None, "The same in seconds, by the records' own times; files have none.", change="reload", gt=0
+    )
 
     @field_validator("expire_events", "expire_seconds")
     @classmethod
@@ -308,11 +181,17 @@ class Checkpoint(Section):
     """Where and how often the model is saved; whichever of the two comes first."""
 
     dir: Text = "state"
-    every_events: int = Field(50_000, ge=1)
-    every_seconds: float = Field(30.0, gt=0)
-    keep: int = Field(3, ge=1)
-    retry_seconds: float = Field(600.0, ge=0)
-    """How long saving is tried again while learning goes on, once it fails; 0 ends the run at the first failure."""
+    every_events: int = option(
+        50_000, "Save after so many events, or after so many seconds, whichever comes first.", change="reload", ge=1
+    )
+    every_seconds: float = option(30.0, "Seconds after which the model is saved at the latest.", change="reload", gt=0)
+    keep: int = option(3, "Generations to go back to.", change="reload", ge=1)
+    retry_seconds: float = option(
+        600.0,
+        "How long saving is tried again where it fails, while learning continues; then exit 4.",
+        change="reload",
+        ge=0,
+    )
 
 
 class Metrics(Section):
@@ -322,8 +201,9 @@ class Metrics(Section):
     host: Text = "127.0.0.1"
     port: int = Field(9464, ge=0, le=65535)
     """0 takes any free port."""
-    alive_seconds: float = Field(300.0, gt=0)
-    """How long one turn of the learning loop may take before /healthz says that it hangs."""
+    alive_seconds: float = option(
+        300.0, "How long one turn of the learning loop may take before /healthz fails.", change="reload", gt=0
+    )
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_host_names)] = ()
     """Host names that requests may use, in addition to this machine's loopback names."""
     tls_certfile: Text | None = None
@@ -332,18 +212,20 @@ class Metrics(Section):
     """Its private key, without a password."""
     username: Text | None = None
     """Who may scrape, with a password."""
-    password: SecretStr | None = None
-    """That user's; better in one of the next two."""
+    password: SecretStr | None = Field(None, description="That user's; better in one of the next two.")
     password_file: Text | None = None
     """A file that holds it; a line end behind it is not part of it."""
-    password_env: Text | None = Field(None, validate_default=True)
-    """The environment variable that holds it."""
-    bearer_token: SecretStr | None = None
-    """What else may stand for a user and password; better in one of the next two."""
+    password_env: Text | None = Field(
+        None, validate_default=True, description="The environment variable that holds the password."
+    )
+    bearer_token: SecretStr | None = Field(
+        None, description="What may replace user and password; better in one of the next two."
+    )
     bearer_token_file: Text | None = None
     """A file that holds it."""
-    bearer_token_env: Text | None = Field(None, validate_default=True)
-    """The environment variable that holds it."""
+    bearer_token_env: Text | None = Field(
+        None, validate_default=True, description="The environment variable that holds the token."
+    )
 
     @field_validator("tls_keyfile")
     @classmethod
@@ -382,9 +264,10 @@ class Predictions(Section):
     """What predictions hold; where they go is told by the model of their kind, which is derived from this one."""
 
     kind: str = "none"
-    interval: float = Field(0.9, ge=0, lt=1)
-    """Probability of the predictive interval; 0 leaves it out."""
-    gate: bool = True
+    interval: float = option(
+        0.9, "Probability of the interval with each prediction; 0 leaves it out.", change="reload", ge=0, lt=1
+    )
+    gate: bool = option(True, "The experts' shares in each prediction.", change="reload")
 
 
 class NoPredictions(Predictions):
@@ -418,7 +301,13 @@ class DeadLetters(Section):
     """How many refused records are too many; where they go is told by the model of their kind, derived from this."""
 
     kind: str = "file"
-    max_ratio: float = Field(0.5, gt=0, le=1)
+    max_ratio: float = option(
+        0.5,
+        "Fail when more of the last 1,000 records, or of all up to a source's end, were rejected.",
+        change="reload",
+        gt=0,
+        le=1,
+    )
 
 
 class DeadLetterFile(DeadLetters):
@@ -453,35 +342,35 @@ class Settings:
 
     def learning_settings(self) -> dict[str, object]:
         """What shapes the learned state, as plain JSON values, to compare with what a checkpoint was learned with."""
-        return {
-            "model": self.model.model_dump(mode="json"),
-            "schema": self.schema.model_dump(mode="json"),
-            "labels": self.labels.model_dump(mode="json"),
-        }
+        return {section: getattr(self, section).model_dump(mode="json") for section in LEARNING}
 
 
-def learning_defaults() -> dict[str, dict[str, object]]:
-    """Learning settings of a daemon that sets none of them, in the form of `Settings.learning_settings`.
+LEARNING = ("model", "schema", "labels")
+"""Sections that shape what is learned."""
+
+
+def learning_defaults(kind: str = "regressor") -> dict[str, dict[str, object]]:
+    """Learning settings of a daemon that sets only the kind of its model, as `Settings.learning_settings` has them.
 
     A setting that a checkpoint does not know came with a later version, and was what its default is.
     """
-    sections = {"model": Model(), "schema": Schema(target="y"), "labels": Labels()}
+    sections = {"model": MODELS[kind](), "schema": Schema(target="y"), "labels": Labels()}
     known = {name: section.model_dump(mode="json") for name, section in sections.items()}
     del known["schema"]["target"]
     return known
 
 
-def _schedule_table(kind: str) -> type[Section]:
-    schedule = SCHEDULES[kind]
-    settings: dict[str, Any] = {
-        "kind": (Literal[kind], kind),
-        **{
-            name: (number, schedule._field_defaults.get(name, ...))
-            for name, number in get_type_hints(schedule, include_extras=True).items()
-        },
-    }
-    return create_model(schedule.__name__, __base__=Section, **settings)
+def change_policy(section: str, table: type[BaseModel], name: str) -> Change:
+    """Return when a setting may change once there is a checkpoint.
 
+    Args:
+        section: that has the setting.
+        table: model of that section.
+        name: of the setting.
 
-SCHEDULE_TABLES: Mapping[str, type[BaseModel]] = {kind: _schedule_table(kind) for kind in SCHEDULES}
-"""The model of the table ``model.schedule``, by its kind."""
+    >>> change_policy("model", RegressorOptions, "degree"), change_policy("metrics", Metrics, "port")
+    ('never', 'restart')
+    """
+    field = table.model_fields.get(name)
+    said = None if field is None else facts_of(field).change
+    return said or ("never" if section in LEARNING else "restart")

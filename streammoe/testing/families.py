@@ -24,6 +24,7 @@ from streammoe.engine.gradient import gradient, moved
 from streammoe.errors import InvalidEvent
 from streammoe.estimators import MixtureOfExperts, load
 from streammoe.experts import Family, Parameters
+from streammoe.options import WarmUp
 from streammoe.schedules import Constant, Power
 from streammoe.types import AnyArray, FloatArray
 
@@ -142,7 +143,7 @@ class FamilyContract(ABC):
     def test_it_computes_the_iterates_of_its_oracle_after_a_warm_up(self) -> None:
         for bound in self.bounds:
             for prior_strength in (0.0, 0.5):
-                self._follow_oracle(bound, prior_strength, np.ones(EVENTS), warmup=WARMUP, warmup_restarts=1)
+                self._follow_oracle(bound, prior_strength, np.ones(EVENTS), warmup=WarmUp(WARMUP, restarts=1))
 
     def test_it_computes_the_iterates_of_its_oracle_from_a_random_start(self) -> None:
         for bound in self.bounds:
@@ -152,19 +153,19 @@ class FamilyContract(ABC):
         weights = np.random.default_rng(5).choice([0.25, 1.0, 2.0], size=EVENTS)
         for bound in self.bounds:
             self._follow_oracle(bound, 0.5, np.full(EVENTS, 2.0), warmup=0)
-            self._follow_oracle(bound, 0.5, weights, warmup=WARMUP, warmup_restarts=1)
+            self._follow_oracle(bound, 0.5, weights, warmup=WarmUp(WARMUP, restarts=1))
 
     def test_sparse_routing_is_that_of_its_oracle(self) -> None:
         for at, bound in enumerate(self.bounds):
-            self._follow_oracle(bound, 0.5, np.ones(EVENTS), warmup=WARMUP, warmup_restarts=1, top_k=1 + at % 2)
+            self._follow_oracle(bound, 0.5, np.ones(EVENTS), warmup=WarmUp(WARMUP, restarts=1), top_k=1 + at % 2)
 
     def test_mini_batches_are_those_of_its_oracle(self) -> None:
         weights = np.random.default_rng(16).choice([0.25, 1.0, 2.0], size=EVENTS)
         for bound in self.bounds:
             self._follow_oracle(bound, 1.0, weights, warmup=0, batch_size=5)
         bound = self.bounds[0]
-        self._follow_oracle(bound, 0.5, np.ones(EVENTS), warmup=WARMUP, warmup_restarts=1, batch_size=8)
-        self._follow_oracle(bound, 0.0, weights, warmup=WARMUP, warmup_restarts=1, batch_size=48, top_k=2)
+        self._follow_oracle(bound, 0.5, np.ones(EVENTS), warmup=WarmUp(WARMUP, restarts=1), batch_size=8)
+        self._follow_oracle(bound, 0.0, weights, warmup=WarmUp(WARMUP, restarts=1), batch_size=48, top_k=2)
 
     def test_the_suite_sees_bounds_that_differ(self) -> None:
         X, y = self.make_events(EVENTS, 3)
@@ -202,8 +203,7 @@ class FamilyContract(ABC):
                 X[:WARMUP],
                 y[:WARMUP],
                 bound,
-                warmup=WARMUP,
-                warmup_restarts=1,
+                warmup=WarmUp(WARMUP, restarts=1),
                 schedule=Constant(0.999999),
                 averaging=None,
                 prior_strength=0.0,
@@ -261,7 +261,7 @@ class FamilyContract(ABC):
         X, y = self.make_events(EVENTS, 4)
         for bound in self.symmetric_bounds:
             arguments: dict[str, Any] = {"bound": bound, "prior_strength": 0.5, "schedule": STEPS, "averaging": None}
-            start = self._learned(X[:100], y[:100], bound=bound, warmup=WARMUP, warmup_restarts=1)
+            start = self._learned(X[:100], y[:100], bound=bound, warmup=WarmUp(WARMUP, restarts=1))
             parameters = start.parameters()
             order = np.roll(np.arange(len(parameters["masses"])), 1)
             model = self.rebuild(parameters, start.feature_names, **arguments)
@@ -276,7 +276,7 @@ class FamilyContract(ABC):
     def test_a_reseeded_expert_leaves_the_statistics_of_the_whole(self) -> None:
         X, y = self.make_events(EVENTS, 15)
         for bound in self.bounds:
-            model = self._learned(X, y, bound, warmup=WARMUP, warmup_restarts=1)
+            model = self._learned(X, y, bound, warmup=WarmUp(WARMUP, restarts=1))
             for expert in range(len(model.masses)):
                 before = _whole(model.parameters())
                 model.reseed_expert(expert)
@@ -285,7 +285,7 @@ class FamilyContract(ABC):
     def test_twins_are_seen_and_parted(self) -> None:
         X, y = self.make_events(EVENTS, 16)
         for bound in self.symmetric_bounds:
-            start = self._learned(X, y, bound, warmup=WARMUP, warmup_restarts=1)
+            start = self._learned(X, y, bound, warmup=WarmUp(WARMUP, restarts=1))
             parameters = _with_twins(start.parameters())
             model = self.rebuild(parameters, start.feature_names, bound=bound, averaging=None)
             first, second, *others = model.experts()
@@ -305,7 +305,7 @@ class FamilyContract(ABC):
         X, y = self.make_events(EVENTS, 6)
         for warmup in (0, WARMUP):
             first, second, other = (
-                self._learned(X, y, seed=seed, warmup=warmup, warmup_restarts=1) for seed in (7, 7, 8)
+                self._learned(X, y, seed=seed, warmup=WarmUp(warmup, restarts=1)) for seed in (7, 7, 8)
             )
             assert first.state_digest() == second.state_digest()
             assert warmup or first.state_digest() != other.state_digest()
@@ -314,7 +314,7 @@ class FamilyContract(ABC):
         X, y = self.make_events(EVENTS, 7)
         rng = np.random.default_rng(7)
         for warmup, batch_size in ((0, 1), (WARMUP, 1), (WARMUP, 7)):
-            whole = self._model(warmup=warmup, warmup_restarts=1, batch_size=batch_size)
+            whole = self._model(warmup=WarmUp(warmup, restarts=1), batch_size=batch_size)
             losses = whole.learn_array(X, y)
             cuts = [
                 [1, 2, WARMUP - 1, WARMUP, WARMUP + 1],
@@ -322,14 +322,14 @@ class FamilyContract(ABC):
                 list(range(1, EVENTS)),
             ]
             for cut in cuts:
-                model = self._model(warmup=warmup, warmup_restarts=1, batch_size=batch_size)
+                model = self._model(warmup=WarmUp(warmup, restarts=1), batch_size=batch_size)
                 found = [model.learn_array(X[part], y[part]) for part in np.split(np.arange(EVENTS), cut)]
                 assert np.concatenate(found).tobytes() == losses.tobytes(), cut
                 assert model.state_digest() == whole.state_digest(), cut
 
     def test_losses_are_those_of_the_model_before_each_event(self) -> None:
         X, y = self.make_events(EVENTS, 8)
-        model = self._learned(X[:150], y[:150], warmup=WARMUP, warmup_restarts=1)
+        model = self._learned(X[:150], y[:150], warmup=WarmUp(WARMUP, restarts=1))
         for row in range(150, EVENTS):
             expected = -model.log_likelihood_array(X[row : row + 1], y[row : row + 1])
             assert model.learn_array(X[row : row + 1], y[row : row + 1]).tobytes() == expected.tobytes()
@@ -337,7 +337,7 @@ class FamilyContract(ABC):
     def test_looking_changes_nothing(self) -> None:
         X, y = self.make_events(EVENTS, 9)
         for count in (WARMUP // 2, EVENTS):
-            model = self._learned(X[:count], y[:count], warmup=WARMUP, warmup_restarts=1)
+            model = self._learned(X[:count], y[:count], warmup=WarmUp(WARMUP, restarts=1))
             before = model.state_digest()
             self.predict(model, X * 1e3)
             model.log_likelihood_array(X, y)
@@ -353,7 +353,7 @@ class FamilyContract(ABC):
         for schedule, averaging, batch_size in rules:
             for count in (WARMUP // 2, WARMUP, 150):
                 model = self._model(
-                    warmup=WARMUP, warmup_restarts=1, schedule=schedule, averaging=averaging, batch_size=batch_size
+                    warmup=WarmUp(WARMUP, restarts=1), schedule=schedule, averaging=averaging, batch_size=batch_size
                 )
                 model.learn_array(X[:count], y[:count])
                 with TemporaryDirectory() as folder:
@@ -374,9 +374,9 @@ class FamilyContract(ABC):
         keep = np.random.default_rng(11).random(EVENTS) < 0.7
         keep[:20] = True
         for warmup in (0, WARMUP):
-            model = self._model(warmup=warmup, warmup_restarts=1)
+            model = self._model(warmup=WarmUp(warmup, restarts=1))
             losses = model.learn_array(X, y, weights=keep.astype(np.float64))
-            without = self._learned(X[keep], y[keep], warmup=warmup, warmup_restarts=1)
+            without = self._learned(X[keep], y[keep], warmup=WarmUp(warmup, restarts=1))
             assert model.n == without.n == keep.sum()
             assert np.isfinite(losses[~keep][WARMUP:]).sum() in {0, len(losses[~keep][WARMUP:])}
             _agree(model.parameters(), without.parameters(), "events of weight 0 among others", tolerance=0.0)
@@ -387,9 +387,9 @@ class FamilyContract(ABC):
     def test_events_of_weight_1_are_events(self) -> None:
         X, y = self.make_events(EVENTS, 12)
         for warmup in (0, WARMUP):
-            model = self._model(warmup=warmup, warmup_restarts=1)
+            model = self._model(warmup=WarmUp(warmup, restarts=1))
             model.learn_array(X, y, weights=np.ones(EVENTS))
-            without = self._learned(X, y, warmup=warmup, warmup_restarts=1)
+            without = self._learned(X, y, warmup=WarmUp(warmup, restarts=1))
             assert model.state_digest() == without.state_digest()
 
     def test_poison_is_rejected_and_changes_nothing(self) -> None:
@@ -397,7 +397,7 @@ class FamilyContract(ABC):
         ones = np.ones(20)
         row = 11
         for count, batch_size in ((WARMUP // 2, 1), (EVENTS, 1), (EVENTS, 16)):
-            model = self._learned(X[:count], y[:count], warmup=WARMUP, warmup_restarts=1, batch_size=batch_size)
+            model = self._learned(X[:count], y[:count], warmup=WarmUp(WARMUP, restarts=1), batch_size=batch_size)
             before = model.state_digest()
             rows, targets = X[:20], y[:20]
             cases = [
@@ -434,7 +434,7 @@ class FamilyContract(ABC):
 
     def _follow_oracle(self, bound: str, prior_strength: float, weights: FloatArray, **arguments: Any) -> None:
         """Estimator and oracle learn the same events, after some by which the estimator has begun."""
-        begun = max(arguments["warmup"], 20)  # a number of whole groups
+        begun = 20 if arguments["warmup"] == 0 else WARMUP  # a number of whole groups
         X, y = self.make_events(begun + EVENTS, 0)
         arguments |= {"prior_strength": prior_strength, "schedule": STEPS, "averaging": None}
         model = self._learned(X[:begun], y[:begun], bound, **arguments)

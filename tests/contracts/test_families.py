@@ -7,6 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import families
+from streammoe.options import Gaussian
 from streammoe.testing import FamilyContract
 from streammoe.testing.literal import ALGORITHMS
 
@@ -32,7 +33,7 @@ def inputs_and_values(n, seed):
 
 
 ARGUMENTS = {
-    "gaussian_full": {"covariance": "full"},
+    "gaussian_full": {"expert": Gaussian("full")},
     "student_t": {"expert": "student_t"},
     "laplace": {"expert": "laplace"},
 }

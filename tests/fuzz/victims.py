@@ -15,6 +15,7 @@ from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError, StreammoeError
+from streammoe.options import Gaussian, WarmUp
 from streammoe.persistence import CheckpointStore, read_checkpoint
 
 RNG = np.random.default_rng(5)
@@ -24,7 +25,7 @@ Y = np.where(X[:, 0] > 0, X[:, 1], -X[:, 2])
 
 def models():
     """One model of each family, in its warm-up and after it."""
-    short = {"n_experts": 2, "warmup": 40, "warmup_restarts": 1}
+    short = {"n_experts": 2, "warmup": WarmUp(40, restarts=1)}
     number = MoERegressor(**short, degree=2, standardize=True)
     number.learn_array(X, Y)
     yield "regressor", number
@@ -32,7 +33,9 @@ def models():
     for i in range(30):
         mixed.learn_one({"a": X[i, 0], "c": "rgbw"[i % 4], "t": 1e9 + 3600.0 * i}, Y[i])
     yield "mixed-warming-up", mixed
-    several = MoEMultiTargetRegressor(**short, covariance="full", schedule=schedules.constant(0.05), averaging=None)
+    several = MoEMultiTargetRegressor(
+        **short, expert=Gaussian("full"), schedule=schedules.constant(0.05), averaging=None
+    )
     several.learn_array(X, np.column_stack([Y, X[:, 0] + Y]))
     yield "full", several
     for name, events in (("classifier", 120), ("classifier-warming-up", 30)):
@@ -65,7 +68,8 @@ def attack_model(data, folder):
             return refused
         # Whatever can be looked at can be gone on with, as far as its numbers and arguments let it.
         model = load(path)
-        if model.n_experts > 1000 or model.degree > 8 or model.gate_degree > 8 or model.warmup_restarts > 100:
+        given = model.options
+        if given.most_experts > 1000 or max(given.degree, given.gate_degree) > 8 or given.warmup.restarts > 100:
             return None  # learning would take what its arguments ask for: see SECURITY.md
         with contextlib.suppress(StreammoeError):
             for i in range(3):
@@ -132,7 +136,7 @@ class Victim:
 
 def victims(folder):
     """A daemon of each kind."""
-    few = "n_experts = 2, warmup = 30, warmup_restarts = 1"
+    few = "n_experts = 2, warmup.size = 30, warmup.restarts = 1"
     yield Victim("regressor", folder, f"model = {{ {few} }}")
     yield Victim("warming-up", folder, "model = { n_experts = 2, warmup = 500 }")
     yield Victim("classifier", folder, f'model = {{ kind = "classifier", {few} }}', target="label")

@@ -8,6 +8,7 @@ import numpy as np
 from allpairspy import AllPairs
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe.options import Auto, Gaussian, WarmUp
 
 N, LATE_COLUMN, LATE_LABELS, CHANGE = 260, 57, (25, 118), 170
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -19,7 +20,10 @@ class Configuration(NamedTuple):
     arguments: dict[str, Any]
 
     def new(self):
-        return self.kind(**self.arguments)
+        given = {**self.arguments, "warmup": WarmUp(self.arguments["warmup"], restarts=1)}
+        if given["n_experts"] == "auto":
+            given["n_experts"] = Auto(3)
+        return self.kind(**given)
 
     @property
     def targets(self):
@@ -44,13 +48,13 @@ class Configuration(NamedTuple):
         return f"{self.kind.__name__}({given})"
 
 
-ALWAYS = {"warmup_restarts": 1, "categorical": ("z",), "timestamps": ("t",), "max_levels": 3, "max_experts": 3}
+ALWAYS = {"categorical": ("z",), "timestamps": ("t",), "max_levels": 3}
 MODELS = {
     "gaussian": (MoERegressor, {}),
     "student_t": (MoERegressor, {"expert": "student_t"}),
     "laplace": (MoERegressor, {"expert": "laplace"}),
     "several": (MoEMultiTargetRegressor, {}),
-    "several, full": (MoEMultiTargetRegressor, {"covariance": "full"}),
+    "several, full": (MoEMultiTargetRegressor, {"expert": Gaussian("full")}),
     "classifier": (MoEClassifier, {}),
 }
 OPTIONS = {

@@ -35,7 +35,7 @@ def _jump(on_jump, every_events=50):
         tables = {
             "source": {"kind": "file", "path": str(folder / "events.jsonl"), "block_bytes": 4096},
             "schema": {"target": "y"},
-            "model": {"n_experts": 2, "warmup": 100, "warmup_restarts": 1, "schedule": schedule},
+            "model": {"n_experts": 2, "warmup": {"size": 100, "restarts": 1}, "schedule": schedule},
             "checkpoint": {"dir": str(folder / "state"), "every_events": every_events, "every_seconds": 1e9},
             "metrics": {"enabled": False},
             "guard": {"on_jump": on_jump},

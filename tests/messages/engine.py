@@ -9,6 +9,7 @@ import numpy as np
 from streammoe import MoEClassifier, MoERegressor, load
 from streammoe.engine.drift import BLOCK, DriftWatch
 from streammoe.engine.spectral import polynomials
+from streammoe.options import WarmUp
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(105, 3))
@@ -27,7 +28,7 @@ def _watch(name, at, value):
 @cache
 def _fitted(kind):
     logging.disable()
-    model = kind(2, warmup=100, warmup_restarts=1, batch_size=8, range_factor=0.0)
+    model = kind(2, warmup=WarmUp(100, restarts=1), batch_size=8, range_factor=0.0)
     model.learn_array(X, Y > 1.0 if kind is MoEClassifier else Y)
     logging.disable(logging.NOTSET)
     return model

@@ -7,16 +7,17 @@ import numpy as np
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, schedules
 from streammoe.experts import families
 from streammoe.features import Encoder
+from streammoe.options import Auto, Exponential, Gaussian, PageHinkley, StudentT, WarmUp
 from tests.unit import test_batch, test_distributions
 from tests.unit.estimators.damages import DAMAGES, learned, outputs, quiet, restored
 from tests.unit.estimators.refusals import LATER, REFUSALS, trained
 
 WRONG = {
-    MoERegressor: dict.fromkeys(("n_experts", "degree", "gate_degree", "warmup_restarts", "drift_restart", "top_k"), 0)
-    | dict.fromkeys(("bound", "averaging", "drift", "reseed", "covariance", "expert", "schedule"), "loose")
+    MoERegressor: dict.fromkeys(("n_experts", "degree", "gate_degree", "top_k"), 0)
+    | dict.fromkeys(("bound", "averaging", "drift", "reseed", "expert", "schedule"), "loose")
     | dict.fromkeys(("prior_strength", "range_factor"), math.nan)
     | dict.fromkeys(("warmup", "seed"), -1)
-    | {"batch_size": 10**6, "max_experts": 1, "max_levels": 2.5, "averaging_rate": 1.0, "degrees_of_freedom": 2.0}
+    | {"batch_size": 10**6, "max_levels": 2.5}
     | {"categorical": "color", "timestamps": 3},
     MoEMultiTargetRegressor: {"expert": "laplace"},
     MoEClassifier: {"classes": ("a", "a"), "max_classes": 2.5},
@@ -26,7 +27,7 @@ WRONG_TOGETHER = (
     (MoERegressor, {"warmup": 0, "prior_strength": 0.0}),
     (MoERegressor, {"warmup": 0, "n_experts": "auto"}),
     (MoERegressor, {"categorical": ("c", "t"), "timestamps": ("t",)}),
-    (MoEMultiTargetRegressor, {"expert": "student_t", "covariance": "full"}),
+    (MoERegressor, {"expert": Gaussian("full")}),
 )
 
 
@@ -40,7 +41,7 @@ def constructed():
 
 
 def reseeding(_):
-    model = MoERegressor(2, warmup=40, warmup_restarts=1)
+    model = MoERegressor(2, warmup=WarmUp(40, restarts=1))
     with quiet():
         model.learn_array(*np.split(np.random.default_rng(0).normal(size=(50, 3)), [2], axis=1))
     model.reseed_expert(2)
@@ -57,7 +58,7 @@ def from_parameters(change):
 
 def poisoned(_):
     """Learn values that are in range, and would leave no finite model."""
-    model = MoERegressor(2, warmup=20, warmup_restarts=1, degree=3, range_factor=0.0, prior_strength=0.0)
+    model = MoERegressor(2, warmup=WarmUp(20, restarts=1), degree=3, range_factor=0.0, prior_strength=0.0)
     rows = np.random.default_rng(0).normal(size=(30, 2))
     with quiet():
         model.learn_array(rows, rows[:, 0])
@@ -92,6 +93,12 @@ TWENTY = test_batch.rows(20)
 CASES = {
     # Arguments
     **dict(constructed()),
+    "Auto, fewer than two": lambda _: Auto(1),
+    "StudentT without a variance": lambda _: StudentT(2.0),
+    "Exponential, a rate of 1": lambda _: Exponential(1.0),
+    "PageHinkley, no event": lambda _: PageHinkley(0),
+    "WarmUp, both wrong": lambda _: WarmUp(-1, restarts=2.5),
+    "Gaussian, another covariance": lambda _: Gaussian("banded"),
     "set_range_factor": lambda _: MoERegressor().set_range_factor(-1.0),
     "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),
     "student_t without a variance": lambda _: type(families()["student_t"])(1.5),
@@ -104,9 +111,9 @@ CASES = {
     # Schedules
     "power, alpha out of range": lambda _: schedules.power(alpha=0.4),
     "power, two numbers out of range": lambda _: schedules.power(2, gamma0=-1),
-    "power, unknown name": lambda _: schedules.from_settings({"kind": "power", "alfa": 1}),
-    "constant, nothing": lambda _: schedules.from_settings({"kind": "constant"}),
-    "unknown kind": lambda _: schedules.from_settings({"kind": "cosine"}),
+    "power, unknown name": lambda _: MoERegressor(schedule={"kind": "power", "alfa": 1}),
+    "constant, nothing": lambda _: MoERegressor(schedule="constant"),
+    "unknown kind": lambda _: MoERegressor(schedule={"kind": "cosine"}),
     # Events
     **{
         name: lambda _, refusal=refusal, name=name: refusal.call(trained(refusal.kind, 10 if name in LATER else 0))

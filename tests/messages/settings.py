@@ -35,10 +35,18 @@ _WRONG_FLAGS = (
     *("model.degree={a = 1}", "model.range_factor=nan", "model.range_factor=-1e6", "model.range_factor=a million"),
     *("dead_letters.max_ratio=2", "dead_letters.max_ratio=0", "source.block_bytes=1", "source.max_record_bytes=1 MB"),
     # Schedules
-    *("model.schedule=power", "model.schedule={ kind = 'linear' }", "model.schedule={ kind = 'constant' }"),
+    *("model.schedule=linear", "model.schedule={ kind = 'linear' }", "model.schedule={ kind = 'constant' }"),
     *("model.schedule={ kind = 'constant', gamma = 1.5 }", "model.schedule={ kind = 'power', beta = 1 }"),
     # Yes and no, and one of a few
-    *("metrics.enabled=yes", "model.kind=tree", "model.averaging=all", "source.kind=kafak"),
+    *(
+        "metrics.enabled=yes",
+        "model.kind=tree",
+        "model.averaging=all",
+        "model.expert.df=1",
+        "model.expert={ kind = 'laplace', df = 3 }",
+        "model.warmup.restarts=0",
+        "source.kind=kafak",
+    ),
     *("source.format=xls", "predictions.kind=paper"),
     # Columns
     *(f"schema.target={value}" for value in ("", "[]", "[1, 2]", "['y', 'y']")),

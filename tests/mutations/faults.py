@@ -331,8 +331,8 @@ FAULTS = {
     "settings": [
         Fault(
             "unknown-setting-accepted",
-            'model.model_validate(table, extra="forbid")',
-            'model.model_validate(table, extra="ignore")',
+            'model.model_validate(table, extra="forbid", context=context)',
+            'model.model_validate(table, extra="ignore", context=context)',
         ),
         Fault(
             "environment-over-flag",
@@ -344,10 +344,10 @@ FAULTS = {
         Fault("limit-may-fall", 'cast("int", value) > was)', 'cast("int", value) != was)'),
         Fault(
             "settings-of-newer-version",
-            'if name not in cast("Mapping[str, object]", now.get(section, {}))',
+            "if name not in known[section]",
             "if not now",
         ),
-        Fault("reload-takes-anything", "if name not in MAY_CHANGE]", "if name not in changed]"),
+        Fault("reload-takes-anything", "if name not in reloadable(new)]", "if name not in changed]"),
     ],
     "files": [
         Fault("fingerprint-not-compared", 'return digest(head) == file["head_sha256"]', "return bool(digest(head))"),

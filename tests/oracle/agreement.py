@@ -14,6 +14,7 @@ import numpy as np
 
 import streammoe
 from streammoe import schedules
+from streammoe.options import Gaussian
 from streammoe.testing.literal import ALGORITHMS
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")
@@ -190,9 +191,9 @@ def estimator(case: Case, start: dict, **more):
     }
     if case.classes:
         return streammoe.MoEClassifier.from_parameters(start, classes=list(range(case.classes)), **arguments)
-    arguments |= {"expert": case.expert}
+    arguments = {"expert": Gaussian("full") if case.covariance == "full" else case.expert, **arguments}
     if case.is_table:
-        return streammoe.MoEMultiTargetRegressor.from_parameters(start, covariance=case.covariance, **arguments)
+        return streammoe.MoEMultiTargetRegressor.from_parameters(start, **arguments)
     return streammoe.MoERegressor.from_parameters(start, **arguments)
 
 

@@ -6,21 +6,26 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe.options import Exponential, Gaussian, PageHinkley, WarmUp
 from streammoe.testing.literal import ALGORITHMS
 from tests.oracle.drift import Steps
 
 CHANGE, WARMUP = 900, 100
-BASE = {"n_experts": 2, "warmup": WARMUP, "warmup_restarts": 1, "drift": "page_hinkley", "drift_restart": 50}
+BASE = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1), "drift": PageHinkley(50)}
 SERVED = ("gate", "experts", "variances")
 CASES = [
     (MoERegressor, "gaussian", {}),
     (MoERegressor, "gaussian", {"averaging": None, "schedule": schedules.power(0.7, gamma0=0.9, offset=3)}),
     (MoERegressor, "gaussian", {"schedule": schedules.constant(0.01)}),
-    (MoEMultiTargetRegressor, "gaussian_full", {"covariance": "full", "averaging": "decay", "drift_restart": 120}),
+    (
+        MoEMultiTargetRegressor,
+        "gaussian_full",
+        {"expert": Gaussian("full"), "averaging": "decay", "drift": PageHinkley(120)},
+    ),
     (
         MoEClassifier,
         "categorical",
-        {"classes": (0, 1), "drift": "off", "averaging": "exponential", "averaging_rate": 0.05},
+        {"classes": (0, 1), "drift": None, "averaging": Exponential(0.05)},
     ),
 ]
 
@@ -50,14 +55,15 @@ def weight_of(averaging, rate, gamma, forgets):
 )
 def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family, given):
     model = kind(**{**BASE, **given})
-    begin, count = (WARMUP, 300) if model.drift == "off" else (CHANGE - 50, CHANGE + 400)
+    begin, count = (WARMUP, 300) if model.drift is None else (CHANGE - 50, CHANGE + 400)
     X, y = stream(kind, count)
     model.learn_array(X[:WARMUP], y[:WARMUP])
     parameters = sum(value.size for name, value in model.parameters().items() if name in SERVED)
     m = begin - WARMUP + (WARMUP - parameters) // 2  # iterates that the fit of the warm-up stands for
     losses = copy.deepcopy(model).learn_array(X[WARMUP:], y[WARMUP:])
     schedule = model.schedule or model.default_schedule
-    steps = Steps(schedule, model.default_schedule if schedule.forgets else schedule, model.drift_restart)
+    again = model.default_schedule if schedule.forgets else schedule
+    steps = Steps(schedule, again, (model.drift or PageHinkley()).restart)
     model.learn_array(X[WARMUP:begin], y[WARMUP:begin])
     assert not any(steps.learned(n, losses[n - WARMUP - 1]) for n in range(WARMUP + 1, begin + 1))
     oracle = ALGORITHMS[family](model.parameters(), bound=model.bound, prior_strength=model.prior_strength)
@@ -74,14 +80,14 @@ def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family,
             row = np.array([1.0, *X[i]])
             oracle.learn(row, row, int(y[i]) if kind is MoEClassifier else np.atleast_1d(y[i]), gamma)
             m += 1
-            weight = weight_of(model.averaging, model.averaging_rate, gamma, schedule.forgets)(m)
+            weight = weight_of(model.options.averaging_kind, model.options.averaging_rate, gamma, schedule.forgets)(m)
             theta = oracle.theta
             served = {name: value + weight * (theta[name] - value) for name, value in served.items()}
-            if model.drift != "off" and steps.learned(n, losses[i - WARMUP]):
+            if model.drift is not None and steps.learned(n, losses[i - WARMUP]):
                 served, m = {name: theta[name] for name in served}, 1
         if steps.drifts and n > steps.drifts[-1] + 50:
             break
-    assert len(steps.drifts) == model.drifts == (model.drift != "off")
+    assert len(steps.drifts) == model.drifts == (model.drift is not None)
     if steps.drifts:
         assert CHANGE < steps.drifts[-1] == model.last_drift.n
     found, average = model.parameters(), model.parameters(averaged=True)

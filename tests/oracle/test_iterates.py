@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from streammoe.options import StudentT as Tails
 from streammoe.testing.literal import StudentT
 from tests.oracle.agreement import FAMILIES, HOSTILE, STEPS, Case, estimator, run
 from tests.pairs import pairwise, pairwise_cases
@@ -56,7 +57,7 @@ def test_iterates_in_every_combination_and_of_wide_rows(family):
         ("3 classes", {"prior_strength": 1.001}),
         ("full 3", {"schedule": STEPS[SOUND]}),
         ("student_t", {"top_k": 3}),
-        ("student_t", {"degrees_of_freedom": 4.1}),
+        ("student_t", {"expert": Tails(4.1)}),
     ],
 )
 def test_a_fault_is_noticed(family, fault):
@@ -70,4 +71,4 @@ def test_a_fault_is_noticed(family, fault):
 def test_degrees_of_freedom_are_those_of_the_literal_algorithm(degrees, monkeypatch):
     monkeypatch.setattr(StudentT, "degrees", degrees)
     case = Case(3, 3, "tight", HOSTILE, prior=1.0, expert="student_t")
-    assert run(case, make=lambda case, start: estimator(case, start, degrees_of_freedom=degrees)).holds(case)
+    assert run(case, make=lambda case, start: estimator(case, start, expert=Tails(degrees))).holds(case)

@@ -17,7 +17,7 @@ KILLS = int(os.environ.get("STREAMMOE_KILLS", "60"))
 """For `make test-exhaustive`, which plays so many."""
 ANY = "any instant"
 # The number of experts is chosen: for its first thousands of events the daemon learns candidates that race.
-MODEL = 'n_experts = "auto", max_experts = 2, warmup = 400, warmup_restarts = 1'
+MODEL = 'n_experts = { kind = "auto", max = 2 }, warmup.size = 400, warmup.restarts = 1'
 EXTRA = """
     checkpoint.every_events = 400
     predictions = { kind = "file", path = "rows.jsonl", gate = true }

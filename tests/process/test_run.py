@@ -195,7 +195,7 @@ def test_a_growing_file_with_a_rotation_and_a_kill_is_read_as_if_it_had_always_b
     header = b"a,b,c,w,y\n"
     here.write("whole.csv", [csv_bytes(events)], header)
     extra = 'schema.categorical = ["c"]\nschema.weight = "w"'
-    options = {"model": 'kind = "classifier", n_experts = 2, warmup = 300, warmup_restarts = 1'}
+    options = {"model": 'kind = "classifier", n_experts = 2, warmup.size = 300, warmup.restarts = 1'}
     here.config("whole.csv", extra, **options)
     plain = here.run_here("checkpoint.dir=plain")
 

@@ -184,7 +184,7 @@ def wide(here):
     values = np.random.default_rng(0).normal(size=(ROWS, COLUMNS + 1))
     lines = [",".join(f"{value:.3f}" for value in row).encode() + b"\n" for row in values]
     here.write("rows.csv", lines, ",".join([*(f"x{j}" for j in range(COLUMNS)), "y\n"]).encode())
-    here.config("rows.csv", model="n_experts = 60, warmup = 560, warmup_restarts = 2")
+    here.config("rows.csv", model="n_experts = 60, warmup.size = 560, warmup.restarts = 2")
     return here
 
 

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streammoe.estimators import MoERegressor
+from streammoe.options import WarmUp
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with, label_arrays
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -52,7 +53,7 @@ class Daemonlike:
     def __init__(self, limits):
         self.limits = limits
         self.join = LabelJoin("id", SCHEMA, limits)
-        self.pipeline = Pipeline(MoERegressor(2, warmup=8, warmup_restarts=1), SCHEMA, PrequentialScores())
+        self.pipeline = Pipeline(MoERegressor(2, warmup=WarmUp(8, restarts=1)), SCHEMA, PrequentialScores())
         self.outcomes = Counter()
         self.letters = []
         self.passed = []

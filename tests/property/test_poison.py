@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe.options import Gaussian, WarmUp
 
 
 def no_dust(number):
@@ -37,8 +38,7 @@ arguments = st.fixed_dictionaries(
         "n_experts": st.integers(1, 3),
         "degree": st.integers(1, 2),
         "gate_degree": st.integers(1, 2),
-        "warmup": st.sampled_from([0, 3, 15]),
-        "warmup_restarts": st.just(1),
+        "warmup": st.sampled_from([WarmUp(size, restarts=1) for size in (0, 3, 15)]),
         "standardize": st.booleans(),
         "range_factor": st.sampled_from([0.0, 1e6]),
         "top_k": st.sampled_from([None, None, 1]),
@@ -48,7 +48,7 @@ arguments = st.fixed_dictionaries(
         "timestamps": st.just(("t",)),
         "max_levels": st.just(4),
     }
-).map(lambda drawn: drawn | {"standardize": drawn["standardize"] and drawn["warmup"] > 0})
+).map(lambda drawn: drawn | {"standardize": drawn["standardize"] and drawn["warmup"].size > 0})
 bounds = st.sampled_from(["tight", "adaptive", "paper"])
 label = st.one_of(st.sampled_from(["a", "b", 1, True, 2.5, np.int64(3), np.bool_(False)]), st.text(max_size=2), poison)
 several = st.dictionaries(st.sampled_from(["u", "v"]), value, min_size=1)
@@ -61,7 +61,7 @@ KINDS = {
     ),
     MoEMultiTargetRegressor: (
         pair,
-        st.sampled_from([{"covariance": "diagonal"}, {"covariance": "full"}, {"expert": "student_t"}]),
+        st.sampled_from([{"expert": "gaussian"}, {"expert": Gaussian("full")}, {"expert": "student_t"}]),
     ),
     MoEClassifier: (
         label,

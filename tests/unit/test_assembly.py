@@ -1,6 +1,5 @@
 """How settings become a daemon, and when they do not."""
 
-import inspect
 import json
 import logging
 import socket
@@ -15,8 +14,8 @@ from streammoe.daemon.model import schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.options import Gaussian, StudentT
 from streammoe.persistence import FolderLock
-from streammoe.settings import Model, Schema
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, latest, opened, run, settings, store, write_csv
 
@@ -52,13 +51,6 @@ def test_no_file_is_written_as_two_things_or_read_and_written(here):
 # --- settings to model ----------------------------------------------------------------------------------------------
 
 
-def test_every_setting_of_the_model_is_an_argument_of_the_estimator():
-    kinds = (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)
-    arguments = {name for kind in kinds for name in inspect.signature(kind).parameters}
-    assert set(Model.model_fields) - {"kind"} == arguments - {"categorical", "timestamps"}
-    assert arguments & {"categorical", "timestamps"} <= set(Schema.model_fields)
-
-
 CLASSES = ["model.kind=classifier"]
 OUTPUTS = ["schema.target=['y', 'b']"]
 FLAGS = [
@@ -75,13 +67,13 @@ FLAGS = [
     ),
     (
         MoEMultiTargetRegressor,
-        [*OUTPUTS, "model.covariance=full"],
-        {"covariance": "full", "output_names": ["y", "b"]},
+        [*OUTPUTS, "model.expert.covariance=full"],
+        {"expert": Gaussian("full"), "output_names": ["y", "b"]},
     ),
     (
         MoEMultiTargetRegressor,
-        [*OUTPUTS, "model.expert=student_t", "model.degrees_of_freedom=6.0"],
-        {"expert": "student_t", "degrees_of_freedom": 6.0},
+        [*OUTPUTS, "model.expert=student_t", "model.expert.df=6.0"],
+        {"expert": StudentT(6.0)},
     ),
 ]
 

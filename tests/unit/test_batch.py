@@ -9,6 +9,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load
 from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.options import Auto, Gaussian, WarmUp
 
 N = 200
 
@@ -25,14 +26,14 @@ def labels(y):
 
 
 def regressor(**more):
-    return MoERegressor(**{"n_experts": 2, "warmup_restarts": 1, "prior_strength": 0.5, **more})
+    return MoERegressor(**{"n_experts": 2, "warmup": WarmUp(restarts=1), "prior_strength": 0.5, **more})
 
 
 X, BOTH = rows()[0], np.column_stack([rows()[1], rows()[0][:, 0] - rows()[1]])
 KINDS = {
     "regressor": (regressor(), BOTH[:, 0]),
-    "several": (MoEMultiTargetRegressor(2, covariance="full", warmup_restarts=1), BOTH),
-    "classifier": (MoEClassifier(2, warmup_restarts=1), labels(BOTH[:, 0])),
+    "several": (MoEMultiTargetRegressor(2, expert=Gaussian("full"), warmup=WarmUp(restarts=1)), BOTH),
+    "classifier": (MoEClassifier(2, warmup=WarmUp(restarts=1)), labels(BOTH[:, 0])),
 }
 
 
@@ -69,7 +70,7 @@ def test_the_model_predicts_saves_and_streams_on_from_the_rows(given, y, tmp_pat
 
 def test_it_is_what_a_warm_up_of_the_same_rows_comes_to():
     X, y = rows(400)
-    streamed = regressor(warmup=400, standardize=True)
+    streamed = regressor(warmup=WarmUp(400, restarts=1), standardize=True)
     streamed.learn_array(X, y)
     done = batch.fit(regressor(standardize=True), X, y, tolerance=1e-10)
     ours, theirs = done.model.parameters(), streamed.parameters()
@@ -83,7 +84,7 @@ def test_it_is_what_a_warm_up_of_the_same_rows_comes_to():
 
 def test_it_starts_at_what_the_model_serves_and_keeps_its_scales():
     X, y = rows(400)
-    model = regressor(warmup=100, standardize=True, prior_strength=1e-3)
+    model = regressor(warmup=WarmUp(100, restarts=1), standardize=True, prior_strength=1e-3)
     model.learn_array(X, y)
     before, served = model.parameters(), model.parameters(averaged=True)
     log_loss = -model.log_likelihood_array(X, y).mean()
@@ -115,7 +116,7 @@ def test_frames_dicts_and_arrays_are_the_same_rows_and_the_seed_is_all_of_the_ch
 def test_weights_are_repetitions():
     X, y = rows(150)
     counts = np.random.default_rng(2).integers(0, 4, size=150)
-    start = regressor(warmup=100)
+    start = regressor(warmup=WarmUp(100, restarts=1))
     start.learn_array(X[:100], y[:100])
     weighted, repeated = copy.deepcopy(start), copy.deepcopy(start)
     ours = batch.fit(weighted, X, y, weights=counts.astype(float), start="model", rounds=3, tolerance=0.0)
@@ -128,7 +129,7 @@ def test_weights_are_repetitions():
 
 def test_new_columns_and_labels_join_a_model_that_continues():
     X, y = rows(300)
-    model = MoEClassifier(n_experts=2, warmup=100, warmup_restarts=1)
+    model = MoEClassifier(n_experts=2, warmup=WarmUp(100, restarts=1))
     known = labels(y) != "high"
     model.learn_array(X[known][:120], labels(y)[known][:120])
     events = [{"x0": a, "x1": b, "extra": a * b} for a, b in X.tolist()]
@@ -146,7 +147,7 @@ def test_one_expert_without_a_prior_is_least_squares():
 
 def test_the_number_of_experts_is_chosen_where_nobody_says_it():
     X, y = rows(300)
-    model = regressor(n_experts="auto", max_experts=3)
+    model = regressor(n_experts=Auto(3))
     done = batch.fit(model, X, y, rounds=10)
     assert model.chosen_n_experts == len(model.masses) == 2
     assert model.n_candidates == 1
@@ -154,7 +155,7 @@ def test_the_number_of_experts_is_chosen_where_nobody_says_it():
     assert done.objective == alone.objective
     assert model.parameters()["experts"].tobytes() == alone.model.parameters()["experts"].tobytes()
     # A race ends with the fit.
-    model = regressor(n_experts="auto", max_experts=3, warmup=100)
+    model = regressor(n_experts=Auto(3), warmup=WarmUp(100, restarts=1))
     model.learn_array(X[:150], y[:150])
     assert model.n_candidates > 1
     leading = model.chosen_n_experts

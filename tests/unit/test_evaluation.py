@@ -13,7 +13,7 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
 from streammoe.commands.evaluate.curve import BINS, Curve
-from streammoe.commands.evaluate.options import schedule_table, tables_from
+from streammoe.commands.evaluate.options import option_value, tables_from
 from streammoe.commands.evaluate.outputs import PICTURES
 from streammoe.commands.evaluate.run import Row, evaluate
 from streammoe.configuration import settings_from
@@ -48,7 +48,7 @@ def write(path, rows, extra=()):
 
 def settings(file="d.jsonl", target=("y",), classify=False, overrides=(), **given):
     given = {"ignore": "z" if target[0] == "y" else "y", "categorical": "c", "n_experts": 2, "warmup": 200} | given
-    tables = tables_from(file, target, classify=classify, format=None, schedule=None, given=given)
+    tables = tables_from(file, target, classify=classify, format=None, given=given)
     return settings_from(tables, "the test", overrides=overrides)
 
 
@@ -164,9 +164,12 @@ def test_a_peer_that_fails_ends_alone(caplog):
 
 
 def test_options_become_tables():
-    assert schedule_table("power:0.6:2:10") == {"kind": "power", "alpha": 0.6, "gamma0": 2.0, "offset": 10.0}
+    steps = {"kind": "power", "alpha": 0.6, "gamma0": 2, "offset": 10}
+    assert option_value("schedule", "power:0.6:2:10") == steps
+    assert option_value("expert", "student_t:5.5") == {"kind": "student_t", "df": 5.5}
+    assert (option_value("n_experts", "auto"), option_value("warmup", "200")) == ("auto", 200)
     given = {"ignore": 'a, "b,c" ,d', "features": None}
-    tables = tables_from("-", ["y"], classify=False, format="csv", schedule=None, given=given)
+    tables = tables_from("-", ["y"], classify=False, format="csv", given=given)
     assert tables["schema"] == {"target": ["y"], "ignore": ["a", "b,c", "d"]}
     assert tables["source"] == {"kind": "stdin", "format": "csv"}
 
@@ -233,7 +236,7 @@ def test_a_number_of_experts_that_is_yet_to_be_chosen_is_shown_as_such(monkeypat
     monkeypatch.setattr("streammoe.estimators.provisional.FIRST_FIT", 60)
     write("d.jsonl", make_rows()[:120])
     assert json.loads(report.to_json(run(n_experts="auto", warmup=5000)))["n_experts"] is None
-    raced = run(n_experts="auto", warmup=60, overrides=["model.max_experts=2", "model.warmup_restarts=1"])
+    raced = run(n_experts="auto", warmup=60, overrides=["model.n_experts.max=2", "model.warmup.restarts=1"])
     K = raced.model.chosen_n_experts
     assert re.search(rf"^streammoe, {K} experts? ", report.table(raced), re.MULTILINE)
 

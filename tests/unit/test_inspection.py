@@ -27,7 +27,7 @@ def summary(tmp_path, monkeypatch):
     Path("config.toml").write_text("""
         source = { kind = "file", path = "data-*.csv" }
         schema.target = "y"
-        model = { kind = "classifier", n_experts = 2, warmup = 50, warmup_restarts = 1 }
+        model = { kind = "classifier", n_experts = 2, warmup.size = 50, warmup.restarts = 1 }
         metrics.enabled = false
     """)
     for part in range(3):  # each run leaves one checkpoint

@@ -26,7 +26,7 @@ TEXT = 3
 CONFIG = """
 source = {{ kind = "file", path = "data*.{format}" }}
 schema = {{ target = "y", weight = "w" }}
-model = {{ n_experts = 2, warmup = 40, warmup_restarts = 1, range_factor = {factor} }}
+model = {{ n_experts = 2, warmup.size = 40, warmup.restarts = 1, range_factor = {factor} }}
 metrics.enabled = false
 """
 LETTERS = Path("state/dead-letters.jsonl")

@@ -34,7 +34,7 @@ def enter(folder, patch):
         """
         source = { kind = "file", path = "data.csv", block_bytes = 4096 }
         schema.target = "y"
-        model = { n_experts = 2, warmup = 50, warmup_restarts = 1 }
+        model = { n_experts = 2, warmup.size = 50, warmup.restarts = 1 }
         checkpoint = { every_events = 1, keep = 5 }
         metrics.enabled = false
         """,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streammoe.schedules import SCHEDULES, Constant, Restarted, constant, from_settings, power, to_settings
+from streammoe.options import CHOICES
+from streammoe.schedules import SCHEDULES, Constant, Restarted, constant, power
 
 SAMPLES = [power(0.5), power(1.0), power(0.6, gamma0=0.7, offset=2), constant(0.01)]
 AT, SEEN = 1000, 50
@@ -35,7 +36,7 @@ def test_steps_are_those_of_single_numbers_wherever_they_are_cut_and_never_grow(
 @schedules
 def test_a_schedule_survives_settings_pickle_and_repr(schedule):
     assert {type(each) for each in SAMPLES} == set(SCHEDULES.values())
-    assert from_settings(to_settings(schedule)) == schedule
+    assert CHOICES["schedule"].read(CHOICES["schedule"].table(schedule), None) == schedule
     assert pickle.loads(pickle.dumps(schedule)) == schedule
     assert eval(repr(schedule), {kind.__name__: kind for kind in SCHEDULES.values()}) == schedule
 

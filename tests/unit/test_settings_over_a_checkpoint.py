@@ -22,10 +22,10 @@ source.delimiter=; source.header=["a","b","y"] source.follow=true source.on_trun
 schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema.categorical=["a"]
 schema.timestamps=["a"] schema.late_columns=true schema.max_columns=7
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0
-model.kind=classifier model.n_experts=3 model.max_experts=7 model.top_k=2 model.batch_size=8 model.reseed=auto
-model.degree=2 model.gate_degree=2 model.expert=student_t model.degrees_of_freedom=5.0 model.bound=paper
+model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reseed=auto
+model.degree=2 model.gate_degree=2 model.bound=paper
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
-model.averaging_rate=0.1 model.drift=page_hinkley model.drift_restart=100 model.warmup=30 model.warmup_restarts=2
+model.drift=page_hinkley model.warmup=30
 model.classes=["0","1","2"] model.max_classes=200 model.max_levels=200
 model.schedule.alpha=0.7 model.schedule.gamma0=0.9 model.schedule.offset=1.0
 checkpoint.dir=other checkpoint.every_events=7 checkpoint.every_seconds=7.0 checkpoint.keep=7
@@ -43,7 +43,7 @@ CHANGED = {
     **{flag.partition("=")[0]: [flag] for flag in FLAGS.split()},
     "source.kind": ["source.kind=stdin", "source.format=csv"],
     "source.decimal": ["source.delimiter=;", "source.decimal=,"],
-    "model.covariance": ["model.covariance=full", "schema.target=['a', 'y']"],
+    "model.expert": ["model.expert=student_t"],
     "model.schedule.kind": ["model.schedule={kind='constant', gamma=0.1}"],
     "metrics.enabled": SERVED,
     "metrics.tls_certfile": TLS,

@@ -123,7 +123,7 @@ def broker(tmp_path, monkeypatch):
         """
         source = { kind = "steady" }
         schema.target = "y"
-        model = { n_experts = 2, warmup = 25, warmup_restarts = 1 }
+        model = { n_experts = 2, warmup.size = 25, warmup.restarts = 1 }
         metrics.enabled = false
         checkpoint.every_events = 30
         predictions = { kind = "transactions" }

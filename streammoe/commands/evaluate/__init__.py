@@ -35,7 +35,6 @@ def command(
     targets: tuple[str, ...],
     classify: bool,
     form: str | None,
-    schedule: str | None,
     overrides: tuple[str, ...],
     against: tuple[str, ...],
     plot: Path | None,
@@ -63,7 +62,7 @@ def command(
     from streammoe.daemon.signals import StopFlag
 
     check_overrides(overrides, also=["dead_letters.max_ratio"])
-    tables = tables_from(file, targets, classify=classify, format=form, schedule=schedule, given=given)
+    tables = tables_from(file, targets, classify=classify, format=form, given=given)
     if against:
         tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
     settings = settings_from(tables, "the command line", overrides=overrides)

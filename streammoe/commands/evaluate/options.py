@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
-import typing
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from streammoe.errors import ConfigError
-from streammoe.schedules import SCHEDULES
+from streammoe.options import CHOICES
+from streammoe.settings import parsed
 
 SECTIONS = ("source", "schema", "model")
-LISTS = ("features", "ignore", "categorical", "timestamps", "header")
+LISTS = ("features", "ignore", "categorical", "timestamps", "header", "classes")
+SCHEMA = ("features", "ignore", "categorical", "timestamps", "weight")
 CSV = ("delimiter", "decimal", "header")
 
 
@@ -21,7 +23,6 @@ def tables_from(
     *,
     classify: bool,
     format: str | None,
-    schedule: str | None,
     given: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
     """Return tables as a configuration file would contain them.
@@ -31,11 +32,10 @@ def tables_from(
         targets: columns.
         classify: whether the target is a label.
         format: of the records, or None to use the file extension.
-        schedule: see `schedule_table`.
         given: further settings of source, schema and model by name; None means the default.
 
     Raises:
-        ConfigError: standard input has no format, or there is no such schedule.
+        ConfigError: standard input has no format, or an option has too many values.
     """
     if file == "-":
         if format is None:
@@ -47,33 +47,32 @@ def tables_from(
     model: dict[str, Any] = {"kind": "classifier" if classify else "regressor"}
     for name, value in given.items():
         if value is not None:
-            table = source if name in CSV else schema if name in (*LISTS, "weight") else model
-            table[name] = _columns(value) if name in LISTS else value
-    if schedule is not None:
-        model["schedule"] = schedule_table(schedule)
+            table = source if name in CSV else schema if name in SCHEMA else model
+            as_list = name in LISTS and not isinstance(value, list)
+            table[name] = _columns(value) if as_list else option_value(name, value) if table is model else value
     return {"source": source, "schema": schema, "model": model}
 
 
-def schedule_table(text: str) -> dict[str, Any]:
-    """Parse a schedule: its kind and its numbers in order.
+def option_value(name: str, text: object) -> object:
+    """Return the value of an option on the command line: TOML, plain text, or a kind with its values in order.
 
-    >>> schedule_table("power:0.7")
-    {'kind': 'power', 'alpha': 0.7}
+    >>> option_value("schedule", "power:0.7"), option_value("warmup", "200")
+    ({'kind': 'power', 'alpha': 0.7}, 200)
 
     Raises:
-        ConfigError: there is no such kind, or a number is invalid, or there are too many.
+        ConfigError: there are too many values.
     """
-    kind, *numbers = text.split(":")
-    if kind not in SCHEDULES:
-        raise ConfigError(f"--schedule {text!r}: must begin with one of {', '.join(SCHEDULES)}, such as power:0.6")
-    names = list(typing.get_type_hints(SCHEDULES[kind]))
-    if len(numbers) > len(names):
-        raise ConfigError(f"--schedule {text!r}: has {len(numbers)} numbers; {kind} takes {':'.join(names)}")
-    try:
-        return {"kind": kind, **dict(zip(names, map(float, numbers), strict=False))}
-    except ValueError:
-        message = f"--schedule {text!r}: must have numbers after the colons, such as {kind}:0.5"
-        raise ConfigError(message) from None
+    if not isinstance(text, str):
+        return text
+    kind, *values = text.split(":")
+    choice = CHOICES.get(name)
+    if choice is None or not values or kind not in choice.kinds:
+        return parsed(text)
+    names = list(signature(choice.kinds[kind]).parameters)
+    if len(values) > len(names):
+        flag = f"--{name.replace('_', '-')}"
+        raise ConfigError(f"{flag} {text!r}: has {len(values)} values; {kind} takes {':'.join(names) or 'none'}")
+    return {"kind": kind, **dict(zip(names, map(parsed, values), strict=False))}
 
 
 def check_overrides(overrides: Sequence[str], command: str = "evaluate", also: Sequence[str] = ()) -> None:

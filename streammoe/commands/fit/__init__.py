@@ -54,7 +54,6 @@ def command(
     from_model: Path | None,
     classify: bool,
     form: str | None,
-    schedule: str | None,
     overrides: tuple[str, ...],
     out: Path | None,
     trace: Path | None,
@@ -93,7 +92,6 @@ def command(
         overrides,
         classify=classify,
         format=form,
-        schedule=schedule,
         given=given,
     )
     check_outputs(Output("--out", out), Output("--trace", trace), Output("--plot", plot, PICTURES, draws=True))

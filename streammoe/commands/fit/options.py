@@ -19,7 +19,6 @@ def settings_of(
     *,
     classify: bool,
     format: str | None,
-    schedule: str | None,
     given: Mapping[str, Any],
 ) -> Settings:
     """Return settings with the file as source; model and schema are those of the configuration, if there is one.
@@ -33,14 +32,13 @@ def settings_of(
         overrides: ``section.field=value``; they override everything.
         classify: whether the target is a label; the configuration may say so too.
         format: of the records, or None to use the file extension.
-        schedule: see `streammoe.commands.evaluate.options.schedule_table`.
         given: further settings of schema and model by name; None changes nothing.
 
     Raises:
         ConfigError: with every problem at once.
     """
     check_overrides(overrides, "fit", also=["dead_letters.max_ratio"])
-    tables = tables_from(file, targets, classify=classify, format=format, schedule=schedule, given=given)
+    tables = tables_from(file, targets, classify=classify, format=format, given=given)
     if config is not None:
         said = load_settings(config)
         if not targets:

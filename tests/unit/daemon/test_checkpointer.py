@@ -13,6 +13,7 @@ import pytest
 from streammoe.daemon.checkpointer import CheckpointWriter, Content, Copies
 from streammoe.errors import CheckpointError, SinkError
 from streammoe.estimators import MoERegressor
+from streammoe.options import WarmUp
 from streammoe.persistence import CheckpointStore, encode, state_digest
 
 
@@ -110,7 +111,7 @@ def test_learning_goes_on_and_changes_nothing_of_what_is_written(writer, store):
 
 def test_at_once_or_while_learning_goes_on_the_same_bytes_are_written(writer, store):
     store.let.set()
-    model = MoERegressor(2, warmup=50, warmup_restarts=1)
+    model = MoERegressor(2, warmup=WarmUp(50, restarts=1))
     rng = np.random.default_rng(0)
     for _ in range(2):  # during the warm-up and after it
         model.learn_array(rng.normal(size=(40, 3)), rng.normal(size=40))

@@ -24,7 +24,7 @@ def test_a_drift_shows_in_log_metrics_and_inspect_and_a_restart_amid_it_leaves_n
         """
         source = { kind = "file", path = "events-*.csv", block_bytes = 8192 }
         schema.target = "y"
-        model = { n_experts = 2, warmup = 100, warmup_restarts = 1, drift = "page_hinkley" }
+        model = { n_experts = 2, warmup.size = 100, warmup.restarts = 1, drift = "page_hinkley" }
         metrics.enabled = false
         """,
     )

@@ -8,6 +8,7 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, ConfigError, SourceError
+from streammoe.options import WarmUp
 from tests.unit import daemons
 from tests.unit.daemons import latest, opened, run, store, write_csv
 
@@ -17,7 +18,7 @@ MODEL = Path("model.safetensors")
 STATE = Path("state")
 X = np.random.default_rng(8).normal(size=(EVENTS, 2)).round(4)
 Y = np.where(X[:, 0] > 0, 2 * X[:, 0], X[:, 1]).round(4)
-COMMON = {"n_experts": 2, "warmup": 100, "warmup_restarts": 1, "standardize": True}
+COMMON = {"n_experts": 2, "warmup": WarmUp(100, restarts=1), "standardize": True}
 
 
 class Killed(BaseException):
@@ -32,7 +33,7 @@ def here(tmp_path, monkeypatch):
         """
         source = { kind = "file", path = "data.csv", block_bytes = 4096 }
         schema = { target = "y", features = ["a", "b"] }
-        model = { n_experts = 2, warmup = 100, warmup_restarts = 1 }
+        model = { n_experts = 2, warmup.size = 100, warmup.restarts = 1 }
         metrics.enabled = false
         """,
     )
@@ -125,7 +126,7 @@ def test_where_there_are_checkpoints_it_is_an_error_that_changes_nothing_except_
 
 
 def test_the_settings_decide_what_judges_events_and_a_warm_up_that_is_over_may_differ():
-    fitted(range_factor=1e3, reseed="auto", warmup=90, warmup_restarts=2)
+    fitted(range_factor=1e3, reseed="auto", warmup=WarmUp(90, restarts=2))
     run("model.range_factor=1e9", from_model=MODEL)
     assert (load(STATE).range_factor, load(STATE).reseed) == (1e9, "off")
 

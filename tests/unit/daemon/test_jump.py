@@ -8,6 +8,7 @@ import pytest
 from benchmarks import tasks
 from streammoe import MoEClassifier, MoERegressor, schedules
 from streammoe.daemon.guards import KNOWN, LEAST, SHORTEST, WINDOWS, LossGuard
+from streammoe.options import WarmUp
 
 USUAL = KNOWN + 2
 """Windows of usual losses."""
@@ -88,14 +89,14 @@ def jumps(model, X, y):
 @pytest.mark.parametrize(
     ("estimator", "task", "arguments"),
     [
-        (MoERegressor, tasks.two_experts, {"warmup": 1_500}),
+        (MoERegressor, tasks.two_experts, {"warmup": WarmUp(1_500, restarts=1)}),
         (MoERegressor, tasks.full_gate, {"schedule": schedules.constant(0.01)}),
         (MoEClassifier, lambda **options: tasks.classes(3, **options), {"schedule": schedules.power(0.8)}),
     ],
     ids=["end of a long warm-up", "constant steps", "classes"],
 )
 def test_no_alarm_on_any_task_nor_at_the_end_of_a_warm_up(estimator, task, arguments):
-    assert jumps(estimator(2, warmup_restarts=1, **arguments), *task(n=6_000, seed=1)[:2]) == 0
+    assert jumps(estimator(2, **{"warmup": WarmUp(restarts=1)} | arguments), *task(n=6_000, seed=1)[:2]) == 0
 
 
 @pytest.mark.parametrize(
@@ -105,5 +106,5 @@ def test_no_alarm_on_any_task_nor_at_the_end_of_a_warm_up(estimator, task, argum
 )
 def test_an_alarm_on_an_abrupt_drift_only_where_steps_shrink_and_do_not_follow(n, arguments, expected):
     (before, was, _), (after, now, _) = (tasks.two_experts(n=n, seed=seed) for seed in (1, 11))
-    model = MoERegressor(2, warmup_restarts=1, **arguments)
+    model = MoERegressor(2, warmup=WarmUp(restarts=1), **arguments)
     assert jumps(model, np.concatenate([before, after]), np.concatenate([was, now])) == expected

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, RESEED_OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.options import Auto, WarmUp
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import Partition, SourceStatus
 
@@ -37,7 +38,7 @@ def learned(kind="regressor", n=200, warmup=100):
         "outputs": (MoEMultiTargetRegressor, PrequentialScores(2), X * [1.0, 5.0]),
         "classifier": (MoEClassifier, ClassificationScores(), np.array(["a", "b", "c"])[np.arange(n) % 3]),
     }[kind]
-    model = estimator(2, warmup=warmup, warmup_restarts=1)
+    model = estimator(2, warmup=WarmUp(warmup, restarts=1))
     if kind == "outputs":
         model.set_targets(["low", "high"])
     model.set_columns(["x0", "x1"])
@@ -172,7 +173,7 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
 def test_experts_that_are_no_more_after_a_race_are_not_a_number():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2_300, 2))
-    model, metrics = MoERegressor("auto", max_experts=3, warmup=100, warmup_restarts=1), Metrics()
+    model, metrics = MoERegressor(Auto(3), warmup=WarmUp(100, restarts=1)), Metrics()
     metrics.publish(model, PrequentialScores(), None)
     assert samples(metrics)["model_candidates",] == 0
     model.set_columns(["x0", "x1"])

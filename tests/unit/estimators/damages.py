@@ -11,9 +11,10 @@ from functools import cache
 import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+from streammoe.options import Auto, Gaussian, WarmUp
 from streammoe.persistence import encode
 
-SHORT = {"n_experts": 2, "warmup": 40, "warmup_restarts": 1}
+SHORT = {"n_experts": 2, "warmup": WarmUp(40, restarts=1)}
 X = np.random.default_rng(0).normal(size=(60, 2))
 
 
@@ -55,7 +56,7 @@ def classes(events=20):
 @cache
 @quiet()
 def outputs():
-    model = MoEMultiTargetRegressor(**SHORT | {"warmup": 500}, covariance="full")
+    model = MoEMultiTargetRegressor(**SHORT | {"warmup": 500}, expert=Gaussian("full"))
     model.learn_array(X, X)
     return model
 
@@ -63,7 +64,7 @@ def outputs():
 @cache
 @quiet()
 def racing():
-    model = MoERegressor("auto", warmup=50, warmup_restarts=1, max_experts=3)
+    model = MoERegressor(Auto(3), warmup=WarmUp(50, restarts=1))
     model.learn_array(X, np.abs(X[:, 0]))
     return model
 
@@ -73,7 +74,7 @@ def racing():
 def interim():
     """In a warm-up that is long enough for a mixture meanwhile."""
     rows = np.random.default_rng(0).normal(size=(405, 2))
-    model = MoERegressor(2, warmup=600, warmup_restarts=1)
+    model = MoERegressor(2, warmup=WarmUp(600, restarts=1))
     model.learn_array(rows, np.abs(rows[:, 0]))
     return model
 

@@ -1,27 +1,10 @@
-"""Sizes have the same bounds in estimators and settings, and so has what they come to together."""
+"""What the sizes of a model come to together is bounded."""
 
 import numpy as np
 import pytest
 
-from streammoe import MoEClassifier, MoERegressor, settings
-from streammoe.bounds import BOUNDS
+from streammoe import MoERegressor
 from streammoe.errors import ConfigError, InvalidEvent
-
-
-@pytest.mark.parametrize("name", BOUNDS)
-def test_arguments_and_settings_keep_the_same_bounds(name):
-    least, most = BOUNDS[name]
-    classes, schema = name == "max_classes", name == "max_columns"
-    section = settings.Schema if schema else settings.Model
-    given = {"target": "y"} if schema else {"kind": "classifier" if classes else "regressor"}
-    makers = [(section, given, ValueError)]
-    makers += [] if schema else [(MoEClassifier if classes else MoERegressor, {}, ConfigError)]
-    for make, more, error in makers:
-        assert getattr(make(**more, **{name: most}), name) == most
-        for value in (least - 1, most + 1):
-            with pytest.raises(error):
-                make(**more, **{name: value})
-
 
 WIDE = [f"x{j}" for j in range(2_000)]
 

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from streammoe import InvalidEvent, MoEClassifier
+from streammoe.options import WarmUp
 from tests.unit.estimators.models import QUICK, classes, dicts, same
 
 
 def test_two_opposite_experts_are_told_apart():
     X, y = classes(3000)
-    model = MoEClassifier(2, warmup=300, warmup_restarts=2)
+    model = MoEClassifier(2, warmup=WarmUp(300, restarts=2))
     losses = model.learn_array(X, y)
-    one = MoEClassifier(1, warmup=300, warmup_restarts=1).learn_array(X, y)
+    one = MoEClassifier(1, warmup=WarmUp(300, restarts=1)).learn_array(X, y)
     assert losses[-1000:].mean() < one[-1000:].mean() - 0.25
     assert np.mean(model.predict_array(X[-1000:]) == y[-1000:]) > 0.75
 
@@ -35,7 +36,7 @@ def test_labels_come_back_as_they_were_given(labels):
 
 @pytest.mark.parametrize("warmup", [0, 5])
 def test_one_label_is_certain_and_one_expert_enough_for_two(warmup):
-    models = [MoEClassifier(n_experts, warmup=warmup, warmup_restarts=1) for n_experts in (1, 2)]
+    models = [MoEClassifier(n_experts, warmup=WarmUp(warmup, restarts=1)) for n_experts in (1, 2)]
     for model in models:
         for x in dicts(classes(10)[0]):
             model.learn_one(x, "only")

@@ -7,6 +7,7 @@ from streammoe.engine import mm
 from streammoe.engine.drift import BLOCK, Drift
 from streammoe.engine.state import UnsoundError
 from streammoe.estimators import watching
+from streammoe.options import Auto, PageHinkley, WarmUp
 
 N, CHANGE = 1300, 900
 RNG = np.random.default_rng(5)
@@ -16,7 +17,7 @@ Y = SIDE * np.where(X[:, 0] > 0.0, 2.0 * X[:, 1], -X[:, 1]) + 0.1 * RNG.normal(s
 
 
 def learned(n):
-    model = MoERegressor(2, warmup=100, warmup_restarts=1, drift="page_hinkley", drift_restart=50)
+    model = MoERegressor(2, warmup=WarmUp(100, restarts=1), drift=PageHinkley(50))
     model.learn_array(X[:n], Y[:n])
     return model
 
@@ -41,7 +42,7 @@ def test_a_batch_that_leaves_nothing_finite_is_tried_block_by_block(monkeypatch)
 
 
 def test_amid_a_race_the_average_of_every_candidate_begins_again():
-    model = MoERegressor("auto", warmup=50, warmup_restarts=1, max_experts=3, drift="page_hinkley")
+    model = MoERegressor(Auto(3), warmup=WarmUp(50, restarts=1), drift="page_hinkley")
     model.learn_array(X[:80], Y[:80])
     states = [candidate.state for candidate in model._race.candidates]
     assert len(states) > 1

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
+from streammoe.options import Gaussian, StudentT
 from tests.unit.estimators.models import NAMES, OUTPUTS, QUICK, STREAMS, WARM, numbers, trained
 
 pytestmark = pytest.mark.usefixtures("brief_fits")
@@ -14,8 +15,8 @@ CONSTANT, OTHER = schedules.constant(0.03), schedules.power(0.6, gamma0=0.7, off
 MODELS = [
     (MoERegressor, {"n_experts": 4, "bound": "paper", "degree": 2, "prior_strength": 0.0}),
     (MoERegressor, {"gate_degree": 2, "prior_strength": 5.0, "schedule": OTHER, "expert": "laplace"}),
-    (MoERegressor, {"expert": "student_t", "degrees_of_freedom": 7.0, "schedule": CONSTANT}),
-    (MoEMultiTargetRegressor, {"covariance": "full", "schedule": CONSTANT}),
+    (MoERegressor, {"expert": StudentT(7.0), "schedule": CONSTANT}),
+    (MoEMultiTargetRegressor, {"expert": Gaussian("full"), "schedule": CONSTANT}),
     (MoEClassifier, {"n_experts": 1, "standardize": True}),
     (MoEClassifier, {"n_experts": 3, "bound": "tight", "degree": 2, "gate_degree": 2, "prior_strength": 0.0}),
 ]
@@ -30,7 +31,7 @@ def test_it_continues_the_raw_iterate_within_1e_9(kind, arguments, tmp_path):
     assert clone.n == 0
     assert clone._get_params() == read._get_params() == model._get_params()
     named = {MoEMultiTargetRegressor: {"target_names": OUTPUTS}, MoEClassifier: {"classes": model.output_names}}
-    given = {**QUICK, **{name: value for name, value in arguments.items() if name != "covariance"}}
+    given = {**QUICK, **{name: value for name, value in arguments.items() if value != Gaussian("full")}}
     twin = kind.from_parameters(model.parameters(), feature_names=NAMES, **given, **named.get(kind, {}))
     assert (twin.output_names, type(twin._family)) == (model.output_names, type(model._family))
     X, y = STREAMS[kind](more, seed=6)

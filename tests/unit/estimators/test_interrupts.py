@@ -9,11 +9,12 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch
 from streammoe.engine.em import Em
 from streammoe.experts.gaussian import Gaussian
+from streammoe.options import Auto, WarmUp
 from tests.unit.estimators.models import NAMES, STREAMS, pairs
 
 pytestmark = pytest.mark.usefixtures("brief_fits")
 
-SMALL = {"n_experts": 2, "warmup": 200, "warmup_restarts": 1}
+SMALL = {"n_experts": 2, "warmup": WarmUp(200, restarts=1)}
 X, Y = STREAMS[MoERegressor](240)
 
 
@@ -40,12 +41,12 @@ def interrupting(function, at):
 
 @pytest.mark.parametrize(
     ("kind", "n_experts", "way"),
-    [(MoERegressor, "auto", "one"), (MoEMultiTargetRegressor, 2, "array"), (MoEClassifier, 2, "fit")],
+    [(MoERegressor, Auto(2), "one"), (MoEMultiTargetRegressor, 2, "array"), (MoEClassifier, 2, "fit")],
 )
 def test_an_interrupted_fit_leaves_the_model_as_it_was(kind, n_experts, way, monkeypatch):
     rows, targets = STREAMS[kind](240)
     before = 0 if way == "fit" else 199
-    model, whole = (kind(n_experts, warmup=200, warmup_restarts=1, max_experts=2) for _ in range(2))
+    model, whole = (kind(n_experts, warmup=WarmUp(200, restarts=1)) for _ in range(2))
     for each in (model, whole):
         each.learn_array(rows[:before], targets[:before], feature_names=NAMES)
     digest = model.state_digest()

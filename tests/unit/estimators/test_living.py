@@ -10,6 +10,7 @@ import pytest
 
 from streammoe import MoERegressor
 from streammoe.estimators import living
+from streammoe.options import Auto, WarmUp
 
 NAMES = ["x0", "x1", "x2"]
 RNG = np.random.default_rng(0)
@@ -20,7 +21,7 @@ Y += 0.1 * RNG.normal(size=7_000)
 
 @cache
 def parameters():
-    model = MoERegressor(2, warmup=300, warmup_restarts=1)
+    model = MoERegressor(2, warmup=WarmUp(300, restarts=1))
     model.learn_array(X[:1_000], Y[:1_000])
     return model.parameters()
 
@@ -101,19 +102,19 @@ def test_an_expert_can_be_reseeded_by_hand_or_from_now_on():
     assert later.n_reseeds[0] == 1
 
 
-AUTO = {"warmup": 400, "warmup_restarts": 2, "max_experts": 3}
+AUTO = {"n_experts": Auto(3), "warmup": WarmUp(400, restarts=2)}
 
 
 def test_of_a_race_the_best_candidate_speaks_and_in_the_end_it_alone_is_left():
-    model = MoERegressor("auto", **AUTO)
+    model = MoERegressor(**AUTO)
     assert (model.chosen_n_experts, model.n_candidates, len(model.masses)) == (None, 0, 3)
     model.learn_array(X[:1_000], Y[:1_000])
     assert model.n_candidates == 3
     assert model.chosen_n_experts == len(model.masses) == len(model.experts()) == len(model.parameters()["masses"])
     assert model.gate_one(dict(zip(NAMES, X[0].tolist(), strict=True))).shape == (model.chosen_n_experts,)
     model.learn_array(X[1_000:4_000], Y[1_000:4_000])
-    assert (model.n_experts, model.chosen_n_experts, model.n_candidates) == ("auto", 2, 1)
-    fixed = MoERegressor(2, warmup=400, warmup_restarts=2)
+    assert (model.chosen_n_experts, model.n_candidates) == (2, 1)
+    fixed = MoERegressor(2, warmup=WarmUp(400, restarts=2))
     fixed.learn_array(X[:4_000], Y[:4_000])
     assert model.state_digest() == fixed.state_digest()
 
@@ -133,6 +134,6 @@ KINK = np.abs(X[:, 0])
     ids=["noisy line", "line", "kink", "kink with as much noise as the prior leaves"],
 )
 def test_there_are_no_more_experts_than_it_takes(target, n_experts):
-    model = MoERegressor("auto", **AUTO, batch_size=8)
+    model = MoERegressor(**AUTO, batch_size=8)
     model.learn_array(X[:2_500], target[:2_500])
     assert (model.chosen_n_experts, model.n_candidates) == (n_experts, 1)

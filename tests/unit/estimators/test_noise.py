@@ -3,6 +3,7 @@
 import numpy as np
 
 from streammoe import MoERegressor
+from streammoe.options import WarmUp
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1.0, 1.0, size=(1_500, 2))
@@ -14,7 +15,7 @@ Y = TRUTH + 0.1 * RNG.normal(size=1_500) + np.where(HIT, 30.0 * RNG.normal(size=
 def test_outliers_do_not_pull_them_away():
     errors, likelihoods = {}, {}
     for expert in ("gaussian", "student_t", "laplace"):
-        model = MoERegressor(2, expert=expert, warmup=300, warmup_restarts=2)
+        model = MoERegressor(2, expert=expert, warmup=WarmUp(300, restarts=2))
         model.learn_array(X, Y)
         errors[expert] = np.sqrt(np.mean((model.predict_array(X) - TRUTH) ** 2))
         likelihoods[expert] = model.log_likelihood_array(X, Y).mean()

@@ -14,6 +14,7 @@ from streammoe.distributions import (
     MultivariateStudentTMixture,
     StudentTMixture,
 )
+from streammoe.options import Gaussian
 from streammoe.testing.literal import ALGORITHMS
 from tests.unit.estimators.models import LABELS, NAMES, STREAMS, dicts, pairs, trained
 
@@ -22,7 +23,7 @@ FAMILIES = {
     "student_t": (MoERegressor, {"expert": "student_t"}, StudentTMixture),
     "laplace": (MoERegressor, {"expert": "laplace"}, LaplaceMixture),
     "gaussian of several outputs": (MoEMultiTargetRegressor, {}, MultivariateGaussianMixture),
-    "gaussian_full": (MoEMultiTargetRegressor, {"covariance": "full"}, MultivariateGaussianMixture),
+    "gaussian_full": (MoEMultiTargetRegressor, {"expert": Gaussian("full")}, MultivariateGaussianMixture),
     "student_t of several outputs": (MoEMultiTargetRegressor, {"expert": "student_t"}, MultivariateStudentTMixture),
     "categorical": (MoEClassifier, {}, None),
 }
@@ -89,7 +90,7 @@ def test_the_distribution_has_the_likelihood_and_the_mean_of_the_model(name):
     [
         (MoERegressor, {"expert": "student_t"}, 1000.0, -7.0),
         (MoEMultiTargetRegressor, {}, 1e-9, 0.0),
-        (MoEMultiTargetRegressor, {"covariance": "full"}, 1e9, 0.0),
+        (MoEMultiTargetRegressor, {"expert": Gaussian("full")}, 1e9, 0.0),
     ],
     ids=["one output", "diagonal", "full"],
 )

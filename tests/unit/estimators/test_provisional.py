@@ -11,6 +11,7 @@ from streammoe.batch import fit
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.estimators import provisional
+from streammoe.options import Gaussian
 from tests.unit.estimators.models import COVARIANCE, QUICK, STREAMS, classes, numbers, pairs, trained
 
 FIRST, WARM_UP = 40, 170
@@ -57,7 +58,7 @@ def test_fits_come_at_counts_that_double_but_not_where_they_bring_nothing(never,
     [
         (MoERegressor, {"standardize": True}),
         (MoERegressor, {"gate_degree": 2, "batch_size": 8, "expert": "student_t"}),
-        (MoEMultiTargetRegressor, {"covariance": "full", "standardize": True}),
+        (MoEMultiTargetRegressor, {"expert": Gaussian("full"), "standardize": True}),
         (MoEClassifier, {}),
     ],
 )
@@ -82,7 +83,7 @@ def test_the_mixture_predicts_better_than_one_expert_and_leaves_no_trace(kind, m
 
 
 def test_its_distribution_is_in_the_units_of_the_targets_and_its_shares_are_not_told():
-    model = trained(MoEMultiTargetRegressor, 150, **BRIEF, covariance="full", standardize=True)
+    model = trained(MoEMultiTargetRegressor, 150, **BRIEF, expert=Gaussian("full"), standardize=True)
     event = {"a": 0.2, "b": 1.0, "c": -1.0}
     covariances = model.predict_distribution_one(event).covariances
     assert covariances.shape == (2, 3, 3)

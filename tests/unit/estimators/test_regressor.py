@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from streammoe import MoERegressor
+from streammoe.options import WarmUp
 from tests.unit.estimators.models import NAMES, QUICK, crossing, dicts, numbers, same, trained
 
 
 def test_it_reaches_the_noise_of_two_crossing_experts():
     X, y = numbers(4000)
-    model = MoERegressor(2, warmup=300, warmup_restarts=2)
+    model = MoERegressor(2, warmup=WarmUp(300, restarts=2))
     losses = model.learn_array(X, y)
     # Entropy of the noise, and what not knowing the expert costs near the gate's boundary.
     noise = 0.5 * math.log(2 * math.pi * math.e * 0.2**2)
@@ -27,7 +28,7 @@ def test_one_absurd_value_in_the_warm_up_is_forgotten():
     y = X[:, 0] + 0.3 * rng.normal(size=3000)
     far_row, far_target = X.copy(), y.copy()
     far_row[100, 0] = far_target[100] = 999.0
-    arguments = {"n_experts": 2, "warmup": 200, "warmup_restarts": 1, "standardize": True, "averaging": None}
+    arguments = {"n_experts": 2, "warmup": WarmUp(200, restarts=1), "standardize": True, "averaging": None}
 
     def late(X, y):
         return MoERegressor(**arguments).learn_array(X, y)[-1000:].mean()

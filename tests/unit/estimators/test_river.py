@@ -6,18 +6,19 @@ import pytest
 from river import checks
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
+from streammoe.options import Exponential, Gaussian, WarmUp
 from tests.unit.estimators.models import ESTIMATORS
 
 pytestmark = pytest.mark.usefixtures("brief_fits")
 CHECKED = [
-    MoERegressor(2, warmup=50, warmup_restarts=1, standardize=True, degree=2, averaging="decay"),
-    MoEMultiTargetRegressor(2, warmup=15, warmup_restarts=1, standardize=True, covariance="full"),
-    MoEClassifier(2, warmup=50, warmup_restarts=1, bound="tight", drift="page_hinkley", averaging="exponential"),
+    MoERegressor(2, warmup=WarmUp(50, restarts=1), standardize=True, degree=2, averaging="decay"),
+    MoEMultiTargetRegressor(2, warmup=WarmUp(15, restarts=1), standardize=True, expert=Gaussian("full")),
+    MoEClassifier(2, warmup=WarmUp(50, restarts=1), bound="tight", drift="page_hinkley", averaging="exponential"),
 ]
 OTHERS = [
     *(each for kind in ESTIMATORS for each in (kind(), *(kind(**arguments) for arguments in kind._unit_test_params()))),
     MoEMultiTargetRegressor(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
-    MoERegressor(2, warmup=50, warmup_restarts=1, drift="page_hinkley", averaging="exponential", averaging_rate=0.1),
+    MoERegressor(2, warmup=WarmUp(50, restarts=1), drift="page_hinkley", averaging=Exponential(0.1)),
     MoEClassifier(1, warmup=0, averaging=None, bound="paper", schedule=schedules.constant(0.05)),
 ]
 

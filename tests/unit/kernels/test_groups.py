@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from streammoe import MoERegressor
+from streammoe.options import WarmUp
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 3))
 Y = np.abs(X[:, 0]) + 0.1 * RNG.normal(size=300)
-QUICK = {"warmup": 100, "warmup_restarts": 1}
+QUICK = {"warmup": WarmUp(100, restarts=1)}
 
 
 def regressor(n_experts=2, **arguments):

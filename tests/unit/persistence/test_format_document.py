@@ -10,6 +10,7 @@ from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, asse
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.state import MMState
+from streammoe.options import Auto, Gaussian, WarmUp
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 
@@ -40,11 +41,11 @@ def models():
     found = [MoERegressor(2, drift="page_hinkley")]
     for kind, target, more in (
         (MoERegressor, X[:, 0], {}),
-        (MoEMultiTargetRegressor, X, {"covariance": "full"}),
+        (MoEMultiTargetRegressor, X, {"expert": Gaussian("full")}),
         (MoEClassifier, (X[:, 0] > 0).astype(int), {}),
     ):
-        racing = kind(n_experts="auto", max_experts=2, warmup=40, warmup_restarts=1, **more)
-        grouping = kind(n_experts=2, warmup=40, warmup_restarts=1, batch_size=16, **more)
+        racing = kind(n_experts=Auto(2), warmup=WarmUp(40, restarts=1), **more)
+        grouping = kind(n_experts=2, warmup=WarmUp(40, restarts=1), batch_size=16, **more)
         for model, n in ((racing, 80), (grouping, 80), (kind(n_experts=2, warmup=600, **more), 410)):
             model.learn_array(X[:n], target[:n])
             found.append(model)

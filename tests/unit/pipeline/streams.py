@@ -7,6 +7,7 @@ from itertools import accumulate, cycle, islice, pairwise
 from typing import NamedTuple
 
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.options import WarmUp
 from streammoe.pipeline.pipeline import Pipeline, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.testing.batches import batch_of
@@ -52,7 +53,7 @@ def pipeline(kind, *, schema=None, predictions=None, **arguments):
     columns = {"categorical": ("c", "d"), "timestamps": ("t",)}
     estimator = {"regressor": MoERegressor, "outputs": MoEMultiTargetRegressor, "classifier": MoEClassifier}[kind]
     model = estimator(
-        **{"n_experts": 2, "warmup": WARM_UP, "warmup_restarts": 1, "standardize": True, **columns, **arguments}
+        **{"n_experts": 2, "warmup": WarmUp(WARM_UP, restarts=1), "standardize": True, **columns, **arguments}
     )
     if kind == "outputs":
         model.set_targets(TARGETS[kind])

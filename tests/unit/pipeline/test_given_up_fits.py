@@ -28,7 +28,7 @@ def run(folder, rows, stop, block_bytes=4096, **sections):
     tables = {
         "source": {"kind": "file", "path": str(folder / "rows.jsonl"), "block_bytes": block_bytes},
         "schema": {"target": "y"},
-        "model": {"n_experts": 2, "warmup": WARMUP, "warmup_restarts": 1},
+        "model": {"n_experts": 2, "warmup": {"size": WARMUP, "restarts": 1}},
         "checkpoint": {"dir": str(folder / "state")},
         "dead_letters": {"path": str(folder / "dead.jsonl")},
         "predictions": {"kind": "file", "path": str(folder / "predictions.jsonl")},
