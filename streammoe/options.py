@@ -167,11 +167,13 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 def part(kind: type[Part]) -> type[Part]:
     """Make a class one of the objects that an option may be; its constructor raises `ConfigError`."""
     made: Any = dataclass(frozen=True, config=_STRICT)(kind)
-    construct, parameters = made.__init__, signature(made)
+    construct, names = made.__init__, list(signature(made).parameters)
 
     @wraps(construct)
     def init(self: Any, *values: Any, **named: Any) -> None:
-        given = parameters.bind(*values, **named).arguments
+        if len(values) > len(names):
+            raise TypeError(f"{kind.__name__} takes at most {len(names)} values, got {len(values)}")
+        given = {**dict(zip(names, values, strict=False)), **named}
         try:
             construct(self, **{name: _plain(value) for name, value in given.items()})
         except ValidationError as invalid:
@@ -270,7 +272,7 @@ class Choice(NamedTuple):
             return value
         if self.number is not None and isinstance(value, int | float) and not isinstance(value, bool):
             return self.number(value)
-        if value in (*filter(None, self.kinds), self.none) and value:
+        if isinstance(value, str) and value and (value in self.kinds or value == self.none):
             return None if value == self.none else self._made({"kind": value}, default)
         if isinstance(value, dict):
             return self._made(value, default)
@@ -359,7 +361,7 @@ CHOICES: Mapping[str, Choice] = {
 def _labels(value: object) -> object:
     if value is None:
         return None
-    if not isinstance(value, (list, tuple)) or not all(map(is_label, value)) or "" in value:
+    if not isinstance(value, (list, tuple)) or not all(map(is_label, value)):
         raise ValueError("must be a list of labels: texts, finite numbers or booleans")
     if repeated := sorted({label for label in value if value.count(label) > 1}, key=str):
         raise ValueError(f"must name each label once, but repeats {', '.join(map(str, repeated))}")
@@ -659,10 +661,15 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
         ConfigError: a table describes no object.
     """
     now = current_names(said)
-    tables = {name: value for name, value in now.items() if isinstance(value, dict) and name in options.model_fields}
-    read = checked(options, tables)
-    lists = {name: tuple(value) for name, value in now.items() if isinstance(value, list)}
-    return {**now, **lists, **{name: getattr(read, name) for name in tables}}
+    for name, value in now.items():
+        if isinstance(value, list):
+            now[name] = tuple(value)
+        elif isinstance(value, dict) and name in CHOICES:
+            try:
+                now[name] = CHOICES[name].read(value, options.model_fields[name].default)
+            except ValidationError as invalid:
+                raise ConfigError(*(_sentence(error, {}, f"{name}.") for error in errors_of(invalid))) from None
+    return now
 
 
 _OLD = {

@@ -143,8 +143,8 @@ class Classifier(ClassifierOptions):
 
     @field_validator("classes")
     @classmethod
-    def _are_texts(cls, labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if not all(isinstance(label, str) for label in labels or ()):
+    def _are_texts(cls, labels: tuple[object, ...] | None) -> tuple[object, ...] | None:
+        if not all(isinstance(label, str) and label for label in labels or ()):
             raise ValueError("must be a list of labels: texts, whole numbers or booleans")
         return labels
 

@@ -16,12 +16,15 @@ from streammoe import (
     MoEClassifier,
     MoEMultiTargetRegressor,
     MoERegressor,
+    PageHinkley,
+    StudentT,
     WarmUp,
+    load,
 )
 from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
-from streammoe.options import CHOICES, MODELS, FeatureOptions, facts_of
-from streammoe.schedules import power
+from streammoe.options import CHOICES, MODELS, FeatureOptions, RegressorOptions, as_arguments, facts_of
+from streammoe.schedules import constant, power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
 
@@ -59,7 +62,7 @@ def bounds(fields):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_arguments_and_settings_have_the_same_ranges(kind):
-    estimator = MoEClassifier if kind == "classifier" else MoERegressor, WarmUp
+    estimator = MoEClassifier if kind == "classifier" else MoERegressor
     found = list(bounds(MODELS[kind].model_fields))
     assert len(found) > 15
     for name, inside, outside in found:
@@ -95,6 +98,35 @@ def test_what_a_word_or_a_number_stands_for():
     assert (options.n_experts, options.warmup, options.averaging) == (Auto(6), WarmUp(30), None)
     assert (options.drift, options.schedule, options.expert) == (None, power(0.6), Gaussian())
     assert MoEClassifier(averaging="exponential", drift="page_hinkley").options.averaging == Exponential(0.01)
+
+
+def test_a_model_is_restored_with_its_objects(tmp_path):
+    given = {"averaging": None, "drift": PageHinkley(90), "schedule": constant(0.1), "expert": StudentT(5.0)}
+    for more in ({"warmup": WarmUp(0, restarts=2)}, {"warmup": 0}, {"n_experts": Auto(3), "expert": "laplace"}):
+        model = MoERegressor(**given | more)
+        model.save(tmp_path / "model")
+        restored = load(tmp_path / "model")
+        assert restored.options == model.options
+        assert restored._get_params() == model._get_params() == model.clone()._get_params()
+
+
+def test_old_names_are_those_of_the_objects():
+    old = {
+        "n_experts": "auto",
+        "max_experts": 9,
+        "warmup": 0,
+        "warmup_restarts": 3,
+        "covariance": "full",
+        "averaging": "exponential",
+        "averaging_rate": 0.2,
+        "drift": "page_hinkley",
+        "drift_restart": 70,
+    }
+    options = MoEMultiTargetRegressor(**as_arguments(RegressorOptions, old | {"warmup": 50})).options
+    assert (options.n_experts, options.warmup, options.expert) == (Auto(9), WarmUp(50, restarts=3), Gaussian("full"))
+    assert (options.averaging, options.drift) == (Exponential(0.2), PageHinkley(70))
+    heavy = as_arguments(RegressorOptions, {**old, "expert": "student_t", "degrees_of_freedom": 7.0, "drift": "off"})
+    assert (heavy["expert"], heavy["drift"], heavy["warmup"]) == (StudentT(7.0), None, WarmUp(0, restarts=3))
 
 
 def test_columns_are_bounded():
