@@ -9,9 +9,9 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?=
 # Processes that tests run in: make test WORKERS=1.
 WORKERS ?= auto
-# One more than there are cores where tests wait for brokers, disks and each other.
+# One more than there are cores for tests that wait for brokers, disks and each other.
 WAITING = $(if $(filter auto,$(WORKERS)),$$(($$(getconf _NPROCESSORS_ONLN) + 1)),$(WORKERS))
-# By file, whose tests share what is costly; in the order of folders, so that those that wait longest come first.
+# By file, because its tests share expensive fixtures; in folder order, so that the longest waits start first.
 BY_FILE = --dist loadfile --no-loadscope-reorder
 DEMO_ARGS ?=
 # Folder of data sets that are not generated, and further arguments: make bench-papers PAPERS_ARGS="--plots pictures".
@@ -26,21 +26,21 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.stamp  ## Learn a real data set as a stream, with metrics on
+demo: $(VENV)/.stamp  ## Learn a real data set as a stream, and serve metrics
 	$(BIN)/streammoe demo $(DEMO_ARGS)
 
-test: $(VENV)/.stamp-dev  ## Run everything that protects a promise, fast tests first
-	@# Once, so that workers do not all compile the same.
+test: $(VENV)/.stamp-dev  ## Run the test suite, fast tests first
+	@# Once, so that workers do not all compile the same kernels.
 	@$(BIN)/streammoe compile
-	@# 5: PYTEST_ARGS picks no test of this half, which is no failure. Slow tests by file, which share what is costly.
+	@# 5: PYTEST_ARGS selects no test of this half, which is not a failure. Slow tests by file: they share fixtures.
 	$(BIN)/pytest -n $(WORKERS) -m "not slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
 	$(BIN)/pytest -n $(WAITING) $(BY_FILE) -m "slow and not exhaustive" $(PYTEST_ARGS) || test $$? -eq 5
 
-test-exhaustive: test  ## The same, the full products, long fuzzing and soak, and which test finds which fault
+test-exhaustive: test  ## Run also full products, long fuzzing and soak tests, and the table of faults
 	$(BIN)/pytest -n $(WAITING) $(BY_FILE) -m exhaustive $(PYTEST_ARGS) || test $$? -eq 5
 	$(BIN)/python -m tests.mutations --jobs $(if $(filter auto,$(WORKERS)),0,$(WORKERS))
 
-messages: $(VENV)/.stamp-dev  ## Write tests/messages/approved.md again, to be reviewed as prose
+messages: $(VENV)/.stamp-dev  ## Regenerate tests/messages/approved.md, to be reviewed as prose
 	$(BIN)/python -m tests.messages
 
 reference: $(VENV)/.stamp-dev  ## Write docs/reference and the comments of config/default.toml again, from the code
@@ -49,20 +49,20 @@ reference: $(VENV)/.stamp-dev  ## Write docs/reference and the comments of confi
 bench: $(VENV)/.stamp-dev  ## Print the benchmark tables
 	$(BIN)/python -m benchmarks
 
-bench-papers: $(VENV)/.stamp-dev  ## Print the papers' tables beside baselines; DATA=DIR names the data sets
+bench-papers: $(VENV)/.stamp-dev  ## Print the papers' tables next to baselines; DATA=DIR names the data sets
 	$(BIN)/python -m benchmarks.papers $(if $(DATA),--data "$(DATA)") $(PAPERS_ARGS)
 
-lint: $(VENV)/.stamp-dev  ## Check style, types and who imports whom
+lint: $(VENV)/.stamp-dev  ## Check style, types and import rules
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilities of what is installed
+audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilities of installed packages
 	$(BIN)/bandit -q -c pyproject.toml -r streammoe connectors/streammoe_connectors
 	$(BIN)/python scripts/audit_dependencies.py
 
-format: $(VENV)/.stamp-dev  ## Mend what ruff can mend
+format: $(VENV)/.stamp-dev  ## Fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -72,10 +72,10 @@ image-check: $(VENV)/.stamp-dev  ## Check the Dockerfile and rehearse its steps 
 kafka-up: $(VENV)/.stamp-dev  ## Start a real Kafka on 127.0.0.1:9092; needs Java 17 and Maven
 	$(BIN)/python scripts/kafka_broker.py up $(KAFKA_ARGS)
 
-kafka-down: $(VENV)/.stamp-dev  ## End it; its topics stay in .kafka
+kafka-down: $(VENV)/.stamp-dev  ## Stop it; its topics stay in .kafka
 	$(BIN)/python scripts/kafka_broker.py down $(KAFKA_ARGS)
 
-clean:  ## Remove what the other targets made
+clean:  ## Remove what the other targets created
 	@! [ -d .kafka ] || ! [ -x $(BIN)/python ] || $(BIN)/python scripts/kafka_broker.py down
 	rm -rf .kafka $(VENV) dist build demo-state .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
-"""All benchmarks but the longest in turn: `python -m benchmarks`, or some: `python -m benchmarks --only poison`.
+"""Run all benchmarks except the longest: `python -m benchmarks`, or some: `python -m benchmarks --only poison`.
 
-The papers' tables, which are about accuracy, are a package of their own: `python -m benchmarks.papers`.
+The papers' tables, which are about accuracy, are a separate package: `python -m benchmarks.papers`.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_
 
 
 def question(name: str) -> str:
-    """The first line of a script's text."""
+    """Return the first line of a script's docstring."""
     source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     return (ast.get_docstring(ast.parse(source)) or name).partition("\n")[0]
 
 
 def run(name: str) -> tuple[int, list[str]]:
-    """Runs a script as a process of its own, so that none finds the memory or threads of another.
+    """Run a script in a separate process, so that scripts do not share memory or threads.
 
-    Shows what it prints as it comes, without the line about the machine; returns its exit code and the lines on which
-    a target was missed.
+    Prints its output as it arrives, without the line about the machine; returns its exit code and the lines on which a
+    target was missed.
     """
     command = [sys.executable, "-u", "-m", f"benchmarks.{name}"]
     # The tables are about one core.
@@ -63,7 +63,7 @@ def run(name: str) -> tuple[int, list[str]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Print all tables, and last what fell short; the exit code is 1 only where a script failed to run."""
+    """Print all tables, then the missed targets; return 1 only if a script failed to run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", action="append", choices=[*NAMES, *LONG], help="may be repeated")
     chosen = parser.parse_args(argv).only or NAMES

@@ -1,7 +1,7 @@
 """How often targets fall into predictive intervals: simulated streams, one pass, default settings.
 
-Each interval is asked of `predict_distribution_one` for events that come after those that were learned. Of several
-outputs each has its own interval; all of them are counted.
+Each interval is from `predict_distribution_one`, for events after those that were learned. With several outputs each
+has its own interval, and all of them are counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _one(stream: tasks.Stream) -> tuple[np.ndarray, np.ndarray]:
 
 
 def two_outputs(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The stream of two experts with a second output, whose errors go with those of the first."""
+    """Generate the stream of two experts with a second output, whose errors are correlated with the first."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.0, 1.0, (n, 4))
     slopes = rng.normal(size=(2, 4, 2))
@@ -65,7 +65,7 @@ SIMULATED: dict[str, Simulated] = {
 def coverage(
     name: str, *, learned: int, asked: int, seed: int, levels: tuple[float, ...] = LEVELS
 ) -> dict[float, float]:
-    """The share of targets within the interval of each level, after learning."""
+    """Measure the share of targets within the interval of each level, after learning."""
     kind, arguments, make = SIMULATED[name]
     X, Y = make(learned + asked, seed)
     model = kind(**arguments)

@@ -1,8 +1,8 @@
-"""How long does a checkpoint keep learning waiting?
+"""How long does a checkpoint pause learning?
 
-The daemon's own writer beside a model that learns one event after the other: how long the copy takes, by how much calls
-of learn last longer while the rest is written than the same calls do while nothing is; and how long it would be if
-learning waited. Then what the sinks of lines have to make durable.
+The daemon's own writer runs while a model learns event by event: how long the copy takes, how much longer learn calls
+take while the rest is written than otherwise, and how long the pause would be if learning waited. Then the cost of
+making lines of predictions and dead letters durable.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Stalls(NamedTuple):
     later: float
     """By which a call while it is written took longer than the same one afterwards, on a twin of the model; the worst.
 
-    Left out are those few in which inverses are computed anew. They take 1 s where p = 1,000, also without checkpoints,
+    The few in which inverses are recomputed are left out. They take 1 s where p = 1,000, also without checkpoints,
     and differ among themselves by more than is looked for here.
     """
     whole: float
@@ -59,7 +59,7 @@ def content_of(model: MoERegressor) -> Content:
 
 
 def seconds_of(model: MoERegressor, X: Any, y: Any, call: int) -> float:
-    """What one call takes, of one event."""
+    """Measure the duration of learning a single event."""
     at = call % len(X)
     start = time.perf_counter()
     model.learn_array(X[at : at + 1], y[at : at + 1])
@@ -71,7 +71,7 @@ def learn_until(model: MoERegressor, X: Any, y: Any, calls: int) -> Any:
 
 
 def learn_beside(writer: CheckpointWriter, model: MoERegressor, X: Any, y: Any) -> tuple[Any, Written]:
-    """Seconds of the calls that begin before the checkpoint under way is durable."""
+    """Measure the calls that begin before the checkpoint being written is durable, in seconds."""
     calls: list[float] = []
     while True:
         calls.append(seconds_of(model, X, y, len(calls)))
@@ -89,7 +89,7 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
     store.prepare()
     writer = CheckpointWriter(store)
     found = []
-    # What is done now and then takes memory from the kernel when it is done for the first time, which is slow.
+    # The first repetition allocates memory from the kernel, which is slow.
     learn_until(model, X, y, UNMEASURED)
     for _ in range(rounds):
         learn_until(model, X, y, 5)
@@ -118,7 +118,7 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
 
 
 def flushes(folder: Path, n_bytes: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of both parts of a flush of lines: what learning waits for, and what it does not."""
+    """Measure both parts of a flush of lines, in seconds: what learning waits for, and what it does not."""
     lines = AppendLog(folder / f"lines-{n_bytes}", "here")
     first, second = [], []
     for _ in range(rounds):
@@ -134,7 +134,7 @@ def flushes(folder: Path, n_bytes: int, rounds: int) -> tuple[list[float], list[
 
 
 def milliseconds(seconds: list[float]) -> str:
-    """The median and the worst."""
+    """Format median and worst case."""
     return f"{1e3 * float(np.median(seconds)):.1f} / {1e3 * max(seconds):.1f}"
 
 
@@ -143,7 +143,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--features", type=int, action="append", help="of the model; may be repeated")
     parser.add_argument("--rounds", type=int, default=20, help="checkpoints of each")
-    parser.add_argument("--dir", type=Path, help="where to write; else where temporary files go")
+    parser.add_argument("--dir", type=Path, help="where to write; by default the folder for temporary files")
     arguments = parser.parse_args(argv)
     print(machine())
     print(f"{K} experts, milliseconds, median / worst of {arguments.rounds} checkpoints\n")
@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> None:
             "MB",
             "copy",
             "a call of learn",
-            "longer beside it",
+            "longer meanwhile",
             "until durable",
             "if learning waited",
         ]
@@ -168,7 +168,7 @@ def main(argv: list[str] | None = None) -> None:
         print("\nlines of predictions and dead letters\n")
         sizes = [10_000, 1_000_000, 20_000_000]
         rows = [[f"{size / 1e6:.2f}", *map(milliseconds, flushes(folder, size, arguments.rounds))] for size in sizes]
-        print(table(["MB", "handed over", "synced beside the learning"], rows))
+        print(table(["MB", "handed over", "synced in the background"], rows))
 
 
 if __name__ == "__main__":

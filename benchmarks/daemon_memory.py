@@ -1,7 +1,7 @@
 """Does the daemon's memory stay flat over millions of events?
 
-`streammoe run` learns several files in turn while its resident memory and the number of events that it has learned,
-from its own metrics, are sampled. Needs Linux's /proc.
+`streammoe run` learns several files in turn while its resident memory and, from its metrics, the number of learned
+events are sampled. Requires Linux's /proc.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PAUSE_SECONDS = 0.05
 
 
 class Sample(NamedTuple):
-    """One look at the process."""
+    """A sample of the process."""
 
     events: int
     megabytes: float
 
 
 def write_files(folder: Path, events: int) -> Path:
-    """The same events under several names, each a file of its own to the daemon; returns what matches all."""
+    """Create several names for the same events, each a separate file for the daemon; return a glob for all."""
     folder.mkdir()
     first = folder / "part-000.csv"
     write_csv(first, tasks.full_gate(min(FILE_EVENTS, events)))
@@ -50,7 +50,7 @@ def write_files(folder: Path, events: int) -> Path:
 
 
 def resident_megabytes(pid: int) -> float | None:
-    """Resident memory of a process; None once it is gone."""
+    """Return the resident memory of a process; None once it has ended."""
     try:
         found = re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
     except OSError:
@@ -59,7 +59,7 @@ def resident_megabytes(pid: int) -> float | None:
 
 
 def events_learned(url: str) -> int | None:
-    """What the metrics say; None where nobody answers."""
+    """Read the metrics; None if there is no answer."""
     try:
         with urllib.request.urlopen(url, timeout=5.0) as answer:
             found = re.search(rb"^streammoe_model_events (\S+)", answer.read(), re.MULTILINE)
@@ -69,7 +69,7 @@ def events_learned(url: str) -> int | None:
 
 
 def observe(config: Path, log: Path) -> tuple[list[Sample], int]:
-    """Samples from start to end, and how many events were learned."""
+    """Return samples from start to end, and the number of learned events."""
     samples: list[Sample] = []
     url = None
     with (
@@ -87,7 +87,7 @@ def observe(config: Path, log: Path) -> tuple[list[Sample], int]:
                 if events is not None and megabytes is not None:
                     samples.append(Sample(events, megabytes))
         finally:
-            process.terminate()  # does nothing to one that has ended
+            process.terminate()  # no effect if it has ended
         output, _ = process.communicate()
     if process.returncode:
         raise SystemExit(f"the daemon failed:\n{log.read_text(encoding='utf-8')}")

@@ -1,9 +1,9 @@
-"""How many events a second does the whole daemon learn on one core, from each kind of file, beside parsing alone?
+"""How many events per second does the daemon learn on one core, from each kind of file, compared with parsing alone?
 
-`streammoe run` with checkpoints and metrics on, as a process of its own that may use one core, learns files of 10
-inputs with 4 experts. Beside it, on the same core, PyArrow parses the same file and does nothing else. The best of a
-few runs, all files in turn, counts; the fit that ends the warm-up, once in the life of a model, is in it, and stands
-beside it. Its share of the core says whether others used it too; events a CPU second do not depend on them.
+`streammoe run` with checkpoints and metrics, in a process limited to one core, learns files of 10 inputs with 4
+experts. For comparison PyArrow only parses the same file, on the same core. The best of a few runs counts, taking the
+files in turn; it includes the fit that ends the warm-up, which happens once in the life of a model and is also shown
+separately. The share of the core shows whether other processes used it; events per CPU second do not depend on them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ PARSE[".csv.gz"] = PARSE[".csv"]
 
 
 class Case(NamedTuple):
-    """What is learned from which file."""
+    """A file and the model that learns it."""
 
     title: str
     file: str
@@ -120,7 +120,7 @@ CASES = [
 
 
 class Run(NamedTuple):
-    """One process, from its start to its end."""
+    """Resources used by a process."""
 
     output: str
     log: str
@@ -129,7 +129,7 @@ class Run(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One run of the daemon over a file; the faster of two is the larger one."""
+    """A run of the daemon over a file; the faster of two compares as larger."""
 
     events_per_second: float
     fit_seconds: float
@@ -146,14 +146,14 @@ def columns(stream: tasks.Stream) -> pa.Table:
 
 
 def write_csv(path: Path, stream: tasks.Stream, decimals: int | None = None) -> None:
-    """Writes events with all digits that tell a float from its neighbours, or rounded."""
+    """Write events with all significant digits, or rounded."""
     if decimals is not None:
         stream = tasks.Stream(stream.X.round(decimals), stream.y.round(decimals), stream.truth)
     csv.write_csv(columns(stream), path)
 
 
 def write_jsonl(path: Path, stream: tasks.Stream) -> None:
-    """The same as objects, one a line."""
+    """Write events as JSON objects, one per line."""
     pattern = "{" + ", ".join(f'"{name}": %r' for name in [*INPUTS, "y"]) + "}\n"
     with path.open("w", encoding="ascii") as file:
         for rows in np.array_split(np.column_stack([stream.X, stream.y]), max(len(stream.y) // 10_000, 1)):
@@ -161,7 +161,7 @@ def write_jsonl(path: Path, stream: tasks.Stream) -> None:
 
 
 def write_files(folder: Path, events: int) -> None:
-    """All files of `CASES`, and one with a single event."""
+    """Write all files of `CASES`, and one with a single event."""
     stream = tasks.full_gate(events)
     write_csv(folder / "all.csv", stream)
     write_csv(folder / "six.csv", stream, decimals=6)
@@ -176,7 +176,7 @@ def write_files(folder: Path, events: int) -> None:
 
 
 def write_config(folder: Path, path: Path | str) -> Path:
-    """A configuration that reads `path` and keeps its state in `folder`."""
+    """Return a configuration that reads `path` and keeps its state in `folder`."""
     config = folder / "daemon.toml"
     places = {"path": path, "state": folder / "state", "dead_letters": folder / "dead-letters.jsonl"}
     config.write_text(CONFIG.format(**{name: json.dumps(str(place)) for name, place in places.items()}))
@@ -190,7 +190,7 @@ def daemon_command(config: Path, settings: Iterable[str] = ()) -> list[str]:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Processes started inside may use one core only, where the system can say so."""
+    """Limit processes started inside to one core, if the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -203,7 +203,7 @@ def one_core() -> Iterator[None]:
 
 
 def run(command: list[str], folder: Path | None = None) -> Run:
-    """Runs a process on one core to its end."""
+    """Run a process on one core to its end."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
     with one_core():
@@ -216,7 +216,7 @@ def run(command: list[str], folder: Path | None = None) -> Run:
 
 
 def daemon(path: Path, settings: Iterable[str] = ()) -> Pass:
-    """One run over `path`, with state and predictions in a folder that is gone afterwards."""
+    """Run over `path` once, with state and predictions in a temporary folder."""
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         folder = Path(name)
         one = run([*daemon_command(write_config(folder, path), settings), "--log-format", "json"], folder)
@@ -227,7 +227,7 @@ def daemon(path: Path, settings: Iterable[str] = ()) -> Pass:
 
 
 def parsing(path: Path) -> float:
-    """Rows a second that PyArrow parses."""
+    """Measure how many rows per second PyArrow parses."""
     names = OUTPUTS if path.name == "outputs.csv" else ["y"]
     return float(run([sys.executable, "-c", PARSE["".join(path.suffixes)], str(path), *INPUTS, *names]).output)
 
@@ -285,7 +285,7 @@ def main(argv: list[str] | None = None) -> None:
     print(table(headers, rows))
     print(f"Start-up, one event: {startup.seconds:.1f} s, of which {startup.cpu_seconds:.1f} s CPU")
     if least_share < QUIET:
-        print("Something else used the core: events/s are too low, and events/CPU s show the daemon alone")
+        print("Other processes used the core: events/s are too low; events/CPU s show the daemon alone")
 
 
 if __name__ == "__main__":

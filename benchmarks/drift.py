@@ -1,4 +1,4 @@
-"""Which steps and which average follow a relation that changes: not at all, abruptly, slowly, and there and back.
+"""Which step sizes and averages follow a relation that stays, changes abruptly, changes slowly, or alternates?
 
 Two linear experts under a fixed gate, as in `two_experts`, whose coefficients change with time. Errors are prequential,
 each event predicted before it is learned, and shown over those of an oracle that knows the coefficients of the moment:
@@ -6,7 +6,7 @@ each event predicted before it is learned, and shown over those of an oracle tha
 2,000 of a slow change; `after`, the last 2,000 of the stream; `all`, from event 2,000 on. `within 10 %` is how many
 events after the change it takes until the last 500 are predicted that well (the median of the seeds; inf: never).
 
-A second table counts false alarms of the detector on streams that do not change. `--plot out.png` draws the errors over
+A second table counts false alarms of the detector on streams that do not change. `--plot out.png` plots the errors over
 time.
 """
 
@@ -34,7 +34,7 @@ AT_ONCE = 50_000
 
 
 class Changing(NamedTuple):
-    """Events in order, and where their relation changes."""
+    """Events in order, and the event at which their relation changes."""
 
     X: np.ndarray
     y: np.ndarray
@@ -47,14 +47,14 @@ class Changing(NamedTuple):
 
 
 def _stream(mix: np.ndarray, seed: int, begins: int, ends: int | None = None) -> Changing:
-    """Events whose slopes lie between two random pairs, at the angle `mix` (n,) in quarter turns."""
+    """Generate events whose slopes lie between two random pairs, at the angle `mix` (n,) in quarter turns."""
     n = len(mix)
     rng = np.random.default_rng(seed)
     drawn = rng.normal(size=(2, D))
     X = rng.uniform(-1.0, 1.0, (n, D))
     angle = 0.5 * np.pi * mix[:, None]
     slopes = np.cos(angle) * drawn[0] + np.sin(angle) * drawn[1]
-    # The second expert has the opposite slopes, but for two inputs in which both agree.
+    # The second expert has the opposite slopes, except for two inputs in which both agree.
     agreeing = np.arange(D) >= D - 2
     means = np.stack([(X * slopes).sum(axis=1), (X * np.where(agreeing, slopes, -slopes)).sum(axis=1)])
     first = 1.0 / (1.0 + np.exp(-tasks.GATE_SLOPE * X[:, 0]))
@@ -123,7 +123,7 @@ DRAWN = (
 
 
 class Run(NamedTuple):
-    """What a model made of a stream."""
+    """Results of a model on a stream."""
 
     errors: np.ndarray
     """(n,) prequential squared errors."""
@@ -133,7 +133,7 @@ class Run(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Errors over those of an oracle."""
+    """Return errors relative to those of an oracle."""
 
     before: float
     during: float
@@ -153,7 +153,7 @@ def run(stream: Changing, **arguments: Any) -> Run:
 
 
 def measured(stream: Changing, done: Run) -> Measured:
-    """The rows of the table for one stream."""
+    """Compute the rows of the table for one stream."""
 
     def ratio(start: int, stop: int) -> float:
         return float(np.sqrt(done.errors[start:stop].mean() / done.best[start:stop].mean()))
@@ -171,7 +171,7 @@ def measured(stream: Changing, done: Run) -> Measured:
 
 
 def recovery(done: Run, change: int) -> float:
-    """Events from the change until the last `WINDOW` are within 10 % of the oracle; infinite if never."""
+    """Count events from the change until the last `WINDOW` are within 10 % of the oracle; infinite if never."""
     sums = np.cumsum([done.errors[change:], done.best[change:]], axis=1)
     moving = sums[:, WINDOW:] - sums[:, :-WINDOW]
     good = np.flatnonzero(moving[0] <= 1.1**2 * moving[1])
@@ -187,14 +187,14 @@ def over_oracle(runs: list[Run], window: int = WINDOW) -> np.ndarray:
 
 
 def summarised(runs: list[Measured]) -> Measured:
-    """Means over seeds, and the median of how long it took."""
+    """Compute means over seeds, and the median of the delay."""
     columns = np.array(runs).T
     means = columns.mean(axis=1) if np.isfinite(columns[4]).all() else np.array([c.mean() for c in columns])
     return Measured(*means[:4].tolist(), float(np.median(columns[4])), float(means[5]))
 
 
 def comparison(seeds: int) -> str:
-    """The table of all choices on all streams."""
+    """Compute the table of all choices on all streams."""
     rows = []
     for name, make in STREAMS.items():
         streams = [make(seed) for seed in range(seeds)]
@@ -210,7 +210,7 @@ def comparison(seeds: int) -> str:
 
 
 def tailed(draw: Callable[[np.random.Generator, int], np.ndarray]) -> Callable[[int], tasks.Stream]:
-    """Two experts under noise that `draw` makes."""
+    """Generate two experts with noise from `draw`."""
 
     def make(n: int) -> tasks.Stream:
         rng = np.random.default_rng(1)
@@ -223,7 +223,7 @@ def tailed(draw: Callable[[np.random.Generator, int], np.ndarray]) -> Callable[[
 
 
 def slow_inputs(n: int) -> tasks.Stream:
-    """A curve that lines do not fit, and inputs that take some 100 events to move."""
+    """Generate a curve that lines do not fit, with inputs that take about 100 events to move."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(n, 3))
     for i in range(1, n):
@@ -254,7 +254,7 @@ ALARMED: dict[str, dict[str, Any]] = {
 
 
 def alarms(n: int) -> str:
-    """The table of drifts that were found where there are none."""
+    """Compute the table of drifts that are found where there are none."""
     rows = []
     for name, (kind, n_experts, make) in STANDING.items():
         stream = make(n)
@@ -264,7 +264,7 @@ def alarms(n: int) -> str:
             for start in range(0, n, AT_ONCE):
                 model.learn_array(stream.X[start : start + AT_ONCE], stream.y[start : start + AT_ONCE])
             found.append(model.drifts)
-        # Single outliers change a model of constant steps: where the noise has no variance, it drifts indeed.
+        # Single outliers change a model with constant steps: if the noise has no variance, it does drift.
         promised = found[:2] if "2 degrees" in name or "Cauchy" in name else found
         rows.append([name, *found, "" if not any(promised) else "MISSED"])
     return table([f"false alarms in {n:,} events", *ALARMED, ""], rows)
@@ -274,7 +274,7 @@ def alarms(n: int) -> str:
 
 
 def cost(n: int = 200_000, repeats: int = 3) -> str:
-    """What watching costs, in events a second: the best of some runs."""
+    """Measure the cost of detection in events per second: the best of several runs."""
     stream = tasks.two_experts(n, 0)
     rows = []
     for name, size in (("one array", n), ("batches of 256", 256)):
@@ -294,7 +294,7 @@ def cost(n: int = 200_000, repeats: int = 3) -> str:
 
 
 def draw(path: Path, seeds: int) -> None:
-    """A panel for each stream: the error of the last 500 events over the oracle's."""
+    """Plot, for each stream, the error over the last 500 events relative to the oracle's."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 7.5), layout="constrained")

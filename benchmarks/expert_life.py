@@ -1,6 +1,6 @@
-"""Do idle experts find work when they begin anew, does trying it do harm, and is the number of experts found?
+"""Does reseeding help idle experts, does trying it do harm, and is the number of experts found?
 
-Errors are taken over the last quarter of each stream, over those of an oracle that knows the true regression function.
+Errors are over the last quarter of each stream, relative to those of an oracle that knows the true regression function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMES = [f"x{j:02}" for j in range(10)]
 
 
 def one_expert(n: int, seed: int) -> tasks.Stream:
-    """A plain linear relation with ten inputs."""
+    """Generate a linear relation with ten inputs."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.0, 1.0, (n, 10))
     truth = X @ rng.normal(size=10)
@@ -41,7 +41,7 @@ STREAMS: dict[str, tuple[Any, int]] = {
 
 
 def twins(parameters: dict[str, Any]) -> None:
-    """The second expert becomes what the first one is, in all: no event will ever part them."""
+    """Make the second expert identical to the first one: no event will ever separate them."""
     for name in ("experts", "variances", "masses", "expert_grams"):
         parameters[name][1] = parameters[name][0]
     if len(parameters["gate"]) > 1:
@@ -51,7 +51,7 @@ def twins(parameters: dict[str, Any]) -> None:
 
 
 def dead(parameters: dict[str, Any]) -> None:
-    """The first expert has a logit of −30 everywhere, and knows nothing."""
+    """Give the first expert a logit of −30 everywhere, and no knowledge."""
     parameters["gate"][0] = 0.0
     parameters["gate"][0, 0] = -30.0
     parameters["experts"][0] = 0.0
@@ -60,7 +60,7 @@ def dead(parameters: dict[str, Any]) -> None:
 
 
 def learned(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Predictions and losses of all rows before they were learned, and the seconds that it took."""
+    """Return predictions and losses of all rows before they were learned, and the duration in seconds."""
     if not model.fields:
         model.set_columns(NAMES)
     begun = time.perf_counter()
@@ -69,13 +69,13 @@ def learned(model: Any, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def ratio(stream: tasks.Stream, predictions: np.ndarray) -> float:
-    """Error over the oracle's in the last quarter of the stream, of which the predictions are the end."""
+    """Return the error relative to the oracle's over the last quarter of the stream."""
     last = len(stream.y) // 4
     return tasks.rmse(stream.y[-last:], predictions[-last:]) / tasks.rmse(stream.y[-last:], stream.truth[-last:])
 
 
 def bad_starts(seeds: int, events: int) -> list[list[object]]:
-    """One row for each stream and each way to spoil a start."""
+    """Compute a row for each stream and each kind of bad start."""
     rows = []
     for title in ("two experts", "full gate"):
         generate, K = STREAMS[title]
@@ -104,7 +104,7 @@ def bad_starts(seeds: int, events: int) -> list[list[object]]:
 
 
 def harm(seeds: int, events: int) -> list[list[object]]:
-    """One row for each stream and number of experts, from a usual start."""
+    """Compute a row for each stream and number of experts, from an ordinary start."""
     rows = []
     for title, K in (("two experts", 2), ("two experts", 4), ("full gate", 4), ("full gate", 6)):
         ratios: dict[str, list[float]] = {"off": [], "auto": []}
@@ -142,7 +142,7 @@ def harm(seeds: int, events: int) -> list[list[object]]:
 
 
 def choice(seeds: int, events: int) -> list[list[object]]:
-    """One row for each stream."""
+    """Compute a row for each stream."""
     rows = []
     for title, (generate, K) in STREAMS.items():
         ratios: dict[object, list[float]] = {K: [], "auto": []}
@@ -181,7 +181,7 @@ NOISELESS: dict[str, tuple[int, Any]] = {
 
 
 def choice_without_noise(seeds: int) -> list[list[object]]:
-    """One row for each function and each place of the inputs, with how many are found for each deviation of noise."""
+    """Compute a row for each function and location of the inputs, with the number of experts found for each noise."""
     rows = []
     for title, (K, function) in NOISELESS.items():
         for place, center, scaled in (
@@ -213,13 +213,15 @@ def main(argv: list[str] | None = None) -> None:
     logging.getLogger("streammoe.estimators").setLevel(logging.ERROR)
     seeds, events = arguments.seeds, arguments.events
     print(machine(), "\n")
-    print(f"A start made bad by force; RMSE over the oracle's and log-loss, last quarter of {events:,} events")
-    headers = ["stream", "start", "reseed", "mean ratio", "largest", "log-loss", "begun anew: times in streams"]
+    print(f"A start made bad on purpose; RMSE relative to the oracle's and log-loss, last quarter of {events:,} events")
+    headers = ["stream", "start", "reseed", "mean ratio", "largest", "log-loss", "reseeded: times in streams"]
     print(table(headers, bad_starts(seeds, events)), "\n")
-    print('Usual starts; nats that reseed = "auto" saves over the whole stream (below 0: costs)')
+    print('Ordinary starts; nats that reseed = "auto" saves over the whole stream (below 0: costs)')
     headers = ["stream", "experts", "ratio, off", "ratio, auto", "least saved", "mean saved", "tried", "kept", "time"]
     print(table(headers, harm(seeds, events)), "\n")
-    print('n_experts = "auto" beside the right number: RMSE over the oracle\'s, and seconds for all events')
+    print(
+        'n_experts = "auto" compared with the right number: RMSE relative to the oracle\'s, and seconds for all events'
+    )
     headers = ["stream", "true K", "found", "right K", "auto", "s, right K", "s, auto", "target", "verdict"]
     print(table(headers, choice(seeds, events)), "\n")
     print(f'n_experts = "auto" with little noise or none, {QUIET:,} events: how many were found in how many streams')

@@ -1,9 +1,8 @@
-"""Does a mixture name the classes of real images as well as River's classifiers, each event predicted before learned?
+"""Does a mixture classify real images as well as River's classifiers, predicting each event before it is learned?
 
-River's ImageSegments, 2,310 events of 18 inputs and 7 classes, in the order in which River gives them. All learners
-stand behind a StandardScaler, and take one event at a time. Speeds are the best of a few runs in turn. A mixture
-begins after its warm-up, whose fit is one long event; before, a single expert predicts, or
-a mixture fitted to the first few hundred events.
+River's ImageSegments, 2,310 events of 18 inputs and 7 classes, in River's order. All learners follow a StandardScaler
+and take one event at a time. Speeds are the best of a few runs in turn. A mixture starts after its warm-up, whose fit
+is one long event; before that a single expert predicts, or a mixture fitted to the first few hundred events.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Events = list[tuple[dict[str, float], str]]
 
 
 class Pass(NamedTuple):
-    """One learner's way through all events."""
+    """Results of one learner over all events."""
 
     right: np.ndarray
     """(n,) which were named rightly before they were learned."""
@@ -48,7 +47,7 @@ class Pass(NamedTuple):
 
 
 def one_pass(make: Callable[[], base.Classifier], events: Events) -> Pass:
-    """Every event predicted, then learned."""
+    """Predict, then learn every event."""
     learner = make()
     model = preprocessing.StandardScaler() | learner
     right, seconds = np.zeros(len(events), np.bool_), np.zeros(len(events))
@@ -98,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
                 *judged,
             ]
         )
-    print(f"ImageSegments, {len(events):,} events, accuracy in %; settings that a row does not name are defaults")
+    print(f"ImageSegments, {len(events):,} events, accuracy in %; settings not listed in a row are defaults")
     headers = ["learner", "all", "2nd half", "events/s", "longest event, ms", "mixture from event", "target", "verdict"]
     print(table(headers, rows))
 

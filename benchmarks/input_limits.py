@@ -1,7 +1,7 @@
-"""What does it cost to refuse a record that is as broken as one of 1 MiB can be?
+"""What does it cost to reject a record of 1 MiB that is as broken as possible?
 
-Each stream holds one such record and one sound one, and goes through reader, decoder and model in a process of its own;
-time and memory are those beyond what the sound record alone takes.
+Each stream has one such record and one valid one, and is passed through reader, decoder and model in a separate
+process; time and memory are those in addition to the valid record's.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ STREAMS: dict[str, tuple[str, bytes, dict[str, Any]]] = {
 
 
 def process(name: str) -> str:
-    """Read a stream; returns what became of it."""
+    """Read a stream; return the outcomes."""
     form, content, schema = STREAMS[name]
     outcomes: Counter[str] = Counter()
     if "classes" in name:
@@ -108,7 +108,7 @@ def process(name: str) -> str:
 
 
 def measured(name: str, answers: Any) -> None:
-    """In a process of its own."""
+    """Run in a separate process."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.process_time()
     became = process(name)
@@ -120,7 +120,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(machine())
     logging.disable(logging.CRITICAL)
-    # What is compiled and loaded here is so in all of them.
+    # Compiled and loaded here once for all of them.
     sound: dict[str, tuple[str, bytes, dict[str, Any]]] = {
         "sound": ("jsonl", JSON * 2, {}),
         "sound csv": ("csv", HEADER + CSV * 2, {}),

@@ -1,8 +1,8 @@
-"""How fast does the daemon learn from Kafka, beside a consumer that only reads; and how soon is an event in the model?
+"""How fast does the daemon learn from Kafka, compared with a consumer that only reads, and with what latency?
 
-A real broker on this machine, 170 bytes of JSON an event, 10 inputs, 4 experts. Raw consumer and daemon read the same
-topic in turn: the raw one takes every poll's values and joins them; the daemon decodes, predicts, learns, scores,
-serves metrics and writes a checkpoint every 30 s. The best of a few runs counts. Latency is from the append at the
+A real broker on this machine, 170 bytes of JSON per event, 10 inputs, 4 experts. Raw consumer and daemon read the same
+topic in turn: the raw consumer joins the values of every poll; the daemon decodes, predicts, learns, scores, serves
+metrics and writes a checkpoint every 30 s. The best of a few runs counts. Latency is from the append at the
 broker (LogAppendTime, in whole milliseconds, so up to 1 ms less than shown) to the end of the batch that learned the
 event, in a daemon inside this process, checkpoints every few seconds included.
 """
@@ -53,7 +53,7 @@ DECIMALS = 4
 
 
 def fill(folder: Path, topics: Topics, topic: str, events: int, partitions: int, rate: float = 0.0) -> None:
-    """Send so many events to a topic, from a process of its own, so many a second."""
+    """Send events to a topic from a separate process at a given rate."""
     stream = tasks.full_gate(events)
     names = [*(f"x{j}" for j in range(stream.X.shape[1])), "y"]
     rows = np.column_stack([stream.X, stream.y]).round(DECIMALS).tolist()
@@ -64,19 +64,19 @@ def fill(folder: Path, topics: Topics, topic: str, events: int, partitions: int,
 
 
 def daemon(folder: Path, topics: Topics, topic: str, every_seconds: int = 30) -> Daemon:
-    """A daemon with 4 experts that saves every 50,000 events or so many seconds."""
+    """Open a daemon with 4 experts that saves every 50,000 events or every given number of seconds."""
     settings = {"model.n_experts": 4, "checkpoint.every_events": 50_000, "checkpoint.every_seconds": every_seconds}
     return Daemon(folder / f"daemon-{uuid.uuid4().hex[:8]}", topics.address, topic, settings)
 
 
 def raw(address: str, topic: str, partitions: int, events: int) -> float:
-    """Records a second of the plain consumer."""
+    """Measure the records per second of the plain consumer."""
     command = [sys.executable, "-c", RAW, address, topic, str(partitions), str(events)]
     return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
 
 
 def throughput(folder: Path, topics: Topics, partitions: int, events: int, repeats: int) -> list[str]:
-    """A row of the table."""
+    """Format a row of the table."""
     topic = topics.create(partitions)
     fill(folder, topics, topic, events, partitions)
     plain, learning = [], []
@@ -96,7 +96,7 @@ def throughput(folder: Path, topics: Topics, partitions: int, events: int, repea
 
 
 def latencies(folder: Path, topics: Topics, partitions: int, seconds: float, idle_ms: int) -> Any:
-    """Milliseconds from the broker to the model of each event, at 1,000 events a second."""
+    """Measure the milliseconds from the broker to the model for each event, at 1,000 events a second."""
     from streammoe.assembly import open_daemon
     from streammoe.configuration import load_settings
     from streammoe.daemon.signals import StopFlag

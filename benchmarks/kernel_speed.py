@@ -1,4 +1,4 @@
-"""How many events a second does one core learn, and how does that grow with features and experts?"""
+"""How many events per second does one core learn, and how does that scale with features and experts?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVENTS_SO_FAR = 20_000
 
 
 class Case(NamedTuple):
-    """A model whose speed is asked for."""
+    """A model whose speed is measured."""
 
     K: int
     family: str = "gaussian"
@@ -36,7 +36,7 @@ class Case(NamedTuple):
 
     @property
     def expert(self) -> str:
-        """What regressors call the family."""
+        """Return the regressors' name of the family."""
         return "gaussian" if self.family == "gaussian_full" else self.family
 
 
@@ -60,7 +60,7 @@ TURNS = 8
 
 
 def start(case: Case, p: int, seed: int = 0):
-    """A state at event 20,000 with random parameters, and Gram matrices of N(0, I) inputs."""
+    """Create a state at event 20,000 with random parameters, and Gram matrices of N(0, I) inputs."""
     from streammoe.engine.state import state_at
     from streammoe.experts import families
 
@@ -81,7 +81,7 @@ def start(case: Case, p: int, seed: int = 0):
 
 
 def rows(case: Case, count: int, p: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Features with an intercept, and targets of two crossing experts, or the classes that quantiles make of them."""
+    """Generate features with an intercept, and targets of two crossing experts, or classes from their quantiles."""
     rng = np.random.default_rng(seed)
     R = rng.normal(size=(count, p))
     R[:, 0] = 1.0
@@ -94,14 +94,14 @@ def rows(case: Case, count: int, p: int, seed: int = 1) -> tuple[np.ndarray, np.
 
 
 def schedule_of(case: Case):
-    """The steps that the estimators take unless told."""
+    """Return the default steps of the estimators."""
     from streammoe import MoEClassifier, MoERegressor
 
     return (MoEClassifier if case.family == "categorical" else MoERegressor).default_schedule
 
 
 def seconds_an_event(case: Case, p: int, count: int, repeats: int = 3) -> float:
-    """The kernel as it is called for each batch, averaging included; the best of a few runs of `count` events."""
+    """Measure the kernel as called for each batch, averaging included; the best of a few runs of `count` events."""
     from streammoe.engine import mm
     from streammoe.experts import families
     from streammoe.layout import padded
@@ -116,7 +116,7 @@ def seconds_an_event(case: Case, p: int, count: int, repeats: int = 3) -> float:
         schedule=schedule,
     )
     R, Y = rows(case, count, p)
-    # As the encoder hands them over: padded with zeros to whole vector registers.
+    # As passed by the encoder: padded with zeros to whole vector registers.
     R = np.pad(R, [(0, 0), (0, padded(p) - p)])
     best = np.inf
     for _ in range(repeats):
@@ -132,7 +132,7 @@ def seconds_an_event(case: Case, p: int, count: int, repeats: int = 3) -> float:
 
 
 def seconds_of_learn_array(case: Case, p: int, count: int) -> float:
-    """The public array path: checks, labels, feature map, kernel."""
+    """Measure the public array path: checks, labels, feature map, kernel."""
     from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 
     R, Y = rows(case, count + 1000, p)
@@ -151,7 +151,7 @@ def seconds_of_learn_array(case: Case, p: int, count: int) -> float:
 
 
 def seconds_of_oracle(case: Case, p: int, count: int) -> float:
-    """The literal algorithm in NumPy, from the same state."""
+    """Measure the literal algorithm in NumPy, from the same state."""
     from streammoe.testing.literal import ALGORITHMS
 
     state = start(case, p)
@@ -178,7 +178,7 @@ def seconds_of_oracle(case: Case, p: int, count: int) -> float:
 
 
 def refreshes(count: int) -> float:
-    """How many refreshes `count` events from event 20,000 on bring, on average."""
+    """Return the average number of refreshes in `count` events from event 20,000 on."""
     from streammoe import schedules
 
     return float(-np.log1p(-schedules.power(0.6).steps(EVENTS_SO_FAR + 1, count)).sum() / np.log(2.0))
@@ -193,7 +193,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the events, for a first look")
     arguments = parser.parse_args(argv)
-    # In place before NumPy's library makes its threads where this is the first import; the kernels use one core anyway.
+    # Before NumPy's library creates its threads, if this is the first import; the kernels use one core anyway.
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, "1")
     scale = 10 if arguments.quick else 1
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> None:
 
     print("\nGrowth with K, p = 11 (one expert has no gate to learn: K = 1 lies below the line through the others)")
     experts = np.arange(1, 17)
-    # All of them in turn, several times over: what else the machine does then falls on none in particular.
+    # Several times in turn, so that other load on the machine affects all of them alike.
     turns = [[seconds_an_event(Case(int(K)), 11, 20_000 // scale, repeats=3) for K in experts] for _ in range(8)]
     costs = 1e6 * np.min(turns, axis=0)
     per_expert, fixed = np.polyfit(experts[1:], costs[1:], 1)

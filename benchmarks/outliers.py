@@ -1,10 +1,10 @@
 """What do outliers and heavy tails cost each kind of expert, and what does robustness cost where there are none?
 
 The stream of two experts in `benchmarks.tasks`, noise 0.1; targets are disturbed, and predictions, each made before its
-event was learned, are held to the true regression function over the last quarter.
+event was learned, are compared with the true regression function over the last quarter.
 
-- `clean`: as it stands.
-- `5 % gross`: one target in twenty has an error N(0, (20 s)²) more, s the deviation of all targets.
+- `clean`: undisturbed.
+- `5 % gross`: one target in twenty has an additional error N(0, (20 s)²), s the deviation of all targets.
 - `5 % one-sided`: one in twenty is 10 s too large, which no symmetric noise explains.
 - `heavy tails`: the noise is 0.1 t with 2 degrees of freedom, whose variance is infinite.
 """
@@ -57,7 +57,7 @@ DISTURBED: dict[str, tuple[float, Callable[[np.random.Generator, tasks.Stream], 
 
 
 def error(expert: str, stream: tasks.Stream, y: np.ndarray) -> float:
-    """RMSE of a default model's predictions against the true function."""
+    """Return the RMSE of a default model's predictions against the true function."""
     model = MoERegressor(n_experts=2, expert=expert)
     model.set_columns([f"x{j:02}" for j in range(stream.X.shape[1])])
     predictions = model.learn_rows(stream.X, y[:, None]).predictions[:, 0]

@@ -1,7 +1,7 @@
-"""What do warm-up, steps, prior, drift and the number of experts do to the error? Pictures for docs/learning.md.
+"""How do warm-up, steps, prior, drift and the number of experts affect the error? Pictures for docs/learning.md.
 
-`python -m benchmarks.pictures --out DIR` draws them and prints the figures behind them; without `--out` it only prints.
-It takes minutes (`--only` picks some, `--seeds` sets how many streams). Equal arguments give equal figures.
+`python -m benchmarks.pictures --out DIR` draws them and prints the underlying figures; without `--out` it only prints.
+It takes minutes (`--only` selects some, `--seeds` sets the number of streams). Equal arguments give equal figures.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ SHOWN = (0, 7, 13)
 
 
 class Picture(NamedTuple):
-    """A drawing, and the figures behind it."""
+    """A picture and the underlying figures."""
 
     figure: Figure
     figures: str
 
 
 def startup(seeds: int, events: int) -> Picture:
-    """Two experts over time with and without a warm-up; four experts by its size."""
+    """Plot two experts over time with and without a warm-up, and four experts by its size."""
     streams = [tasks.two_experts(events, seed) for seed in range(seeds)]
     window = max(events // 80, 1)
     figure, (left, right) = _panels("Wait for a batch start: without one the error stays high for thousands of events")
@@ -104,7 +104,7 @@ def startup(seeds: int, events: int) -> Picture:
 
 
 def steps(seeds: int, events: int) -> Picture:
-    """The error against the true function, over events, for sizes of steps."""
+    """Plot the error against the true function over events, for several step sizes."""
     figure, panels = _panels("Longer steps, averaged, come nearest to the truth; constant ones stop getting nearer")
     rows = []
     ends = np.geomspace(events / 20, events, 14).round().astype(int)
@@ -126,8 +126,8 @@ def steps(seeds: int, events: int) -> Picture:
 
 
 def prior(seeds: int, events: int) -> Picture:
-    """What is lost to the oracle at the end, by the strength of the prior."""
-    figure, (left, right) = _panels("A weak prior costs nothing; one event and more pull for ever")
+    """Plot the final excess over the oracle by the strength of the prior."""
+    figure, (left, right) = _panels("A weak prior costs nothing; one event and more bias permanently")
     regression = [
         [
             100.0 * (_ratio(stream, 4, prior_strength=strength) - 1.0)
@@ -143,7 +143,7 @@ def prior(seeds: int, events: int) -> Picture:
         panel.plot(at, values.mean(axis=1), label=f"mean of {seeds} streams", **LINES[0])
         panel.plot(at, values.max(axis=1), label="worst stream", **LINES[1])
         panel.set(xlabel="prior_strength, events", yscale="log")
-        # One place for each power of ten, and 0 in front of them.
+        # One position for each power of ten, and 0 in front of them.
         panel.set_xticks(at, [f"{strength:g}" for strength in STRENGTHS])
         panel.axvline(np.log10(default) + 4.0, color="0.5", linewidth=1.0, linestyle=":", label=f"default, {default}")
         panel.grid(alpha=0.3)
@@ -160,10 +160,10 @@ def prior(seeds: int, events: int) -> Picture:
 
 
 def change(seeds: int, events: int) -> Picture:
-    """The error around an abrupt change of what the experts say."""
+    """Plot the error around an abrupt change of the experts."""
     figure = Figure(figsize=(8.0, 3.8), layout="constrained")
     panel = figure.subplots()
-    figure.suptitle("After a change the default hardly follows; the detector starts its steps anew", fontsize=11)
+    figure.suptitle("After a change the default hardly follows; the detector restarts the steps", fontsize=11)
     window = min(drift.WINDOW, max(events // 40, 1))
     streams = [drift.abrupt(seed, events) for seed in range(seeds)]
     rows = []
@@ -183,7 +183,7 @@ def change(seeds: int, events: int) -> Picture:
 
 
 def choice(seeds: int, events: int) -> Picture:
-    """What one event not yet learned costs, by the number of experts, and which number "auto" took."""
+    """Plot the prequential loss by the number of experts, and which number "auto" selected."""
     figure, panels = _panels('Too few experts cost much, too many little, and "auto" finds the number')
     rows = []
     numbers = range(1, MOST_EXPERTS + 1)
@@ -196,7 +196,7 @@ def choice(seeds: int, events: int) -> Picture:
         told = ", ".join(f"{number} in {times} of {seeds}" for number, times in sorted(taken.items()))
         means = losses.mean(axis=0)
         panel.plot(numbers, means, label="n_experts as given", **LINES[0])
-        panel.axhline(float(np.mean(auto)), label=f'"auto" (took {told})', **_line(LINES[1]))
+        panel.axhline(float(np.mean(auto)), label=f'"auto" (selected {told})', **_line(LINES[1]))
         panel.set(title=f"{title} made the stream", xlabel="n_experts", xticks=list(numbers))
         panel.grid(alpha=0.3)
         panel.legend(fontsize=8)
@@ -222,9 +222,9 @@ def draw(names: Sequence[str], out: Path | None, *, seeds: int, events: int) -> 
 
     Args:
         names: of `PICTURES`.
-        out: a folder, made if need be.
-        seeds: streams of each kind.
-        events: of each stream.
+        out: a folder, created if necessary.
+        seeds: number of streams of each kind.
+        events: number of events of each stream.
     """
     for name in names:
         begun = time.perf_counter()
@@ -237,7 +237,7 @@ def draw(names: Sequence[str], out: Path | None, *, seeds: int, events: int) -> 
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As a PNG of few colours, which is a third as large, and names no version of what drew it."""
+    """Convert to a PNG with few colours, which is a third as large and contains no software version."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=110)
     Image.open(drawn).convert("RGB").quantize(COLOURS).save(path, optimize=True)
@@ -251,12 +251,12 @@ def _streams(make: Make, seeds: int, events: int) -> list[tasks.Stream]:
 
 
 def _predicted(stream: tasks.Stream, n_experts: int, **arguments: Any) -> np.ndarray:
-    """(n,) predictions, each made before its event was learned."""
+    """Return (n,) predictions, each made before its event was learned."""
     return learned(MoERegressor(n_experts, **arguments), stream.X, stream.y)[0]
 
 
 def _error(stream: tasks.Stream, n_experts: int, **arguments: Any) -> float:
-    """RMSE against the true function over the last fifth."""
+    """Return the RMSE against the true function over the last fifth."""
     last = slice(4 * len(stream.y) // 5, None)
     return tasks.rmse(stream.truth[last], _predicted(stream, n_experts, **arguments)[last])
 
@@ -266,12 +266,12 @@ def _ratio(stream: tasks.Stream, n_experts: int, **arguments: Any) -> float:
 
 
 def _loss(model: MoERegressor, stream: tasks.Stream) -> float:
-    """Mean log-loss over the last quarter."""
+    """Return the mean log-loss over the last quarter."""
     return float(learned(model, stream.X, stream.y)[1][-(len(stream.y) // 4) :].mean())
 
 
 def _excess(stream: tasks.Stream, **arguments: Any) -> float:
-    """Log-loss of two experts above that of the true probabilities, over the last quarter."""
+    """Return the log-loss of two experts above that of the true probabilities, over the last quarter."""
     losses = MoEClassifier(2, **arguments).learn_array(stream.X, stream.y)
     best = -np.log(stream.truth[np.arange(len(stream.y)), stream.y])
     return float((losses - best)[-(len(stream.y) // 4) :].mean())
@@ -281,7 +281,7 @@ def _excess(stream: tasks.Stream, **arguments: Any) -> float:
 
 
 def _panels(title: str) -> tuple[Figure, Sequence[Axes]]:
-    """Two panels side by side under what they show."""
+    """Create two panels side by side with a title."""
     figure = Figure(figsize=(9.0, 3.8), layout="constrained")
     figure.suptitle(title, fontsize=11)
     panels: Sequence[Axes] = figure.subplots(1, 2)
@@ -289,12 +289,12 @@ def _panels(title: str) -> tuple[Figure, Sequence[Axes]]:
 
 
 def _line(style: dict[str, Any]) -> dict[str, Any]:
-    """The style without marks, for curves of many points."""
+    """Return a style without markers, for curves of many points."""
     return {**style, "marker": None}
 
 
 def _plain(panel: Axes, axis: str, ticks: Sequence[float]) -> None:
-    """Plain numbers at these places of a logarithmic axis, as far as it reaches."""
+    """Set plain numbers as ticks of a logarithmic axis, within its range."""
     shown = panel.yaxis if axis == "y" else panel.xaxis
     shown.set_minor_locator(NullLocator())
     shown.set_minor_formatter(NullFormatter())

@@ -1,15 +1,15 @@
-"""What does one bad event do to a model: 500 good ones, the bad one, 2,000 good ones?
+"""What does one bad event do to a model, between 500 and 2,000 good ones?
 
 Each model is compared with a twin of its kind that never saw the bad event, by the error over the last 1,000 events,
 each predicted before it is learned: the mean squared error, or the share of wrong classes.
 
-- `ok`: the error is as the twin's; of ours moreover every bit is, and the bad event was refused by `InvalidEvent` or
-  went to the dead letters.
+- `ok`: the error is that of the twin; for our models every bit is, too, and the bad event was rejected with
+  `InvalidEvent` or went to the dead letters.
 - `damaged`: more than ten times the twin's root mean squared error, or share of wrong classes, or half of them wrong.
-- `dead`: it predicts NaN or an infinity, or raises at sound events.
+- `dead`: it predicts NaN or an infinity, or raises at valid events.
 - `raises`: the bad event itself raised something, and the model is as good as its twin.
-- –: there is no such value: neither pandas nor Parquet has numbers of 400 digits, NumPy no lists beside numbers; in the
-  daemon None is a missing value; River's models know no weights, and take any target as a class.
+- –: there is no such value: neither pandas nor Parquet has numbers of 400 digits, NumPy has no lists among numbers; in
+  the daemon None is a missing value; River's models have no weights, and accept any target as a class.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ ABSENT |= {("learn_array", "x 10^400")} | {(way, "x None") for way in ("csv", "j
 
 @cache
 def events(kind: str) -> tuple[dict[str, Any], ...]:
-    """Sound ones: two features, which way is up depends on the first one's sign."""
+    """Generate valid events: two features, with a slope that depends on the sign of the first."""
     rng = np.random.default_rng(0)
     found = []
     for a, b, noise in rng.normal(size=(BEFORE + AFTER, 3)).tolist():
@@ -98,7 +98,7 @@ def model_of(kind: str) -> Any:
 
 
 def learn(model: Any, kind: str, way: str, held: list[dict[str, Any]]) -> None:
-    """Teach these events in one go, or one by one."""
+    """Learn these events at once, or one by one."""
     names, outputs = ["a", "b"], list(targets(kind))
     if way == "learn_one":
         for each in held:
@@ -117,7 +117,7 @@ def learn(model: Any, kind: str, way: str, held: list[dict[str, Any]]) -> None:
 
 
 def ours(kind: str, way: str, case: str) -> str:
-    """`ok`, or what is wrong."""
+    """Return `ok`, or what is wrong."""
     if (way, case) in ABSENT:
         return NONE
     if way in {"csv", "jsonl", "parquet"}:
@@ -179,7 +179,7 @@ PEERS: dict[str, dict[str, Callable[[], Any]]] = {
 
 
 def peer(kind: str, make: Callable[[], Any], case: str) -> str:
-    """What becomes of a model of River's."""
+    """Return what becomes of a River model."""
     field, value = CASES[case]
     if field == "w" or (kind == "classifier" and field == "y"):
         return NONE
@@ -207,7 +207,7 @@ def peer(kind: str, make: Callable[[], Any], case: str) -> str:
 
 @cache
 def _usual(kind: str, make: Callable[[], Any]) -> float:
-    """The twin's error."""
+    """Return the twin's error."""
     model, good = make(), _for_river(kind)
     for x, y in good[:BEFORE]:
         model.learn_one(x, y)
@@ -246,7 +246,7 @@ def main() -> None:
     parser.parse_args()
     print(machine())
     logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")  # what NumPy says of River's sums
+    warnings.simplefilter("ignore")  # NumPy's warnings about River's sums
     failed = 0
     for kind in KINDS:
         rows = []
@@ -257,7 +257,7 @@ def main() -> None:
         rows += [[name, *(peer(kind, make, case) for case in CASES)] for name, make in PEERS.get(kind, {}).items()]
         print(f"\n{kind}\n\n{table([kind, *CASES], rows)}", flush=True)
     print(
-        "\nours refuse every one of them, and not one bit changes" if not failed else f"\n{failed} of ours are not ok"
+        "\nours reject every one of them, and not one bit changes" if not failed else f"\n{failed} of ours are not ok"
     )
     sys.exit(bool(failed))
 

@@ -1,4 +1,4 @@
-"""What every benchmark prints around its numbers: the machine, and aligned tables."""
+"""Output shared by the benchmarks: the machine, and aligned tables."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import numba
 import numpy as np
 
-# Tables are read; what the log says of the experts of hundreds of models hides them.
+# Log lines about the experts of hundreds of models would hide the tables.
 logging.getLogger("streammoe").addHandler(logging.NullHandler())
 
 
 def machine() -> str:
-    """One line: processor, cores, and the versions that decide speed."""
+    """Describe processor, cores, and the versions that affect speed, in one line."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -33,9 +33,9 @@ def machine() -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns aligned for a terminal: numbers to the right, words to the left.
+    """Align columns for a terminal: numbers to the right, words to the left.
 
-    Floats are shown with four significant digits; pass a string for another form.
+    Floats are shown with four significant digits; pass a string for another format.
     """
     shown = [[_shown(cell) for cell in row] for row in rows]
     widths = [max(len(line[j]) for line in [list(headers), *shown]) for j in range(len(headers))]

@@ -1,8 +1,8 @@
 """What do sparse routing and mini-batches save, and what do they cost?
 
-All variants of a task go on from one model, the end of its warm-up, and learn the same events, in turn. Speed is that
-of `learn_array`, over the plain algorithm's. Errors are prequential, over the last quarter of the stream,
-and shown over those of an oracle that knows the regression function; for classes the excess log-loss, in nats.
+All variants of a task start from the same model at the end of its warm-up, and learn the same events, in turn. Speed is
+that of `learn_array`, relative to the default's. Errors are prequential, over the last quarter of the stream, relative
+to those of an oracle that knows the regression function; for classes the excess log-loss, in nats.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def stream_of(task: Task, seed: int) -> tasks.Stream:
 
 
 def begun(task: Task, stream: tasks.Stream, seed: int) -> MoERegressor | MoEClassifier:
-    """A model at the end of its warm-up."""
+    """Return a model at the end of its warm-up."""
     kind = MoEClassifier if task.n_classes else MoERegressor
     model = kind(task.n_experts, warmup=WarmUp(task.warmup, restarts=2), seed=seed)
     model.learn_array(stream.X[: task.warmup], stream.y[: task.warmup])
@@ -61,7 +61,7 @@ def begun(task: Task, stream: tasks.Stream, seed: int) -> MoERegressor | MoEClas
 
 
 def going_on(model: MoERegressor | MoEClassifier, **arguments: Any) -> MoERegressor | MoEClassifier:
-    """The same model under other arguments."""
+    """Return the same model with other arguments."""
     given = {"feature_names": model.feature_names, "warmup": 0, **arguments}
     if isinstance(model, MoEClassifier):
         given["classes"] = model.class_labels
@@ -100,7 +100,7 @@ def compared(task: Task, variants: list[dict[str, Any]], seed: int) -> tuple[np.
         learner.learn_array(stream.X[task.warmup : at], stream.y[task.warmup : at])
         step = variant.get("batch_size", 1)
         while at < task.n:
-            # What is predicted changes at the end of a group only.
+            # Predictions change only at the end of a group.
             until = min(at + max(step - (learner.n - learner.parameters()["n"]), 1), task.n)
             if not task.n_classes:
                 said[at:until] = learner.predict_array(stream.X[at:until])

@@ -1,8 +1,8 @@
 """Does anything grow, drift or stall over tens of millions of events?
 
 A daemon learns the same events under many file names, one record in ten thousand of them bad, with checkpoints, dead
-letters and metrics on. Meanwhile its resident memory and what its metrics say are sampled from outside, and the time
-from one learned batch to the next is taken inside. Needs Linux's /proc.
+letters and metrics. Meanwhile its resident memory and its metrics are sampled from outside, and the time between
+learned batches is measured inside. Requires Linux's /proc.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAMPLE = re.compile(r"^(\w+)(\{[^}]*\})? (\S+)", re.MULTILINE)
 
 
 class Sample(NamedTuple):
-    """One look at the daemon."""
+    """A sample of the daemon."""
 
     events: int
     megabytes: float
@@ -47,7 +47,7 @@ class Sample(NamedTuple):
 
 
 def spoil(path: Path) -> None:
-    """Put a bad record behind each so many good ones."""
+    """Insert a bad record after every fixed number of good ones."""
     lines = path.read_bytes().splitlines(keepends=True)
     for at in range(len(lines) // BAD_EVERY * BAD_EVERY, 0, -BAD_EVERY):
         lines.insert(at, lines[at - 1].replace(b",", b",nan,", 1).partition(b"\n")[0] + b"\n")
@@ -55,7 +55,7 @@ def spoil(path: Path) -> None:
 
 
 def learn(config: Path) -> None:
-    """Run the daemon in this process; prints where its metrics are, and at the end what it did, as JSON."""
+    """Run the daemon in this process; print the address of its metrics, and at the end its summary as JSON."""
     from streammoe.assembly import open_daemon
     from streammoe.configuration import load_settings
     from streammoe.daemon.signals import StopFlag
@@ -78,11 +78,11 @@ def learn(config: Path) -> None:
     counts = {name: getattr(done, name) for name in ("events", "learned", "rejected")}
     usual, rare = np.percentile([wall for wall, _ in gaps], [50, 99.9])
     said = {**counts, "rate": done.events_per_second, "gaps": [usual, rare, *max(gaps)], "finite": finite}
-    print(json.dumps(said))  # short, since nobody reads it before the end
+    print(json.dumps(said))  # short, because it is not read before the end
 
 
 def look(url: str, pid: int) -> Sample | None:
-    """What the metrics and the system say now; None once the daemon has gone."""
+    """Sample the metrics and the process; None once the daemon has ended."""
     try:
         with urllib.request.urlopen(url, timeout=5.0) as answer:
             text = answer.read().decode()
@@ -100,7 +100,7 @@ def look(url: str, pid: int) -> Sample | None:
 
 
 def observe(config: Path) -> tuple[list[Sample], dict[str, Any]]:
-    """Samples from start to end, and what the daemon said of itself."""
+    """Return samples from start to end, and the daemon's summary."""
     command = [sys.executable, "-m", "benchmarks.soak", "--config", str(config)]
     samples = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -113,10 +113,10 @@ def observe(config: Path) -> tuple[list[Sample], dict[str, Any]]:
                     samples.append(sample)
                 time.sleep(PAUSE_SECONDS)
         finally:
-            process.terminate()  # does nothing to one that has ended
+            process.terminate()  # no effect if it has ended
         said = process.stdout.read()
     if process.returncode:
-        raise SystemExit(f"the daemon ended with {process.returncode}")
+        raise SystemExit(f"the daemon exited with {process.returncode}")
     return samples, json.loads(said)
 
 
@@ -134,11 +134,11 @@ def main(argv: list[str] | None = None) -> None:
         folder = Path(name)
         print("writing files …", file=sys.stderr, flush=True)
         files = write_files(folder / "data", arguments.events)
-        spoil(folder / "data" / "part-000.csv")  # and with it all others, which are links to it
+        spoil(folder / "data" / "part-000.csv")  # and thereby all others, which are links to it
         print("learning …", file=sys.stderr, flush=True)
         samples, done = observe(write_config(folder, files))
     settled = [sample for sample in samples if sample.events >= SETTLED]
-    # It goes up and down by some megabytes from batch to batch, so peaks are compared.
+    # Memory fluctuates by several megabytes from batch to batch, so peaks are compared.
     peaks = [max(sample.megabytes for sample in part) for part in (settled[: len(settled) // 4], settled)]
     growth = peaks[1] - peaks[0]
     series = Counter(sample.series for sample in settled)

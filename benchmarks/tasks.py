@@ -1,4 +1,4 @@
-"""What the benchmarks learn: streams whose truth is known, and real data sets, none of which is kept here.
+"""Tasks of the benchmarks: generated streams with a known truth, and real data sets, which are not included.
 
 Inputs carry no intercept column. Equal arguments give equal numbers.
 """
@@ -29,7 +29,7 @@ CRIME_ADDRESS = "https://archive.ics.uci.edu/dataset/183/communities+and+crime"
 
 
 class UciSet(NamedTuple):
-    """A table of numbers, and where it is to be had."""
+    """A data set, and where it is available."""
 
     path: str
     """Of the file under the folder for data."""
@@ -86,7 +86,7 @@ class Stream(NamedTuple):
 
 
 def paper_5_2(n: int = 2000, seed: int = 0) -> Stream:
-    """[MM] §5.2: experts −2.5 x₁ and 2.5 x₁ with unit noise, gate logit 8 x₁ for the first, a second input without use.
+    """[MM] §5.2: experts −2.5 x₁ and 2.5 x₁ with unit noise, gate logit 8 x₁ for the first, a second, irrelevant input.
 
     The paper does not say how inputs are distributed; here they are uniform on [−1, 1]².
     """
@@ -98,7 +98,7 @@ def paper_5_2(n: int = 2000, seed: int = 0) -> Stream:
 
 
 def paper_5_3(n: int = 1000, seed: int = 0, d: int = 10) -> Stream:
-    """[MM] §5.3, Algorithm 4: two experts in x₁, the other inputs without use; gate logit 8 x₁ for the first.
+    """[MM] §5.3, Algorithm 4: two experts in x₁, the other inputs irrelevant; gate logit 8 x₁ for the first.
 
     Intercepts and slopes are uniform on [1.5, 5], the second expert's slope is negated, variances are uniform on
     [0.5, 1.5]. Inputs are uniform on [−1, 1]ᵈ here.
@@ -116,7 +116,7 @@ def paper_5_3(n: int = 1000, seed: int = 0, d: int = 10) -> Stream:
 
 
 class Gridlock(NamedTuple):
-    """A mixture without intercepts, to be found again from its events."""
+    """A mixture without intercepts, to be recovered from its events."""
 
     X: np.ndarray
     """(n, d) inputs."""
@@ -134,12 +134,12 @@ def gridlock(
     """[CQT] §4: regressors and gate weights uniform on the unit sphere.
 
     Args:
-        n: events.
-        seed: of all of it.
-        k: experts.
-        d: inputs.
+        n: number of events.
+        seed: of all random numbers.
+        k: number of experts.
+        d: number of inputs.
         sigma: deviation of the noise.
-        p: inputs are N(0, I) where None, else a mixture of two normals, the first one's share p, with means on the
+        p: if None, inputs are N(0, I), else a mixture of two normals, the first one's share p, with means on the
             sphere.
     """
     rng = np.random.default_rng(seed)
@@ -188,7 +188,7 @@ def two_experts(n: int = 20_000, seed: int = 0, d: int = 10, noise: float = 0.1)
 
 
 def full_gate(n: int = 20_000, seed: int = 0, k: int = 4, d: int = 10, noise: float = 0.1) -> Stream:
-    """k linear experts under a gate that looks at every input, logit weights N(0, 16); the last is the reference."""
+    """k linear experts under a gate that uses every input, logit weights N(0, 16); the last is the reference."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.0, 1.0, (n, d))
     slopes = rng.normal(size=(k, d))
@@ -220,27 +220,27 @@ def crime(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     lines = (folder / "communities.names").read_text(encoding="utf-8").splitlines()
     names = [line.split()[1] for line in lines if line.startswith("@attribute")]
     wanted = [*(names.index(name) for name in CRIME_INPUTS), len(names) - 1]
-    # Other columns hold names and "?"; these are complete.
+    # Other columns contain names and "?"; these are complete.
     table = np.genfromtxt(folder / "communities.data", delimiter=",", usecols=wanted)
     return table[:, :-1], table[:, -1]
 
 
 def crime_folder(data: Path | None = None) -> Path | None:
-    """Where the set lies under the folder for data; None if not there."""
+    """Return the location of the set in the data folder; None if it is missing."""
     folder = data_folder(data)
     folder = folder and folder / "communities_crime"
     return folder if folder and (folder / "communities.data").exists() else None
 
 
 def uci_file(name: str, data: Path | None = None) -> Path | None:
-    """Where a set of `UCI_SETS` lies under the folder for data; None if not there."""
+    """Return the location of a set of `UCI_SETS` in the data folder; None if it is missing."""
     folder = data_folder(data)
     path = folder and folder / UCI_SETS[name].path
     return path if path and path.exists() else None
 
 
 def uci(name: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (n, d) and targets (n,) of a set of `UCI_SETS`, in the units of the file, which may begin with names."""
+    """Inputs (n, d) and targets (n,) of a set of `UCI_SETS`, in the units of the file, which may have a header."""
     described = UCI_SETS[name]
     lines = path.read_text(encoding="utf-8-sig").splitlines()
     first = lines[0].split(described.delimiter)[0]
@@ -252,7 +252,7 @@ def uci(name: str, path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def uci_splits(n: int, trials: int = 10) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows to learn, in the order of the stream, and rows to score: 75 and 25 in a hundred, shuffled by the trial."""
+    """Split into rows to learn, in stream order, and rows to score: 75 % and 25 %, shuffled by the trial."""
     orders = [np.random.default_rng(trial).permutation(n) for trial in range(trials)]
     return [(order[: int(0.75 * n)], order[int(0.75 * n) :]) for order in orders]
 
@@ -263,7 +263,7 @@ def data_folder(data: Path | None = None) -> Path | None:
 
 
 def folds(n: int, repetition: int, parts: int = 5) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows to learn, in the order of the stream, and rows to score, for each part of a shuffled set."""
+    """Split into rows to learn, in stream order, and rows to score, for each fold of a shuffled set."""
     pieces = np.array_split(np.random.default_rng(repetition).permutation(n), parts)
     return [(np.concatenate(pieces[:at] + pieces[at + 1 :]), pieces[at]) for at in range(parts)]
 
@@ -274,7 +274,7 @@ def rmse(y: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def _mixture(rng: np.random.Generator, X: np.ndarray, slopes: np.ndarray, gate: np.ndarray, noise: float) -> Stream:
-    """Draws an expert for each row under softmax(gate · x), and a target around what that expert says."""
+    """Draw an expert for each row from softmax(gate · x), and a target around its prediction."""
     g = _softmax(X @ gate.T)
     drawn = _drawn(rng, g)
     means = X @ slopes.T

@@ -1,9 +1,9 @@
-"""Hold every installed package against the known vulnerabilities, where somebody can be asked.
+"""Check every installed package for known vulnerabilities, if an index with advisories can be reached.
 
-pip-audit asks PyPI, package by package, and passes over those that PyPI knows nothing of. Behind a mirror that has
-files and no advisories that would be all of them, and would look like a clean bill of health. So PyPI is first asked
-for a release whose vulnerabilities are known; without them the audit says that it was left out. With them, a finding
-fails, and so does a package that was not audited.
+pip-audit queries PyPI package by package, and skips packages that are unknown there. Behind a mirror that has files but
+no advisories that would be all of them, which would look like a clean result. So PyPI is first queried for a release
+whose vulnerabilities are known; without them the audit is reported as skipped. With them, a finding fails, and so does
+a package that was not audited.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ KNOWN = "https://pypi.org/pypi/jinja2/2.10/json"
 PROBE_SECONDS = 5.0
 AUDIT_SECONDS = 300.0
 NOT_OURS = {"pip", "setuptools", "wheel", "streammoe"}
-"""What the environment brings for itself, and what is on no index."""
+"""Packages that come with the environment, or are not on any index."""
 ACCEPTED: dict[str, str] = {}
-"""Findings that do not concern streammoe, by their identifier, each with the reason."""
+"""Findings that do not affect streammoe, by identifier, each with the reason."""
 
 
-def why_nobody_can_be_asked() -> str | None:
-    """What keeps the advisories away, or ``None`` if they are there."""
+def why_unavailable() -> str | None:
+    """Return why there are no advisories, or ``None`` if there are."""
     try:
         with urllib.request.urlopen(KNOWN, timeout=PROBE_SECONDS) as answer:
             found = json.load(answer).get("vulnerabilities")
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         return f"{KNOWN}: {reason}"
-    return None if found else f"{KNOWN} names no vulnerabilities, so that this index has none"
+    return None if found else f"{KNOWN} lists no vulnerabilities, so this index has no advisories"
 
 
 def installed() -> dict[str, str]:
-    """Name and version of what streammoe and its tools have brought here."""
+    """Return name and version of the packages that streammoe and its tools have installed."""
     found = {dist.metadata["Name"].lower().replace("_", "-"): dist.version for dist in distributions()}
     return {name: found[name] for name in sorted(found.keys() - NOT_OURS)}
 
 
 def audit(packages: dict[str, str]) -> list[str]:
-    """Ask, and say what is wrong, a line for each."""
+    """Run pip-audit, and return a line for each problem."""
     with tempfile.TemporaryDirectory() as folder:
         asked = Path(folder, "requirements.txt")
         asked.write_text("".join(f"{name}=={version}\n" for name, version in packages.items()), encoding="utf-8")
@@ -60,22 +60,22 @@ def audit(packages: dict[str, str]) -> list[str]:
     try:
         answers = {entry["name"].lower().replace("_", "-"): entry for entry in json.loads(done.stdout)["dependencies"]}
     except (ValueError, LookupError):
-        return [f"pip-audit ended with {done.returncode}: {done.stderr.strip()}"]
+        return [f"pip-audit exited with {done.returncode}: {done.stderr.strip()}"]
     return problems(packages, answers)
 
 
 def problems(packages: dict[str, str], answers: dict[str, dict[str, object]]) -> list[str]:
-    """What is wrong with these answers of pip-audit, by package."""
+    """Return the problems in the answers of pip-audit, by package."""
     found = []
     for name, version in packages.items():
-        answer = answers.get(name, {"skip_reason": "pip-audit said nothing of it"})
+        answer = answers.get(name, {"skip_reason": "not in the output of pip-audit"})
         if "vulns" not in answer:
             found.append(f"{name} {version} was not audited: {answer.get('skip_reason')}")
             continue
         vulnerabilities = answer["vulns"]
         assert isinstance(vulnerabilities, list)  # noqa: S101 - for the type checker
         found += [
-            f"{name} {version}: {each['id']}, mended in {', '.join(each['fix_versions']) or 'no version yet'}"
+            f"{name} {version}: {each['id']}, fixed in {', '.join(each['fix_versions']) or 'no version yet'}"
             for each in vulnerabilities
             if each["id"] not in ACCEPTED
         ]
@@ -83,10 +83,10 @@ def problems(packages: dict[str, str], answers: dict[str, dict[str, object]]) ->
 
 
 def main() -> int:
-    """Print what was found; 0 if that is nothing, or nobody could be asked."""
-    reason = why_nobody_can_be_asked()
+    """Print the findings; return 0 if there are none, or the audit was not possible."""
+    reason = why_unavailable()
     if reason is not None:
-        print(f"known vulnerabilities: NOT AUDITED, nobody could be asked ({reason})")
+        print(f"known vulnerabilities: NOT AUDITED, no advisories available ({reason})")
         return 0
     packages = installed()
     found = audit(packages)

@@ -1,14 +1,14 @@
 """Check the Dockerfile, and rehearse its steps without a Docker engine.
 
-First the file is held against a few rules (and hadolint's, where that is on PATH). Then its instructions are carried
-out one by one in folders that stand for the stages: a fresh virtual environment is each stage's Python, COPY obeys
-.dockerignore, RUN lines run with image paths turned into temporary ones, USER drops privileges. At the end the entry
-point runs there, from the compiled kernels alone; a daemon is started, asked for its health and stopped. Everything
-is read from the Dockerfile, so the check cannot drift from it.
+First the file is checked against a few rules (and hadolint's, if that is on PATH). Then its instructions are executed
+one by one in folders that stand for the stages: a fresh virtual environment is each stage's Python, COPY respects
+.dockerignore, RUN lines run with image paths replaced by temporary ones, USER drops privileges. At the end the entry
+point runs there, using only the compiled kernels; a daemon is started, its health checked, and stopped. Everything is
+read from the Dockerfile, so the check cannot diverge from it.
 
-What it cannot see: the base image's own content, and system packages (the Dockerfile installs none).
+Not covered: the content of the base image, and system packages (the Dockerfile installs none).
 
-One file of its own, since it must run where nothing but Python is installed.
+The script is self-contained, because it must run with nothing but Python installed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STOP_TIMEOUT = 10.0
 
 
 class CheckError(Exception):
-    """The Dockerfile, or the image it would make, is not fit for use."""
+    """The Dockerfile, or the image that it would build, is not usable."""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class Instruction:
     rest: str
 
     def flags(self) -> tuple[dict[str, str], str]:
-        """Leading ``--key=value`` flags, and what follows them."""
+        """Split into leading ``--key=value`` flags and the rest."""
         rest, found = self.rest, {}
         while match := re.match(r"--([\w-]+)=(\S+)\s+", rest):
             found[match[1]] = match[2]
@@ -62,7 +62,7 @@ class Instruction:
         return found, rest
 
     def exec_form(self) -> list[str] | None:
-        """The words of a JSON array, or ``None`` for shell form."""
+        """Return the words of a JSON array, or ``None`` for the shell form."""
         try:
             words = json.loads(self.rest)
         except ValueError:
@@ -95,7 +95,7 @@ def read_dockerfile(path: Path) -> list[Instruction]:
 
 
 def broken_rules(instructions: list[Instruction]) -> Iterator[str]:
-    """One sentence for each rule that the Dockerfile breaks."""
+    """Yield a message for each rule that the Dockerfile violates."""
     if not instructions or instructions[0].name != "FROM":
         yield "line 1: the first instruction must be FROM"
         return
@@ -106,20 +106,20 @@ def broken_rules(instructions: list[Instruction]) -> Iterator[str]:
             image = instruction.rest.split()[0]
             tag = image.rpartition("/")[2].partition(":")[2]
             if image not in stages and tag in {"", "latest"}:
-                yield f"{at} {image}: name a version, not what happens to be newest"
+                yield f"{at} {image}: specify a version rather than the latest one"
         if instruction.name == "ADD":
-            yield f"{at}: use COPY; ADD unpacks archives and fetches addresses unasked"
+            yield f"{at}: use COPY; ADD implicitly unpacks archives and downloads URLs"
         if instruction.name in {"ENTRYPOINT", "CMD"} and instruction.exec_form() is None:
-            yield f"{at}: use the JSON form; a shell in between would keep signals from the daemon"
+            yield f"{at}: use the JSON form; a shell in between would not forward signals to the daemon"
         if instruction.name == "RUN":
             if re.search(r"\bsudo\b", instruction.rest):
                 yield f"{at}: no sudo; order the steps around USER"
             if re.search(r"\bpip3?\b.*\b(install|wheel)\b", instruction.rest) and "--no-cache" not in instruction.rest:
                 yield f"{at}: pip without --no-cache-dir leaves its cache in the layer"
             if re.search(r"\b(curl|wget)\b", instruction.rest):
-                yield f"{at}: fetches something that no package manager has checked"
+                yield f"{at}: downloads something that no package manager has verified"
         if instruction.name in {"ENV", "ARG"} and re.search(r"(?i)(password|secret|token)\w*=", instruction.rest):
-            yield f"{at}: a secret would stay readable in the image"
+            yield f"{at}: a secret would remain readable in the image"
 
     last = instructions[max(n for n, i in enumerate(instructions) if i.name == "FROM") :]
     names = [i.name for i in last]
@@ -136,7 +136,7 @@ def broken_rules(instructions: list[Instruction]) -> Iterator[str]:
 
 
 def run_hadolint(path: Path) -> bool:
-    """Run hadolint where it is installed; say whether it was."""
+    """Run hadolint if it is installed; return whether it is."""
     hadolint = shutil.which("hadolint")
     if hadolint is None:
         return False
@@ -150,7 +150,7 @@ def run_hadolint(path: Path) -> bool:
 
 
 def ignored(relative: PurePosixPath, patterns: list[str]) -> bool:
-    """Whether .dockerignore keeps a file out of the build: the last pattern that matches it or a parent decides."""
+    """Return whether .dockerignore excludes a file: the last pattern that matches it or a parent decides."""
     out = False
     candidates = [str(relative), *(str(parent) for parent in relative.parents if str(parent) != ".")]
     for pattern in patterns:
@@ -172,7 +172,7 @@ def _matches(path: PurePosixPath, pattern: str) -> bool:
 
 @dataclass
 class Stage:
-    """A folder that stands for one stage's file system, and the settings that its instructions have made so far."""
+    """A folder that stands for a stage's file system, and the settings made by its instructions so far."""
 
     root: Path
     environment: dict[str, str]
@@ -181,15 +181,15 @@ class Stage:
     metadata: dict[str, Instruction] = field(default_factory=dict)
 
     def path(self, image_path: str) -> Path:
-        """The place of an image's path in the rehearsal."""
+        """Map a path in the image to the rehearsal."""
         return self.root / str(PurePosixPath(self.workdir, image_path)).lstrip("/")
 
     def rewrite(self, text: str) -> str:
-        """Turn the image's absolute paths into those of the rehearsal; devices and addresses stay."""
+        """Replace absolute paths of the image by those of the rehearsal, except devices and URLs."""
         return re.sub(r"(?<![\w./:*\]-])/(?!dev/|proc/|bin/|usr/bin/|/)(?=\w)", lambda _: f"{self.root}/", text)
 
     def run(self, command: list[str], timeout: float = STEP_TIMEOUT) -> subprocess.CompletedProcess[str]:
-        """Run a command as the stage's user and in its folder."""
+        """Run a command as the stage's user in its working directory."""
         return subprocess.run(
             self.as_user(command),
             check=False,
@@ -201,7 +201,7 @@ class Stage:
         )
 
     def as_user(self, command: list[str]) -> list[str]:
-        """The command with its privileges dropped, where there are any to drop."""
+        """Return the command with privileges dropped, if there are any to drop."""
         if self.user is None or os.geteuid() != 0:
             return command
         user, group = self.user
@@ -209,7 +209,7 @@ class Stage:
 
 
 class Rehearsal:
-    """Carries out a Dockerfile's instructions below `scratch`."""
+    """Executor of a Dockerfile's instructions below `scratch`."""
 
     def __init__(self, instructions: list[Instruction], context: Path, scratch: Path) -> None:
         self.instructions = instructions
@@ -236,7 +236,7 @@ class Rehearsal:
             step = getattr(self, f"_{instruction.name.lower()}", None)
             if step is None:
                 raise CheckError(
-                    f"line {instruction.line}: {instruction.name} cannot be rehearsed; teach {Path(__file__).name}"
+                    f"line {instruction.line}: {instruction.name} cannot be rehearsed; extend {Path(__file__).name}"
                 )
             step(stage, instruction)
         if stage is None:
@@ -253,10 +253,10 @@ class Rehearsal:
         home = stage.path("/usr/local")
         home.parent.mkdir(parents=True)
         stage.path("/tmp").mkdir()  # noqa: S108 - the image's own
-        stage.path("/tmp").chmod(0o1777)  # noqa: S108 - whatever the umask
+        stage.path("/tmp").chmod(0o1777)  # noqa: S108 - regardless of the umask
         stage.path("/root").mkdir()
         subprocess.run([find_python(match[1]), "-m", "venv", str(home)], check=True)
-        # Nothing of the caller's environment comes in, but for what leads pip and TLS to the network.
+        # Nothing of the caller's environment is inherited, except for pip's and TLS's access to the network.
         carried = {k: v for k, v in os.environ.items() if re.match(r"(?i)(pip_|(https?|no|all)_proxy|ssl_cert)", k)}
         stage.environment = {
             **carried,
@@ -269,7 +269,7 @@ class Rehearsal:
         return stage
 
     def _tools(self) -> Path:
-        """Stand-ins for commands that the rehearsal may not run: without root nobody can give files away."""
+        """Create stand-ins for commands that the rehearsal may not run: changing owners requires root."""
         tools = self.scratch / "tools"
         if not tools.exists():
             tools.mkdir()
@@ -312,7 +312,7 @@ class Rehearsal:
             shutil.copy2(source, target / source.name)
             return
         for folder, folders, files in os.walk(source):
-            # An ignored folder may hold a file that a later pattern takes back; of hidden ones none is.
+            # An ignored folder may contain a file that a later pattern includes again; hidden folders do not.
             folders[:] = [name for name in folders if not name.startswith(".")]
             for name in files:
                 relative = (Path(folder) / name).relative_to(source)
@@ -331,7 +331,7 @@ class Rehearsal:
 
 
 def find_python(version: str) -> str:
-    """An interpreter of the image's version that any user may run, for the virtual environments."""
+    """Find an interpreter of the image's version that any user may run, for the virtual environments."""
     for candidate in (f"/usr/bin/python{version}", f"/usr/local/bin/python{version}", sys.executable):
         probe = [candidate, "-c", "import sys, ensurepip; print('%d.%d' % sys.version_info[:2])"]
         if os.geteuid() == 0:
@@ -360,7 +360,7 @@ def forget_fractions(root: Path) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """Sizes and times of all files below a folder."""
+    """Return sizes and times of all files below a folder."""
     return {
         str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in folder.rglob("*")
@@ -369,13 +369,13 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def volumes(image: Stage) -> list[Path]:
-    """Where alone the image may write to, beside /tmp."""
+    """Return the volumes: all that the image may write to, except /tmp."""
     instruction = image.metadata["VOLUME"]
     return [image.path(name) for name in instruction.exec_form() or instruction.rest.split()]
 
 
 def fixed_files(image: Stage) -> Iterator[Path]:
-    """All files and folders of the image that a read-only root file system holds still."""
+    """Return all files and folders of the image on its read-only root file system."""
     writable = {*volumes(image), image.path("/tmp")}  # noqa: S108 - the image's own
     for folder, folders, files in os.walk(image.root):
         folders[:] = [name for name in folders if Path(folder, name) not in writable]
@@ -384,7 +384,7 @@ def fixed_files(image: Stage) -> Iterator[Path]:
 
 
 def make_read_only(image: Stage) -> None:
-    """Stand in for ``docker run --read-only --tmpfs /tmp``: nobody may write but to volumes and /tmp.
+    """Stand in for ``docker run --read-only --tmpfs /tmp``: only volumes and /tmp are writable.
 
     By permissions, since mounting needs privileges: files and folders belong to root, where this is root, and have no
     permission to write. The image's user is another one, so that it cannot help itself.
@@ -398,13 +398,13 @@ def make_read_only(image: Stage) -> None:
 
 
 def make_writable(root: Path) -> None:
-    """Undo that for the owner, so that the folder can be removed."""
+    """Undo `make_read_only` for the owner, so that the folder can be removed."""
     for folder, _, _ in os.walk(root):
         Path(folder).chmod(0o755)
 
 
 def fixed_state(image: Stage) -> dict[str, tuple[int, int]]:
-    """Sizes and times of what must stay as it is."""
+    """Return sizes and times of everything that must not change."""
     state = {}
     for path in fixed_files(image):
         status = path.lstat()
@@ -413,7 +413,7 @@ def fixed_state(image: Stage) -> dict[str, tuple[int, int]]:
 
 
 def check_nothing_can_be_written(image: Stage) -> None:
-    """See to it that `make_read_only` has an effect on the image's user, and that the volumes are open to it."""
+    """Check that `make_read_only` is effective for the image's user, and that the volumes are writable."""
     script = "import os, sys; print(*(os.access(name, os.W_OK) for name in sys.argv[1:]))"
     places = [image.path("."), *volumes(image), image.path("/tmp")]  # noqa: S108 - the image's own
     closed = [image.root, image.path("/usr/local"), image.path("/etc/streammoe"), image.path("/root")]
@@ -423,7 +423,7 @@ def check_nothing_can_be_written(image: Stage) -> None:
 
 
 def compiled_kernels(image: Stage) -> dict[str, tuple[int, int]]:
-    """The kernel cache's files, of which there must be some."""
+    """Return the files of the kernel cache, which must not be empty."""
     cache = Path(image.environment["NUMBA_CACHE_DIR"])
     files = snapshot(cache)
     if not any(name.endswith(".nbc") for name in files):
@@ -465,11 +465,11 @@ path = "{state}/dead-letters.jsonl"
 """
 COLUMNS = 30
 ROWS = 200_000
-"""Much work for each event (32 experts, 30 columns), so that the daemon is still at it when it is told to stop."""
+"""Expensive events (32 experts, 30 columns), so that the daemon is still learning when it is stopped."""
 
 
 def write_config(image: Stage) -> Path:
-    """Put a configuration where CMD looks for it, and a long file for it to read; returns the former."""
+    """Write a configuration where CMD expects it, and a long file to read; return the former."""
     data = image.path("/var/lib/streammoe/events.csv")
     block = "".join(",".join(str((i * j) % 23) for j in range(1, COLUMNS + 2)) + "\n" for i in range(1000))
     header = ",".join([*(f"x{j}" for j in range(COLUMNS)), "y"])
@@ -481,7 +481,7 @@ def write_config(image: Stage) -> Path:
 
 
 def is_ready(port: int) -> bool:
-    """Whether a daemon reads."""
+    """Return whether a daemon is reading."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
             return True
@@ -490,13 +490,13 @@ def is_ready(port: int) -> bool:
 
 
 def check_daemon(image: Stage, config: Path) -> None:
-    """Start CMD on a long file, ask for its health as the image does, and stop it as Docker does."""
+    """Start CMD on a long file, check its health as the image does, and stop it as Docker does."""
     health = re.search(r"CMD\s+(\[.*)$", image.metadata["HEALTHCHECK"].rest)
     port = int(image.metadata["EXPOSE"].rest)
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise CheckError(
-                f"port {port} is in use here, so the health check would ask another process; free it first"
+                f"port {port} is in use here, so the health check would reach another process; free it first"
             )
     command = image.metadata["CMD"].exec_form() or []
     entry = image.metadata["ENTRYPOINT"].exec_form() or []
@@ -512,7 +512,7 @@ def check_daemon(image: Stage, config: Path) -> None:
                     daemon.kill()
                     raise CheckError(f"HEALTHCHECK never succeeded:\n{answer.stderr}\n{daemon.communicate()[0]}")
                 time.sleep(0.2)
-            while not is_ready(port):  # before that a signal ends it at once, with nothing to save
+            while not is_ready(port):  # before that a signal ends it at once, because there is nothing to save
                 if daemon.poll() is not None or time.monotonic() > deadline:
                     daemon.kill()
                     raise CheckError(f"the daemon was never ready:\n{daemon.communicate()[0]}")
@@ -529,7 +529,7 @@ def check_daemon(image: Stage, config: Path) -> None:
 
 
 def main() -> int:
-    """Run the checks; 0 when all of them hold."""
+    """Run the checks; return 0 if all of them pass."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--lint-only", action="store_true", help="only read the Dockerfile; build nothing")
     parser.add_argument("--keep", action="store_true", help="keep the rehearsal's folder, to look around")
@@ -537,13 +537,15 @@ def main() -> int:
 
     dockerfile = REPOSITORY / "Dockerfile"
     scratch = Path(tempfile.mkdtemp(prefix="streammoe-image-"))
-    scratch.chmod(0o755)  # the image's user has to get through
+    scratch.chmod(0o755)  # the image's user needs access
     try:
         instructions = read_dockerfile(dockerfile)
         problems = list(broken_rules(instructions))
         if problems:
             raise CheckError("\n".join(f"Dockerfile: {problem}" for problem in problems))
-        print("Dockerfile: rules hold", "and hadolint agrees" if run_hadolint(dockerfile) else "(no hadolint here)")
+        print(
+            "Dockerfile: rules pass", "and hadolint, too" if run_hadolint(dockerfile) else "(hadolint is not installed)"
+        )
         if options.lint_only:
             return 0
         if os.geteuid() != 0:
@@ -558,9 +560,9 @@ def main() -> int:
         before = fixed_state(image)
         check_daemon(image, config)
         if changed := sorted(name for name, state in fixed_state(image).items() if before.get(name) != state):
-            raise CheckError(f"written to outside of the volumes and /tmp: {', '.join(changed)}")
-        print("  read-only root: nothing was written but to the volumes and /tmp", flush=True)
-        # Not by a read-only cache: numba would pass over it and compile everything elsewhere, unseen.
+            raise CheckError(f"written outside of the volumes and /tmp: {', '.join(changed)}")
+        print("  read-only root: nothing was written except to the volumes and /tmp", flush=True)
+        # Not by a read-only cache: numba would silently ignore it and compile everything elsewhere.
         if changed := dict(compiled_kernels(image).items() - kernels.items()):
             raise CheckError(f"compiled at run time, not at build time: {', '.join(sorted(changed))}")
     except (CheckError, subprocess.TimeoutExpired) as error:
@@ -572,7 +574,7 @@ def main() -> int:
         else:
             make_writable(scratch)
             shutil.rmtree(scratch, ignore_errors=True)
-    print("image: fit for use")
+    print("image: ok")
     return 0
 
 

@@ -1,11 +1,11 @@
 """Write the golden files of the current checkpoint format: one for each family and phase, as a daemon writes them.
 
-Run it once for each new format number, and never again: tests/golden/format-N is what users have on their disks, so a
-file that is there already is left alone, and a test holds its bytes to tests/golden/format-N/expected.json.
+Run it once for each new format number, and never again: tests/golden/format-N is what users have on their disks, so
+existing files are left alone, and a test compares their bytes with tests/golden/format-N/expected.json.
 
     python scripts/golden_checkpoints.py
 
-Each folder has the events too, so that a daemon can go on from the checkpoints where they stop.
+Each folder also has the events, so that a daemon can resume from the checkpoints.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from streammoe.persistence import FORMAT, CheckpointStore
 FOLDER = Path(__file__).parents[1] / "tests" / "golden" / f"format-{FORMAT}"
 EVENTS = 36
 LABELS = 30
-"""Of the delayed ones so many have come."""
+"""Number of delayed labels that have arrived."""
 WARMUP = 24
 PROBES = [[0.5, -1.0], [-1.5, 0.25]]
-"""Inputs whose predictions are kept."""
+"""Inputs whose predictions are recorded."""
 
 
 def events() -> list[dict[str, Any]]:
-    """Two inputs, a category and a time; a number, two numbers and a label to predict."""
+    """Create events with two inputs, a category and a time; with a number, two numbers and a label as targets."""
     rng = np.random.default_rng(20)
     found = []
     for i, (a, b, noise) in enumerate(rng.normal(size=(EVENTS, 3)).round(3).tolist()):
@@ -47,7 +47,7 @@ def events() -> list[dict[str, Any]]:
 
 
 def delayed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same as features first and labels later."""
+    """Split events into features that come first and labels that come later."""
     features = [{"id": f"e{i}", "a": event["a"], "b": event["b"]} for i, event in enumerate(found)]
     labels = [{"id": f"e{i}", "y": event["y"]} for i, event in enumerate(found[:LABELS])]
     return [*features, *labels]
@@ -69,9 +69,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def tables(family: str, phase: str) -> dict[str, Any]:
-    """The settings of one golden file, as a configuration has them."""
+    """Return the settings of one golden file."""
     given = FAMILIES[family]
-    # The defaults when they were written.
+    # The defaults when the files were written.
     old = {"bound": "adaptive" if family == "classifier" else "tight", "prior_strength": 0.1}
     warmup = WARMUP if phase == "learned" else 10 * EVENTS
     return {
@@ -84,12 +84,12 @@ def tables(family: str, phase: str) -> dict[str, Any]:
 
 
 def golden_names() -> list[tuple[str, str]]:
-    """Family and phase of each file."""
+    """Return family and phase of each file."""
     return [(family, phase) for family in FAMILIES for phase in ("warming-up", "learned")]
 
 
 def write() -> None:
-    """Write what is not there yet, and what is to be expected of it."""
+    """Write missing files and their expected properties."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, records in (("events.jsonl", events()), ("delayed.jsonl", delayed(events()))):
         if not (FOLDER / name).exists():
@@ -99,7 +99,7 @@ def write() -> None:
     for family, phase in golden_names():
         name = f"{family}-{phase}.safetensors"
         if (FOLDER / name).exists():
-            print(f"{name}: there already, left as it is")
+            print(f"{name}: exists, left as it is")
             continue
         data = _checkpoint(family, phase)
         (FOLDER / name).write_bytes(data)
@@ -109,12 +109,12 @@ def write() -> None:
 
 
 def _checkpoint(family: str, phase: str) -> bytes:
-    """The bytes that a daemon leaves."""
+    """Return the checkpoint that a daemon writes."""
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         for path in FOLDER.glob("*.jsonl"):
             (Path(folder) / path.name).write_bytes(path.read_bytes())
-        os.chdir(folder)  # paths in a position are as the settings name them
+        os.chdir(folder)  # paths in positions are those of the settings
         try:
             settings = settings_from(tables(family, phase), "the golden files")
             with open_daemon(settings) as running, StopFlag() as stop:
@@ -125,9 +125,9 @@ def _checkpoint(family: str, phase: str) -> bytes:
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """What a file says of itself, and what its model predicts."""
-    said = describe_checkpoint(path)
-    facts = {"kind": said["model"]["kind"], **{name: said[name] for name in ("n", "state_digest", "pending")}}
+    """Summarize a file and the predictions of its model."""
+    found = describe_checkpoint(path)
+    facts = {"kind": found["model"]["kind"], **{name: found[name] for name in ("n", "state_digest", "pending")}}
     model = load(path)
     if isinstance(model, MoEClassifier):
         facts["predictions"] = model.predict_proba_array(np.array(PROBES), feature_names=["a", "b"]).tolist()

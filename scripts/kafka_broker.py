@@ -1,6 +1,6 @@
 """A real Apache Kafka on this machine, without Docker: `make kafka-up`.
 
-python scripts/kafka_broker.py up       # in the background, on 127.0.0.1:9092; does nothing if it runs already
+python scripts/kafka_broker.py up       # in the background, on 127.0.0.1:9092; does nothing if it is running
 python scripts/kafka_broker.py status
 python scripts/kafka_broker.py down
 """
@@ -20,22 +20,22 @@ from pathlib import Path
 from streammoe.testing.kafka.broker import KAFKA, STOP_TIMEOUT, Broker, BrokerError, Unavailable, answers
 
 FOLDER = Path(".kafka")
-"""Of the broker of `make kafka-up`."""
+"""Folder of the broker that `make kafka-up` starts."""
 
 
 def running(folder: Path) -> int | None:
-    """The process that `up` started with this folder, if it still runs."""
+    """Return the process that `up` started with this folder, if it is still running."""
     try:
         pid = int((folder / "broker.pid").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    # The number may have gone to another process since.
+    # The number may have been reused by another process.
     ours = _command(pid).endswith(f"kafka.Kafka {folder.absolute() / 'server.properties'}")
     return pid if ours else None
 
 
 def _command(pid: int) -> str:
-    """The words of a process; nothing if there is none, or it has ended."""
+    """Return the command line of a process; empty if it does not exist."""
     if Path("/proc/self/cmdline").exists():
         with suppress(OSError):
             return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
@@ -45,7 +45,7 @@ def _command(pid: int) -> str:
 
 
 def port_of(folder: Path) -> int:
-    """Where the broker with this folder listens."""
+    """Return the port of the broker with this folder."""
     settings = (folder / "server.properties").read_text(encoding="utf-8")
     found = re.search(r"^listeners=PLAINTEXT://127\.0\.0\.1:(\d+)", settings, re.MULTILINE)
     if found is None:
@@ -54,32 +54,32 @@ def port_of(folder: Path) -> int:
 
 
 def up(folder: Path, port: int) -> None:
-    """Start a broker in the background, unless one with this folder runs; say how to go on."""
+    """Start a broker in the background, unless one with this folder is running; print what to do next."""
     if running(folder) is not None:
         now = port_of(folder)
         if now != port:
-            raise BrokerError(f"the broker of {folder} runs on port {now}; take it down first to move it to {port}")
+            raise BrokerError(f"the broker of {folder} is running on port {now}; stop it first to move it to {port}")
         if not answers(port):
-            raise BrokerError(f"the broker of {folder} runs and does not answer; see {folder / 'broker.log'}")
-        print(f"Kafka {KAFKA} runs already on 127.0.0.1:{port}")
+            raise BrokerError(f"the broker of {folder} is running but does not answer; see {folder / 'broker.log'}")
+        print(f"Kafka {KAFKA} is already running on 127.0.0.1:{port}")
     else:
         broker = Broker(folder, port=port, quick=False).start()
         (folder / "broker.pid").write_text(f"{broker.pid}\n", encoding="utf-8")
-        print(f"Kafka {KAFKA} runs on {broker.address}, with data and log in {folder}")
+        print(f"Kafka {KAFKA} is running on {broker.address}, with data and log in {folder}")
     script = os.path.relpath(__file__)
     print(
         f"fill a topic   streammoe produce FILE --topic events --bootstrap-servers 127.0.0.1:{port}\n"
         "learn from it  streammoe run CONFIG --set source.topics=events "
         f"--set source.bootstrap_servers=127.0.0.1:{port}\n"
-        f"end it         {'make kafka-down' if folder == FOLDER else f'python {script} down --folder {folder}'}"
+        f"stop it        {'make kafka-down' if folder == FOLDER else f'python {script} down --folder {folder}'}"
     )
 
 
 def down(folder: Path) -> None:
-    """End the broker that `up` started; its data stay."""
+    """Stop the broker that `up` started; its data stay."""
     pid = running(folder)
     if pid is None:
-        print(f"no broker of {folder} runs")
+        print(f"no broker of {folder} is running")
     else:
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT
@@ -87,15 +87,15 @@ def down(folder: Path) -> None:
             time.sleep(0.1)
         if running(folder) is not None:
             os.kill(pid, signal.SIGKILL)
-        print(f"Kafka has ended; its topics stay in {folder}")
+        print(f"Kafka has stopped; its topics stay in {folder}")
     (folder / "broker.pid").unlink(missing_ok=True)
 
 
 def status(folder: Path) -> int:
-    """Say whether the broker of this folder runs; 0 if it does, and answers."""
+    """Print whether the broker of this folder is running; return 0 if it is, and answers."""
     pid = running(folder)
     if pid is None:
-        print(f"no broker of {folder} runs")
+        print(f"no broker of {folder} is running")
         return 1
     port = port_of(folder)
     serves = answers(port)
@@ -109,8 +109,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="kafka_broker.py"
     )
     parser.add_argument("command", choices=["up", "down", "status"])
-    parser.add_argument("--port", type=int, default=9092, help="of 127.0.0.1 (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="data and log (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=9092, help="port on 127.0.0.1 (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder for data and log (default: %(default)s)")
     arguments = parser.parse_args()
     try:
         if arguments.command == "up":

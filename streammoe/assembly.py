@@ -1,4 +1,4 @@
-"""Settings to live objects: the one module that knows both the daemon and its connectors."""
+"""Build a daemon from settings: the only module that knows both the daemon and its connectors."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from streammoe.settings import NoPredictions, PredictionFile, Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
 RUNS_KEPT = 1_000
-"""Earlier runs that a checkpoint names; dead letters of those before can no longer be replayed."""
+"""Number of runs that a checkpoint remembers; dead letters of older runs can no longer be replayed."""
 
 
 class Running(NamedTuple):
-    """A daemon ready to run, and where to look at it."""
+    """A daemon ready to run."""
 
     daemon: Daemon
     metrics_url: str | None
     resumed_at: int
-    """Events that the model had learned when it was taken up again; 0 for a new one."""
+    """Number of events that the model had learned when the daemon resumed; 0 for a new one."""
 
 
 def open_source(settings: Settings) -> Source:
-    """The source that the settings describe; nothing has been called on it yet."""
+    """Create the source that the settings describe, without calling it yet."""
     known = connectors()
     sources = [
         cast("Source", known[source.kind](source))  # type: ignore[attr-defined]
@@ -71,21 +71,21 @@ def open_daemon(
     on_batch: ProgressListener | None = None,
     reload: Reload | None = None,
 ) -> Iterator[Running]:
-    """Everything that a run needs, opened and checked before any event is read, and closed at the end.
+    """Open and check everything that a run needs before any event is read, and close it at the end.
 
     Args:
         settings: of the daemon.
-        fresh: begin anew although there are checkpoints, which are set aside in a folder of their own.
-        from_model: file of a model to begin with; only where there is no checkpoint to resume from. The first
-            checkpoint is written before anything is read.
-        on_batch: told the source's progress after each batch.
-        reload: reads the settings again when that is asked for.
+        fresh: start over despite existing checkpoints, which are moved to a sub-folder.
+        from_model: file of a model to start with; only without checkpoints to resume from. The first checkpoint is
+            written before anything is read.
+        on_batch: called with the source's progress after each batch.
+        reload: reloads the settings on request.
 
     Raises:
-        ConfigError: a port or a file named in the settings cannot be used, or there is both a checkpoint and a model to
-            begin with.
-        CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints; or the model to
-            begin with is another one.
+        ConfigError: a port or a file named in the settings cannot be used, or there are both a checkpoint and
+            `from_model`.
+        CheckpointError: the folder is locked, cannot be written, or holds another model's checkpoints; or `from_model`
+            does not match the settings.
         SourceError: there is nothing to read.
         SinkError: predictions cannot be written.
     """
@@ -103,9 +103,9 @@ def open_daemon(
         if latest is not None:
             if from_model is not None and not is_blank(latest[1]):
                 raise ConfigError(
-                    f"--from-model {from_model}: {store.folder} already holds checkpoints to resume from; leave the "
-                    "option out to resume, add --fresh to begin with this model instead (the checkpoints are set "
-                    "aside), or set checkpoint.dir to another folder"
+                    f"--from-model {from_model}: {store.folder} already holds checkpoints to resume from; omit the "
+                    "option to resume, add --fresh to start with this model instead (the checkpoints are moved to a "
+                    "sub-folder), or set checkpoint.dir to another folder"
                 )
             check(settings, latest[1])
         recovered = None
@@ -119,13 +119,13 @@ def open_daemon(
             latest = undoubted(store, latest)
         generation, kept = latest or (0, None)
         metadata = kept.metadata if kept is not None else {}
-        # A checkpoint that was written before anything was read says where reading and predictions began, no more.
+        # A checkpoint that was written before anything was read only records where reading and predictions began.
         found = None if kept is None or is_blank(kept) else kept
         made = Restart() if writer is None else restart(writer.sink, None if kept is None else metadata)
         model = begun(settings, from_model) if found is None else resumed(settings, found)
         if from_model is not None:
             LOGGER.info(
-                "beginning with the model of %s, which has learned %d events; counts begin at 0", from_model, model.n
+                "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
             )
         metrics = Metrics()
         dead_letters = _dead_letters(settings)
@@ -167,7 +167,7 @@ def open_daemon(
             reload=reload,
             labels=labels_of(settings, found),
             on_jump=_on_jump(settings, store, latest if found is not None else None, model, writer),
-            # Last of all: a start that fails must leave everything as it was.
+            # At the very end: a failed start must leave everything as it was.
             on_begin=store.set_aside if fresh else made.cut,
             save_first=from_model is not None,
             mark_first=made.save_first,
@@ -176,7 +176,7 @@ def open_daemon(
         if server is not None:
             server.show(metrics.registry)
         if found is not None:
-            LOGGER.info("going on from a checkpoint in %s with %d events learned", store.folder, model.n)
+            LOGGER.info("resuming from a checkpoint in %s with %d events learned", store.folder, model.n)
         yield Running(daemon, None if server is None else server.url, model.n)
 
 
@@ -200,7 +200,7 @@ def _dead_letters(settings: Settings) -> DeadLetterSink:
 
 
 def _recovered(sink: PredictionSink, position: Position | None, health: Health) -> Recovered:
-    """Which checkpoint's predictions have been seen, however long it takes to be told."""
+    """Ask the sink which checkpoint's predictions have been seen, however long that takes."""
     while (found := sink.recover(POLL_SECONDS, position)) is None:
         health.beat()
     return found
@@ -238,5 +238,5 @@ def _on_jump(
 
 
 def _latest_runs(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Of the runs that led to a checkpoint the latest: how many events each had dealt with at its last one."""
+    """Return the latest runs, each with the number of events that it had processed at its last checkpoint."""
     return dict(sorted(metadata.get("runs", {}).items(), key=lambda run: cast("int", run[1]))[-RUNS_KEPT:])

@@ -1,4 +1,4 @@
-"""Load settings against the connectors that are installed; opens nothing else."""
+"""Load settings and validate them against the installed connectors; open nothing else."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
 WRITERS = "streammoe.writers"
-"""Groups of entry points. Classes of the last two are called with their own settings and with those of the sources.
-A ``check`` of theirs takes the same and the settings of checkpoints, and raises `ConfigError` for what does not go
-together."""
+"""Entry-point groups. Classes of `PREDICTIONS` and `DEAD_LETTERS` are called with their own settings and those of the
+sources. Their optional ``check`` also takes the settings of checkpoints, and raises `ConfigError` for settings that
+contradict each other."""
 
 
 @cache
 def connectors(group: str = CONNECTORS) -> Mapping[str, Any]:
-    """The installed connectors by the ``kind`` that selects them: sources, or those of another group.
+    """Return the installed connectors of a group by the ``kind`` that selects them; by default sources.
 
-    They are looked up once in a process: to look through all installed packages takes longer than to read settings.
+    The result is cached: searching all installed packages takes longer than reading settings.
     """
     return {entry.name: entry.load() for entry in entry_points(group=group)}
 
 
 def _kinds() -> Kinds:
-    """What each installed connector wants to be told."""
+    """Return the settings class of each installed connector."""
     return Kinds(
         *(
             {kind: connector.Settings for kind, connector in connectors(group).items()}
@@ -48,15 +48,15 @@ def _kinds() -> Kinds:
 def load_settings(
     path: str | Path, *, overrides: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 ) -> Settings:
-    """Parse a configuration against the installed connectors; opens nothing else.
+    """Parse a configuration and validate it against the installed connectors; open nothing else.
 
     Raises:
         ConfigError: with every problem at once.
     """
     settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
-    _refuse_own_output(settings, path)
+    _check_outputs(settings, path)
     if settings.guard.on_jump == "rollback" and getattr(settings.predictions, "transactional", False):
-        rule = 'must not be "rollback" where predictions are transactional: what was seen cannot be taken back'
+        rule = 'must not be "rollback" with transactional predictions, which cannot be withdrawn'
         raise ConfigError(f'guard.on_jump: {rule}; set "stop", or predictions.transactional = false')
     for group, section in ((PREDICTIONS, settings.predictions), (DEAD_LETTERS, settings.dead_letters)):
         check = getattr(connectors(group).get(section.kind), "check", None)
@@ -65,8 +65,8 @@ def load_settings(
     return settings
 
 
-def _refuse_own_output(settings: Settings, config: str | Path) -> None:
-    """Refuse files that would be read and written, or written as two things: each would spoil the other.
+def _check_outputs(settings: Settings, config: str | Path) -> None:
+    """Reject output files that are also read, or written twice.
 
     Raises:
         ConfigError: with each setting that names such a file.
@@ -85,19 +85,21 @@ def _refuse_own_output(settings: Settings, config: str | Path) -> None:
     for setting, path in written.items():
         if path is None:
             continue
-        place, name = os.path.split(os.path.realpath(path))
-        if place == folder and (name in {LOCK_NAME, CONFIRMED} or fnmatch.fnmatch(name, "*checkpoint-*")):
-            problems.append(f"{setting}: is {path!r}, a name that checkpoint.dir keeps for itself; name another file")
+        parent, name = os.path.split(os.path.realpath(path))
+        if parent == folder and (name in {LOCK_NAME, CONFIRMED} or fnmatch.fnmatch(name, "*checkpoint-*")):
+            problems.append(f"{setting}: is {path!r}, a name that is reserved in checkpoint.dir; name another file")
         if os.path.realpath(path) == os.path.realpath(config):
             problems.append(f"{setting}: is {path!r}, the configuration itself; name another file")
     if None not in written.values() and len(set(map(os.path.realpath, filter(None, written.values())))) == 1:
-        problems.append(f"predictions.path: is {written['predictions.path']!r}, as dead_letters.path is; name another")
+        problems.append(
+            f"predictions.path: is {written['predictions.path']!r}, like dead_letters.path; name another file"
+        )
     if problems:
         raise ConfigError(*problems)
 
 
 def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[str] = ()) -> Settings:
-    """The same of tables that are in no file; messages call them `name`.
+    """Like `load_settings`, from in-memory tables; `name` stands for the file in error messages.
 
     Raises:
         ConfigError: with every problem at once.

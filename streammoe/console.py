@@ -1,9 +1,10 @@
-"""What commands share: logging, exit codes, progress, and options. Results go to stdout, all else to stderr."""
+"""Shared code of the commands: logging, exit codes, progress and options. Only results go to stdout."""
 
 from __future__ import annotations
 
 import copy
 import errno
+import functools
 import json
 import logging
 import sys
@@ -38,17 +39,17 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """One line for each log record, whatever is in it: records, paths and brokers' answers are others' words."""
+    """One line for each log record, even if untrusted records, paths or brokers' answers are quoted in it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render `record`; a traceback follows in lines of its own."""
-        harmless = copy.copy(record)
-        harmless.msg, harmless.args = printable(record.getMessage()), None
-        return "\n".join(printable(line) for line in super().format(harmless).split("\n"))
+        """Render `record`; a traceback follows on separate lines."""
+        escaped = copy.copy(record)
+        escaped.msg, escaped.args = printable(record.getMessage()), None
+        return "\n".join(printable(line) for line in super().format(escaped).split("\n"))
 
 
-def logged(command: Command) -> Command:
-    """Give a command the options for logging."""
+def logging_options(command: Command) -> Command:
+    """Add the options for logging."""
     for option in (
         click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
         click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True),
@@ -57,11 +58,23 @@ def logged(command: Command) -> Command:
     return command
 
 
+def logged(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options for logging, set it up before the command, and turn errors of the command into exit codes."""
+
+    @functools.wraps(command)
+    def run(*, log_level: str, log_format: str, **options: Any) -> None:
+        set_up_logging(log_level, log_format)
+        with exit_codes():
+            command(**options)
+
+    return logging_options(run)
+
+
 def set_up_logging(level: str, form: str) -> None:
-    """Log to stderr; what kafka-python says, a flood while a broker is away, only for `level` debug."""
+    """Log to stderr; include kafka-python, which floods the log while a broker is away, only at `level` debug."""
     handler = logging.StreamHandler(sys.stderr)
     if level != "debug":
-        # Not by the logger's level, which would also keep it from those who look for a reason in it.
+        # A filter rather than the logger's level, which would also hide records from handlers that look for a reason.
         handler.addFilter(lambda record: record.name.partition(".")[0] != "kafka")
     handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -70,7 +83,7 @@ def set_up_logging(level: str, form: str) -> None:
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn the errors of the tree into a sentence and their exit code; anything else is a bug: traceback, exit 70."""
+    """Print known errors and exit with their code; anything else is a bug: traceback, exit 70."""
     try:
         yield
     except StreammoeError as error:
@@ -78,32 +91,32 @@ def exit_codes() -> Iterator[None]:
             click.echo(f"{click.style('error:', fg='red', bold=True)} {printable(problem)}", err=True)
         sys.exit(error.exit_code)
     except MemoryError:
-        _end_for_want_of("memory", "give it more, or make source.block_bytes, the model or labels.max_pending smaller")
+        _exit_out_of("memory", "give it more, or reduce source.block_bytes, the model or labels.max_pending")
     except (click.exceptions.Exit, click.ClickException, click.Abort, BrokenPipeError):
-        raise  # click's own business; a reader that has left is no bug
+        raise  # click handles these; a reader that has closed the pipe is not a bug
     except Exception as error:
         if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
-            _end_for_want_of("file descriptors", "raise the limit (ulimit -n), or find out who takes them")
+            _exit_out_of("file descriptors", "raise the limit (ulimit -n), or find out what uses them")
         logging.getLogger("streammoe").exception("this is a bug in streammoe, please report it with this traceback")
         sys.exit(70)
 
 
-def _end_for_want_of(what: str, remedy: str) -> NoReturn:
+def _exit_out_of(what: str, remedy: str) -> NoReturn:
     click.echo(
-        f"{click.style('error:', fg='red', bold=True)} the process ran out of {what}; {remedy}. A daemon has saved "
-        "nothing after its last checkpoint, and goes on from there when it is started again",
+        f"{click.style('error:', fg='red', bold=True)} the process ran out of {what}; {remedy}. Nothing was saved "
+        "after the last checkpoint of a daemon, which resumes from there when it is started again",
         err=True,
     )
     sys.exit(70)
 
 
 def ignore_progress(progress: tuple[int, int] | None) -> None:
-    """Show nothing."""
+    """Do nothing."""
 
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None]]:
-    """A bar on stderr that follows a source's progress; nothing unless stderr is a terminal."""
+    """Show a source's progress on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield ignore_progress
         return
@@ -114,7 +127,7 @@ def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None
             nonlocal bar
             if progress is None:
                 return
-            if bar is None:  # not before: it hides the cursor, and a signal at the start leaves at once
+            if bar is None:  # not earlier: it hides the cursor, and a signal at the start exits at once
                 bar = shown.enter_context(click.progressbar(length=1, label=label, file=sys.stderr))
             done, bar.length = progress
             bar.update(done - bar.pos)
@@ -123,32 +136,39 @@ def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None
 
 
 def setting_options(command: Command) -> Command:
-    """Give a command the flags that stand over the config file."""
+    """Add the option that overrides single settings of the configuration."""
     return click.option(
         "--set",
         "overrides",
         metavar="SECTION.FIELD=VALUE",
         multiple=True,
-        help="Set one setting, over the environment and the file; may be repeated.",
+        help="Override a setting of the environment and the file; may be repeated.",
     )(command)
 
 
 def file_options(command: Command) -> Command:
-    """Give a command the options that say what is in a file, and which model is to learn it."""
+    """Add the options that describe the content of a file and the model that learns it."""
     for option in reversed(
         (
             click.option("--classify", is_flag=True, help="The target is a label."),
             click.option(
-                "--format", "form", metavar="FORMAT", help="Of the records, such as csv; else by the file's extension."
+                "--format",
+                "form",
+                metavar="FORMAT",
+                help="Format of the records, such as csv; by default from the extension.",
             ),
-            click.option("--delimiter", metavar="CHARACTER", help='Of csv, such as ";" or "\\t"; else a comma.'),
-            click.option("--decimal", metavar="CHARACTER", help="Of csv: what stands before decimals; else a point."),
-            click.option("--header", metavar="A,B,…", help="Of csv without a header: the names of all columns."),
+            click.option(
+                "--delimiter", metavar="CHARACTER", help='CSV separator, such as ";" or "\\t"; by default a comma.'
+            ),
+            click.option("--decimal", metavar="CHARACTER", help="CSV decimal separator; by default a point."),
+            click.option("--header", metavar="A,B,…", help="Names of all columns, for CSV without a header."),
             click.option("--features", metavar="A,B,…", help="Learn from these columns only."),
-            click.option("--ignore", metavar="A,B,…", help="Columns that are not learned from."),
-            click.option("--categorical", metavar="A,B,…", help="Columns that hold categories."),
-            click.option("--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that hold times."),
-            click.option("--weight", metavar="COLUMN", help="How much each event counts."),
+            click.option("--ignore", metavar="A,B,…", help="Columns to leave out."),
+            click.option("--categorical", metavar="A,B,…", help="Columns that contain categories."),
+            click.option(
+                "--timestamp", "--timestamps", "timestamps", metavar="A,B,…", help="Columns that contain times."
+            ),
+            click.option("--weight", metavar="COLUMN", help="Column with the weight of each event."),
             *_model_options(),
         )
     ):
@@ -157,10 +177,10 @@ def file_options(command: Command) -> Command:
 
 
 def _model_options() -> Iterator[Callable[[Any], Any]]:
-    """Yield the options that stand for those of a model; the settings judge their values."""
-    from streammoe.options import MODELS  # takes a while, and most commands do without
+    """Yield an option for each one of a model; the settings validate their values."""
+    from streammoe.options import MODELS  # slow to import, and most commands do not need it
 
     fields = {name: field for options in MODELS.values() for name, field in options.model_fields.items()}
     for name, field in fields.items():
-        if name != "kind":  # has a flag of its own
+        if name != "kind":  # has an option of its own
             yield click.option(f"--{name.replace('_', '-')}", metavar="VALUE", help=field.description)

@@ -187,14 +187,16 @@ def part(kind: type[Part]) -> type[Part]:
 class Auto:
     """A number of experts that the model chooses, from 1 to `max`."""
 
-    max: int = option(6, "Most experts that are tried.", ge=2, le=1_000)
+    max: int = option(6, "Maximum number of experts to try.", ge=2, le=1_000)
 
 
 @part
 class Gaussian:
     """Normal noise; of several outputs it is independent, or correlated."""
 
-    covariance: Literal["diagonal", "full"] = option("diagonal", 'Of several outputs; "full": correlated.')
+    covariance: Literal["diagonal", "full"] = option(
+        "diagonal", 'Noise of several outputs: independent; "full": correlated.'
+    )
 
 
 @part
@@ -231,7 +233,7 @@ class PageHinkley:
     """A test on the prequential loss; where it has risen for good, steps and average restart."""
 
     restart: int = option(
-        200, "Events that steps take for seen then; fewer follow faster, and are noisier.", ge=1, le=10**12
+        200, "Restart as after this many events; fewer follow faster and are noisier.", ge=1, le=10**12
     )
 
 
@@ -240,9 +242,9 @@ class WarmUp:
     """The first events, gathered for a batch fit from several starts."""
 
     size: int | None = option(
-        None, "Events; left out, they grow with the number of parameters, 0 starts at once.", ge=0, le=10_000_000
+        None, "Events; by default they grow with the number of parameters, 0 starts at once.", ge=0, le=10_000_000
     )
-    restarts: int = option(5, "Starts of the fit, the best one wins.", ge=1, le=1_000)
+    restarts: int = option(5, "Number of starts of the fit, of which the best wins.", ge=1, le=1_000)
 
 
 Expert: TypeAlias = Gaussian | StudentT | Laplace
@@ -395,7 +397,7 @@ def _schedule_option(default: Power) -> Any:
 def _prior_strength(default: float) -> Any:
     return option(
         default,
-        "Events that the prior is worth; left out, 0.1, of a classifier 0.04; 0 turns it off.",
+        "Weight of the prior in events; by default 0.1, for a classifier 0.04; 0 disables it.",
         more="They count among those that a step size spans; 0 gives the papers' plain algorithm.",
         ge=0,
         le=10**9,
@@ -412,13 +414,13 @@ class Options(Section):
     kind: str
     n_experts: int | Auto = option(
         4,
-        'Number of experts; 1 is plain online regression, "auto": as many as the stream asks for.',
+        'Number of experts; 1 is plain online regression, "auto": selected by the loss.',
         more="There may be 1,000. With `Auto(max=6)` several are fitted in the warm-up, and the best three learn side "
         "by side until their losses decide.",
     )
     top_k: int | None = option(
         None,
-        "How many experts learn from an event, the likeliest ones; left out, all.",
+        "Number of experts that learn from an event, the likeliest ones; by default all.",
         more="Fewer make many experts faster; all of them still predict. As many as there are, or more, are all.",
         ge=1,
         le=1_000,
@@ -426,7 +428,7 @@ class Options(Section):
     )
     batch_size: int = option(
         1,
-        "Events of a step; more are faster with many features.",
+        "Number of events per step; more are faster with many features.",
         more="A group moves the model when it is full, by the mean of what its events say. Those that wait are part of "
         "the model.",
         ge=1,
@@ -434,7 +436,7 @@ class Options(Section):
     )
     reseed: Literal["off", "auto"] = option(
         "off",
-        'What becomes of idle experts: nothing; "auto": they are tried as half of another.',
+        'Idle experts are left alone; "auto": they are tried as half of another.',
         more="An expert that is starved, or a duplicate, then becomes half of the one whose loss is worst, next to the "
         "model as it is, and replaces it where that predicts better. A single expert is never idle.",
         change="restart",
@@ -443,7 +445,7 @@ class Options(Section):
     gate_degree: int = option(1, "Highest power of each feature that the gate sees.", ge=1, le=20)
     bound: Literal["adaptive", "tight", "paper"] = option(
         "adaptive",
-        'Curvature of the surrogates: each event\'s own; "tight": the same for all; "paper": looser.',
+        'Curvature of the surrogates: adapted to each event; "tight": constant; "paper": looser.',
         more="Of the gate, and of a classifier's experts.",
     )
     prior_strength: float = _prior_strength(0.1)
@@ -462,26 +464,26 @@ class Options(Section):
     )
     range_factor: float = option(
         1e6,
-        "Reject values this many times larger than any before in their column; 0 turns it off.",
+        "Reject values this many times larger than any before in their column; 0 disables it.",
         change="reload",
         ge=0,
     )
     averaging: Averaging | None = option(
         Polyak(),
-        'What predicts: the mean since warm-up; "decay", "exponential": it forgets; "none": raw.',
+        'Parameters that predict: mean since warm-up; "decay", "exponential": forgetting; "none": raw.',
         more="`Polyak()`; `Decay()`: recent iterates count more; `Exponential(rate=0.01)`: the latest counts `rate`, "
         "or more at first; `None`: the raw iterate.",
         in_python="polyak",
     )
     drift: PageHinkley | None = option(
         None,
-        '"page_hinkley": where the loss rises for good, steps and average restart (docs/drift.md).',
+        '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
         more="`PageHinkley(restart=200)`: steps then take so many events for seen; the fewer, the larger the steps. "
         "`None`: nothing is tested.",
     )
     warmup: WarmUp = option(
         WarmUp(),
-        "Events gathered for the first fit; left out, it grows with the number of parameters.",
+        "Events buffered for the first fit; by default it grows with the number of parameters.",
         more="Then they are at least 400; with 0 a model starts at once, from random experts. `WarmUp(size, "
         "restarts=5)` says from how many starts they are fitted, too.",
         in_python=None,
@@ -490,7 +492,7 @@ class Options(Section):
     )
     max_levels: int = option(
         64,
-        "Most levels of a categorical feature that get a column.",
+        "Maximum number of levels of a categorical feature that get a column.",
         more="Events with other levels are learned without them.",
         change="rise",
         ge=1,
@@ -564,7 +566,7 @@ class RegressorOptions(Options):
     )
     expert: Expert = option(
         Gaussian(),
-        'Noise of the experts; outliers do not pull "student_t" and "laplace" (one output) away.',
+        'Noise of the experts; "student_t" and "laplace" (one output) are robust to outliers.',
         more='`Gaussian()`, whose `covariance` of several outputs may be `"full"`; `StudentT(df=4.0)`: the smaller '
         "`df`, above 2, the less an event far out counts; `Laplace()` follows the median.",
         in_python="gaussian",
@@ -589,7 +591,7 @@ class ClassifierOptions(Options):
     schedule: Schedule = _schedule_option(power(0.5))
     classes: Annotated[tuple[Any, ...] | None, BeforeValidator(_labels)] = option(
         None,
-        "A classifier's labels; left out, they are taken as they come.",
+        "A classifier's labels; by default they are discovered in the stream.",
         more="Where they are given, any other label is an error.",
         sample=["no", "yes"],
     )

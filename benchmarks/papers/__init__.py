@@ -1,6 +1,6 @@
-"""The tables of the papers that the mathematics comes from, run again beside baselines: `python -m benchmarks.papers`.
+"""Reproduce the tables of the underlying papers next to baselines: `python -m benchmarks.papers`.
 
-One script a table, each with the published figures, the baselines' on the same events, and a verdict for each target:
+One script per table, each with the published figures, the baselines' on the same events, and a verdict for each target:
 
     [MM]    Tran, Nguyen, Fort et al., Revisiting Incremental Stochastic Majorization-Minimization Algorithms with
             Applications to Mixture of Experts, arXiv 2601.19811

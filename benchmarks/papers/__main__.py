@@ -1,4 +1,4 @@
-"""All tables of the papers in turn: `python -m benchmarks.papers`, or some: `--only gridlock`."""
+"""Reproduce all tables of the papers: `python -m benchmarks.papers`, or some: `--only gridlock`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NAMES = ("simulation", "crime", "gridlock", "uci", "symmetric", "digits", "strea
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print all tables, and last what fell short."""
+    """Print all tables, then the missed targets."""
     parser = parser_of(str(__doc__), prog="python -m benchmarks.papers")
     parser.add_argument("--only", action="append", choices=NAMES, help="may be repeated")
     arguments = parser.parse_args(argv)

@@ -1,10 +1,10 @@
-"""Stochastic optimisers on the loss of a Gaussian mixture of experts, one event at a time: SGD to Sophia.
+"""Minimize the loss of a Gaussian mixture of experts by stochastic optimizers, event by event: SGD to Sophia.
 
 The loss is −log s(y | x) as in docs/algorithm.md, one output, gate and experts of the same features. Parameters are
 one vector θ: gate (K−1, p), experts (K, p), then K logarithms of variances, which need no bounds that way.
 
-Each optimiser is a function that moves θ for one gradient. What they share is in `follow`: predict, score, learn; steps
-may fade like t^(−1/2), and besides the last iterate the mean of all of them is scored, which serves in the mixture.
+Each optimizer is a function that updates θ for one gradient. They share `follow`: predict, score, learn; steps may
+decay like t^(−1/2), and besides the last iterate the mean of all of them is scored, which the mixture uses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CURVATURE_EVERY = 10
 
 @jit
 def loss_and_gradient(theta, K, w, y, gradient):
-    """−log s(y | x) of one event of features w (p,); fills `gradient`, as long as theta."""
+    """Compute −log s(y | x) of one event with features w (p,); fill `gradient`, as long as theta."""
     p = w.shape[0]
     experts = (K - 1) * p
     variances = experts + K * p
@@ -67,7 +67,7 @@ def loss_and_gradient(theta, K, w, y, gradient):
 
 @jit
 def drawn_target(theta, K, w, uniform, normal):
-    """A target drawn from the model itself, out of a uniform and a normal number."""
+    """Draw a target from the model itself, using a uniform and a normal number."""
     p = w.shape[0]
     experts = (K - 1) * p
     logits = np.zeros(K)
@@ -95,7 +95,7 @@ def sgd(theta, gradient, rate):
 
 @jit
 def rmsprop(theta, gradient, second, rate):
-    """Root mean square propagation, which forgets with 0.99."""
+    """Root mean square propagation with decay 0.99."""
     for i in range(theta.shape[0]):
         second[i] = 0.99 * second[i] + 0.01 * gradient[i] * gradient[i]
         theta[i] -= rate * gradient[i] / (np.sqrt(second[i]) + EPSILON)
@@ -113,14 +113,14 @@ def adam(theta, gradient, first, second, t, rate):
 
 @jit
 def adamw(theta, gradient, first, second, t, rate, decay):
-    """Adam with a weight decay of its own."""
+    """Adam with decoupled weight decay."""
     theta *= 1.0 - rate * decay
     adam(theta, gradient, first, second, t, rate)
 
 
 @jit
 def sophia(theta, gradient, first, second, rate, rho):
-    """Second-order clipped steps, β = (0.965, 0.99); `second`, the curvature, is kept by `follow`."""
+    """Second-order clipped steps, β = (0.965, 0.99); `second`, the curvature, is maintained by `follow`."""
     for i in range(theta.shape[0]):
         first[i] = 0.965 * first[i] + 0.035 * gradient[i]
         ratio = first[i] / max(rho * second[i], 1e-12)
@@ -169,7 +169,7 @@ def follow(optimiser, rate, fade, extra, theta, K, W, y, uniforms, normals, loss
             adamw(theta, gradient, first, second, t, step, extra)
         else:
             if i % CURVATURE_EVERY == 0:
-                # Gauss-Newton-Bartlett: with a target of the model's own the square of the gradient is unbiased.
+                # Gauss-Newton-Bartlett: with a target drawn from the model the square of the gradient is unbiased.
                 loss_and_gradient(theta, K, W[i], drawn_target(theta, K, W[i], uniforms[i], normals[i]), other)
                 second *= 0.99
                 second += 0.01 * other * other
@@ -190,7 +190,7 @@ EXTRAS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 
 class Point(NamedTuple):
-    """One point of the grid that an optimiser is tuned over."""
+    """A point of the grid that an optimizer is tuned over."""
 
     rate: float
     fade: float
@@ -200,7 +200,7 @@ class Point(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where every optimiser begins, and what it then learns."""
+    """Starting point of every optimizer, and the events that it learns."""
 
     theta: np.ndarray
     """(size,)."""
@@ -212,7 +212,7 @@ class Start(NamedTuple):
 
 
 def grid(name: str) -> list[Point]:
-    """All points for one optimiser."""
+    """Return all points for one optimizer."""
     extras = EXTRAS[name][1] if name in EXTRAS else (0.0,)
     return [Point(*values) for values in product(RATES, (0.0, 0.5), extras, (False, True))]
 
@@ -238,16 +238,16 @@ def features(X: np.ndarray) -> np.ndarray:
 
 
 def start_of(model: MoERegressor, X: np.ndarray, y: np.ndarray) -> Start:
-    """From where a model stands that has just ended its warm-up; X and y are the events after it."""
+    """Start from a model at the end of its warm-up; X and y are the events after it."""
     found = model.parameters()
     theta = np.concatenate([found["gate"].ravel(), found["experts"][:, 0].ravel(), np.log(found["variances"][:, 0])])
     return Start(theta, model.n_experts, features(X), np.ascontiguousarray(y))
 
 
 def learned(name: str, point: Point, start: Start, every: int) -> list[tuple[float, np.ndarray]]:
-    """Of the last iterate and of the mean of all: mean prequential loss, and θ after every so many events.
+    """Return, for the last iterate and the mean of all, the mean prequential loss and θ at regular intervals.
 
-    The loss is inf, and θ NaN, from where an optimiser is lost. `point.mean_serves` does not matter here.
+    The loss is inf, and θ NaN, once an optimizer has diverged. `point.mean_serves` does not matter here.
     """
     rng = np.random.default_rng(0)
     n = len(start.y)
@@ -282,12 +282,12 @@ def regression(theta: np.ndarray, K: int, X: np.ndarray) -> np.ndarray:
 
 
 def best_point(losses: Sequence[Sequence[float]]) -> int:
-    """Index of the point of least mean loss over all streams; losses are (streams, points)."""
+    """Return the index of the point of least mean loss over all streams; losses are (streams, points)."""
     return int(np.argmin(np.mean(np.array(losses), axis=0)))
 
 
 def tried(start: Start, name: str, score: Callable[[np.ndarray], Any]) -> list[tuple[float, Any]]:
-    """Prequential loss and the score of the parameters at the end, at each point of `grid`, in its order."""
+    """Compute the prequential loss and the score of the final parameters at each point of `grid`, in order."""
     found = []
     for point in grid(name):
         if not point.mean_serves:  # each run gives this point and the next

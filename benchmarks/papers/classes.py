@@ -1,7 +1,7 @@
 """Does one pass reach the oracle's accuracy on streams of classes, each event predicted before it is learned?
 
-The oracle knows the probability of each class and names the likeliest. The gap is its accuracy less the model's over
-the last quarter of the stream, in points of percent; one of which only chance in the labels is left may be negative.
+The oracle knows the probability of each class and predicts the likeliest. The gap is its accuracy minus the model's
+over the last quarter of the stream, in percentage points; random labels can make a small gap negative.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streammoe import MoEClassifier
 
 
 class Task(NamedTuple):
-    """One kind of stream."""
+    """A kind of stream."""
 
     classes: int
     events: int
@@ -52,7 +52,7 @@ class Result(NamedTuple):
 
 
 def of_mixture(task: Task, events: int, seed: int) -> Result:
-    """A model of two experts with default settings, that meets the classes on the way."""
+    """Run a model of two experts with default settings, which discovers the classes."""
     X, y, truth = tasks.classes(task.classes, events, seed=seed)
     model = MoEClassifier(2, seed=seed)
     model.set_columns([f"x{j:02}" for j in range(X.shape[1])])
@@ -64,13 +64,13 @@ def of_mixture(task: Task, events: int, seed: int) -> Result:
 
 
 def result_of(y: np.ndarray, truth: np.ndarray, last: np.ndarray, named: np.ndarray, excess: float) -> Result:
-    """Of the classes that a learner named."""
+    """Compute the accuracy of predicted classes."""
     right = 100.0 * float(np.mean(named == y[last]))
     return Result(right, 100.0 * float(np.mean(truth[last].argmax(axis=1) == y[last])), excess)
 
 
 def of_peer(task: Task, events: int, job: peers.Job) -> Result:
-    """One peer on one stream."""
+    """Run another learner on a stream."""
     stream = tasks.classes(task.classes, events, seed=job.seed)
     X, y, truth = (part[: job.events] for part in stream)
     named = peers.run(job.name, X, y, task.classes)
@@ -79,7 +79,7 @@ def of_peer(task: Task, events: int, job: peers.Job) -> Result:
 
 
 def sheet_of(options: Options, task: Task) -> Sheet:
-    """One kind's table."""
+    """Compute the table of one kind of stream."""
     seeds = options.count(8, 1)
     events = options.count(task.events, 1500)
     found = {OURS: list(options.map(partial(of_mixture, task, events), range(seeds)))}
@@ -114,7 +114,7 @@ def sheet_of(options: Options, task: Task) -> Sheet:
 
 
 def sheets(options: Options) -> Iterator[Sheet]:
-    """One for each number of classes."""
+    """Compute a table for each number of classes."""
     return (sheet_of(options, task) for task in TASKS)
 
 

@@ -1,7 +1,8 @@
 """Does one pass over Communities and Crime ([MM] §5.4.2) predict better than least squares fitted to all of it?
 
 Ten inputs, standardised on the training part; 5 folds, shuffled three times; two experts, 200 events of warm-up, all
-else at its default. The paper's own folds and warm-up are not known here. Needs the data set (`--data`).
+other settings at their defaults. The paper's own folds and warm-up are not known here. Requires the data set
+(`--data`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RECURSIVE = "recursive least squares, one expert"
 
 
 def of_fold(folder: Path, case: tuple[int, int]) -> tuple[dict[str, float], dict[str, list[tuple[float, float]]]]:
-    """Errors on one part of one repetition: of learners, and of optimisers at each point with its loss."""
+    """Compute errors on one fold of one repetition: of learners, and of optimizers at each point with its loss."""
     repetition, part = case
     X, y = tasks.crime(folder)
     learn, score = tasks.folds(len(y), repetition)[part]
@@ -52,7 +53,7 @@ def of_fold(folder: Path, case: tuple[int, int]) -> tuple[dict[str, float], dict
 
 
 def sheets(options: Options) -> list[Sheet]:
-    """The table, or why there is none."""
+    """Return the table, or why there is none."""
     folder = tasks.crime_folder(options.data)
     if folder is None:
         why = [

@@ -1,8 +1,8 @@
-"""Do two experts name digits of which half are inverted as well as one expert names digits that are not, [MD] §6?
+"""Do two experts classify half-inverted digits as well as one expert classifies unaltered ones, [MD] §6?
 
-The paper inverts images of Fashion-MNIST with probability ½. Here they are scikit-learn's 1,797 digits of 8 × 8 pixels,
-which travel with it, divided 75 to 25 in 20 ways; each image is inverted or not by a coin of its own, in both parts. A
-single multinomial-logistic expert cannot do it: what speaks for a class in one half speaks against it in the other.
+The paper inverts images of Fashion-MNIST with probability ½. Here they are the 1,797 digits of 8 × 8 pixels included in
+scikit-learn, in 20 random splits of 75 to 25; each image is inverted with probability ½, in both parts. A single
+multinomial logistic expert cannot do it: evidence for a class in one half is evidence against it in the other.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def accuracy(model: MoEClassifier, X: np.ndarray, y: np.ndarray) -> float:
 
 
 def streamed(X: np.ndarray, y: np.ndarray, **settings: Any) -> MoEClassifier:
-    """Two experts that have met each event once."""
+    """Run two experts in one pass."""
     model = MoEClassifier(2, **settings)
     model.learn_array(X, y)
     return model
 
 
 def of_split(seed: int) -> dict[str, tuple[float, bool]]:
-    """Accuracy of each learner, and whether it had begun to mix experts by the end."""
+    """Compute the accuracy of each learner, and whether its warm-up had ended."""
     X, y = load_digits(return_X_y=True)
     X = X / 16.0
     rng = np.random.default_rng(seed)
@@ -69,7 +69,7 @@ def of_split(seed: int) -> dict[str, tuple[float, bool]]:
 
 
 def sheets(options: Options) -> list[Sheet]:
-    """The table."""
+    """Compute the table."""
     splits = options.count(20, 1)
     found = list(options.map(of_split, range(splits)))
     means = {name: float(np.mean([one[name][0] for one in found])) for name in found[0]}
@@ -89,8 +89,8 @@ def sheets(options: Options) -> list[Sheet]:
             rows,
             [Target(f"points short: {name}", best - means[name], LIMIT) for name in (BATCH, STRONG, ONE_PASS, SHORT)],
             [
-                "Digits in place of Fashion-MNIST, which no package here carries; the paper's splits: not known here.",
-                "Each of two experts has half of the rows to learn from, as the single one of the second row has.",
+                "Digits instead of Fashion-MNIST, which is not included; the paper's splits are not known here.",
+                "Each of two experts has half of the rows to learn from, like the single one of the second row.",
                 "Points are short of the better of the two single experts on unaltered digits.",
             ],
         )

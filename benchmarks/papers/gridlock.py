@@ -1,7 +1,7 @@
-"""Is the mixture found again that made the events, [CQT] Tables 1 and 2, and does joint EM find it from any start?
+"""Is the mixture that generated the events recovered, [CQT] Tables 1 and 2, and does joint EM find it from any start?
 
 Regressors and gate weights lie on the unit sphere in ten dimensions. The regressor fit is the least |cosine| between a
-regressor and the true one that it is matched with, the gate fit the same for the gate's logits against the last expert.
+regressor and the true one it is matched with, and the gate fit that for the gate's logits against the last expert.
 A run is a success if both are at least 0.95.
 """
 
@@ -35,7 +35,7 @@ FITS = ("0.91 to 0.94", "0.90 to 0.97")
 
 
 class Task(NamedTuple):
-    """One kind of run."""
+    """A kind of run."""
 
     name: str
     k: int
@@ -57,19 +57,19 @@ TASKS = (
 
 
 class Fits(NamedTuple):
-    """How near to the truth."""
+    """Similarity to the truth."""
 
     regressors: float
     gate: float
 
     @property
     def succeeds(self) -> bool:
-        """Whether both are near."""
+        """Return whether both fits succeed."""
         return min(self) >= SUCCESS
 
 
 def fits(truth: tasks.Gridlock, experts: np.ndarray, gate: np.ndarray) -> Fits:
-    """Of slopes (k, d) and gate weights (k − 1, d), whatever the order of the experts."""
+    """Compare slopes (k, d) and gate weights (k − 1, d) with the truth, up to the order of the experts."""
     found = experts / np.linalg.norm(experts, axis=1, keepdims=True)
     cosines = np.abs(truth.regressors @ found.T)
     k = len(experts)
@@ -82,7 +82,7 @@ def fits(truth: tasks.Gridlock, experts: np.ndarray, gate: np.ndarray) -> Fits:
 
 
 def of_run(task: Task, seed: int) -> dict[str, Fits | None]:
-    """Fits of all learners in one run; None for moments that tell of fewer experts."""
+    """Compute the fits of all learners in one run; None if the moments reveal fewer experts."""
     truth = tasks.gridlock(task.n, seed, task.k, sigma=task.sigma, p=task.p)
     X, y = truth.X, truth.y
     em = em_on(X, y, task.k)
@@ -103,7 +103,7 @@ def of_run(task: Task, seed: int) -> dict[str, Fits | None]:
 
 
 def joint_em(em: Em, theta: Parameters, sigma: float | None) -> Parameters:
-    """Regressors and gate together, from a start; the noise is learned, too, or held where it is known."""
+    """Fit regressors and gate jointly from a start; the noise is learned, too, unless it is known."""
     if sigma is None:
         em.run(theta, ROUNDS)
         return theta
@@ -119,7 +119,7 @@ def joint_em(em: Em, theta: Parameters, sigma: float | None) -> Parameters:
 
 
 def sheet_of(options: Options, task: Task) -> Sheet:
-    """One table."""
+    """Compute a table."""
     runs = options.count(task.runs, 1)
     task = task._replace(n=options.count(task.n, 1000))
     found = list(options.map(partial(of_run, task), range(runs)))
@@ -147,7 +147,7 @@ def sheet_of(options: Options, task: Task) -> Sheet:
         targets,
         [
             f"Success: both fits at least {SUCCESS}. Joint EM: uniform on the sphere, {ROUNDS} rounds at most.",
-            "Moments that tell of fewer than K experts count as fits of 0.",
+            "Moments that reveal fewer than K experts count as fits of 0.",
             *(
                 ["The paper's share and means of the two normals are not known here; ½, and on the sphere."]
                 if task.p
@@ -158,7 +158,7 @@ def sheet_of(options: Options, task: Task) -> Sheet:
 
 
 def sheets(options: Options) -> Iterator[Sheet]:
-    """One for each kind."""
+    """Compute a table for each kind."""
     return (sheet_of(options, task) for task in TASKS)
 
 

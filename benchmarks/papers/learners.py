@@ -1,4 +1,4 @@
-"""The learners that the tables share: the library's in one pass and in batch, and the floors under them."""
+"""Learners shared by the tables: the library's in one pass and in batch, and baselines."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 
 
 def one_pass(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **settings: Any) -> MoERegressor:
-    """A mixture that has met each event once."""
+    """Run a mixture in one pass."""
     model = MoERegressor(n_experts=n_experts, **settings)
     model.learn_array(X, y)
     return model
 
 
 def batch_em(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **settings: Any) -> MoERegressor:
-    """EM on all events to its end, the likeliest of several starts."""
+    """Run EM on all events to convergence, and return the likeliest of several starts."""
     model = MoERegressor(n_experts=n_experts, **settings)
     batch.fit(model, X, y)
     return model
 
 
 def batch_em_classifier(X: np.ndarray, y: np.ndarray, n_experts: int = 2, **settings: Any) -> MoEClassifier:
-    """The same for classes."""
+    """Run EM on all events of classes."""
     model = MoEClassifier(n_experts, **settings)
     batch.fit(model, X, y, tolerance=CLASSIFIER_TOLERANCE)
     return model
 
 
 def recursive_least_squares(X: np.ndarray, y: np.ndarray) -> Predictor:
-    """One expert at steps 1/n: least squares, one event after the other."""
+    """Run one expert with steps 1/n: recursive least squares."""
     model = MoERegressor(n_experts=1, warmup=0, schedule=schedules.power(1.0), averaging=None)
     model.learn_array(X, y)
     return model.predict_array
@@ -49,12 +49,12 @@ def least_squares(X: np.ndarray, y: np.ndarray) -> Predictor:
 
 
 def mean_of_targets(_: np.ndarray, y: np.ndarray) -> Predictor:
-    """Looks at no input."""
+    """Predict without looking at the inputs."""
     return lambda new: np.full(len(new), y.mean())
 
 
 def standardised(X: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-    """Inputs, and other ones by the same centre and scale; a column that does not vary becomes 0."""
+    """Standardize inputs, and others by the same centre and scale; a constant column becomes 0."""
     center, scale = X.mean(axis=0), X.std(axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
     return [(inputs - center) / scale for inputs in (X, *others)]

@@ -1,6 +1,6 @@
-"""EM from a given start, by the library's own engine: the pieces of a warm-up, one by one.
+"""Run EM from a given start with the library's engine: the parts of a warm-up, one by one.
 
-The one place of this package that reaches below the estimators.
+The only module of this package that uses code below the estimators.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRIOR_STRENGTH = 0.1
 
 
 def em_on(X: np.ndarray, y: np.ndarray, K: int) -> Em:
-    """EM on these events for K experts of degree 1, as a warm-up would run it."""
+    """Set up EM on these events for K experts of degree 1, as a warm-up would."""
     family = families()["gaussian"]
     options = learning_options(
         bound="adaptive",
@@ -35,13 +35,13 @@ def em_on(X: np.ndarray, y: np.ndarray, K: int) -> Em:
 
 
 def spectral_start(em: Em, K: int, seed: int) -> Parameters | None:
-    """Experts out of moments and the gate that EM finds under them ([CQT]); None where the moments tell of fewer."""
+    """Estimate experts from moments, and their gate by EM ([CQT]); None if the moments reveal fewer experts."""
     starts = spectral_starts(em, K, np.random.default_rng(seed))
     return starts[0] if starts else None
 
 
 def random_start(X: np.ndarray, y: np.ndarray, K: int, seed: int) -> Parameters:
-    """Regressors and gate weights uniform on the unit sphere, no intercepts, variances those of the targets."""
+    """Draw regressors and gate weights on the unit sphere, without intercepts, with the targets' variances."""
     rng = np.random.default_rng(seed)
     directions = rng.normal(size=(2 * K - 1, X.shape[1]))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)

@@ -1,6 +1,6 @@
-"""Other online learners on the same events, each predicted before it is learned: River's, and Vowpal Wabbit's if there.
+"""Run other online learners on the same events, predicting first: River's and, if installed, Vowpal Wabbit.
 
-Vowpal Wabbit is not needed and not installed with the rest: `pip install vowpalwabbit`.
+Vowpal Wabbit is optional: `pip install vowpalwabbit`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from river import forest, linear_model, preprocessing, tree
 
 
 def river(make: Callable[[], Any], X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """What a model of River's predicts, (n,); y are floats, or class indexes."""
+    """Return the predictions of a River model, (n,); y are floats, or class indexes."""
     model = make()
     names = [f"x{j:02}" for j in range(X.shape[1])]
     predictions = np.zeros(len(y))
     for i, (row, target) in enumerate(zip(X.tolist(), y.tolist(), strict=True)):
         x = dict(zip(names, row, strict=True))
         predicted = model.predict_one(x)
-        # A classifier that has met no class names none.
+        # A classifier that has seen no class predicts none.
         predictions[i] = -1.0 if predicted is None else predicted
         model.learn_one(x, target)
     return predictions
 
 
 def vowpal(arguments: str, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The same of Vowpal Wabbit's bindings; classes count from 1 there."""
+    """Return the predictions of Vowpal Wabbit, whose classes count from 1."""
     from vowpalwabbit import Workspace
 
     classes = np.issubdtype(y.dtype, np.integer)
@@ -45,12 +45,12 @@ def vowpal(arguments: str, X: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def has_vowpal() -> bool:
-    """Whether it is installed."""
+    """Return whether Vowpal Wabbit is installed."""
     return find_spec("vowpalwabbit") is not None
 
 
 def linear_regression() -> Any:
-    """Stochastic gradient descent behind a scaler."""
+    """Stochastic gradient descent after a scaler."""
     return preprocessing.StandardScaler() | linear_model.LinearRegression()
 
 
@@ -67,7 +67,7 @@ def forest_regressor() -> Any:
 
 
 def softmax() -> Any:
-    """Multinomial logistic regression behind a scaler."""
+    """Multinomial logistic regression after a scaler."""
     return preprocessing.StandardScaler() | linear_model.SoftmaxRegression()
 
 
@@ -101,7 +101,7 @@ VOWPAL_CLASSIFIERS = {"Vowpal Wabbit --oaa": "--oaa {}", "Vowpal Wabbit --oaa -q
 
 
 class Job(NamedTuple):
-    """One peer on one stream, as processes pass it on."""
+    """Result of a learner on a stream, as passed between processes."""
 
     name: str
     seed: int
@@ -109,7 +109,7 @@ class Job(NamedTuple):
 
 
 def jobs(classes: int | None, *, quick: bool) -> list[Job]:
-    """All that is run beside a mixture on one kind of stream; `classes` is None for regression."""
+    """Return all learners to compare with on one kind of stream; `classes` is None for regression."""
     rivers = RIVER_REGRESSORS if classes is None else RIVER_CLASSIFIERS
     vowpals = VOWPAL_REGRESSORS if classes is None else VOWPAL_CLASSIFIERS
     found = [Job(name, seed, events) for name, (_, seeds, events) in rivers.items() for seed in range(seeds)]
@@ -119,7 +119,7 @@ def jobs(classes: int | None, *, quick: bool) -> list[Job]:
 
 
 def run(name: str, X: np.ndarray, y: np.ndarray, classes: int | None) -> np.ndarray:
-    """What one of the peers predicts, by its name."""
+    """Return the predictions of a learner by its name."""
     if classes is None and name in RIVER_REGRESSORS:
         return river(RIVER_REGRESSORS[name][0], X, y)
     if classes is not None and name in RIVER_CLASSIFIERS:

@@ -1,4 +1,4 @@
-"""What every script of this package shares: its arguments, its tables with their verdicts, processes, pictures."""
+"""Shared code of the scripts: arguments, tables with verdicts, processes, plots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNKNOWN = "not known here"
 
 
 class Target(NamedTuple):
-    """What a figure should be."""
+    """A target for a figure."""
 
     what: str
     measured: float
@@ -34,17 +34,17 @@ class Target(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Met, or by how much missed."""
+        """Return whether a target is met, or by how much it is missed."""
         short = self.limit - self.measured if self.least else self.measured - self.limit
         return "met" if short <= 0.0 else f"missed by {short:.2g}"
 
     def cells(self) -> list[str]:
-        """A row."""
+        """Format a row."""
         return [self.what, f"{self.measured:.5g}", f"{'≥' if self.least else '≤'} {self.limit:.5g}", self.verdict]
 
 
 class Sheet(NamedTuple):
-    """One table."""
+    """A table."""
 
     title: str
     headers: Sequence[str]
@@ -55,7 +55,7 @@ class Sheet(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How much to run, with what, and how."""
+    """Options of a run."""
 
     quick: bool
     """A tiny form, to see that it runs; its figures mean nothing."""
@@ -67,17 +67,17 @@ class Options(NamedTuple):
     """Calls of a function, spread over processes; results in order."""
 
     def count(self, full: int, quick: int) -> int:
-        """How many of something."""
+        """Parse a number of repetitions."""
         return quick if self.quick else full
 
 
 def not_run(title: str, why: Sequence[str]) -> Sheet:
-    """Instead of a table that cannot be made here."""
+    """Reason why a table cannot be computed."""
     return Sheet(title, ["not run"], [[line] for line in why])
 
 
 def shown(sheet: Sheet) -> str:
-    """As text."""
+    """Format as text."""
     parts = [sheet.title, table(sheet.headers, sheet.rows)]
     if sheet.targets:
         parts += ["", table(["target", "measured", "wanted", "verdict"], [target.cells() for target in sheet.targets])]
@@ -85,7 +85,7 @@ def shown(sheet: Sheet) -> str:
 
 
 def misses(sheet: Sheet) -> list[str]:
-    """The targets that are missed, each with the sheet's title."""
+    """Return the missed targets, each with the sheet's title."""
     return [
         f"{sheet.title}: {target.what}: {target.verdict} ({target.measured:.5g})"
         for target in sheet.targets
@@ -94,19 +94,21 @@ def misses(sheet: Sheet) -> list[str]:
 
 
 def parser_of(doc: str, prog: str | None = None) -> argparse.ArgumentParser:
-    """The arguments that all scripts take."""
+    """Create the parser of the arguments that all scripts take."""
     parser = argparse.ArgumentParser(prog=prog, description=doc.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a tiny form, to see that it runs")
     parser.add_argument("--data", type=Path, help="folder that holds the data sets; default: $STREAMMOE_DATA")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables there, too")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures there; needs the extra `plot`")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one a core")
+    parser.add_argument(
+        "--plots", type=Path, metavar="DIR", help="write plots to this folder; requires the extra `plot`"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: one per core")
     return parser
 
 
 @contextmanager
 def options_of(arguments: argparse.Namespace) -> Iterator[Options]:
-    """What the arguments say, with processes that live as long."""
+    """Parse the arguments, with a pool of processes."""
     if arguments.plots is not None:
         arguments.plots.mkdir(parents=True, exist_ok=True)
     chosen = (arguments.quick, arguments.data, arguments.plots)
@@ -124,7 +126,7 @@ def options_of(arguments: argparse.Namespace) -> Iterator[Options]:
 
 
 def run(scripts: Sequence[ModuleType], arguments: argparse.Namespace) -> None:
-    """Print the tables of some scripts, and write them where asked."""
+    """Print the tables of some scripts, and write them if requested."""
     print(machine(), flush=True)
     begun = time.perf_counter()
     missed: list[str] = []
@@ -145,19 +147,19 @@ def run(scripts: Sequence[ModuleType], arguments: argparse.Namespace) -> None:
     print(f"\n== {(time.perf_counter() - begun) / 60.0:.1f} minutes; short of a target:\n")
     print("\n".join(missed) or "nothing")
     if arguments.quick:
-        print("\nThis was the quick form: its figures mean nothing.")
+        print("\nThis was the quick form: its figures are meaningless.")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(written, ensure_ascii=False, indent=1, default=float), encoding="utf-8")
 
 
 def main(doc: str | None, argv: Sequence[str] | None = None) -> None:
-    """The command line of one script, which is the one that was started."""
+    """Run the command line of the script that was started."""
     run([sys.modules["__main__"]], parser_of(str(doc)).parse_args(argv))
 
 
 @contextmanager
 def picture(options: Options, name: str) -> Iterator[Any]:
-    """A matplotlib `Axes` to draw on, saved as NAME.png; only to be entered where pictures are wanted."""
+    """Provide a matplotlib `Axes`, saved as NAME.png; only to be used if plots are requested."""
     from matplotlib.figure import Figure
 
     assert options.plots is not None

@@ -1,12 +1,12 @@
-"""How near does one pass come to the true regression function on the simulated tasks of [MM], §5.2 and §5.3?
+"""How close does one pass come to the true regression function on the simulated tasks of [MM], §5.2 and §5.3?
 
 §5.2: two inputs, experts of opposite slopes, 1,600 events to learn and 400 to score. §5.3 (Algorithm 4): ten inputs of
-which one acts, drawn anew for each seed, 800 to learn and 200 to score. Estimation error is the mean squared distance
+which one acts, drawn again for each seed, 800 to learn and 200 to score. Estimation error is the mean squared distance
 to the true regression function, prediction error that to the targets.
 
 The paper does not say how inputs are distributed (here uniform on [−1, 1]), nor how §5.3's events are divided (here as
-in §5.2, 80 to 20), nor over which values its optimisers were tuned. Its start is K-means on 85 events; here all that
-streams begins where the library's default warm-up ends.
+in §5.2, 80 to 20), nor over which values its optimizers were tuned. Its start is K-means on 85 events; here all online
+learners start where the library's default warm-up ends.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def warm_start(task: Task, seed: int) -> baselines.Start:
-    """The parameters after the default warm-up, and the events that are left to learn."""
+    """Return the parameters after the default warm-up, and the remaining events."""
     X, y, _ = task.drawn(seed)
     model = MoERegressor(n_experts=2)
     n = 0
@@ -71,7 +71,7 @@ def warm_start(task: Task, seed: int) -> baselines.Start:
 
 
 def errors_of(task: Task, stream: tasks.Stream, predictions: np.ndarray) -> tuple[float, float]:
-    """Estimation and prediction error over the events that are scored."""
+    """Compute estimation and prediction error over the scored events."""
     rest = slice(task.learned, None)
     return (
         learners.mean_square(predictions - stream.truth[rest]),
@@ -80,7 +80,7 @@ def errors_of(task: Task, stream: tasks.Stream, predictions: np.ndarray) -> tupl
 
 
 def of_learners(task: Task, seed: int) -> dict[str, tuple[float, float]]:
-    """Errors of all but the tuned optimisers."""
+    """Compute the errors of all except the tuned optimizers."""
     stream = task.drawn(seed)
     X, y = stream.X[: task.learned], stream.y[: task.learned]
     predictors = {name: learners.one_pass(X, y, **settings).predict_array for name, settings in SETTINGS.items()}
@@ -91,7 +91,7 @@ def of_learners(task: Task, seed: int) -> dict[str, tuple[float, float]]:
 
 
 def of_optimisers(task: Task, seed: int) -> dict[str, list[tuple[float, tuple[float, float]]]]:
-    """Prequential loss and errors of each optimiser at each point of its grid."""
+    """Compute prequential loss and errors of each optimizer at each point of its grid."""
     stream = task.drawn(seed)
     start = warm_start(task, seed)
 
@@ -102,7 +102,7 @@ def of_optimisers(task: Task, seed: int) -> dict[str, list[tuple[float, tuple[fl
 
 
 def curves(task: Task, points: dict[str, baselines.Point], seed: int) -> dict[str, np.ndarray]:
-    """Estimation error after every so many events past the warm-up."""
+    """Compute the estimation error at regular intervals after the warm-up."""
     stream = task.drawn(seed)
     new, truth = stream.X[task.learned :], stream.truth[task.learned :]
     start = warm_start(task, seed)
@@ -122,7 +122,7 @@ def curves(task: Task, points: dict[str, baselines.Point], seed: int) -> dict[st
 
 
 def draw(options: Options, task: Task, points: dict[str, baselines.Point], seeds: int) -> None:
-    """Error by events, the mean of all seeds."""
+    """Plot the error over events, the mean of all seeds."""
     found = list(options.map(partial(curves, task, points), range(seeds)))
     with picture(options, f"simulation-{task.name[1:].replace('.', '-')}") as axes:
         for name in found[0]:
@@ -134,7 +134,7 @@ def draw(options: Options, task: Task, points: dict[str, baselines.Point], seeds
 
 
 def targets_of(task: Task, errors: np.ndarray, batch: np.ndarray) -> list[Target]:
-    """What the default settings should reach; errors are (seeds, 2), of estimation and prediction."""
+    """Check what the default settings should reach; errors are (seeds, 2), of estimation and prediction."""
     estimation, prediction = (float(mean) for mean in errors.mean(axis=0))
     if task.name == "§5.2":
         return [
@@ -151,7 +151,7 @@ def targets_of(task: Task, errors: np.ndarray, batch: np.ndarray) -> list[Target
 
 
 def sheet_of(options: Options, task: Task, seeds: int) -> Sheet:
-    """One simulation's table."""
+    """Compute the table of one simulation."""
     found = list(options.map(partial(of_learners, task), range(seeds)))
     errors = {name: np.array([one[name] for one in found]) for name in found[0]}
     tuned = list(options.map(partial(of_optimisers, task), range(seeds)))
@@ -182,7 +182,7 @@ def sheet_of(options: Options, task: Task, seeds: int) -> Sheet:
         rows,
         targets_of(task, errors[DEFAULT], errors[BATCH]),
         [
-            "Inputs uniform on [−1, 1]: the paper does not say. Ends of the warm-up are the start of all that streams.",
+            "Inputs uniform on [−1, 1]: the paper does not say. All online learners start at the end of the warm-up.",
             f"Optimisers: {baselines.grid_in_words()}; the point of least prequential loss over all these seeds.",
             *(
                 ["§5.3's share of scored events is not known here; 20 % as in §5.2. Parameters differ by seed."]
@@ -194,7 +194,7 @@ def sheet_of(options: Options, task: Task, seeds: int) -> Sheet:
 
 
 def sheets(options: Options) -> Iterator[Sheet]:
-    """Both tables."""
+    """Compute both tables."""
     return (sheet_of(options, task, options.count(100, 1)) for task in TASKS)
 
 

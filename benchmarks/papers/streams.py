@@ -1,7 +1,7 @@
-"""How near do predictions come to an oracle's on long streams, each event predicted before it is learned?
+"""How close do predictions come to an oracle's on long streams, predicting each event before it is learned?
 
-The oracle knows the true regression function. Errors are taken over the last quarter of the stream; peers' are of fewer
-streams, and where they are slow of fewer events, whose last quarter it is then.
+The oracle knows the true regression function. Errors are over the last quarter of the stream; other learners run on
+fewer streams and, if they are slow, on fewer events, whose last quarter counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streammoe import MoERegressor
 
 
 class Task(NamedTuple):
-    """One kind of stream."""
+    """A kind of stream."""
 
     title: str
     generate: str
@@ -41,7 +41,7 @@ EVENTS = 20_000
 
 
 class Score(NamedTuple):
-    """One learner on one stream."""
+    """Result of a learner on a stream."""
 
     ratio: float
     """RMSE over the oracle's, last quarter."""
@@ -51,7 +51,7 @@ class Score(NamedTuple):
 
 
 def score_of(task: Task, stream: tasks.Stream, predictions: np.ndarray) -> Score:
-    """Of predictions made before each event was learned."""
+    """Compute the error of predictions made before each event was learned."""
     last = slice(3 * len(stream.y) // 4, None)
     rmse = tasks.rmse(stream.y[last], predictions[last])
     windows = len(stream.y) // task.window
@@ -63,7 +63,7 @@ def score_of(task: Task, stream: tasks.Stream, predictions: np.ndarray) -> Score
 
 
 def of_mixture(task: Task, events: int, case: tuple[int, int]) -> Score:
-    """A default model of so many experts on one stream."""
+    """Run a default model with a number of experts on a stream."""
     n_experts, seed = case
     stream = task.drawn(seed, events)
     model = MoERegressor(n_experts=n_experts)
@@ -72,14 +72,14 @@ def of_mixture(task: Task, events: int, case: tuple[int, int]) -> Score:
 
 
 def of_peer(task: Task, events: int, job: peers.Job) -> Score:
-    """One peer on one stream."""
+    """Run another learner on a stream."""
     whole = task.drawn(job.seed, events)
     stream = tasks.Stream(*(part[: job.events] for part in whole))
     return score_of(task, stream, peers.run(job.name, stream.X, stream.y, None))
 
 
 def sheet_of(options: Options, task: Task) -> Sheet:
-    """One kind's table."""
+    """Compute the table of one kind of stream."""
     seeds = options.count(10, 1)
     events = options.count(EVENTS, 1500)
     cases = [(n_experts, seed) for n_experts in (task.K, 1) for seed in range(seeds)]
@@ -112,7 +112,7 @@ def sheet_of(options: Options, task: Task) -> Sheet:
 
 
 def sheets(options: Options) -> Iterator[Sheet]:
-    """One for each kind."""
+    """Compute a table for each kind."""
     return (sheet_of(options, task) for task in TASKS)
 
 

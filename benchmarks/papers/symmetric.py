@@ -1,13 +1,13 @@
-"""How fast do EM, gradient EM and gradient descent come to the truth on the symmetric mixture of [MD] §6?
+"""How fast do EM, gradient EM and gradient descent approach the truth on the symmetric mixture of [MD] §6?
 
 y = ±β·x + N(0, 1) with P(+) = sigmoid(w·x), ten inputs, |β| = |w| = 4, 1,000 events, all of them in each round; 50
 instances. All start from the truth plus a vector of length 1 in any direction, for β and for w; the paper does not say
 how far. Gradient steps are tuned over a grid by the likelihood after the last round; the paper's are not known here.
 
 At equal steps gradient EM is gradient descent: the gradient of EM's objective at the current parameters is that of the
-log-likelihood (Fisher's identity). What is left to tell them apart is that gradient EM, one step on each sub-objective,
-may have a step for β and another one for w. The library's EM does not know that the experts are opposite and the noise
-is 1, so it has 33 parameters to find in place of 20.
+log-likelihood (Fisher's identity). The only difference is that gradient EM, with one step on each sub-objective, may
+use different steps for β and w. The library's EM does not know that the experts are opposite and the noise is 1, so it
+has 33 parameters to find instead of 20.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DESCENT = "gradient descent"
 
 
 class Theta(NamedTuple):
-    """What is to be found."""
+    """The parameters to find."""
 
     slopes: np.ndarray
     """(d,) β."""
@@ -66,7 +66,7 @@ def log_likelihood(task: tasks.Symmetric, theta: Theta) -> float:
 
 
 def gradients(task: tasks.Symmetric, theta: Theta) -> Theta:
-    """Uphill, of the log-likelihood of an event and of EM's objective alike."""
+    """Return the gradient of the log-likelihood per event, which is also that of EM's objective."""
     X, y, *_ = task
     tau = responsibilities(task, theta)
     errors = (2.0 * tau - 1.0) * y - X @ theta.slopes
@@ -74,7 +74,7 @@ def gradients(task: tasks.Symmetric, theta: Theta) -> Theta:
 
 
 def em_round(task: tasks.Symmetric, theta: Theta) -> Theta:
-    """Least squares for β, logistic regression to its end for w."""
+    """Run one round of EM: least squares for β, logistic regression to convergence for w."""
     X, y, *_ = task
     tau = responsibilities(task, theta)
     slopes = np.linalg.lstsq(X, (2.0 * tau - 1.0) * y, rcond=None)[0]
@@ -87,7 +87,7 @@ def em_round(task: tasks.Symmetric, theta: Theta) -> Theta:
 
 
 def start_of(task: tasks.Symmetric, seed: int) -> Theta:
-    """The truth and a vector of length 1, for each of β and w."""
+    """Return the truth plus a vector of length 1, for each of β and w."""
     rng = np.random.default_rng(10_000 + seed)
     aside = rng.normal(size=(2, len(task.slopes)))
     aside /= np.linalg.norm(aside, axis=1, keepdims=True)
@@ -95,7 +95,7 @@ def start_of(task: tasks.Symmetric, seed: int) -> Theta:
 
 
 def distances(task: tasks.Symmetric, theta: Theta) -> tuple[float, float]:
-    """Of β and of w to the truth, over the truth's length."""
+    """Return the distances of β and w to the truth, relative to the truth's length."""
     return (
         float(np.linalg.norm(theta.slopes - task.slopes) / np.linalg.norm(task.slopes)),
         float(np.linalg.norm(theta.gate - task.gate) / np.linalg.norm(task.gate)),
@@ -103,7 +103,7 @@ def distances(task: tasks.Symmetric, theta: Theta) -> tuple[float, float]:
 
 
 def uphill(task: tasks.Symmetric, start: Theta, steps: tuple[float, float]) -> list[Theta]:
-    """Parameters after each round of gradient steps, for β and for w."""
+    """Return the parameters after each round of gradient steps, for β and for w."""
     path = [start]
     for _ in range(ROUNDS):
         gradient = gradients(task, path[-1])
@@ -112,7 +112,7 @@ def uphill(task: tasks.Symmetric, start: Theta, steps: tuple[float, float]) -> l
 
 
 def library_path(task: tasks.Symmetric, start: Theta) -> list[Theta]:
-    """The same for the library's EM, which has two free experts with intercepts, and variances."""
+    """Return those of the library's EM, which has two free experts with intercepts, and variances."""
     em = em_on(task.X, task.y, 2)
     slopes = np.concatenate([[0.0], start.slopes])
     theta = Parameters(np.concatenate([[0.0], start.gate])[None], np.stack([slopes, -slopes])[:, None], np.ones((2, 1)))
@@ -125,7 +125,7 @@ def library_path(task: tasks.Symmetric, start: Theta) -> list[Theta]:
 
 
 class Found(NamedTuple):
-    """One instance."""
+    """Draw an instance."""
 
     climbs: np.ndarray
     """(rounds + 1,) log-likelihood of an event along EM's path."""
@@ -141,7 +141,7 @@ class Found(NamedTuple):
 
 
 def of_instance(seed: int) -> Found:
-    """Everything from one start."""
+    """Run all methods from one start."""
     task = tasks.symmetric_experts(seed=seed)
     start = start_of(task, seed)
     path = [start]
@@ -169,7 +169,7 @@ def of_instance(seed: int) -> Found:
 
 
 def draw(options: Options, curves: dict[str, np.ndarray]) -> None:
-    """Distances by round."""
+    """Plot the distances by round."""
     for at, name in enumerate(("slopes", "gate")):
         with picture(options, f"symmetric-{name}") as axes:
             for learner, curve in curves.items():
@@ -179,7 +179,7 @@ def draw(options: Options, curves: dict[str, np.ndarray]) -> None:
 
 
 def sheets(options: Options) -> list[Sheet]:
-    """The table."""
+    """Compute the table."""
     instances = options.count(50, 1)
     found = list(options.map(of_instance, range(instances)))
     last = np.mean([one.likelihoods[:, :, -1] for one in found], axis=0)
@@ -188,7 +188,7 @@ def sheets(options: Options) -> list[Sheet]:
     curves = {name: np.mean([one.distances[name] for one in found], axis=0) for name in (EM, LIBRARY)}
     curves[GRADIENT_EM] = np.mean([one.tried[i, j] for one in found], axis=0)
     curves[DESCENT] = np.mean([one.tried[k, k] for one in found], axis=0)
-    # No method goes above the likelihood's maximum, and EM is there by the last round.
+    # No method exceeds the maximum of the likelihood, which EM has reached by the last round.
     short = {
         EM: np.array([one.climbs[-1] - one.climbs for one in found]),
         GRADIENT_EM: np.array([one.climbs[-1] - one.likelihoods[i, j] for one in found]),
@@ -223,9 +223,9 @@ def sheets(options: Options) -> list[Sheet]:
             [
                 "Start: the truth plus a vector of length 1, for β and for w; the paper does not say how far.",
                 f"Steps from {', '.join(f'{step:g}' for step in STEPS)} by the mean likelihood after {ROUNDS} rounds.",
-                "At equal steps gradient EM is gradient descent (Fisher's identity); only having two tells them apart.",
-                "Distances are over the truth's length. The likeliest w is not the nearest: it is too long, so what is",
-                "slow to lengthen it stands nearer to the truth for a while. Nats tell of speed.",
+                "At equal steps gradient EM is gradient descent (Fisher's identity); with two steps they differ.",
+                "Distances are relative to the truth's length. The likeliest w is too long, so a method",
+                "that lengthens it slowly is closer to the truth for a while. Compare speeds by nats.",
             ],
         )
     ]

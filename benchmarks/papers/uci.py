@@ -1,8 +1,8 @@
 """How well does one pass of at most three experts predict the three UCI sets of [CQT] H.2?
 
 Concrete strength, airfoil noise, and stock portfolios. Inputs are standardised on the training part and targets scaled
-to [−1, 1]; 75 in a hundred rows are learned in shuffled order, the others scored; ten trials. The paper's own figures
-are not known here, nor its period and column of the stock set (here all periods, excess return). Needs the data sets
+to [−1, 1]; 75 % of the rows are learned in shuffled order, the others scored; ten trials. The paper's own figures
+are not known here, nor its period and column of the stock set (here all periods, excess return). Requires the data sets
 (`--data`).
 """
 
@@ -22,7 +22,7 @@ from streammoe import MoERegressor
 
 
 class Judged(NamedTuple):
-    """A set, and what one pass should reach on it."""
+    """A data set, and the target of one pass."""
 
     name: str
     limit: float | None
@@ -35,7 +35,7 @@ SHORT = "streammoe, warmup half of the rows, K = {}"
 
 
 def of_trial(name: str, path: Path, split: tuple[np.ndarray, np.ndarray]) -> dict[str, tuple[float, bool]]:
-    """Mean squared error of each learner, and whether it had begun to mix experts by the end."""
+    """Compute the mean squared error of each learner, and whether its warm-up had ended."""
     X, y = tasks.uci(name, path)
     y = 2.0 * (y - y.min()) / (y.max() - y.min()) - 1.0
     learn, score = split
@@ -56,7 +56,7 @@ def of_trial(name: str, path: Path, split: tuple[np.ndarray, np.ndarray]) -> dic
 
 
 def sheet_of(options: Options, judged: Judged) -> Sheet:
-    """One set's table, or why there is none."""
+    """Return the table of a set, or why there is none."""
     described = tasks.UCI_SETS[judged.name]
     path = tasks.uci_file(judged.name, options.data)
     if path is None:
@@ -84,12 +84,12 @@ def sheet_of(options: Options, judged: Judged) -> Sheet:
         ["learner", "error", "deviation", "least", "largest", "note"],
         rows,
         targets,
-        ["The paper's shuffles and figures are not known here. Settings that a row does not name are defaults."],
+        ["The paper's shuffles and figures are not known here. Settings not listed in a row are defaults."],
     )
 
 
 def sheets(options: Options) -> Iterator[Sheet]:
-    """One for each set."""
+    """Return a table for each set."""
     return (sheet_of(options, judged) for judged in SETS)
 
 

@@ -1,7 +1,7 @@
-"""The command line: a command for each module of this package, found by itself.
+"""The command line: each module of this package is a command and is discovered automatically.
 
-A module's name is the command's, the first line of its docstring the command's line in `streammoe --help`, and its
-`command` what click runs. Nothing is imported but the command that is called, so that each starts fast.
+The module's name is the name of the command, the first line of its docstring its line in `streammoe --help`, and its
+`command` the click command. Only the module of the command being run is imported, so that each starts fast.
 """
 
 from __future__ import annotations

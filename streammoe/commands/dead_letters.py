@@ -1,6 +1,6 @@
-"""Count, show or replay refused records.
+"""Count, show or replay rejected records.
 
-Dead letters looked at, and learned after a fix: exactly once, whatever interrupts it.
+A replay learns each record exactly once, even if it is interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import click
 import numpy as np
 
 from streammoe.configuration import load_settings
-from streammoe.console import exit_codes, logged, set_up_logging, setting_options
+from streammoe.console import logged, setting_options
 from streammoe.daemon.model import compile_kernels
 from streammoe.daemon.resume import resumed_pipeline
 from streammoe.errors import CheckpointError, SourceError
@@ -34,19 +34,19 @@ from streammoe.settings import Settings
 from streammoe.text import printable
 
 LOGGER = logging.getLogger("streammoe.commands.dead_letters")
-AT_ONCE = 1_000
-"""Letters that are decoded together."""
+BATCH_SIZE = 1_000
+"""Number of letters that are decoded together."""
 LONGEST_SHOWN = 200
-"""Characters of a record that are shown."""
+"""Number of bytes of a record that are shown."""
 
 # Why a letter is not replayed.
-NOT_WHOLE = "no whole record, or written by a version that did not keep what reading it again needs"
-OTHER_MODEL = "refused by another model than that of the checkpoint, or before its first checkpoint"
-NOT_PASSED = "refused after the last checkpoint of its run; the daemon reads the record again by itself"
+INCOMPLETE = "not a complete record, or written by a version that did not store how to read it again"
+OTHER_MODEL = "rejected by another model than that of the checkpoint, or before its first checkpoint"
+READ_AGAIN = "rejected after the last checkpoint of its run; the daemon will read the record again"
 
 
 class Count(NamedTuple):
-    """How many letters have this reason and stage."""
+    """Number of letters with a reason and stage."""
 
     reason: str
     stage: str
@@ -54,44 +54,44 @@ class Count(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a file of dead letters holds."""
+    """Content of a file of dead letters."""
 
     counts: list[Count]
     """The most frequent first."""
     unreadable: int
-    """Lines that are no letters."""
+    """Number of lines that are not letters."""
     shown: list[DeadLetter]
-    """The first letters, as many as were asked for."""
+    """The first letters, up to the requested number."""
 
 
 class Replayed(NamedTuple):
-    """What became of the letters."""
+    """Result of a replay."""
 
     learned: int
     predicted_only: int
-    """Records that pass now and hold no target."""
+    """Records that are accepted now and have no target."""
     refused: dict[str, int]
-    """Letters that stay because their records are still refused, by what is wrong with them now."""
+    """Letters that stay because their records are still rejected, by their current reason."""
     kept: dict[str, int]
     """Letters that stay for another reason."""
     dropped: int
-    """Letters that had been learned before, and copies of others."""
+    """Letters that had been learned before, and duplicates."""
     checkpoint: str | None
-    """Where the model was saved; ``None`` if nothing was learned, or in a dry run."""
+    """Path of the new checkpoint; ``None`` if nothing was learned, or in a dry run."""
     detail: str | None
-    """What is wrong with the first record that is still refused."""
+    """Problem of the first record that is still rejected."""
 
 
-def look_into(path: Path, *, show: int = 0, reason: str | None = None) -> Contents:
+def read_contents(path: Path, *, show: int = 0, reason: str | None = None) -> Contents:
     """Count the letters of a file.
 
     Args:
         path: file of dead letters.
-        show: how many to return.
-        reason: only letters with this one are counted and returned.
+        show: how many letters to return.
+        reason: count and return only letters with this reason.
 
     Raises:
-        SourceError: the file cannot be read, or holds something else.
+        SourceError: the file cannot be read, or is not a file of dead letters.
     """
     counts: Counter[tuple[str, str]] = Counter()
     unreadable = letters = 0
@@ -106,38 +106,38 @@ def look_into(path: Path, *, show: int = 0, reason: str | None = None) -> Conten
             counts[letter.reason, letter.stage] += 1
             if len(shown) < show:
                 shown.append(letter)
-    _must_be_letters(path, letters, unreadable)
+    _check_letters(path, letters, unreadable)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return Contents([Count(*key, count) for key, count in ordered], unreadable, shown)
 
 
 def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run: bool = False) -> Replayed:
-    """Learn the records of dead letters that pass now, as new events, and take those letters out of the file.
+    """Learn the records of dead letters that are accepted now, as new events, and remove those letters from the file.
 
-    The daemon must not be running. What was learned is in a new checkpoint, whose positions are those of the newest
-    one and whose counters count the records as learned instead of refused; it also names the letters. The file is
-    rewritten after that, so that whatever comes in between, no letter is learned twice: the next replay drops the
-    letters that the checkpoint names. Letters that another model refused, or that were refused after the newest
-    checkpoint, stay, since their records have been read or will be read by the daemon.
+    The daemon must not be running. The result is saved in a new checkpoint, whose positions are those of the newest one
+    and whose counters count the records as learned instead of rejected; it also lists the letters. The file is
+    rewritten after that, so that no letter is learned twice even if the replay is interrupted: the next replay drops
+    the letters that the checkpoint lists. Letters that another model rejected, or that were rejected after the newest
+    checkpoint, stay, since the daemon has read or will read their records.
 
     Predictions of replayed records are scored and not written.
 
     Args:
         path: file of dead letters.
-        settings: of the daemon, mended.
-        reason: only letters with this one are replayed; the others stay.
-        dry_run: find out what would pass, and change nothing.
+        settings: of the daemon, corrected.
+        reason: replay only letters with this reason; the others stay.
+        dry_run: report what would be accepted, and change nothing.
 
     Raises:
-        SourceError: the file cannot be read, or holds something else.
+        SourceError: the file cannot be read, or is not a file of dead letters.
         CheckpointError: the daemon is running, has no checkpoint, or one of other settings; or something cannot be
             written.
     """
     with ExitStack() as stack:
         folder = Path(settings.checkpoint.dir)
         store = CheckpointStore(folder, keep=settings.checkpoint.keep)
-        if not store.generations():  # before the lock, which would make the folder
-            message = f"checkpoint folder {folder}: there is no checkpoint to go on from; run the daemon first"
+        if not store.generations():  # before taking the lock, which would create the folder
+            message = f"checkpoint folder {folder}: there is no checkpoint to resume from; run the daemon first"
             raise CheckpointError(message)
         if not dry_run:
             stack.enter_context(FolderLock(folder))
@@ -148,16 +148,16 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
         if found.metadata.get("transactional") and store.confirmed < generation:
             message = (
                 f"checkpoint folder {folder}: the daemon ended between its newest checkpoint and the transaction of "
-                "its predictions; start it once more, stop it in good order, and replay then"
+                "its predictions; start it again, stop it with SIGTERM, and replay then"
             )
             raise CheckpointError(message)
-        this = _Replay(path, settings, store, found, reason)
+        started = _Replay(path, settings, store, found, reason)
         compile_kernels(settings)
-        return this.run(dry_run=dry_run)
+        return started.run(dry_run=dry_run)
 
 
 class _Entry(NamedTuple):
-    """A letter, and the lines that hold it."""
+    """A letter, and the numbers of the lines that hold it."""
 
     lines: list[int]
     key: str
@@ -178,11 +178,11 @@ class _Replay:
         self.place = str(path.resolve())
         names = found.metadata.get("replayed", {})
         self.before: set[str] = {key for keys in names.values() for key in keys}
-        """Letters that the checkpoint names: they have been learned."""
+        """Letters that the checkpoint lists: they have been learned."""
         self.gone: set[int] = set()
-        """Lines that leave the file."""
+        """Numbers of the lines to remove from the file."""
         self.named: set[str] = set()
-        """Letters of this file that the new checkpoint names."""
+        """Letters of this file that the new checkpoint lists."""
         self.kept: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
@@ -192,11 +192,11 @@ class _Replay:
     def run(self, *, dry_run: bool) -> Replayed:
         lines = list(_lines(self.path))
         size = sum(map(len, lines))
-        entries = self._sort(lines)
+        entries = self._select(lines)
         # One format and header at a time, in the order of the file.
-        for _, same in groupby(entries, key=lambda entry: _way_of_reading(entry.letter)):
-            while some := list(islice(same, AT_ONCE)):
-                self._take(some)
+        for _, same in groupby(entries, key=lambda entry: _reading_options(entry.letter)):
+            while some := list(islice(same, BATCH_SIZE)):
+                self._learn(some)
         learned_any = bool(self.outcomes["learned"] + self.outcomes["predicted_only"])
         checkpoint = None
         if not dry_run:
@@ -215,8 +215,8 @@ class _Replay:
             self.detail,
         )
 
-    def _sort(self, lines: list[bytes]) -> list[_Entry]:
-        """The letters to replay. A restart may have written a letter again; such copies share their fate."""
+    def _select(self, lines: list[bytes]) -> list[_Entry]:
+        """Select the letters to replay. Duplicates, which a restart may have written, are treated as one."""
         copies: dict[str, list[_Entry]] = {}
         for i, line in enumerate(lines):
             letter = read_letter(line)
@@ -224,13 +224,13 @@ class _Replay:
                 key = _key(letter)
                 copies.setdefault(key, []).append(_Entry([i], key, letter))
         letters = sum(map(len, copies.values()))
-        _must_be_letters(self.path, letters, len(lines) - letters)
+        _check_letters(self.path, letters, len(lines) - letters)
         entries = []
         for key, same in copies.items():
             at = [entry.lines[0] for entry in same]
             latest = same[-1].letter
             if key in self.before:
-                self._let_go(key, at)
+                self._remove(key, at)
             elif self.reason in {None, latest.reason}:
                 reasons = [self._reason_to_keep(entry.letter) for entry in same]
                 if None in reasons:
@@ -240,19 +240,19 @@ class _Replay:
         return entries
 
     def _reason_to_keep(self, letter: DeadLetter) -> str | None:
-        """Why a letter must not be replayed, if so."""
+        """Return why a letter must not be replayed, or None."""
         if letter.format is None or letter.run is None or letter.events is None:
-            return NOT_WHOLE
+            return INCOMPLETE
         passed = self.found.metadata.get("runs", {}).get(letter.run)
         if passed is None:
             return OTHER_MODEL
-        return NOT_PASSED if letter.events > passed else None
+        return READ_AGAIN if letter.events > passed else None
 
-    def _let_go(self, key: str, lines: list[int]) -> None:
+    def _remove(self, key: str, lines: list[int]) -> None:
         self.gone.update(lines)
         self.named.add(key)
 
-    def _take(self, entries: list[_Entry]) -> None:
+    def _learn(self, entries: list[_Entry]) -> None:
         """Learn letters of the same format and header."""
         processed = self._process(entries)
         for letter in processed.letters:
@@ -260,7 +260,7 @@ class _Replay:
             self.detail = self.detail or letter.detail
         for entry, bad in zip(entries, processed.bad, strict=True):
             if not bad:
-                self._let_go(entry.key, entry.lines)
+                self._remove(entry.key, entry.lines)
                 self.reasons[entry.letter.reason] += 1
         for outcome in ("learned", "predicted_only"):
             self.outcomes[outcome] += processed.outcomes[outcome]
@@ -268,7 +268,7 @@ class _Replay:
     def _process(self, entries: list[_Entry]) -> Processed:
         records = [entry.letter.record + b"\n" for entry in entries]
         like = entries[0].letter
-        assert like.format is not None  # noqa: S101 - for the type checker; `_reason_to_keep` has looked
+        assert like.format is not None  # noqa: S101 - for the type checker; `_reason_to_keep` has checked
         return self.pipeline.process(
             Batch(
                 block=b"".join(records),
@@ -284,7 +284,7 @@ class _Replay:
         )
 
     def _save(self) -> str:
-        """Write the model as the next generation; the positions stay where they are."""
+        """Save the model as the next generation, with unchanged positions."""
         metadata = self.found.metadata
         outcomes = Counter(metadata["counters"]["outcomes"])
         outcomes.update(self.outcomes)
@@ -301,7 +301,7 @@ class _Replay:
                 "state_digest": digest_with(model, labels),
                 "counters": {"outcomes": dict(outcomes), "reasons": {r: n for r, n in reasons.items() if n}},
                 "scores": scores.to_json(),
-                # Of each file the latest replay: it has taken those before it out of the file.
+                # Only the latest replay of each file: letters of earlier ones have left the file.
                 "replayed": {**metadata.get("replayed", {}), self.place: sorted(self.named)},
                 "transactional": False,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -310,15 +310,15 @@ class _Replay:
         return str(self.store.path(generation))
 
     def _rewrite(self, lines: list[bytes], size: int) -> None:
-        """Leave these lines in the file, with its owner and permissions."""
+        """Replace the content of the file, keeping its owner and permissions."""
         path = Path(self.place)  # a link stays a link
-        before = os.umask(0o077)  # until it has the permissions of the old file, nobody else reads the new one
+        before = os.umask(0o077)  # other users must not read the new file before it has the permissions of the old one
         try:
             status = path.stat()
             if status.st_size != size:
                 message = (
-                    f"{self.path}: it has grown while it was replayed, so some process still writes to it; stop that "
-                    "one, and replay again: what was learned is in the checkpoint and is not learned again"
+                    f"{self.path}: it has grown during the replay, so some process still writes to it; stop that "
+                    "process and replay again: learned records are in the checkpoint and are not learned twice"
                 )
                 raise CheckpointError(message)
             replace(path, b"".join(lines))
@@ -327,8 +327,8 @@ class _Replay:
             path.chmod(status.st_mode & 0o7777)
         except OSError as error:
             message = (
-                f"{self.path}: cannot be rewritten ({error.strerror}); make room on the disk or mend its permissions, "
-                "and replay again: what was learned is in the checkpoint and is not learned again"
+                f"{self.path}: cannot be rewritten ({error.strerror}); make room on the disk or fix its permissions, "
+                "and replay again: learned records are in the checkpoint and are not learned twice"
             )
             raise CheckpointError(message) from error
         finally:
@@ -336,20 +336,20 @@ class _Replay:
 
 
 def contents_text(found: Contents) -> str:
-    """A table of the counts, and the letters that were asked for."""
+    """Format the counts as a table, followed by the requested letters."""
     width = max([len("reason"), *(len(printable(count.reason)) for count in found.counts)])
     lines = [f"{'reason':{width}}  {'stage':8}  {'letters':>9}"]
     lines += [f"{printable(reason):{width}}  {printable(stage):8}  {n:>9,}" for reason, stage, n in found.counts]
     lines += [f"{'all':{width}}  {'':8}  {sum(count.letters for count in found.counts):>9,}"]
     if found.unreadable:
-        lines += ["", f"{found.unreadable:,} line(s) are no letters, such as half a line that a killed process left"]
+        lines += ["", f"{found.unreadable:,} line(s) are not letters, such as a partial line left by a killed process"]
     for letter in found.shown:
         lines += ["", describe(letter)]
     return "\n".join(lines)
 
 
 def contents_json(path: Path, found: Contents) -> str:
-    """The same as one JSON object."""
+    """Format the contents as one JSON object."""
     shown = [{**letter._asdict(), "record": letter.record.decode(errors="backslashreplace")} for letter in found.shown]
     return json.dumps(
         {
@@ -363,24 +363,24 @@ def contents_json(path: Path, found: Contents) -> str:
 
 
 def replayed_text(done: Replayed, *, dry_run: bool) -> str:
-    """What became of the letters, in sentences."""
+    """Format the result of a replay for a terminal."""
     would = "would be " if dry_run else ""
     lines = [f"{done.learned:>9,}  {would}learned"]
     if done.predicted_only:
-        lines += [f"{done.predicted_only:>9,}  pass, and {would}only predicted: they hold no target"]
+        lines += [f"{done.predicted_only:>9,}  {would}only predicted: they have no target"]
     if done.dropped:
-        lines += [f"{done.dropped:>9,}  {would}dropped: learned before, or copies"]
-    lines += [f"{n:>9,}  stay: still refused ({printable(reason)})" for reason, n in done.refused.items()]
+        lines += [f"{done.dropped:>9,}  {would}dropped: learned before, or duplicates"]
+    lines += [f"{n:>9,}  stay: still rejected ({printable(reason)})" for reason, n in done.refused.items()]
     lines += [f"{n:>9,}  stay: {why}" for why, n in done.kept.items()]
     if done.detail is not None:
-        lines += [f"the first that is still refused: {printable(done.detail)}"]
+        lines += [f"the first that is still rejected: {printable(done.detail)}"]
     if done.checkpoint is not None:
         lines += [f"checkpoint {done.checkpoint}"]
     return "\n".join(lines)
 
 
 def describe(letter: DeadLetter) -> str:
-    """A letter in a few lines for a terminal; nothing in it can steer that."""
+    """Format a letter in a few lines for a terminal, with control characters escaped."""
     place = ", ".join(f"{name} {value}" for name, value in letter.place.items())
     record = letter.record[:LONGEST_SHOWN].decode(errors="backslashreplace")
     more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > LONGEST_SHOWN else ""
@@ -393,13 +393,13 @@ def describe(letter: DeadLetter) -> str:
     )
 
 
-def _way_of_reading(letter: DeadLetter) -> tuple[object, ...]:
-    """What letters must have in common to be read together."""
+def _reading_options(letter: DeadLetter) -> tuple[object, ...]:
+    """Return what letters must have in common to be read together."""
     return letter.format, letter.columns, letter.delimiter, letter.decimal
 
 
 def _key(letter: DeadLetter) -> str:
-    """What tells a letter from all others: its place, and its record."""
+    """Identify a letter by the location and content of its record."""
     digest = hashlib.sha256(json.dumps(letter.place, sort_keys=True).encode())
     digest.update(b"\0" + letter.record)
     return digest.hexdigest()[:32]
@@ -410,11 +410,11 @@ def _lines(path: Path) -> Iterator[bytes]:
         with path.open("rb") as stream:
             yield from stream
     except OSError as error:
-        message = f"{path}: cannot be read ({error.strerror}); give a file of dead letters, see dead_letters.path"
+        message = f"{path}: cannot be read ({error.strerror}); give a file of dead letters (dead_letters.path)"
         raise SourceError(message) from error
 
 
-def _must_be_letters(path: Path, letters: int, unreadable: int) -> None:
+def _check_letters(path: Path, letters: int, unreadable: int) -> None:
     if unreadable and not letters:
         message = f"{path}: none of its {unreadable} lines is a dead letter; give a daemon's dead_letters.path"
         raise SourceError(message)
@@ -429,9 +429,9 @@ def _must_be_letters(path: Path, letters: int, unreadable: int) -> None:
     "config",
     type=click.Path(path_type=Path),
     metavar="CONFIG",
-    help="Learn the records that pass now, with the model of this configuration, and take them out of the file.",
+    help="Learn the records that are accepted now, with the model of this configuration, and remove their letters.",
 )
-@click.option("--dry-run", is_flag=True, help="With --replay: say what would pass, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="With --replay: report what would be accepted, and change nothing.")
 @setting_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
@@ -443,29 +443,25 @@ def command(
     dry_run: bool,
     overrides: tuple[str, ...],
     as_json: bool,
-    log_level: str,
-    log_format: str,
 ) -> None:
-    """Count the records that a daemon refused, show them, or learn them after a fix.
+    """Count the records that a daemon rejected, show them, or learn them after a fix.
 
-    A replay needs the daemon to be stopped. It learns each record exactly once, as a new event, into a new checkpoint;
-    letters whose records are still refused stay in the file.
+    Stop the daemon before a replay. It learns each record exactly once, as a new event, and saves a new checkpoint;
+    letters whose records are still rejected stay in the file.
 
     \b
     Example:
       streammoe dead-letters state/dead-letters.jsonl --show 5 --reason out_of_range
       streammoe dead-letters state/dead-letters.jsonl --replay config.toml --set model.range_factor=1e9 --dry-run
     """
-    set_up_logging(log_level, log_format)
     if config is None and (dry_run or overrides):
-        raise click.UsageError("--dry-run and --set need --replay CONFIG")
+        raise click.UsageError("--dry-run and --set require --replay CONFIG")
     if config is not None and show:
-        raise click.UsageError("--show and --replay do not go together; show the letters first")
-    with exit_codes():
-        if config is None:
-            found = look_into(file, show=show, reason=reason)
-            click.echo(contents_json(file, found) if as_json else contents_text(found))
-        else:
-            settings = load_settings(config, overrides=overrides)
-            done = replay(file, settings, reason=reason, dry_run=dry_run)
-            click.echo(json.dumps(done._asdict()) if as_json else replayed_text(done, dry_run=dry_run))
+        raise click.UsageError("--show and --replay cannot be combined; show the letters first")
+    if config is None:
+        found = read_contents(file, show=show, reason=reason)
+        click.echo(contents_json(file, found) if as_json else contents_text(found))
+    else:
+        settings = load_settings(config, overrides=overrides)
+        done = replay(file, settings, reason=reason, dry_run=dry_run)
+        click.echo(json.dumps(done._asdict()) if as_json else replayed_text(done, dry_run=dry_run))

@@ -1,12 +1,12 @@
 """Stream a real data set through the daemon.
 
-The demonstrations: a real data set, streamed through the whole daemon, beside plain baselines on the same events.
+The demonstrations compare the daemon with simple baselines on the same events.
 
-Regression has River's TrumpApproval: 1,001 days of five pollsters' approval ratings and the date, to predict the
-average that FiveThirtyEight made of them. The relation drifts, so the daemon learns with constant steps.
+Regression uses River's TrumpApproval: 1,001 days of approval ratings by five pollsters and the date, from which the
+average computed by FiveThirtyEight is predicted. The relation drifts, so the daemon learns with constant steps.
 
-Classification has River's ImageSegments: 2,310 patches of outdoor pictures, 18 measurements each, to tell which of
-seven things (sky, grass, brick, ...) they show. Nothing drifts, so the steps shrink as they do by default.
+Classification uses River's ImageSegments: 2,310 patches of outdoor pictures with 18 measurements each, which show one
+of seven classes (sky, grass, brick, ...). Nothing drifts, so the default steps shrink.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from river import datasets, dummy, linear_model, preprocessing, stats
 
 from streammoe.assembly import Running, open_daemon
 from streammoe.configuration import load_settings
-from streammoe.console import exit_codes, logged, progress_bar, set_up_logging
+from streammoe.console import logged, progress_bar
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
@@ -35,11 +35,11 @@ from streammoe.types import FloatArray
 
 Events = list[tuple[dict[str, Any], Any]]
 PORT = 9464
-"""Of the metrics, unless another one is asked for or it is taken."""
+"""Default port of the metrics."""
 
 
 class Task(NamedTuple):
-    """What a demonstration learns, from which data, and beside whom."""
+    """A data set with a model and baselines."""
 
     data: str
     """Name of the data file."""
@@ -48,7 +48,7 @@ class Task(NamedTuple):
     model: str
     """Lines of the section ``[model]``."""
     learner: str
-    """Name of ours in the table."""
+    """Name of the model in the table."""
     events: Callable[[], Events]
     baselines: Callable[[], dict[str, Any]]
 
@@ -89,20 +89,20 @@ averaging = "none\""""
 _CLASSIFICATION = """\
 kind = "classifier"
 n_experts = 2
-warmup = 300  # one expert answers meanwhile"""
+warmup = 300  # a single expert predicts meanwhile"""
 
 
 class Report(NamedTuple):
-    """What the demonstration found, and where to look."""
+    """Results of a demonstration."""
 
     table: str
-    places: list[str]
+    locations: list[str]
     wait: Callable[[], None]
-    """Blocks until SIGINT or SIGTERM, for a look at the metrics."""
+    """Blocks until SIGINT or SIGTERM, so that the metrics can be viewed."""
 
 
 class Row(NamedTuple):
-    """One learner: its score over all events and over the second half, and its speed."""
+    """Score of one learner over all events and over the second half, and its speed."""
 
     name: str
     score: float
@@ -112,29 +112,29 @@ class Row(NamedTuple):
 
 @contextmanager
 def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, classify: bool = False) -> Iterator[Report]:
-    """Stream the data; the metrics stay up until the context ends.
+    """Stream the data; the metrics are served until the context ends.
 
     Args:
         folder: where data, configuration, checkpoint and dead letters go.
-        port: of the metrics; 0 takes any free one, and None takes `PORT`, or any free one where that is taken.
-        on_batch: told the progress after each batch.
+        port: of the metrics; 0 means any free one, and None means `PORT`, or any free one if that is taken.
+        on_batch: called with the progress after each batch.
         classify: learn classes instead of numbers.
     """
     task = CLASSIFICATION if classify else REGRESSION
     events = task.events()
     with StopFlag() as stop, ExitStack() as opened:
-        note = "while this runs; --stay keeps it up"
+        note = "while this runs; --stay keeps them up"
         if port is None:
             try:
                 running = opened.enter_context(_opened(folder, task, events, PORT, on_batch))
             except ConfigError:
-                # If it was not the port, the next try says what it was.
+                # If the port was not the problem, the next attempt raises the actual one.
                 running = opened.enter_context(_opened(folder, task, events, 0, on_batch))
-                note = f"a free port, since {PORT} cannot be used; {note}"
+                note = f"a free port, because {PORT} cannot be used; {note}"
         else:
             running = opened.enter_context(_opened(folder, task, events, port, on_batch))
         summary = running.daemon.run(stop)
-        # The window of the scores is longer than this stream, so it holds every error.
+        # The window of the scores is longer than this stream, so it covers every error.
         averages = running.daemon.scores.averages
         values = averages["hits"].window if classify else averages["squared_error"].window
         rows = [_row(task, task.learner, values, summary.events_per_second)]
@@ -143,7 +143,7 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
                 rows.append(_baseline(task, name, model, events))
         yield Report(
             table=_table(task, summary.learned, rows),
-            places=[
+            locations=[
                 f"metrics     {running.metrics_url} ({note})",
                 f"checkpoint  {summary.checkpoint} (streammoe inspect {folder / 'checkpoints'})",
                 f"config      {folder / CONFIG_NAME} (streammoe run {folder / CONFIG_NAME} --fresh)",
@@ -154,7 +154,7 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
 
 @contextmanager
 def _opened(folder: Path, task: Task, events: Events, port: int, on_batch: ProgressListener) -> Iterator[Running]:
-    """Write data and configuration, and open the daemon on them."""
+    """Write data and configuration, and open the daemon with them."""
     config = CONFIG.format(
         folder=folder,
         data=json.dumps(str(folder / task.data)),
@@ -176,7 +176,7 @@ def _opened(folder: Path, task: Task, events: Events, port: int, on_batch: Progr
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole: another demo may be reading the one that is there."""
+    """Replace a file atomically: another demo may be reading the existing one."""
     written = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         written.write_text(text, encoding="utf-8", newline="")
@@ -203,7 +203,7 @@ def _segments() -> Events:
     return list(datasets.ImageSegments())  # type: ignore[no-untyped-call]
 
 
-def _regressors() -> dict[str, Any]:  # a pipeline that ends in a regressor is one, which River cannot say in types
+def _regressors() -> dict[str, Any]:  # River's types do not express that a pipeline ending in a regressor is one
     scaler = preprocessing.StandardScaler
     return {
         "river BayesianLinearRegression": scaler() | linear_model.BayesianLinearRegression(),
@@ -244,7 +244,7 @@ def _baseline(task: Task, name: str, model: Any, events: Events) -> Row:
 
 
 def _row(task: Task, name: str, values: FloatArray, events_per_second: float) -> Row:
-    """Of squared errors or hits, one for each event, in order."""
+    """Summarize the squared errors or hits of all events, in order."""
     means = values.mean(), values[len(values) // 2 :].mean()
     score, second_half = means if task.classify else np.sqrt(means)
     return Row(name, float(score), float(second_half), events_per_second)
@@ -277,28 +277,26 @@ def _wait(stop: StopFlag) -> None:
     "--port",
     type=click.IntRange(0, 65535),
     show_default="9464, or a free one if that is taken",
-    help="Port of the metrics; 0 takes any free one.",
+    help="Port of the metrics; 0 means any free one.",
 )
 @click.option("--classify", is_flag=True, help="Learn classes instead of numbers.")
-@click.option("--stay", is_flag=True, help="Keep the metrics up after the last event, until Ctrl-C.")
+@click.option("--stay", is_flag=True, help="Keep serving the metrics after the last event, until Ctrl-C.")
 @logged
-def command(folder: Path | None, port: int | None, classify: bool, stay: bool, log_level: str, log_format: str) -> None:
-    """Stream a real data set through the whole daemon and compare it with plain baselines.
+def command(folder: Path | None, port: int | None, classify: bool, stay: bool) -> None:
+    """Stream a real data set through the daemon and compare it with simple baselines.
 
     \b
     Example:
       streammoe demo --stay
       streammoe demo --classify
     """
-    set_up_logging(log_level, log_format)
-    with exit_codes():
-        if folder is None:
-            folder = Path("demo-state", "classes") if classify else Path("demo-state")
-        with ExitStack() as bar:
-            follow = bar.enter_context(progress_bar("streaming"))
-            with run_demo(folder, port=port, on_batch=follow, classify=classify) as report:
-                bar.close()
-                click.echo("\n".join([report.table, "", *report.places]))
-                if stay:
-                    click.echo("Press Ctrl-C to end.", err=True)
-                    report.wait()
+    if folder is None:
+        folder = Path("demo-state", "classes") if classify else Path("demo-state")
+    with ExitStack() as bar:
+        follow = bar.enter_context(progress_bar("streaming"))
+        with run_demo(folder, port=port, on_batch=follow, classify=classify) as report:
+            bar.close()
+            click.echo("\n".join([report.table, "", *report.locations]))
+            if stay:
+                click.echo("Press Ctrl-C to stop.", err=True)
+                report.wait()

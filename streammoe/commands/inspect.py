@@ -1,7 +1,4 @@
-"""Show what a checkpoint holds.
-
-What a checkpoint folder or file holds, for people and scripts.
-"""
+"""Show what a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 import click
 
 from streammoe.checked import array_of, restoring
-from streammoe.console import exit_codes, logged, set_up_logging
+from streammoe.console import logged
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
@@ -23,48 +20,48 @@ from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.text import printable
 
 
-def look_into(place: Path, now: datetime | None = None) -> dict[str, Any]:
-    """What one file, or the newest sound checkpoint of a folder, holds; JSON-able. Takes no lock.
+def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
+    """Summarize a checkpoint file, or the newest sound one of a folder, as JSON values. Takes no lock.
 
-    Of a folder also ``generations``, whether each of them is sound, and ``set_aside``, the folders of those that
-    nothing goes on from.
+    For a folder the summary includes ``generations``, whether each of them is sound, and ``set_aside``, the folders of
+    checkpoints that are no longer used.
 
     Args:
-        place: a file or a folder.
-        now: the time, for ages.
+        path: a file or a folder.
+        now: current time, for ages.
 
     Raises:
         CheckpointError: there is no checkpoint, or no sound one.
     """
     moment = datetime.now(UTC) if now is None else now
-    if not place.is_dir():
+    if not path.is_dir():
         return {
-            "generation": generation_of(place),
+            "generation": generation_of(path),
             "age_seconds": None,
-            **_aged(describe_checkpoint(place), moment),
+            **_with_age(describe_checkpoint(path), moment),
             "generations": [],
             "set_aside": [],
         }
-    store = CheckpointStore(place)
-    generations = [_judged(store, generation, moment) for generation in store.generations()]
+    store = CheckpointStore(path)
+    generations = [_generation_entry(store, generation, moment) for generation in store.generations()]
     if not generations:
-        raise CheckpointError(f"{place}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
+        raise CheckpointError(f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir")
     sound = [entry["generation"] for entry in generations if entry["sound"]]
     if not sound:
         problems = "; ".join(entry["problem"] for entry in generations)
-        raise CheckpointError(f"{place}: nothing to go on from: {problems}")
+        raise CheckpointError(f"{path}: no checkpoint is sound: {problems}")
     found = describe_checkpoint(store.path(sound[-1]))
     return {
         "generation": sound[-1],
         "age_seconds": None,
-        **_aged(found, moment),
+        **_with_age(found, moment),
         "generations": generations,
-        "set_aside": sorted(str(path) for path in place.glob("set-aside-*") if path.is_dir()),
+        "set_aside": sorted(str(folder) for folder in path.glob("set-aside-*") if folder.is_dir()),
     }
 
 
-def _judged(store: CheckpointStore, generation: int, now: datetime) -> dict[str, Any]:
-    """One generation: whether it is sound, and what little says which one it is."""
+def _generation_entry(store: CheckpointStore, generation: int, now: datetime) -> dict[str, Any]:
+    """Summarize one generation: whether it is sound, and what identifies it."""
     path = store.path(generation)
     entry: dict[str, Any] = {"generation": generation, "path": str(path), "sound": False, "problem": None}
     try:
@@ -73,20 +70,20 @@ def _judged(store: CheckpointStore, generation: int, now: datetime) -> dict[str,
         return {**entry, "problem": str(error), "created": None, "age_seconds": None, "n": None, "state_digest": None}
     metadata = found.metadata
     known = {name: metadata.get(name) for name in ("created", "n", "state_digest")}
-    return {**entry, "sound": True, **_aged(known, now)}
+    return {**entry, "sound": True, **_with_age(known, now)}
 
 
-def _aged(found: dict[str, Any], now: datetime) -> dict[str, Any]:
-    """With the seconds since it was written, where that is known."""
+def _with_age(found: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """Add the seconds since the checkpoint was written, or None if unknown."""
     try:
         age = (now - datetime.fromisoformat(str(found.get("created")))).total_seconds()
-    except (ValueError, TypeError):  # it says nothing, or what is no time with its zone
+    except (ValueError, TypeError):  # missing, or not a time with a zone
         age = None
     return {**found, "age_seconds": age}
 
 
 def to_text(found: dict[str, Any]) -> str:
-    """The same in lines for a terminal."""
+    """Format a summary for a terminal."""
     lines = []
     for name, value in found.items():
         if name == "generations":
@@ -107,14 +104,14 @@ def _expert(k: int, expert: dict[str, Any]) -> str:
 
 def _generation(entry: dict[str, Any]) -> str:
     if not entry["sound"]:
-        return printable(f"{entry['generation']}  refused: {entry['problem']}")
+        return printable(f"{entry['generation']}  rejected: {entry['problem']}")
     return printable(
         f"{entry['generation']}  sound, n {entry['n']}, created {entry['created']}, {entry['state_digest']}"
     )
 
 
 def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, float | None]:
-    """The running means that a daemon has kept beside its model; nothing of a model that was saved from Python."""
+    """Return the running means that a daemon has saved with its model; empty for a model saved from Python."""
     kept = found.metadata.get("scores")
     if kept is None:
         return {}
@@ -122,21 +119,21 @@ def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, flo
     return kind.restore(kept, found.arrays).summary()
 
 
-def describe_checkpoint(place: str | Path) -> dict[str, Any]:
-    """What a checkpoint holds, for people and scripts; JSON-able.
+def describe_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Summarize a checkpoint as JSON values.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    found = read_checkpoint(place)
+    found = read_checkpoint(path)
     metadata = found.metadata
-    model = model_of(found, place)
+    model = model_of(found, path)
     labels = label_arrays(found.arrays)
-    with restoring(place):
+    with restoring(path):
         pending = int((~array_of(labels, "labels.refused", "bool", (None,))).sum()) if labels else 0
         scores = _kept_scores(model, found)
     return {
-        "path": str(place),
+        "path": str(path),
         "n": model.n,
         "positions": metadata.get("positions", []),
         "model": metadata["model"],
@@ -158,17 +155,15 @@ def describe_checkpoint(place: str | Path) -> dict[str, Any]:
 
 
 @click.command("inspect")
-@click.argument("place", metavar="DIR_OR_FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="DIR_OR_FILE", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
-def command(place: Path, as_json: bool, log_level: str, log_format: str) -> None:
-    """Show what a checkpoint holds: a file, or the newest sound one of a folder, with the state of all others there.
+def command(path: Path, as_json: bool) -> None:
+    """Show what a checkpoint file, or the newest sound checkpoint of a folder, holds, and the state of the others.
 
     \b
     Example:
       streammoe inspect state --json
     """
-    set_up_logging(log_level, log_format)
-    with exit_codes():
-        found = look_into(place)
-        click.echo(json.dumps(found, indent=2) if as_json else to_text(found))
+    found = inspect_path(path)
+    click.echo(json.dumps(found, indent=2) if as_json else to_text(found))

@@ -9,27 +9,27 @@ from pathlib import Path
 
 import click
 
-from streammoe.console import exit_codes, logged, progress_bar, set_up_logging, setting_options
+from streammoe.console import exit_codes, logging_options, progress_bar, set_up_logging, setting_options
 
 
 @click.command("run")
 @click.argument("config", type=click.Path(path_type=Path))
 @setting_options
-@click.option("--fresh", is_flag=True, help="Begin anew although there are checkpoints in the folder.")
+@click.option("--fresh", is_flag=True, help="Start over despite existing checkpoints, which are moved to a sub-folder.")
 @click.option(
     "--from-model",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Begin with a model that was saved elsewhere; where there are checkpoints, only with --fresh.",
+    help="Start with a model saved elsewhere; if there are checkpoints, only with --fresh.",
 )
 @click.option(
     "--summary",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="How to print what was done, at the end.",
+    help="Format of the summary printed at the end.",
 )
-@logged
+@logging_options
 def command(
     config: Path,
     overrides: tuple[str, ...],

@@ -77,7 +77,7 @@ class Schema(Section):
     late_columns: bool = False
     max_columns: int = option(
         256,
-        'Columns that records may name where features = "*", late ones included.',
+        'Maximum number of columns if features = "*", including late ones.',
         change="restart",
         ge=1,
         le=10_000,
@@ -163,10 +163,10 @@ class Labels(Section):
         100_000, "Records that may wait for their other half; beyond that the oldest expires.", change="reload", ge=1
     )
     expire_events: int | None = option(
-        None, "Records until one that waits expires; left out, any number.", change="reload", ge=1
+        None, "Number of records after which a waiting one expires; by default unlimited.", change="reload", ge=1
     )
     expire_seconds: float | None = option(
-        None, "The same in seconds, by the records' own times; files have none.", change="reload", gt=0
+        None, "The same in seconds, by the records' timestamps; files have none.", change="reload", gt=0
     )
 
     @field_validator("expire_events", "expire_seconds")
@@ -182,13 +182,13 @@ class Checkpoint(Section):
 
     dir: Text = "state"
     every_events: int = option(
-        50_000, "Save after so many events, or after so many seconds, whichever comes first.", change="reload", ge=1
+        50_000, "Save after this many events, or after every_seconds, whichever comes first.", change="reload", ge=1
     )
-    every_seconds: float = option(30.0, "Seconds after which the model is saved at the latest.", change="reload", gt=0)
-    keep: int = option(3, "Generations to go back to.", change="reload", ge=1)
+    every_seconds: float = option(30.0, "Save after this many seconds at the latest.", change="reload", gt=0)
+    keep: int = option(3, "Number of generations to keep.", change="reload", ge=1)
     retry_seconds: float = option(
         600.0,
-        "How long saving is tried again where it fails, while learning continues; then exit 4.",
+        "How long to retry when saving fails, while learning continues; then exit 4.",
         change="reload",
         ge=0,
     )
@@ -202,7 +202,7 @@ class Metrics(Section):
     port: int = Field(9464, ge=0, le=65535)
     """0 takes any free port."""
     alive_seconds: float = option(
-        300.0, "How long one turn of the learning loop may take before /healthz fails.", change="reload", gt=0
+        300.0, "How long one iteration of the learning loop may take before /healthz fails.", change="reload", gt=0
     )
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_host_names)] = ()
     """Host names that requests may use, in addition to this machine's loopback names."""
@@ -265,9 +265,9 @@ class Predictions(Section):
 
     kind: str = "none"
     interval: float = option(
-        0.9, "Probability of the interval with each prediction; 0 leaves it out.", change="reload", ge=0, lt=1
+        0.9, "Probability of the predictive interval; 0 leaves it out.", change="reload", ge=0, lt=1
     )
-    gate: bool = option(True, "The experts' shares in each prediction.", change="reload")
+    gate: bool = option(True, "Include the experts' shares in each prediction.", change="reload")
 
 
 class NoPredictions(Predictions):
@@ -303,7 +303,7 @@ class DeadLetters(Section):
     kind: str = "file"
     max_ratio: float = option(
         0.5,
-        "Fail when more of the last 1,000 records, or of all up to a source's end, were rejected.",
+        "Fail if more of the last 1,000 records, or of all up to a source's end, were rejected.",
         change="reload",
         gt=0,
         le=1,

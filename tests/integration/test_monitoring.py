@@ -113,7 +113,7 @@ def test_alerts_are_evaluated_without_error(prometheus):
     assert rules.keys() == {rule["alert"] for rule in expected}
     assert {name: rule.get("lastError", "") for name, rule in rules.items()} == dict.fromkeys(rules, "")
     # One partition has more and gives nothing, and every eleventh record is refused; nothing else is amiss.
-    expected = {"StreammoeSourceStalled", "StreammoeManyRefused"}
+    expected = {"StreammoeSourceStalled", "StreammoeManyRejected"}
     wait_until(lambda: {rule["name"] for rule in prometheus.rules() if rule["alerts"]} == expected, "just two alerts")
 
 
@@ -151,7 +151,7 @@ SERIES = {
     "StreammoeStalled": ("30m", {"streammoe_model_events": "7x120", "streammoe_source_progress_ratio": "0.5x120"}),
     "StreammoeFallsBehind": ("90m", {f'streammoe_consumer_lag{{partition="{i}"}}': f"0+{100 * i}x120" for i in (0, 1)}),
     "StreammoeCheckpointOld": ("30m", {"streammoe_checkpoint_age_seconds": "0+60x120", **events(learned=60)}),
-    "StreammoeManyRefused": ("30m", {REASON.format("malformed"): "0+10x120", **events(rejected=10, learned=90)}),
+    "StreammoeManyRejected": ("30m", {REASON.format("malformed"): "0+10x120", **events(rejected=10, learned=90)}),
     "StreammoeJumped": ("15m", {"streammoe_guard_jumps_total": "0x5 1x115"}),
     "StreammoePoison": ("15m", {REASON.format("poison"): "0x5 3x115"}),
     "StreammoeLabelsExpire": ("90m", events(expired=10, learned=90)),

@@ -283,7 +283,7 @@ def test_dead_letters_are_counted_shown_and_replayed(call, config, tmp_path):
     assert ("\\x1b[31m" in shown, "\x1b" in shown) == (True, False)
     replay = [*letters, "--replay", config, "--set", "model.range_factor=1e12"]
     assert json.loads(call(*replay, "--dry-run", "--json").stdout)["learned"] == 2
-    assert "        2  learned\n        1  stay: still refused (wrong_type)\n" in call(*replay).stdout
+    assert "        2  learned\n        1  stay: still rejected (wrong_type)\n" in call(*replay).stdout
     assert json.loads(call(*letters, "--json").stdout)["letters"] == 1
     assert json.loads(call("inspect", "state", "--json").stdout)["n"] == 52
 

@@ -25,7 +25,7 @@ def shown(table):
 def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_path):
     folder = tmp_path / 'a "quoted" folder'
     with run(folder) as first, run(tmp_path / "second", port=0) as second:
-        addresses = [re.search(r"http://\S+", report.places[0]).group() for report in (first, second)]
+        addresses = [re.search(r"http://\S+", report.locations[0]).group() for report in (first, second)]
         assert len(set(addresses)) == 2, "only one of them has the usual port"
         rows = shown(first.table)
         assert rows == shown(second.table)

@@ -207,7 +207,7 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     text = report.table(found)
     for row in found.rows:
         (line,) = [line for line in text.splitlines() if line.startswith(row.name + " ")]
-        assert "gave up: ValueError after 3 events" in line or f"{row.score:.4g}" in line or f"{row.score:.4f}" in line
+        assert "failed: ValueError after 3 events" in line or f"{row.score:.4g}" in line or f"{row.score:.4f}" in line
     assert ("malformed" in text, "\x1b" in text) == (True, False)
 
     as_json = json.loads(report.to_json(found))

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from streammoe import assembly
 from streammoe.commands import main
-from streammoe.commands.inspect import look_into
+from streammoe.commands.inspect import inspect_path
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
 from streammoe.persistence import CheckpointStore
@@ -43,7 +43,7 @@ def test_file_and_folder_show_the_newest_sound_one_and_what_is_wrong_with_others
     store.path(third + 1).write_bytes(b"")
     store.path(second).write_bytes(store.path(second).read_bytes()[:-1])
     (STATE / "set-aside-x").mkdir()
-    found = look_into(STATE, now=datetime.now(UTC) + timedelta(hours=1))
+    found = inspect_path(STATE, now=datetime.now(UTC) + timedelta(hours=1))
     assert (found["generation"], found["n"], found["state_digest"]) == (third, 300, summary.state_digest)
     assert (found["scores"], found["counters"]["outcomes"]["learned"]) == (summary.scores, 300)
     assert 3_600 <= found["age_seconds"] < 3_700
@@ -53,7 +53,7 @@ def test_file_and_folder_show_the_newest_sound_one_and_what_is_wrong_with_others
     assert [states[number]["sound"] for number in sorted(states)] == [True, False, True, False]
     assert "damaged" in states[second]["problem"]
     assert states[first]["n"] == 100
-    file = look_into(Path(summary.checkpoint))
+    file = inspect_path(Path(summary.checkpoint))
     for name in ("generation", "n", "state_digest", "scores", "counters"):
         assert file[name] == found[name]
 

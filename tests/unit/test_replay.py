@@ -10,7 +10,7 @@ import pytest
 
 from streammoe.assembly import open_daemon
 from streammoe.commands import dead_letters as module
-from streammoe.commands.dead_letters import NOT_PASSED, NOT_WHOLE, OTHER_MODEL, replay
+from streammoe.commands.dead_letters import INCOMPLETE, OTHER_MODEL, READ_AGAIN, replay
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
@@ -172,10 +172,10 @@ def test_what_was_rejected_after_the_last_checkpoint_stays_for_the_daemon(reject
         running.daemon._dead_letters.flush()
     assert len(letters()) == FAR + TEXT + 1
     done = replay(LETTERS, settings())
-    assert (done.learned, done.kept) == (FAR, {NOT_PASSED: 1})
+    assert (done.learned, done.kept) == (FAR, {READ_AGAIN: 1})
     assert learn("1e12").learned == N + MORE - TEXT
     done = replay(LETTERS, settings())
-    assert (done.learned, done.kept) == (0, {NOT_PASSED: 1})
+    assert (done.learned, done.kept) == (0, {READ_AGAIN: 1})
 
 
 # --- what stays -----------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_records_that_were_cut_and_what_is_no_letter_stay():
     with LETTERS.open("ab") as stream:
         stream.write(no_letters)
     done = replay(LETTERS, settings())
-    assert (done.learned, done.kept) == (FAR, {NOT_WHOLE: 1})
+    assert (done.learned, done.kept) == (FAR, {INCOMPLETE: 1})
     assert LETTERS.read_bytes().endswith(no_letters)
 
 

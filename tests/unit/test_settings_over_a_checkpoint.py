@@ -134,8 +134,8 @@ def check(name, says, base):
     now = settings(*changed)
     assert name in UNCHANGED or vars(now) != vars(settings(*base)), name
     before = checkpoints()
-    if says.startswith("refused"):
-        of_source = says.startswith("refused by the source (exit 3)")
+    if says.startswith("rejected"):
+        of_source = says.startswith("rejected by the source (exit 3)")
         with pytest.raises(SourceError if of_source else CheckpointError) as refused, open_daemon(now):
             pass
         named = "model.schedule" if name.startswith("model.schedule.") else name

@@ -1,6 +1,6 @@
-"""Score a model on a file, beside others.
+"""Score a model on a file, next to others.
 
-Prequential runs on a file, without configuration or checkpoint: every event is predicted, then learned.
+A prequential run without configuration or checkpoints: every event is predicted, then learned.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from streammoe.console import exit_codes, file_options, logged, progress_bar, set_up_logging, setting_options
+from streammoe.console import file_options, logged, progress_bar, setting_options
 
 
 @click.command("evaluate")
@@ -22,10 +22,12 @@ from streammoe.console import exit_codes, file_options, logged, progress_bar, se
     "--against",
     multiple=True,
     metavar="river:NAME",
-    help="A learner of River, behind its StandardScaler, on the same events; may be repeated.",
+    help="A River learner, after its StandardScaler, on the same events; may be repeated.",
 )
-@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Draw scores and shares over time.")
-@click.option("--html", "page", type=click.Path(path_type=Path), metavar="OUT.html", help="Write it all as one page.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.png", help="Plot scores and shares over time.")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), metavar="OUT.html", help="Write everything to an HTML page."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def command(
@@ -38,16 +40,14 @@ def command(
     plot: Path | None,
     page: Path | None,
     as_json: bool,
-    log_level: str,
-    log_format: str,
     **given: Any,
 ) -> None:
-    """Predict and learn each event of a file, or of stdin (-), and print how well that went.
+    """Predict, then learn each event of a file, or of stdin (-), and print the scores.
 
-    No configuration is needed, and nothing is written but what --plot and --html name. The settings are those of
-    [model] and [schema]; --set reaches all of them, such as --set model.range_factor=1e9.
+    No configuration is needed, and nothing is written except to the files given by --plot and --html. All settings of
+    [model] and [schema] can be set, for example --set model.range_factor=1e9.
 
-    If more than half of the records were refused (--set dead_letters.max_ratio=0.5), nothing is printed, and the exit
+    If more than half of the records were rejected (--set dead_letters.max_ratio=0.5), nothing is printed, and the exit
     code is 5; if nothing could be learned at all, it is 3.
 
     \b
@@ -55,31 +55,29 @@ def command(
       streammoe evaluate rides.csv --target minutes --ignore id --against river:LinearRegression
       streammoe evaluate iris.csv --target species --classify --n-experts 2 --warmup 100 --html report.html
     """
-    set_up_logging(log_level, log_format)
-    with exit_codes():
-        from streammoe.commands.evaluate import report
-        from streammoe.commands.evaluate.options import check_overrides, tables_from
-        from streammoe.commands.evaluate.run import evaluate as run_evaluation
-        from streammoe.configuration import settings_from
-        from streammoe.daemon.signals import StopFlag
+    from streammoe.commands.evaluate import report
+    from streammoe.commands.evaluate.options import check_overrides, tables_from
+    from streammoe.commands.evaluate.run import evaluate as run_evaluation
+    from streammoe.configuration import settings_from
+    from streammoe.daemon.signals import StopFlag
 
-        check_overrides(overrides, also=["dead_letters.max_ratio"])
-        tables = tables_from(file, targets, classify=classify, format=form, given=given)
-        if against:
-            tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
-        settings = settings_from(tables, "the command line", overrides=overrides)
-        report.check_outputs(plot, page)
-        with StopFlag() as stop, progress_bar("evaluating") as follow:
-            found = run_evaluation(
-                settings,
-                against,
-                source_name="stdin" if file == "-" else file,
-                shares=plot is not None or page is not None,
-                on_batch=follow,
-                stop=stop,
-            )
-        if plot is not None:
-            report.write_plot(found, plot)
-        if page is not None:
-            report.write_page(found, page)
-        click.echo(report.to_json(found) if as_json else report.table(found))
+    check_overrides(overrides, also=["dead_letters.max_ratio"])
+    tables = tables_from(file, targets, classify=classify, format=form, given=given)
+    if against:
+        tables["source"]["block_bytes"] = 1 << 16  # slow peers, and a bar that moves
+    settings = settings_from(tables, "the command line", overrides=overrides)
+    report.check_outputs(plot, page)
+    with StopFlag() as stop, progress_bar("evaluating") as follow:
+        found = run_evaluation(
+            settings,
+            against,
+            source_name="stdin" if file == "-" else file,
+            shares=plot is not None or page is not None,
+            on_batch=follow,
+            stop=stop,
+        )
+    if plot is not None:
+        report.write_plot(found, plot)
+    if page is not None:
+        report.write_page(found, page)
+    click.echo(report.to_json(found) if as_json else report.table(found))

@@ -1,4 +1,4 @@
-"""A long series of numbers in little room."""
+"""A compact summary of a long series of numbers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import numpy as np
 from streammoe.types import FloatArray
 
 BINS = 4096
-"""Most bins of a curve; there are at least half as many once so many values have come."""
+"""Maximum number of bins of a curve; at least half of them are used once there are that many values."""
 
 
 class Curve:
-    """Sums of rows of numbers over bins of equal width, which doubles whenever there are too many bins.
+    """Sums of rows over bins of equal width, which doubles whenever there are too many bins.
 
     Args:
-        width: how many numbers there are in a row.
+        width: number of values in a row.
 
     >>> curve = Curve()
     >>> curve.add(np.arange(4.0)[:, None])
@@ -25,12 +25,12 @@ class Curve:
     def __init__(self, width: int = 1) -> None:
         self.width = width
         self.per_bin = 1
-        """Rows that a full bin holds."""
+        """Number of rows in a full bin."""
         self.count = 0
         self._sums = np.zeros((BINS, width))
 
     def add(self, rows: FloatArray) -> None:
-        """Take rows, (n, width), in order."""
+        """Add rows, (n, width), in order."""
         start = 0
         while start < len(rows):
             if self.count == BINS * self.per_bin:
@@ -43,20 +43,20 @@ class Curve:
             start += len(piece)
 
     def mean(self, last: float = 1.0) -> FloatArray:
-        """(width,) means of the last part of the rows, from the bin on where it begins; NaN without any."""
+        """Return the (width,) means over the `last` share of the rows, rounded to whole bins; NaN without any."""
         first = int(self.count * (1.0 - last)) // self.per_bin
         rows = self.count - first * self.per_bin
         means: FloatArray = self._sums[first:].sum(axis=0) / rows if rows else np.full(self.width, np.nan)
         return means
 
     def windows(self, first: int = 0, points: int = 60) -> tuple[FloatArray, FloatArray]:
-        """Means over so many windows of equal length: where each ends, (m,), and the means, (m, width).
+        """Return means over windows of equal length: the end of each, (m,), and the means, (m, width).
 
-        What is left at the end belongs to the last window if it is less than half of one.
+        A remainder of less than half a window is added to the last one.
 
         Args:
-            first: row to begin with, to within a bin.
-            points: most windows.
+            first: row to start with, rounded to whole bins.
+            points: maximum number of windows.
         """
         bins = -(-self.count // self.per_bin)
         skip = min(-(-first // self.per_bin), bins)

@@ -1,4 +1,4 @@
-"""What the command line of `evaluate` says, as tables of settings."""
+"""Convert the command-line options of `evaluate` to tables of settings."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def tables_from(
     format: str | None,
     given: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
-    """Tables as a config file would hold them.
+    """Return tables as a configuration file would contain them.
 
     Args:
-        file: path, or ``-`` for the standard input.
+        file: path, or ``-`` for standard input.
         targets: columns.
         classify: whether the target is a label.
-        format: of the records, or None for that of the file's extension.
-        given: further settings of source, schema and model by name; None is left to its default.
+        format: of the records, or None to use the file extension.
+        given: further settings of source, schema and model by name; None means the default.
 
     Raises:
-        ConfigError: the standard input lacks its format, or there is no such file.
+        ConfigError: standard input has no format, or an option has too many values.
     """
     if file == "-":
         if format is None:
-            raise ConfigError("--format: required where FILE is -, since there is no extension to go by; such as csv")
+            raise ConfigError("--format: required if FILE is -, which has no extension; such as csv")
         source: dict[str, Any] = {"kind": "stdin", "format": format}
     else:
         source = {"kind": "file", "path": file, **({} if format is None else {"format": format})}
@@ -76,15 +76,15 @@ def option_value(name: str, text: object) -> object:
 
 
 def check_overrides(overrides: Sequence[str], command: str = "evaluate", also: Sequence[str] = ()) -> None:
-    """Refuse settings that have no meaning to a command.
+    """Reject settings that a command does not use.
 
     Args:
-        overrides: flags, ``section.field=value``.
-        command: that they were given to.
-        also: settings that it uses besides those of source, schema and model.
+        overrides: settings, ``section.field=value``.
+        command: name of the command.
+        also: settings that it uses in addition to those of source, schema and model.
 
     Raises:
-        ConfigError: a flag sets one that is not used.
+        ConfigError: a setting is not used.
     """
     names = [flag.partition("=")[0].strip() for flag in overrides]
     used = ", ".join([*SECTIONS, *also])
@@ -94,5 +94,5 @@ def check_overrides(overrides: Sequence[str], command: str = "evaluate", also: S
 
 
 def _columns(text: str) -> list[str]:
-    """Names between commas; quotes as in csv."""
+    """Split comma-separated names; quotes as in CSV."""
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]

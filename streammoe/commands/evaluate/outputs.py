@@ -1,33 +1,37 @@
-"""What reports share: files that a command writes besides its results, numbers as people read them."""
+"""Shared code of the reports: output files of a command, and formatting of numbers."""
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streammoe.errors import ConfigError, not_installed
 from streammoe.estimators import MixtureOfExperts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PICTURES = (".png", ".svg", ".pdf")
 
 
 class Output(NamedTuple):
-    """A file that was asked for."""
+    """An output file requested by an option."""
 
     option: str
     path: Path | None
     endings: Sequence[str] = ()
-    """Of its name; any without them."""
+    """Allowed extensions; any if empty."""
     draws: bool = False
-    """Whether it takes matplotlib to make it."""
+    """Whether it requires matplotlib."""
 
 
 def check_outputs(*outputs: Output) -> None:
-    """Make sure before a long run that files can be made and written.
+    """Check before a long run that the files can be written.
 
     Raises:
         ConfigError: matplotlib is missing, or a path cannot be used.
@@ -41,9 +45,9 @@ def check_outputs(*outputs: Output) -> None:
         if path.is_dir():
             problems.append(f"{name} {path}: is a folder; name a file in it")
         elif not path.parent.is_dir():
-            problems.append(f"{name} {path}: there is no folder {path.parent}; make it first")
+            problems.append(f"{name} {path}: there is no folder {path.parent}; create it first")
         elif not os.access(path if path.exists() else path.parent, os.W_OK):
-            problems.append(f"{name} {path}: cannot be written by this user; name another place")
+            problems.append(f"{name} {path}: cannot be written by this user; name another file")
     if problems:
         raise ConfigError(*problems)
     if any(output.draws for output, _ in wanted):
@@ -56,25 +60,33 @@ def check_outputs(*outputs: Output) -> None:
 
 @contextmanager
 def writing(option: str, path: Path) -> Iterator[None]:
-    """Turn what the system says of a file into an error that names the option."""
+    """Turn system errors into a `ConfigError` that names the option."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{option} {path}: cannot be written ({error.strerror}); name another place") from error
+        raise ConfigError(f"{option} {path}: cannot be written ({error.strerror}); name another file") from error
+
+
+def write_figure(option: str, path: Path, figure: Figure) -> None:
+    """Write a figure in the format of the file extension."""
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
+    with writing(option, path):
+        path.write_bytes(data.getvalue())
 
 
 def number(value: float) -> str:
-    """A few digits of it."""
+    """Format a number with a few digits."""
     return f"{value:.4g}" if abs(value) >= 1.0 or value == 0.0 or abs(value) < 0.001 else f"{value:.4f}"
 
 
 def experts(model: MixtureOfExperts) -> str:
-    """How many it has; while it has chosen none yet, how many it may come to have."""
+    """Describe the number of experts, or the maximum while it has not been selected yet."""
     K = model.chosen_n_experts or model.most_experts
     up_to = "up to " if model.is_choosing and model.chosen_n_experts is None else ""
     return f"{up_to}{K} expert{'s' if K > 1 else ''}"
 
 
 def finite(value: Any) -> Any:
-    """The same, but None for a float that JSON cannot hold."""
+    """Return `value`, or None for a float that JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

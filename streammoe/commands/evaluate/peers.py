@@ -1,4 +1,4 @@
-"""River's learners, by name, beside which a run is judged; names are looked up, never imported or evaluated."""
+"""River's learners, by name, as baselines of a run; names are looked up, never imported or evaluated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import difflib
 import importlib
 import inspect
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from streammoe.errors import ConfigError
 LOGGER = logging.getLogger("streammoe.commands.evaluate")
 PREFIX = "river:"
 MODULES = ("facto", "forest", "linear_model", "naive_bayes", "neighbors", "rules", "tree")
-"""River's modules with learners that need no other learner inside."""
+"""River's modules with learners that do not wrap another learner."""
 TAKE_TEXT = {
     "ARFClassifier",
     "ExtremelyFastDecisionTreeClassifier",
@@ -30,28 +29,28 @@ TAKE_TEXT = {
     "SGTClassifier",
     "SGTRegressor",
 }
-"""Learners that split on texts by themselves; all others get a column of ones for each text."""
+"""Learners that accept texts; all others get a one-hot column for each text."""
 
 
 class Event(NamedTuple):
-    """What a peer sees: the event that our model has learned, as a dict."""
+    """An event that the model has learned, in the form that River expects."""
 
     numbers: dict[str, float]
-    """Without those that are missing."""
+    """Excluding missing values."""
     texts: dict[str, str]
     y: tuple[float, ...] | str
     weight: float
 
 
 class Peer:
-    """A learner with its scaler, its score and its time; one for each output if there are several.
+    """A River learner with its scaler, score and time; one learner per output.
 
     Args:
-        name: in the table.
-        make: makes a learner.
+        name: name in the table.
+        make: creates a learner.
         classify: whether targets are labels.
-        outputs: how many targets there are.
-        takes_text: whether it is given texts as they are.
+        outputs: number of targets.
+        takes_text: whether the learner accepts texts.
     """
 
     def __init__(
@@ -61,32 +60,27 @@ class Peer:
         self.curve = Curve()
         self.seconds = 0.0
         self.failure: str | None = None
-        """Why it gave up, if it did."""
+        """Why the learner failed, if it did."""
         self._classify = classify
         self._takes_text = takes_text
         self._scaler = preprocessing.StandardScaler()
         self._models = [make() for _ in range(outputs)]
         self._takes_weights = _takes(self._models[0], "w")
         self.looks = not isinstance(self._models[0], dummy.PriorClassifier | dummy.StatisticRegressor)
-        """Whether it cares for what an event holds beside its target."""
-
-    @property
-    def events_per_second(self) -> float:
-        """Of predicting and learning; making the dicts is not in it."""
-        return self.curve.count / self.seconds if self.seconds else math.nan
+        """Whether the learner uses features at all."""
 
     def run(self, events: Sequence[Event]) -> None:
-        """Predict and learn these events, one after the other, unless it has given up."""
+        """Predict and learn these events, one after the other, unless the learner has failed."""
         if self.failure is not None:
             return
         losses: list[float] = []
         started = time.perf_counter()
         try:
             for event in events:
-                losses.append(self._run_one(event))  # noqa: PERF401 - those before a failure count
-        except Exception as error:  # noqa: BLE001 - whatever a foreign learner raises ends that learner, not the run
+                losses.append(self._run_one(event))  # noqa: PERF401 - the losses before a failure count
+        except Exception as error:  # noqa: BLE001 - an error of a foreign learner must not end the run
             self.failure = f"{type(error).__name__} after {self.curve.count + len(losses):,} events: {error}"
-            LOGGER.warning("%s gave up: %s", self.name, self.failure)
+            LOGGER.warning("%s failed: %s", self.name, self.failure)
         self.seconds += time.perf_counter() - started
         self.curve.add(np.array(losses).reshape(-1, 1))
 
@@ -96,7 +90,7 @@ class Peer:
             loss = float(self._models[0].predict_one(x) != event.y)
         else:
             assert not isinstance(event.y, str)  # noqa: S101 - for the type checker
-            predictions = [model.predict_one(x) or 0.0 for model in self._models]  # some begin with None
+            predictions = [model.predict_one(x) or 0.0 for model in self._models]  # some predict None at first
             loss = sum((y - p) ** 2 for y, p in zip(event.y, predictions, strict=True)) / len(event.y)
         x = self._features(event, learn=True)
         more = {"w": event.weight} if self._takes_weights and event.weight != 1.0 else {}
@@ -116,17 +110,17 @@ class Peer:
 
 
 def baseline(*, classify: bool, outputs: int) -> Peer:
-    """What any learner must beat: the mean so far, or the class that was most frequent so far."""
+    """Create the trivial baseline: the mean, or the most frequent class, so far."""
     if classify:
         return Peer("most frequent class", dummy.PriorClassifier, classify=True)
     return Peer("running mean", lambda: dummy.StatisticRegressor(stats.Mean()), classify=False, outputs=outputs)
 
 
 def peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
-    """The learner that a user names, ``river:LinearRegression`` or ``river:linear_model.LinearRegression``.
+    """Create a learner by name: ``river:LinearRegression`` or ``river:linear_model.LinearRegression``.
 
     Raises:
-        ConfigError: there is none of that name for this task.
+        ConfigError: there is no such learner for this task.
     """
     known = learners(classify=classify)
     if not name.startswith(PREFIX):
@@ -138,7 +132,7 @@ def peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
         near = difflib.get_close_matches(short, known, n=1)
         hint = f"did you mean {PREFIX}{near[0]}?" if near else f"choose one of {', '.join(sorted(known))}"
         task = "classifier" if classify else "regressor"
-        raise ConfigError(f"--against {name!r}: must be a {task} of River; {hint}")
+        raise ConfigError(f"--against {name!r}: must be a River {task}; {hint}")
     learner = found[1]
     given = {"seed": seed} if _takes(learner, "seed") else {}
     wrap = classify and not learner(**given)._multiclass  # noqa: SLF001 - River has no other way to ask
@@ -151,11 +145,11 @@ def peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
 
 
 def learners(*, classify: bool) -> Mapping[str, tuple[str, type[Any]]]:
-    """River's learners for a task, which need no arguments: module and class by the class's name."""
+    """Return River's learners for a task that require no arguments: module and class by class name."""
     kind = base.Classifier if classify else base.Regressor
     found: dict[str, tuple[str, type[Any]]] = {}
     for name in MODULES:
-        # From the list above: what a user writes is only compared with what is found here.
+        # From the list above: user input is only compared with the names found here.
         module = importlib.import_module(f"river.{name}")
         members: list[tuple[str, Any]] = inspect.getmembers(module, inspect.isclass)
         for short, learner in members:

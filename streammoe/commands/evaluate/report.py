@@ -1,4 +1,4 @@
-"""Results of a prequential run for people and scripts: a table, JSON, a picture, a page."""
+"""Reports of a prequential run: a table, JSON, a plot, an HTML page."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 PAGES = (".html", ".htm")
 MOST_SHARES = 10
-"""Experts that the picture tells apart; matplotlib has so many colours."""
+"""Maximum number of experts shown separately; matplotlib has that many colours."""
 
 
 def table(found: Evaluation) -> str:
-    """The learners below each other, and what was refused."""
+    """Format the scores of all learners, and the rejected records, as a table."""
     better = "" if found.classify else "  (lower is better)"
     lines = [*_heading(found), ""]
     width = max(len(row.name) for row in found.rows) + 2
@@ -33,7 +33,7 @@ def table(found: Evaluation) -> str:
     lines += [f"{'':{width}}{titles[0]:>10}{titles[1]:>14}{titles[2]:>11}{titles[3]:>12}{better}"]
     for row in found.rows:
         if row.failure is not None:
-            lines += [f"{row.name:{width}}{'-':>10}{'-':>14}{'-':>11}{'-':>12}  gave up: {row.failure}"]
+            lines += [f"{row.name:{width}}{'-':>10}{'-':>14}{'-':>11}{'-':>12}  failed: {row.failure}"]
             continue
         log_loss = "" if row.log_loss is None else number(row.log_loss)
         speed = "-" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
@@ -43,7 +43,7 @@ def table(found: Evaluation) -> str:
 
 
 def to_json(found: Evaluation) -> str:
-    """All of it but the curves, as one JSON object; ``null`` for what is not known or not finite."""
+    """Format everything except the curves as one JSON object; ``null`` means unknown or not finite."""
     return json.dumps(
         {
             "source": found.source,
@@ -65,7 +65,7 @@ def to_json(found: Evaluation) -> str:
 
 
 def check_outputs(plot: Path | None, page: Path | None) -> None:
-    """Make sure before a long run that its picture and its page can be made and written.
+    """Check before a long run that its plot and its page can be written.
 
     Raises:
         ConfigError: matplotlib is missing, or a path cannot be used.
@@ -76,15 +76,12 @@ def check_outputs(plot: Path | None, page: Path | None) -> None:
 
 
 def write_plot(found: Evaluation, path: Path) -> None:
-    """Write the picture; the extension says in which format."""
-    data = io.BytesIO()
-    figure(found).savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
-    with writing("--plot", path):
-        path.write_bytes(data.getvalue())
+    """Write the plot in the format of the file extension."""
+    outputs.write_figure("--plot", path, figure(found))
 
 
 def write_page(found: Evaluation, path: Path) -> None:
-    """Write one HTML file that holds everything and loads nothing."""
+    """Write a self-contained HTML file."""
     picture = io.StringIO()
     figure(found).savefig(picture, format="svg", metadata={"Date": None})
     svg = picture.getvalue()
@@ -94,7 +91,7 @@ def write_page(found: Evaluation, path: Path) -> None:
 
 
 def figure(found: Evaluation) -> Figure:
-    """Windowed score of each learner, and below it the gate's shares, both over the events."""
+    """Plot the windowed score of each learner and, below, the gate's shares over the events."""
     from matplotlib.figure import Figure as NewFigure
 
     shares = found.shares is not None and found.shares.width > 1 and found.warm_up < found.shares.count
@@ -120,24 +117,24 @@ def _draw_scores(axes: Any, found: Evaluation) -> None:
         style = {"lw": 2.2, "zorder": 3} if ours else {"lw": 1.3, "ls": "-" if name.startswith("river ") else ":"}
         axes.plot(ends, values, label=name, **style)
         tops.append(float(np.nanmax(values[len(values) // 10 :])) if np.isfinite(values).any() else 0.0)
-    unit = "part of events" if found.classify else f"in units of {found.target}"
+    unit = "share of events" if found.classify else f"in units of {found.target}"
     axes.set_ylabel(f"{found.metric} ({unit})")
     axes.set_title(f"{Path(found.source).name}: {found.metric} of predictions of {found.target}, "
                    f"windows of {length:,} event{'s' if length > 1 else ''}")  # fmt: skip
     if found.classify:
         axes.set_ylim(bottom=0.0, top=1.02)
     elif tops:
-        # The first windows of a learner that starts badly would flatten all others.
+        # The first windows of a learner that starts badly would dwarf all others.
         axes.set_ylim(bottom=0.0, top=1.15 * max(tops) or None)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
 
 
 def _draw_shares(axes: Any, found: Evaluation) -> None:
-    assert found.shares is not None  # noqa: S101 - for the type checker; the caller has looked
+    assert found.shares is not None  # noqa: S101 - for the type checker; the caller has checked
     ends, means = found.shares.windows(found.warm_up)
     K = found.shares.width
-    # From where sharing begins, at the level of its first window.
+    # Extend the first window back to where the gate begins.
     ends, means = np.append(found.warm_up, ends), np.concatenate([means[:1], means])
     busiest = np.argsort(-means.mean(axis=0), kind="stable")
     shown, others = sorted(busiest[:MOST_SHARES]), busiest[MOST_SHARES:]
@@ -152,7 +149,7 @@ def _draw_shares(axes: Any, found: Evaluation) -> None:
     axes.set_ylim(0, 100)
     axes.set_xlim(0, float(ends[-1]))
     axes.set_ylabel("share of each expert (%)")
-    axes.set_title("What the gate hands to each expert")
+    axes.set_title("Gate")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize="small", frameon=False)
 
 
@@ -173,7 +170,7 @@ def _page(found: Evaluation, svg: str) -> str:
     body = []
     for row in found.rows:
         if row.failure is not None:
-            cells = [row.name, f"gave up: {row.failure}", "", "", ""]
+            cells = [row.name, f"failed: {row.failure}", "", "", ""]
         else:
             log_loss = "" if row.log_loss is None else number(row.log_loss)
             speed = "" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
@@ -197,18 +194,15 @@ def _heading(found: Evaluation) -> list[str]:
     learned = found.outcomes["learned"]
     lines = [f"{found.source}: {learned:,} events, each predicted before it is learned"]
     if found.stopped:
-        lines += ["stopped before the end; these are the results so far"]
+        lines += ["stopped before the end; results so far"]
     return lines
 
 
 def _notes(found: Evaluation) -> list[str]:
-    speed = "events/s: ours from the bytes of the records on, the others from ready dicts"
-    lines = [speed]
+    lines = ["events/s: ours include parsing the records, the others start from dicts"]
     if found.model.is_warming_up:
         quick = "" if found.model.is_choosing else ", or mixtures that were fitted quickly"
-        lines += [f"the warm-up has not ended: one expert predicted{quick}; see --warmup"]
+        lines += [f"the warm-up has not ended: a single expert predicted{quick}; see --warmup"]
     if found.model.is_choosing and found.model.n_candidates > 1:
-        lines += [
-            f"{found.model.n_candidates} candidates still race; the number of experts is that of the one in front"
-        ]
+        lines += [f"{found.model.n_candidates} candidates still race; the number of experts is that of the leading one"]
     return lines + found.notes()

@@ -1,4 +1,4 @@
-"""A prequential run: the daemon's pipeline on a source, and its peers on the same events."""
+"""Run the daemon's pipeline on a source prequentially, and other learners on the same events."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from streammoe.types import BoolArray, FloatArray
 
 
 class Row(NamedTuple):
-    """One learner's results."""
+    """Results of one learner."""
 
     name: str
     score: float
     """Root mean squared error, or accuracy, over all events."""
     last_quarter: float
     log_loss: float | None
-    """Mean of −log of what was predicted of the outcome, in nats; known of ours only."""
+    """Mean negative log-likelihood of the outcomes, in nats; only known for our model."""
     events_per_second: float
     failure: str | None = None
 
 
 @dataclass
 class Evaluation(Tally):
-    """What a run found."""
+    """Results of a run."""
 
     source: str
     target: str
@@ -52,15 +52,15 @@ class Evaluation(Tally):
     settings: dict[str, Any]
     """Schema and model, as plain values."""
     rows: list[Row] = field(default_factory=list)
-    """Ours first, the baseline last."""
+    """Our model first, the baseline last."""
     curves: dict[str, Curve] = field(default_factory=dict)
-    """Of each learner the squared errors, or misses."""
+    """Squared errors, or misses, of each learner."""
     shares: Curve | None = None
-    """Of each expert the gate's share, if asked for."""
+    """The gate's share for each expert, if requested."""
     warm_up: int = 0
-    """Events before the gate had anything to share out."""
+    """Number of events before there was a gate."""
     stopped: bool = False
-    """Whether it was asked to stop before the end."""
+    """Whether the run was stopped before the end."""
 
     @property
     def metric(self) -> str:
@@ -68,7 +68,7 @@ class Evaluation(Tally):
         return "accuracy" if self.classify else "RMSE"
 
     def score(self, loss: Any) -> Any:
-        """A mean loss as the score: of squared errors the root, of misses the rest to 1."""
+        """Convert a mean loss to the score: the root of squared errors, or 1 minus the misses."""
         return 1.0 - loss if self.classify else np.sqrt(loss)
 
 
@@ -81,33 +81,33 @@ def evaluate(
     on_batch: ProgressListener | None = None,
     stop: StopFlag | None = None,
 ) -> Evaluation:
-    """Predict and learn all events of a source, with our model and with its peers; writes nothing.
+    """Predict and learn all events of a source, with our model and with others; write nothing.
 
     Args:
-        settings: source, schema, model, and how many records may be refused; nothing else is looked at.
-        against: names of peers, see `streammoe.commands.evaluate.peers.peer`.
+        settings: source, schema, model, and how many records may be rejected; all others are ignored.
+        against: names of other learners, see `streammoe.commands.evaluate.peers.peer`.
         source_name: for messages and reports.
-        shares: whether to follow the gate's shares, which takes time.
-        on_batch: told the source's progress after each batch.
-        stop: asked after each batch, and during fits, whether to end.
+        shares: whether to record the gate's shares, which takes time.
+        on_batch: called with the source's progress after each batch.
+        stop: checked after each batch, and during fits.
 
     Raises:
-        ConfigError: there is no such peer.
+        ConfigError: there is no such learner.
         SourceError: reading failed, or no event could be learned.
-        TooManyBadRecords: more of the records were refused than `dead_letters.max_ratio` allows.
+        TooManyBadRecords: more of the records were rejected than `dead_letters.max_ratio` allows.
     """
     run = _Run(settings, against, source_name, shares=shares)
     source = open_source(settings)
     try:
         source.seek(None)
         compile_kernels(settings)
-        return run.all_of(source, on_batch, stop)
+        return run.run(source, on_batch, stop)
     finally:
         source.close()
 
 
 class _Run:
-    """Our model and its peers, and the way of a batch through them."""
+    """Our model and the other learners during a run."""
 
     def __init__(self, settings: Settings, against: Sequence[str], source_name: str, *, shares: bool) -> None:
         schema = schema_of(settings)
@@ -134,14 +134,14 @@ class _Run:
         if shares:
             self.found.shares = self.sink.curve
 
-    def all_of(self, source: Source, on_batch: ProgressListener | None, stop: StopFlag | None) -> Evaluation:
+    def run(self, source: Source, on_batch: ProgressListener | None, stop: StopFlag | None) -> Evaluation:
         found = self.found
         while not source.finished and not (stop is not None and stop.requested):
             batch = source.poll(POLL_SECONDS)
             if batch is not None:
                 try:
                     with cancellable(lambda: stop is not None and stop.requested):
-                        self._take(batch)
+                        self._process(batch)
                 except FitCancelled:
                     found.stopped = True
                     break
@@ -153,8 +153,8 @@ class _Run:
             found.judge(
                 found.source,
                 self.max_ratio,
-                instead="there are no scores of it",
-                remedy="To score the others all the same",
+                instead="no scores",
+                remedy="To score the others nevertheless",
             )
         ours = self.scores.curve
         found.rows = [self._row(f"streammoe, {experts(self.pipeline.model)}", ours, self.seconds)]
@@ -164,7 +164,7 @@ class _Run:
         found.warm_up = self.sink.warm_up
         return found
 
-    def _take(self, batch: Batch) -> None:
+    def _process(self, batch: Batch) -> None:
         started = time.perf_counter()
         processed = self.pipeline.process(batch)
         self.seconds += time.perf_counter() - started
@@ -175,10 +175,10 @@ class _Run:
                 each.run(events)
 
     def _events(self, batch: Batch, bad: BoolArray) -> list[Event]:
-        """What our model has learned of a batch."""
-        # What was refused for its features is in `bad` whatever is decoded here.
-        looks = any(each.looks for each in self.peers)
-        fields, schema = tuple(self.pipeline.model.fields) if looks else (), self.schema
+        """Return the events of a batch that our model has learned."""
+        # Records rejected for their features are in `bad`, whichever fields are decoded here.
+        uses_features = any(each.looks for each in self.peers)
+        fields, schema = tuple(self.pipeline.model.fields) if uses_features else (), self.schema
         classify = self.found.classify
         wanted = Wanted(
             fields,
@@ -214,7 +214,7 @@ class _Run:
 
 
 class _NumberCurves(PrequentialScores):
-    """Scores that keep the squared errors of all events."""
+    """Scores that record the squared errors of all events."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__(outputs)
@@ -226,7 +226,7 @@ class _NumberCurves(PrequentialScores):
 
 
 class _LabelCurves(ClassificationScores):
-    """Scores that keep the misses of all events."""
+    """Scores that record the misses of all events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,14 +243,14 @@ class _LabelCurves(ClassificationScores):
 
 
 class _ShareSink(PredictionSink):
-    """Follows the gate's shares instead of writing predictions."""
+    """A sink that records the gate's shares instead of writing predictions."""
 
     def __init__(self, n_experts: int) -> None:
         self.curve = Curve(n_experts)
         self.warm_up = 0
 
     def write(self, rows: Predictions) -> None:
-        assert rows.gate is not None  # noqa: S101 - they were asked for
+        assert rows.gate is not None  # noqa: S101 - they were requested
         if isinstance(rows.targets, np.ndarray):
             known = ~np.isnan(rows.targets).any(axis=1)
         else:
@@ -259,13 +259,13 @@ class _ShareSink(PredictionSink):
         shares = np.zeros((len(gate), self.curve.width))
         shares[:, : gate.shape[1]] = gate
         if self.warm_up == self.curve.count:
-            # One recursive expert answers until a gate has been fitted.
+            # A single expert predicts until a gate has been fitted.
             mixed = np.flatnonzero((shares[:, 1:] > 0.0).any(axis=1))
             self.warm_up += int(mixed[0]) if mixed.size else len(gate)
         self.curve.add(shares)
 
     def flush(self) -> None:
-        """Nothing is written."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

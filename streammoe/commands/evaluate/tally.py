@@ -1,4 +1,4 @@
-"""What became of the records of a source."""
+"""Count what became of the records of a source."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from streammoe.text import printable
 
 @dataclass(kw_only=True)
 class Tally:
-    """Sums over batches."""
+    """Counts over all batches."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     first_of: dict[str, DeadLetter] = field(default_factory=dict)
-    """Of each reason the first record that was refused."""
+    """The first rejected record for each reason."""
     first_idle: Values | None = None
-    """The first record that was predicted only, raw, where nothing had been learned yet."""
+    """The first record that was only predicted, raw, if nothing had been learned before."""
 
     def count(self, processed: Processed, batch: Batch) -> None:
-        """Add a batch, and what has become of it."""
+        """Add the outcomes of a batch."""
         self.outcomes.update(processed.outcomes)
         self.reasons.update(processed.reasons)
         for letter in processed.letters:
@@ -37,84 +37,84 @@ class Tally:
             self.first_idle = decoder(batch.format).names(batch, int(np.argmin(processed.bad)))
 
     def require_learned(self, source: str, schema: Schema) -> None:
-        """See that there was anything to learn.
+        """Check that anything was learned.
 
         Raises:
-            SourceError: there was not; with the reason.
+            SourceError: nothing was; with the reason.
         """
         if self.outcomes["learned"]:
             return
         if self.first_idle is not None and self.outcomes["predicted_only"] >= self.outcomes["rejected"]:
-            raise SourceError(f"{source}: {_want_of(schema, self.first_idle)}")
+            raise SourceError(f"{source}: {_missing(schema, self.first_idle)}")
         if self.first_of:
-            raise SourceError(f"{source}: no event could be learned; records were refused {self.by_reason()}")
-        raise SourceError(f"{source}: there are no records in it; give a file that holds some")
+            raise SourceError(f"{source}: no event could be learned; records were rejected {self.by_reason()}")
+        raise SourceError(f"{source}: it has no records; give a file with records")
 
     def judge(self, source: str, max_ratio: float, *, instead: str, remedy: str) -> None:
-        """See that not too many records were refused: a model of the rest is not one of the file.
+        """Check that not too many records were rejected: a model of the rest would not represent the file.
 
         Args:
             source: for the message.
-            max_ratio: part of the records that may be refused.
-            instead: what is not done, or does not count, if there are more.
-            remedy: what to do to have it all the same.
+            max_ratio: share of the records that may be rejected.
+            instead: consequence, for the message.
+            remedy: beginning of the advice, for the message.
 
         Raises:
-            TooManyBadRecords: there are more.
+            TooManyBadRecords: more were rejected.
         """
-        refused = self.outcomes["rejected"]
-        n = refused + self.outcomes["learned"] + self.outcomes["predicted_only"]
-        if refused > max_ratio * n:
+        rejected = self.outcomes["rejected"]
+        n = rejected + self.outcomes["learned"] + self.outcomes["predicted_only"]
+        if rejected > max_ratio * n:
             raise TooManyBadRecords(
-                f"{source}: {instead}, since {refused:,} of {n:,} records were refused, and "
-                f"dead_letters.max_ratio allows {max_ratio:g} of them {self.by_reason()}. {remedy}, raise that setting "
-                "(--set dead_letters.max_ratio=1)"
+                f"{source}: {instead}: {rejected:,} of {n:,} records were rejected, and "
+                f"dead_letters.max_ratio allows a share of {max_ratio:g} {self.by_reason()}. {remedy}, raise that "
+                "setting (--set dead_letters.max_ratio=1)"
             )
 
     def by_reason(self) -> str:
-        """How many records were refused for each reason, in the first one's own words why, and what may help."""
+        """Describe the rejected records: counts by reason, the first detail, and possible remedies."""
         first = next(iter(self.first_of.values())).detail
         hint = (
-            ". Columns that hold no numbers belong into --categorical, --timestamps or --ignore; a target that is a "
-            "label asks for --classify"
+            ". List columns that are not numeric in --categorical, --timestamps or --ignore; use --classify if the "
+            "target is a label"
         )
         return f"({self.counts_in_words()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
 
     def counts_in_words(self) -> str:
-        """How many records were refused for each reason."""
+        """Format the number of rejected records for each reason."""
         return ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
 
     def notes(self) -> list[str]:
-        """Lines on what was not learned."""
+        """Describe the records that were not learned, one line each."""
         lines = []
         if self.outcomes["predicted_only"]:
-            lines += [f"{self.outcomes['predicted_only']:,} events hold no target (or weigh nothing) and count nowhere"]
+            lines += [f"{self.outcomes['predicted_only']:,} events have no target (or no weight) and are ignored"]
         for reason, letter in self.first_of.items():
-            place = ", ".join(f"{name} {value}" for name, value in letter.place.items())
-            said = printable(f"the first, at {place}: {letter.detail}")
-            lines += [f"refused {self.reasons[reason]:,} ({reason}); {said}"]
+            where = ", ".join(f"{name} {value}" for name, value in letter.place.items())
+            first = printable(f"the first, at {where}: {letter.detail}")
+            lines += [f"rejected {self.reasons[reason]:,} ({reason}); {first}"]
         return lines
 
     def counts(self) -> dict[str, int]:
-        """Records in all, and by outcome."""
+        """Count records in total and by outcome."""
         names = ("learned", "predicted_only", "rejected", "skipped")
         return {"events": sum(self.outcomes.values()), **{name: self.outcomes[name] for name in names}}
 
     def refused(self) -> list[dict[str, Any]]:
-        """Of each reason how many records, and the first one, as JSON holds it."""
+        """Return the number of rejected records and the first one for each reason, as JSON values."""
         return [
             {"reason": reason, "records": self.reasons[reason], "place": letter.place, "detail": letter.detail}
             for reason, letter in self.first_of.items()
         ]
 
 
-def _want_of(schema: Schema, first: Values) -> str:
-    """What records lack that were neither learned nor refused, as the first of them shows it."""
+def _missing(schema: Schema, first: Values) -> str:
+    """Describe what the first record that was only predicted lacks."""
     for target in schema.targets:
         if target not in first:
-            held = f"the first one holds {some_of(sorted(first))}; name the target by --target"
+            held = f"the first one has {some_of(sorted(first))}; name the target with --target"
             return f"no record has a value of the target {target!r}, and {held}"
         if first[target] in (None, ""):
-            held = "in the first one that field is there, but empty; fill it in, or name another by --target"
+            held = "in the first one that field is empty; fill it in, or name another with --target"
             return f"no record has a value of the target {target!r}: {held}"
     return f"no record has both a target and a weight above 0; the first one has the weight 0 in {schema.weight!r}"

@@ -1,7 +1,4 @@
-"""Fit a model to a whole file at once.
-
-Batch fits of files, without a program: `streammoe fit`.
-"""
+"""Fit a model to a whole file at once."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from typing import Any
 
 import click
 
-from streammoe.console import exit_codes, file_options, logged, progress_bar, set_up_logging, setting_options
+from streammoe.console import file_options, logged, progress_bar, setting_options
 
 METHODS = "em, gradient_em, gradient_descent, mm"
-"""Of batch fits; the module that knows them takes a while to import."""
+"""Spelled out here because the module that defines them is slow to import."""
 
 
 @click.command("fit")
@@ -23,25 +20,27 @@ METHODS = "em, gradient_em, gradient_descent, mm"
     "--config",
     type=click.Path(path_type=Path),
     metavar="CONFIG",
-    help="Take [model], [schema] and dead_letters.max_ratio of a daemon's configuration; options stand over them.",
+    help="Use [model], [schema] and dead_letters.max_ratio of a daemon's configuration; options override them.",
 )
 @click.option("--method", metavar="NAME", default="em", show_default=True, help=f"One of {METHODS}.")
-@click.option("--rounds", type=int, default=1000, show_default=True, metavar="N", help="Most rounds from each start.")
 @click.option(
-    "--tolerance", type=float, default=1e-7, show_default=True, metavar="X", help="Gain that ends the rounds."
+    "--rounds", type=int, default=1000, show_default=True, metavar="N", help="Maximum number of rounds from each start."
 )
-@click.option("--step", type=float, metavar="X", help="Of the gradient methods; else each step is searched for.")
+@click.option(
+    "--tolerance", type=float, default=1e-7, show_default=True, metavar="X", help="Stop when a round gains less."
+)
+@click.option("--step", type=float, metavar="X", help="Fixed step of the gradient methods; by default a line search.")
 @click.option(
     "--from-model",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Start at the parameters of a saved model instead of those of a warm-up.",
+    help="Start from the parameters of a saved model instead of a warm-up.",
 )
 @file_options
 @setting_options
-@click.option("--out", type=click.Path(path_type=Path), metavar="MODEL", help="Save the model there.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="MODEL", help="Save the model to this file.")
 @click.option("--trace", type=click.Path(path_type=Path), metavar="TRACE.csv", help="Write a row for each round.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="TRACE.png", help="Draw the rounds.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="TRACE.png", help="Plot the rounds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
 def command(
@@ -60,17 +59,15 @@ def command(
     trace: Path | None,
     plot: Path | None,
     as_json: bool,
-    log_level: str,
-    log_format: str,
     **given: Any,
 ) -> None:
-    """Fit a model to all events of a file, or of stdin (-), at once, and print how far that came.
+    """Fit a model to all events of a file, or of stdin (-), at once, and print the result.
 
-    Nothing is written but what --out, --trace and --plot name. A daemon goes on from the saved model by
-    `streammoe run CONFIG --from-model MODEL` if its [model] and [schema] are the same, so take them by --config.
-    Ctrl-C ends the fit after the round; what it has come to is saved and printed.
+    Nothing is written except to the files given by --out, --trace and --plot. A daemon continues with the saved model
+    (`streammoe run CONFIG --from-model MODEL`) if its [model] and [schema] are the same; --config reads them from its
+    configuration. Ctrl-C ends the fit after the current round; the best round is saved and printed.
 
-    Refused records are left out, with a warning that counts them by reason. If they are more than half of all
+    Rejected records are left out, with a warning that counts them by reason. If they are more than half of all
     (--set dead_letters.max_ratio=0.5, or that of --config), nothing is fitted, and the exit code is 5; if nothing could
     be learned at all, it is 3.
 
@@ -79,50 +76,49 @@ def command(
       streammoe fit rides.csv --target minutes --ignore id --n-experts 8 --out rides.model
       streammoe fit rides.csv --config rides.toml --method mm --trace rounds.csv --plot rounds.png
     """
-    set_up_logging(log_level, log_format)
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
-    with exit_codes():
-        from streammoe.batch import Round
-        from streammoe.commands.fit import report
-        from streammoe.commands.fit.options import settings_of
-        from streammoe.commands.fit.run import fit_source
-        from streammoe.daemon.signals import StopFlag
+    from streammoe.batch import Round
+    from streammoe.commands.evaluate.outputs import PICTURES, Output, check_outputs
+    from streammoe.commands.fit import report
+    from streammoe.commands.fit.options import settings_of
+    from streammoe.commands.fit.run import fit_source
+    from streammoe.daemon.signals import StopFlag
 
-        settings = settings_of(
-            file,
-            targets,
-            config,
-            overrides,
-            classify=classify,
-            format=form,
-            given=given,
+    settings = settings_of(
+        file,
+        targets,
+        config,
+        overrides,
+        classify=classify,
+        format=form,
+        given=given,
+    )
+    check_outputs(Output("--out", out), Output("--trace", trace), Output("--plot", plot, PICTURES, draws=True))
+    with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
+
+        def on_round(each: Round) -> bool:
+            advance((each.number, rounds))
+            return stop.requested
+
+        found = fit_source(
+            settings,
+            source_name="stdin" if file == "-" else file,
+            method=method,
+            rounds=rounds,
+            tolerance=tolerance,
+            step=step,
+            from_model=from_model,
+            on_batch=follow,
+            on_round=on_round,
+            stop=stop,
         )
-        report.check_paths(out, trace, plot)
-        with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
-
-            def on_round(each: Round) -> bool:
-                advance((each.number, rounds))
-                return stop.requested
-
-            found = fit_source(
-                settings,
-                source_name="stdin" if file == "-" else file,
-                method=method,
-                rounds=rounds,
-                tolerance=tolerance,
-                step=step,
-                from_model=from_model,
-                on_batch=follow,
-                on_round=on_round,
-                stop=stop,
-            )
-        if found is None:
-            raise click.Abort
-        if out is not None:
-            found.fit.model.save(out)
-        if trace is not None:
-            report.write_trace(found, trace)
-        if plot is not None:
-            report.write_plot(found, plot)
-        click.echo(report.to_json(found, out) if as_json else report.table(found, out))
+    if found is None:
+        raise click.Abort
+    if out is not None:
+        found.fit.model.save(out)
+    if trace is not None:
+        report.write_trace(found, trace)
+    if plot is not None:
+        report.write_plot(found, plot)
+    click.echo(report.to_json(found, out) if as_json else report.table(found, out))

@@ -1,4 +1,4 @@
-"""What the command line of `fit` says, as settings."""
+"""Convert the command-line options of `fit` to settings."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def settings_of(
     format: str | None,
     given: Mapping[str, Any],
 ) -> Settings:
-    """Settings whose source is the file, and whose model and schema are those of the configuration, if there is one.
+    """Return settings with the file as source; model and schema are those of the configuration, if there is one.
 
-    So is how many records may be refused.
+    So is the allowed share of rejected records.
 
     Args:
-        file: path, or ``-`` for the standard input.
+        file: path, or ``-`` for standard input.
         targets: columns; none means those of the configuration.
-        config: of a daemon, whose source is not looked at.
-        overrides: ``section.field=value``; they stand over everything.
+        config: of a daemon; its source is ignored.
+        overrides: ``section.field=value``; they override everything.
         classify: whether the target is a label; the configuration may say so too.
-        format: of the records, or None for that of the file's extension.
-        given: further settings of schema and model by name; None is left as it is.
+        format: of the records, or None to use the file extension.
+        given: further settings of schema and model by name; None changes nothing.
 
     Raises:
-        ConfigError: with everything that is wrong.
+        ConfigError: with every problem at once.
     """
     check_overrides(overrides, "fit", also=["dead_letters.max_ratio"])
     tables = tables_from(file, targets, classify=classify, format=format, given=given)

@@ -1,4 +1,4 @@
-"""A batch fit for people and scripts: a table, JSON, the trace as csv, a picture of it."""
+"""Reports of a batch fit: a table, JSON, the trace as CSV, a plot of it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streammoe.batch import Fit, Round
-from streammoe.commands.evaluate.outputs import PICTURES, Output, check_outputs, finite, number, writing
+from streammoe.commands.evaluate.outputs import finite, number, write_figure, writing
 from streammoe.commands.fit.run import FileFit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def check_paths(out: Path | None, trace: Path | None, plot: Path | None) -> None:
-    """Make sure before a long fit that what it is to leave can be written.
-
-    Raises:
-        ConfigError: matplotlib is missing, or a path cannot be used.
-    """
-    check_outputs(Output("--out", out), Output("--trace", trace), Output("--plot", plot, PICTURES, draws=True))
-
-
 def table(found: FileFit, out: Path | None) -> str:
-    """How far the fit came, how good it is on its own rows, and what was refused; `out` is where the model went."""
+    """Format the progress and the scores of a fit, and the rejected records, as a table; `out` is the model file."""
     fit = found.fit
     score = ("accuracy", fit.accuracy) if fit.rmse is None else ("RMSE", fit.rmse)
     rounds = f"{fit.rounds:,} round{'' if fit.rounds == 1 else 's'}"
     shares = "  ".join(f"{share:.3f}" for share in fit.model.masses)
-    chosen = f"chosen among 1 to {fit.model.most_experts}" if fit.model.is_choosing and fit.start == "warmup" else ""
-    gained = f"penalised log-likelihood of a row; {number(fit.trace[0].objective)} at the start"
+    chosen = f"selected from 1 to {fit.model.most_experts}" if fit.model.is_choosing and fit.start == "warmup" else ""
+    gained = f"penalized log-likelihood per row; {number(fit.trace[0].objective)} at the start"
     lines = [
         ("log-loss", number(fit.log_loss), "nats, mean over the fitted rows"),
         (score[0], number(score[1] or 0.0), "over the fitted rows"),
@@ -60,7 +51,7 @@ def _ending(fit: Fit) -> str:
 
 
 def to_json(found: FileFit, out: Path | None) -> str:
-    """All of it but the rounds in between, as one JSON object; ``null`` for what is not known or not finite."""
+    """Format everything except intermediate rounds as one JSON object; ``null`` means unknown or not finite."""
     fit = found.fit
     return json.dumps(
         {
@@ -91,7 +82,7 @@ def to_json(found: FileFit, out: Path | None) -> str:
 
 
 def write_trace(found: FileFit, path: Path) -> None:
-    """Write a row for each round, with names above; a change that there is none of is an empty cell."""
+    """Write a CSV row for each round, with a header; values that are not finite are empty cells."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(Round._fields)
@@ -101,15 +92,12 @@ def write_trace(found: FileFit, path: Path) -> None:
 
 
 def write_plot(found: FileFit, path: Path) -> None:
-    """Write the picture; the extension says in which format."""
-    data = io.BytesIO()
-    figure(found).savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
-    with writing("--plot", path):
-        path.write_bytes(data.getvalue())
+    """Write the plot in the format of the file extension."""
+    write_figure("--plot", path, figure(found))
 
 
 def figure(found: FileFit) -> Figure:
-    """The objective, and below it the norm of its gradient, both over the rounds."""
+    """Plot the objective and, below, the norm of its gradient over the rounds."""
     from matplotlib.figure import Figure as NewFigure
 
     trace = found.fit.trace
@@ -117,7 +105,7 @@ def figure(found: FileFit) -> Figure:
     upper, lower = picture.subplots(2, 1, sharex=True)
     numbers = [each.number for each in trace]
     upper.plot(numbers, [each.objective for each in trace], marker=".")
-    upper.set_ylabel("penalised log-likelihood of a row")
+    upper.set_ylabel("penalized log-likelihood per row")
     upper.set_title(f"{Path(found.source).name}: {found.fit.method}, {_ending(found.fit)}")
     lower.semilogy(numbers, [each.gradient for each in trace], marker=".")
     lower.set_ylabel("norm of the gradient")

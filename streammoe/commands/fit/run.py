@@ -1,4 +1,4 @@
-"""A batch fit of a source: its records go the way of the daemon's, into a model that keeps them all, and are fitted."""
+"""Fit a model to a source: read its records as the daemon does, into a model that keeps them all, and fit them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOGGER = logging.getLogger("streammoe.fit")
 
 @dataclass
 class FileFit:
-    """A fit, and what became of the records."""
+    """A fit, and the outcomes of the records."""
 
     source: str
     target: str
@@ -54,28 +54,30 @@ def fit_source(
     """Fit the model that the settings describe to all records of a source.
 
     Args:
-        settings: source, schema, model, and how many records may be refused; nothing else is looked at.
+        settings: source, schema, model, and how many records may be rejected; all others are ignored.
         source_name: for messages and reports.
         method, rounds, tolerance, step, on_round: see `streammoe.batch.fit`.
-        from_model: a saved model whose parameters are the start; without it those of a warm-up.
-        on_batch: told the source's progress after each batch.
-        stop: asked all the time whether to end.
+        from_model: a saved model whose parameters are the start; by default those of a warm-up.
+        on_batch: called with the source's progress after each batch.
+        stop: checked throughout.
 
     Returns:
-        None if it was asked to stop before the first round; later, the fit is the best until then.
+        None if it was stopped before the first round; later, the best round so far.
 
     Raises:
-        ConfigError: an argument cannot be used, or nothing finite comes of the records.
-        CheckpointError: `from_model` holds no sound model, or another one.
+        ConfigError: an argument cannot be used, or the fit does not converge to finite parameters.
+        CheckpointError: `from_model` is not sound, or does not match the settings.
         SourceError: reading failed, or no record could be used.
-        TooManyBadRecords: more of the records were refused than `dead_letters.max_ratio` allows; nothing is fitted.
+        TooManyBadRecords: more of the records were rejected than `dead_letters.max_ratio` allows; nothing is fitted.
     """
     schema = schema_of(settings)
     model: MixtureOfExperts = model_from(settings)
     if from_model is not None:
         model = given_model(from_model, model, schema)
         LOGGER.info(
-            "beginning at the parameters of %s; the %d events behind them are not learned again", from_model, model.n
+            "starting from the parameters of %s; the %d events that it has learned are not learned again",
+            from_model,
+            model.n,
         )
     start = "warmup" if from_model is None else "model"
     batch.check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
@@ -101,12 +103,12 @@ def fit_source(
             source_name,
             settings.dead_letters.max_ratio,
             instead="nothing was fitted",
-            remedy="To fit the others all the same",
+            remedy="To fit the others nevertheless",
         )
-        if refused := records.outcomes["rejected"]:
+        if rejected := records.outcomes["rejected"]:
             n = records.counts()["events"] - records.outcomes["skipped"]
             counts = records.counts_in_words()
-            LOGGER.warning("%s: not fitting %d of %d records: refused (%s)", source_name, refused, n, counts)
+            LOGGER.warning("%s: %d of %d records are rejected and not fitted (%s)", source_name, rejected, n, counts)
         LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
         try:
             with cancellable(lambda: stop is not None and stop.requested):

@@ -1,4 +1,4 @@
-"""A file's records as messages of their own: a message has no header, so that it must name its values itself."""
+"""Turn the records of a file into messages, which have no header and must name their values themselves."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from streammoe.pipeline.decoders.values import BOOLEANS, seconds
 from streammoe.ports import Batch, Message
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-"""How JSON writes numbers: such text is sent as it stands, to the last digit."""
+"""Numbers as JSON writes them: such text is sent unchanged, to the last digit."""
 _LIKE_A_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-"""Other ways, which csv files have; but not with zeros in front, which identifiers have."""
+"""Other notations in CSV files; but not with leading zeros, which identifiers have."""
 
 
 class Messages:
-    """Turns batches into messages.
+    """Converter of batches to messages.
 
     Args:
-        form: ``json``: csv records and rows of tables become JSON objects; ``raw``: lines as they are.
-        key: the field whose text becomes the key, if any.
-        timestamp: the field whose time becomes the timestamp, if any.
+        form: ``json``: CSV records and table rows become JSON objects; ``raw``: lines are sent unchanged.
+        key: field whose text becomes the key, if any.
+        timestamp: field whose time becomes the timestamp, if any.
     """
 
     def __init__(self, *, form: str = "json", key: str | None = None, timestamp: str | None = None) -> None:
@@ -37,29 +37,28 @@ class Messages:
         self._key = key
         self._timestamp = timestamp
         self.troubles: Counter[str] = Counter()
-        """How many records were not sent as asked for, and how."""
+        """Number of records that were not sent as requested, by problem."""
         self.records = 0
-        """How many there were so far, up to the latest message."""
+        """Number of records up to the latest message."""
         self.too_long: list[int] = []
-        """Of records that were longer than what is read at most, and gave no message: their numbers, from 1."""
+        """Numbers, from 1, of records that were too long to read and gave no message."""
         self._unseen = {f"--{name}": field for name, field in (("key", key), ("timestamp", timestamp)) if field}
-        """Options whose field no record had so far."""
+        """Options whose field no record has had so far."""
 
     def of(self, batch: Batch) -> Iterator[Message]:
-        """The messages of a batch, in order.
+        """Yield the messages of a batch, in order.
 
-        A record that cannot be taken apart is sent as it is, without key and timestamp: who reads it will refuse it.
+        A record that cannot be parsed is sent unchanged, without key and timestamp: its reader will reject it.
 
         Raises:
-            ConfigError: rows of a table have no raw form; or the first file has columns, and not that of key or
-                timestamp.
+            ConfigError: table rows have no raw form; or the first file lacks the column of key or timestamp.
         """
         if not self.records:
             columns = batch.columns if batch.table is None else tuple(batch.table.schema.names)
             for option, field in self._unseen.items():
                 if columns is not None and field not in columns:
                     raise ConfigError(
-                        f"{option} {field!r}: {batch.origin} has no such column, and nothing was sent; it has "
+                        f"{option} {field!r}: {batch.origin} has no such column, nothing was sent; it has "
                         f"{', '.join(columns)}"
                     )
         if batch.too_long:
@@ -71,16 +70,16 @@ class Messages:
             yield message
 
     def check(self) -> None:
-        """To be called at the end.
+        """Check, at the end, that the fields of key and timestamp exist.
 
         Raises:
-            ConfigError: no record at all had the field of key or timestamp.
+            ConfigError: no record has had one of them.
         """
         if self.records and self._unseen:
             raise ConfigError(
                 *(
                     f"{option} {field!r}: none of the {self.records:,} records has this field, and they were sent "
-                    "without it; mend its name"
+                    "without it; correct its name"
                     for option, field in self._unseen.items()
                 )
             )
@@ -88,7 +87,7 @@ class Messages:
     def _of(self, batch: Batch) -> Iterator[Message]:
         if batch.table is not None:
             if self._raw:
-                raise ConfigError("--format raw: a Parquet file has no lines; leave it out, and rows are sent as JSON")
+                raise ConfigError("--format raw: a Parquet file has no lines; omit the option to send rows as JSON")
             for row in _rows(batch.table):
                 yield self._message(row, _ENCODER.encode(row), text=False)
         elif batch.format == "csv":
@@ -100,7 +99,7 @@ class Messages:
         names = decoder("csv").names
         for i in range(len(batch)):
             try:
-                # An empty cell is a missing value, which JSON says best by leaving it out.
+                # An empty cell is a missing value, which is best left out in JSON.
                 row = {name: str(value) for name, value in names(batch, i).items() if value != ""}
                 value = batch.record(i) if self._raw else _ENCODER.encode({k: literal(v) for k, v in row.items()})
             except (InvalidEvent, UnicodeEncodeError):
@@ -121,7 +120,7 @@ class Messages:
             yield self._message(row, record, text=False) if isinstance(row, dict) else self._as_it_is(record)
 
     def _as_it_is(self, record: bytes) -> Message:
-        self.troubles["that could not be taken apart, sent as they are"] += 1
+        self.troubles["that could not be parsed, sent unchanged"] += 1
         return Message(record)
 
     def _message(self, row: dict[str, Any], value: bytes, *, text: bool) -> Message:
@@ -148,7 +147,7 @@ class Messages:
 
 
 def literal(text: str) -> Any:
-    """A csv cell as JSON should hold it: numbers and booleans as such, anything else as text.
+    """Convert a CSV cell for JSON: numbers and booleans as such, everything else as text.
 
     >>> msgspec.json.encode([literal(cell) for cell in ("1.50", "+2", " .5", "007", "True", "nan", "a")])
     b'[1.50,2.0,0.5,"007",true,"nan","a"]'
@@ -171,19 +170,19 @@ _DECODER = msgspec.json.Decoder()
 
 
 def _rows(table: Any) -> Iterator[dict[str, Any]]:
-    """Rows without what is null."""
+    """Yield rows without null values."""
     names = table.schema.names
     for values in zip(*(_values(table.column(j)) for j in range(len(names))), strict=True):
         yield {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _values(column: Any) -> list[Any]:
-    """A column's values in a form that JSON has; ``None`` for null."""
+    """Convert a column's values to types that JSON has; ``None`` for null."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _values(column.dictionary_decode())
     if pa.types.is_timestamp(kind):
-        utc = column.cast(pa.timestamp(kind.unit)) if kind.tz else column  # whole, and without the zone's database
+        utc = column.cast(pa.timestamp(kind.unit)) if kind.tz else column  # exact, and without the time zone database
         return [None if text is None else f"{text}Z" for text in utc.cast(pa.string()).to_pylist()]
     if pa.types.is_date(kind):
         return list(column.cast(pa.date32()).cast(pa.string()).to_pylist())
@@ -192,6 +191,6 @@ def _values(column: Any) -> list[Any]:
     except (ValueError, LookupError, UnicodeDecodeError):
         return [f"a value of type {kind}" if value.is_valid else None for value in column]
     if pa.types.is_floating(kind) and not np.isfinite(column.to_numpy(zero_copy_only=False)).all():
-        # As text: JSON has no such numbers, and null would say that the value is missing.
+        # As text: JSON has no such numbers, and null would mean that the value is missing.
         return [value if value is None or math.isfinite(value) else str(value) for value in values]
     return values

@@ -1,4 +1,4 @@
-"""A steady rate."""
+"""Keep a loop at a steady rate."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable
 
 _LATE = 0.1
-"""Seconds that are made up for by going faster. What is later stays late, so that a pause ends in no burst."""
+"""Delays up to this many seconds are caught up; longer ones are not, so that a pause does not end in a burst."""
 _EARLY = 0.001
-"""Seconds that a record may be early: sleeping for less takes longer than it should."""
+"""Seconds that a record may be early: shorter sleeps are inaccurate."""
 _NAP = 0.1
-"""Longest sleep in one piece, so that a stop signal is heard."""
+"""Maximum seconds to sleep before checking for a stop."""
 
 
 class Pace:
-    """Holds a loop to a rate.
+    """Limiter of a loop to a rate.
 
     Args:
-        rate: turns a second; 0 never waits.
-        clock: seconds of a monotonic clock.
-        sleep: waits for so many seconds.
+        rate: iterations per second; 0 never waits.
+        clock: monotonic clock in seconds.
+        sleep: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Pace:
         self._due = clock()
 
     def wait(self, stopped: Callable[[], bool]) -> None:
-        """Return when the next turn is due, or soon after `stopped` says so."""
+        """Wait until the next iteration is due, or until `stopped` returns True."""
         if not self._interval:
             return
         now = self._clock()

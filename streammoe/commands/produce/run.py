@@ -1,4 +1,4 @@
-"""From a file's first record to the last acknowledgement."""
+"""Send a file to a topic, from the first record to the last acknowledgement."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from streammoe.text import counted
 
 LOGGER = logging.getLogger("streammoe.commands.produce")
 BLOCK_BYTES = 1 << 16
-"""Read at once: little, so that a bar moves also at a low rate."""
+"""Bytes read at once: few, so that the progress bar moves even at a low rate."""
 LONGEST_BYTES = 1 << 24
-"""Of a record; topics have limits of their own, 1 MiB unless told otherwise."""
+"""Maximum bytes of a record; topics have limits of their own, 1 MiB by default."""
 _ROUND = 10
-"""Records a second from which on a rate is shown in whole ones."""
+"""Rates from this many records per second on are shown as integers."""
 
 
 class Produced(NamedTuple):
-    """What was done."""
+    """Result of a run."""
 
     records: int
     seconds: float
@@ -62,27 +62,27 @@ def produce(
 
     Args:
         file: path or glob of csv, jsonl (also .gz) or Parquet files.
-        servers: addresses of brokers, between commas.
-        topic: its name; it is made if it is missing.
-        stop: asked before each record whether to end.
+        servers: addresses of brokers, comma-separated.
+        topic: name; the topic is created if it does not exist.
+        stop: checked before each record.
         form: see `Messages`; also `key` and `timestamp`.
-        read_as: ``csv``, ``jsonl`` or ``parquet``: what the file holds; without it each extension says so.
-        rate: records a second; 0 is as fast as possible.
-        partitions: of a topic that has to be made (1 without it); one that is there must have as many.
+        read_as: ``csv``, ``jsonl`` or ``parquet``; by default from the file extension.
+        rate: records per second; 0 is as fast as possible.
+        partitions: of a topic to create (default 1); an existing one must have that many.
         repeat: how often the file is played.
-        limit: most records to send, all repetitions together.
+        limit: maximum number of records to send, over all repetitions.
         config: TOML file with further settings of the client.
-        on_batch: told the progress.
+        on_batch: called with the progress.
 
     Raises:
         ConfigError: an argument cannot be used, or no record has the field of key or timestamp.
-        SourceError: the file cannot be read, or the broker not be written to.
-        SinkError: all records were written but some that are too large.
+        SourceError: the file cannot be read, or the broker cannot be written to.
+        SinkError: all records were written except for some that are too large.
     """
     messages = Messages(form=form, key=key, timestamp=timestamp)
     writer = connectors(WRITERS)["kafka"]
     settings = writer.settings(config)
-    source = _opened(file, read_as)  # before the topic: a mistyped name must leave no topic behind
+    source = _opened(file, read_as)  # before creating the topic: a mistyped file name must not leave a topic behind
     try:
         to: RecordWriter = writer(servers, topic, partitions=partitions, paced=rate > 0, settings=settings)
     except BaseException:
@@ -99,15 +99,16 @@ def produce(
                 to.send(message, messages.records)
         to.flush()
         took = time.monotonic() - started
-        problems = [told for told in [to.problem()] if told]
+        problem = to.problem()
+        problems = [problem] if problem else []
     finally:
         to.close()
     for trouble, records in messages.troubles.items():
-        LOGGER.warning("records %s: %d", trouble, records)
+        LOGGER.warning("%d records %s", records, trouble)
     if messages.too_long:
         problems.append(
             f"{file}: {counted(len(messages.too_long), 'record')} not written (first record {messages.too_long[0]}): "
-            f"longer than {LONGEST_BYTES} bytes, the most that is read of one; leave such records out of the file"
+            f"longer than the limit of {LONGEST_BYTES} bytes; remove such records from the file"
         )
     if problems:
         raise SinkError(
@@ -141,7 +142,7 @@ def _opened(file: str, read_as: str | None) -> Source:
 def _all(
     source: Source, again: Callable[[], Source], messages: Messages, repeat: int, on_batch: ProgressListener
 ) -> Generator[Message, None, None]:
-    """The messages of the file, so many times; the first time from `source`, which `again` opens anew."""
+    """Yield the messages of the file `repeat` times, first from `source`, then from what `again` opens."""
     for turn in range(repeat):
         if turn:
             source = again()
