@@ -278,7 +278,7 @@ class _Replay:
                 delimiter=like.delimiter or ",",
                 decimal=like.decimal or ".",
                 origin=str(self.path),
-                place=lambda i: entries[i].letter.place,
+                location=lambda i: entries[i].letter.location,
                 end={},
             )
         )
@@ -381,12 +381,12 @@ def replayed_text(done: Replayed, *, dry_run: bool) -> str:
 
 def describe(letter: DeadLetter) -> str:
     """A letter in a few lines for a terminal; nothing in it can steer that."""
-    place = ", ".join(f"{name} {value}" for name, value in letter.place.items())
+    location = ", ".join(f"{name} {value}" for name, value in letter.location.items())
     record = letter.record[:LONGEST_SHOWN].decode(errors="backslashreplace")
     more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > LONGEST_SHOWN else ""
     return "\n".join(
         [
-            printable(f"{place}: {letter.reason} ({letter.stage})"),
+            printable(f"{location}: {letter.reason} ({letter.stage})"),
             f"  {printable(letter.detail)}",
             f"  {printable(record)}{more}",
         ]
@@ -399,8 +399,8 @@ def _way_of_reading(letter: DeadLetter) -> tuple[object, ...]:
 
 
 def _key(letter: DeadLetter) -> str:
-    """What tells a letter from all others: its place, and its record."""
-    digest = hashlib.sha256(json.dumps(letter.place, sort_keys=True).encode())
+    """What tells a letter from all others: its location, and its record."""
+    digest = hashlib.sha256(json.dumps(letter.location, sort_keys=True).encode())
     digest.update(b"\0" + letter.record)
     return digest.hexdigest()[:32]
 

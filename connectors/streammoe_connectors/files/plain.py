@@ -1,4 +1,4 @@
-"""Plain files as streams of bytes."""
+"""A stream of bytes over a plain file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streammoe_connectors.files.listing import HEAD_BYTES, START_AFRESH, explain
 
 
 class PlainStream:
-    """The bytes of a file that stays as long as it is, or grows.
+    """A stream over a file that may grow but not shrink or change.
 
     Args:
         raw: the file, unbuffered, at its beginning; closed together with the stream.
@@ -29,11 +29,11 @@ class PlainStream:
         with explained(self._path):
             self._measure()
             data = self._raw.read(count)
-            # Looked at after reading: what was read before anyone began to change what comes first is sound.
+            # Checked after reading: if the head is unchanged now, it was unchanged during the read.
             head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
         if not head.startswith(self._head):
             raise SourceError(
-                f"{self._path} was overwritten while it was being read: its first bytes are others; {START_AFRESH}, "
+                f"{self._path} was overwritten while it was being read: its first bytes have changed; {START_AFRESH}, "
                 "and give new data a new name"
             )
         self._head = head
@@ -51,7 +51,7 @@ class PlainStream:
 
     @property
     def raw_bytes(self) -> int:
-        """How much of the file has been read, for progress."""
+        """Bytes of the file read so far, for progress."""
         return self._at
 
     def close(self) -> None:

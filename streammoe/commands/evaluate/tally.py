@@ -90,8 +90,8 @@ class Tally:
         if self.outcomes["predicted_only"]:
             lines += [f"{self.outcomes['predicted_only']:,} events hold no target (or weigh nothing) and count nowhere"]
         for reason, letter in self.first_of.items():
-            place = ", ".join(f"{name} {value}" for name, value in letter.place.items())
-            said = printable(f"the first, at {place}: {letter.detail}")
+            location = ", ".join(f"{name} {value}" for name, value in letter.location.items())
+            said = printable(f"the first, at {location}: {letter.detail}")
             lines += [f"refused {self.reasons[reason]:,} ({reason}); {said}"]
         return lines
 
@@ -103,7 +103,7 @@ class Tally:
     def refused(self) -> list[dict[str, Any]]:
         """Of each reason how many records, and the first one, as JSON holds it."""
         return [
-            {"reason": reason, "records": self.reasons[reason], "place": letter.place, "detail": letter.detail}
+            {"reason": reason, "records": self.reasons[reason], "place": letter.location, "detail": letter.detail}
             for reason, letter in self.first_of.items()
         ]
 

@@ -1,8 +1,8 @@
-"""Decoders: a batch's records to arrays.
+"""Decoders from the records of a batch to arrays.
 
-Each format decodes on two paths. The fast one takes what a compiled parser accepts beyond doubt; whatever it refuses
-goes record by record through the exact one (`to_row`), which alone decides what is refused and why. Both give the same
-floats and texts, so that what is learned does not depend on the company in which a record came.
+Each format has two paths. The fast one takes what a compiled parser accepts unambiguously; all else goes record by
+record through the exact one (`to_row`), which alone decides what is rejected and why. Both give the same floats and
+texts, so what is learned does not depend on the other records of a batch.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ __all__ = ["Decoded", "Decoder", "Row", "Values", "Wanted", "decoder", "require_
 
 
 def decoder(format: str) -> Decoder:
-    """The decoder for `format`.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Create the decoder for `format`; raise `ConfigError` if there is none."""
     if format not in _DECODERS:
         raise ConfigError(f"there is no decoder for format {format!r}; choose one of {', '.join(_DECODERS)}")
     return _DECODERS[format]()
