@@ -61,10 +61,8 @@ class AppendLog:
         self._waiting = bytearray()
         self._torn = False
         """Whether the file ends with half a line left by a killed process, to be ended before the next line."""
-        self._failing = False
-        """Whether the latest attempt to write failed."""
-        self._changing = threading.Lock()
-        """Held while the file is synced or replaced by a new one."""
+        self._failing = False  # whether the latest attempt to write failed
+        self._changing = threading.Lock()  # held while the file is synced or replaced by a new one
         try:
             self._file = self._open()
         except OSError as error:

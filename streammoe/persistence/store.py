@@ -39,10 +39,8 @@ class CheckpointStore:
     def __init__(self, folder: str | Path, keep: int = 3, lock: FolderLock | None = None) -> None:
         self.folder = Path(folder)
         self.keep = keep
-        self._unsound: set[int] = set()
-        """Generations that could not be loaded and do not count towards `keep`."""
-        self._stuck: set[int] = set()
-        """Generations that could not be removed; each is warned of once."""
+        self._unsound: set[int] = set()  # generations that could not be loaded and do not count towards `keep`
+        self._stuck: set[int] = set()  # generations that could not be removed; each is warned of once
         self._lock = lock
 
     def prepare(self) -> None:

@@ -88,18 +88,13 @@ class LabelJoin:
         self._targets = schema.targets
         self._label_fields = {*schema.targets, *((schema.weight,) if schema.weight else ())}
         self._parse = _parser(key, schema.targets)
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        """By key, the oldest first."""
-        self._seen = 0
-        """Records so far."""
-        self._now = _UNKNOWN
-        """Stream time in milliseconds."""
-        self._rejected = 0
-        """Number of waiting records that have been rejected."""
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by key, the oldest first
+        self._seen = 0  # records so far
+        self._now = _UNKNOWN  # stream time in milliseconds
+        self._rejected = 0  # number of waiting records that have been rejected
         self._passed: list[tuple[int, _Waiting]] = []
         """Features that passed in the latest batch, each with its index in the joined batch."""
-        self._expired: list[_Waiting] = []
-        """Records that expired in the latest batch."""
+        self._expired: list[_Waiting] = []  # records that expired in the latest batch
         self._warned = False
 
     @property
@@ -344,10 +339,8 @@ class _Found:
     def __init__(self, batch: Batch) -> None:
         self._from = batch
         self._records: list[bytes] = []
-        self._rows: list[int] = []
-        """For each record the index of the one in the source's batch that caused it."""
-        self._origins: list[_Waiting | None] = []
-        """For each record the features that came before, if any."""
+        self._rows: list[int] = []  # for each record the index of the one in the source's batch that caused it
+        self._origins: list[_Waiting | None] = []  # for each record the features that came before, if any
         self._unreadable: dict[int, Unreadable] = {}
 
     def take(self, i: int, record: bytes, features: _Waiting | None = None) -> int:
@@ -397,10 +390,8 @@ class _Found:
         ]
 
 
-_UNKNOWN = -1
-"""No timestamp, as in Kafka."""
-_SHOWN = 400
-"""Bytes of a record to decode for a message; more than it shows."""
+_UNKNOWN = -1  # no timestamp, as in Kafka
+_SHOWN = 400  # bytes of a record to decode for a message; more than it shows
 _NOT_LEARNED = {"labels.places", "labels.keys", "labels.refused"}
 """Arrays for messages, rows and counts, without influence on what is learned."""
 _NULL = msgspec.Raw(b"null")

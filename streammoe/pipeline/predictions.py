@@ -119,18 +119,13 @@ class ParquetPredictions(PredictionSink):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._open: _Part | None = None
-        """The part that new rows go to."""
-        self._complete: list[_Part] = []
-        """Parts that are not yet on disk."""
-        self._failing = False
-        """Whether the latest attempt to write failed."""
+        self._open: _Part | None = None  # the part that new rows go to
+        self._complete: list[_Part] = []  # parts that are not yet on disk
+        self._failing = False  # whether the latest attempt to write failed
         self._writing = threading.Lock()
         self._series = uuid.uuid4().hex
-        self._parts = 0
-        """Number of parts in the series so far."""
-        self._newest = 0
-        """Model version of the first row of the newest part."""
+        self._parts = 0  # number of parts in the series so far
+        self._newest = 0  # model version of the first row of the newest part
         try:
             durable.make_folder(self.path.parent)
             # Temporary files of a killed process.

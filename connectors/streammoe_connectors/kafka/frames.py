@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-_HEAD = struct.Struct("<IQ")
-"""Lengths of the JSON object and of the bytes after it."""
+_HEAD = struct.Struct("<IQ")  # lengths of the JSON object and of the bytes after it
 _LONGEST_HEADER = 1 << 28
 
 

@@ -32,23 +32,16 @@ POLL_SECONDS = 0.1
 """Longest wait for records, which delays everything else."""
 _FLOWING_POLL_SECONDS = 0.005
 """Longest wait while records flow; kafka-python sleeps for 0.1 s if a response arrives just before its request."""
-_FLOWING_SECONDS = 1.0
-"""Time after the last record during which records count as flowing."""
-_SILENT_SECONDS = 3.0
-"""Time after which a request without response means that the cluster does not respond."""
+_FLOWING_SECONDS = 1.0  # time after the last record during which records count as flowing
+_SILENT_SECONDS = 3.0  # time after which a request without response means that the cluster does not respond
 QUIET_SECONDS = 30.0
 """Shortest time between equal log messages."""
-_LOOK_SECONDS = 0.05
-"""Shortest time between requests for the ends of idle partitions."""
+_LOOK_SECONDS = 0.05  # shortest time between requests for the ends of idle partitions
 _LONGEST_PAUSE = 30.0
-_ASK_SECONDS = 2.0
-"""Time between requests that check the cluster while no records arrive."""
-_SHOWN = 20
-"""Most partitions named in a log message."""
-_MISSING_ANSWERS = 4
-"""Number of consecutive responses without a topic before it counts as missing."""
-_UNREADABLE = {"jsonl": b"!", "csv": b'"'}
-"""Content that no decoder accepts, to replace rejected records."""
+_ASK_SECONDS = 2.0  # time between requests that check the cluster while no records arrive
+_SHOWN = 20  # most partitions named in a log message
+_MISSING_ANSWERS = 4  # number of consecutive responses without a topic before it counts as missing
+_UNREADABLE = {"jsonl": b"!", "csv": b'"'}  # content that no decoder accepts, to replace rejected records
 
 
 class Pending(NamedTuple):
@@ -109,15 +102,13 @@ class Reader:
         self._stalled: list[Partition] = []
         self._rebuilt = False
         self._received_at = 0.0
-        self._held_up_at = time.monotonic()
-        """When fetching was last prevented by something else."""
+        self._held_up_at = time.monotonic()  # when fetching was last prevented by something else
         self._watch_at = 0.0
         self._missing = 0
         self._retry_at = 0.0
         self._failures = 0
         self._tick_at = 0.0
-        self._status_due = False
-        """Whether a status is due that the daemon could not receive yet."""
+        self._status_due = False  # whether a status is due that the daemon could not receive yet
         self._asked_at = 0.0
         self._missed_at = 0.0
         self._more = False

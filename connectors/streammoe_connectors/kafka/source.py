@@ -21,8 +21,7 @@ from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSet
 from streammoe_connectors.kafka.values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
-_QUIET_SECONDS = 10.0
-"""Time without a frame after which the process that reads counts as hanging."""
+_QUIET_SECONDS = 10.0  # time without a frame after which the process that reads counts as hanging
 
 
 class KafkaSource(Source):
@@ -51,10 +50,8 @@ class KafkaSource(Source):
         self._ready = False
         self._finished = False
         self._pin: Position | None = None
-        self._quiet = 0.0
-        """Seconds spent waiting for the next frame."""
-        self._called_at: float | None = None
-        """When a frame was last waited for; ``None`` until the first one arrived."""
+        self._quiet = 0.0  # seconds spent waiting for the next frame
+        self._called_at: float | None = None  # when a frame was last waited for; ``None`` until the first one arrived
         self._batch: Batch | None = None
         self._done = 0
         self._total: int | None = None

@@ -84,10 +84,8 @@ class Topic(RecordWriter):
         self._waiting: deque[list[tuple[Any, _Sent]]] = deque([[]])
         self.acknowledged = 0
         """Records that the broker has acknowledged."""
-        self._limit: int | None = None
-        """The topic's limit for a batch in bytes, if known."""
-        self._left_out: list[_Sent] = []
-        """Records that are too large."""
+        self._limit: int | None = None  # the topic's limit for a batch in bytes, if known
+        self._left_out: list[_Sent] = []  # records that are too large
         self._client_log = _ClientLog()
         _LOG.addHandler(self._client_log)
         try:

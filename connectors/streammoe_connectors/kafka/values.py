@@ -18,8 +18,7 @@ from streammoe.types import IntArray
 from streammoe_connectors.formats.schema_registry import Registry, without_password
 from streammoe_connectors.kafka.fields import Record, RecordFields
 
-_PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}
-"""The package to install for each format."""
+_PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}  # the package to install for each format
 
 
 def _names(value: object) -> object:
