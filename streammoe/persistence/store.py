@@ -98,11 +98,7 @@ class CheckpointStore:
         return generation
 
     def load(self, generation: int) -> Checkpoint:
-        """Read one generation.
-
-        Raises:
-            CheckpointError: it is missing, unreadable or not sound.
-        """
+        """Read one generation; raise `CheckpointError` if it is missing, unreadable or not sound."""
         path = self.path(generation)
         return decode(_content(path, "move it away, or correct its permissions"), str(path))
 

@@ -429,11 +429,8 @@ def _fields(record: bytes) -> dict[str, msgspec.Raw]:
         except msgspec.MsgspecError:
             pass  # it holds values that only the exact path accepts, such as NaN
     values = object_of(record.rstrip(b"\r\n"))
-    return {name: msgspec.Raw(_literal(value).encode()) for name, value in values.items()}
-
-
-def _literal(value: object) -> str:
-    return str(value) if isinstance(value, TooLarge) else json.dumps(value)
+    literals = {name: value if isinstance(value, TooLarge) else json.dumps(value) for name, value in values.items()}
+    return {name: msgspec.Raw(literal.encode()) for name, literal in literals.items()}
 
 
 def _written(values: Mapping[str, msgspec.Raw]) -> bytes:

@@ -75,8 +75,13 @@ class Scores(ABC):
         """Add learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
 
     @abstractmethod
+    def _summarised(self) -> dict[str, dict[str, float]]:
+        """Return the means to summarise, by name and by each of `AVERAGES`."""
+
     def summary(self) -> dict[str, float | None]:
         """Return the running means by name; ``None`` before the first event."""
+        known = self.log_loss.count > 0
+        return {name: means["running"] if known else None for name, means in self._summarised().items()}
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -146,21 +151,15 @@ class PrequentialScores(Scores):
             for q in range(self.outputs if self.outputs > 1 else 0):
                 self.averages[f"{name}.{q}"].update(squares[:, q])
 
-    def summary(self) -> dict[str, float | None]:
-        known = self.log_loss.count > 0
-        values = {
-            "rmse": self.rmse()["running"],
-            "log_loss": self.log_loss.means()["running"],
-            "baseline_rmse": self.baseline_rmse()["running"],
-        }
-        return {name: value if known else None for name, value in values.items()}
+    def _summarised(self) -> dict[str, dict[str, float]]:
+        return {"rmse": self.rmse(), "log_loss": self.log_loss.means(), "baseline_rmse": self.baseline_rmse()}
 
     def rmse(self, output: int | None = None) -> dict[str, float]:
-        """Root mean squared error by each of `AVERAGES`, over all outputs or of one."""
+        """Return the root mean squared error by each of `AVERAGES`, over all outputs or of one."""
         return self._root("squared_error", output)
 
     def baseline_rmse(self, output: int | None = None) -> dict[str, float]:
-        """Root mean squared error of the running-mean predictor."""
+        """Return the root mean squared error of the running-mean predictor."""
         return self._root("baseline_squared_error", output)
 
     def _root(self, name: str, output: int | None) -> dict[str, float]:
@@ -237,21 +236,16 @@ class ClassificationScores(Scores):
         # Before the first event nothing is predicted, so nothing is hit.
         self.averages["baseline_hits"].update(((before.argmax(axis=1) == classes) & (seen > 0)).astype(np.float64))
 
-    def summary(self) -> dict[str, float | None]:
-        known = self.log_loss.count > 0
-        values = {
-            "accuracy": self.accuracy()["running"],
-            "log_loss": self.log_loss.means()["running"],
-            "baseline_accuracy": self.baseline_accuracy()["running"],
-        }
-        return {name: value if known else None for name, value in values.items()}
+    def _summarised(self) -> dict[str, dict[str, float]]:
+        accuracies = {"accuracy": self.accuracy(), "log_loss": self.log_loss.means()}
+        return {**accuracies, "baseline_accuracy": self.baseline_accuracy()}
 
     def accuracy(self) -> dict[str, float]:
-        """Fraction of events whose most probable class was correct, by each of `AVERAGES`."""
+        """Return the fraction of events whose most probable class was correct, by each of `AVERAGES`."""
         return self.averages["hits"].means()
 
     def baseline_accuracy(self) -> dict[str, float]:
-        """Accuracy of predicting the most frequent class so far."""
+        """Return the accuracy of predicting the most frequent class so far."""
         return self.averages["baseline_hits"].means()
 
     def to_json(self) -> dict[str, Any]:

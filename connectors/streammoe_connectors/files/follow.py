@@ -117,7 +117,7 @@ class FollowedFiles:
         return None
 
     def _take_turn(self, followed: _Followed, turn_ends: int, *, begins: bool) -> Batch | None:
-        while not followed.file["done"] and (begins or followed.is_last or followed.file["offset"] < turn_ends):
+        while not followed.file["done"] and (begins or followed.stream.is_last or followed.file["offset"] < turn_ends):
             begins = False  # at least one attempt per turn, which also detects lost content
             try:
                 batch = followed.next()
@@ -131,7 +131,7 @@ class FollowedFiles:
                     skipped, self._skipped = self._skipped, 0
                     files = [*self._done, *(each.file for each in self._files)]
                     return replace(batch, end={"kind": "file", "files": files}, skipped=skipped)
-            elif followed.is_waiting:
+            elif followed.reader.waiting:
                 break
         return None
 
@@ -309,31 +309,21 @@ class _Followed:
             on_failure.pop_all()
         return cls(cast("BinaryIO", raw), {**file, "rotation": rotation}, settings)
 
-    @property
-    def is_last(self) -> bool:
-        """Whether another file has taken its place, so that it no longer grows."""
-        return self._stream.is_last
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it has to grow before the next record."""
-        return self._reader.waiting
-
     def status(self) -> os.stat_result:
         with explained(self.file["path"]):
             return os.fstat(self._raw.fileno())
 
     def next(self) -> Batch | None:
-        batch = self._reader.next()
-        head = self._stream.head
+        batch = self.reader.next()
+        head = self.stream.head
         self.file = {
             **self.file,
             "head_bytes": len(head),
             "head_sha256": digest(head),
-            "offset": max(self.file["offset"], self._reader.offset),
-            "done": self._reader.done,
+            "offset": max(self.file["offset"], self.reader.offset),
+            "done": self.reader.done,
         }
-        if self._reader.done:
+        if self.reader.done:
             self.file["size"] = self.file["offset"]
         return batch
 
@@ -341,7 +331,7 @@ class _Followed:
         """Check whether another file has taken its place."""
         status = status_at(self.file["path"])
         if status is not None and status.st_ino != self.file["inode"] and status.st_size:
-            self._stream.is_last = True
+            self.stream.is_last = True
 
     def restart(self) -> None:
         """Restart at the beginning of the current content."""
@@ -357,13 +347,14 @@ class _Followed:
         self._raw.close()
 
     def _begin(self) -> None:
+        """Open stream and reader at the current position."""
         path, settings = self.file["path"], self._settings
         with explained(path):
             head = self._raw.read(self.file["head_bytes"])
             self._raw.seek(0)
-        self._stream = GrowingStream(self._raw, path, head)
-        self._reader = RecordReader(
-            self._stream,
+        self.stream = GrowingStream(self._raw, path, head)
+        self.reader = RecordReader(
+            self.stream,
             name=path,
             format=kind_of(path, settings.format, head).format,
             block_bytes=settings.block_bytes,

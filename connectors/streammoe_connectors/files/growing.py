@@ -21,7 +21,7 @@ class GrowingStream:
     def __init__(self, raw: BinaryIO, path: str, head: bytes) -> None:
         self.ended = False
         self.is_last = False
-        """Whether the file no longer grows."""
+        """Whether another file has taken its place, so that it no longer grows."""
         self.head = head
         """The first bytes of the file, as far as they have been read."""
         self._raw = raw

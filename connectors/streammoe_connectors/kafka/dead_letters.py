@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel
 
 from streammoe.ports import DeadLetter, DeadLetterSink
-from streammoe_connectors.kafka.delivery import TOPIC_NAME, Delivery, Target, borrowed, check_topic
-from streammoe_connectors.kafka.settings import Connection, servers
+from streammoe_connectors.kafka.delivery import Target, TopicSettings, borrowed, check_topic
 
 SECTION = "dead_letters"
 
 
-class KafkaDeadLetterSettings(Delivery, Connection):
+class KafkaDeadLetterSettings(TopicSettings):
     """The ``[dead_letters]`` section for Kafka.
 
-    Attributes:
-        topic: must exist, unless brokers create topics automatically. Its ``max.message.bytes`` must allow the longest
-            record plus a thousand bytes of headers.
-        bootstrap_servers: as in `Connection`; without it the whole connection is that of the first Kafka source.
+    The topic's ``max.message.bytes`` must allow the longest record plus a thousand bytes of headers.
     """
-
-    kind: Literal["kafka"]
-    topic: str = Field(pattern=TOPIC_NAME)
-    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(servers)] = None  # type: ignore[assignment]
 
 
 class KafkaDeadLetters(DeadLetterSink):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from streammoe.errors import ConfigError
-from streammoe_connectors.kafka.settings import Connection, need_kafka_python
-
-TOPIC_NAME = r"^[a-zA-Z0-9._-]{1,249}$"
+from streammoe_connectors.kafka.settings import Connection, need_kafka_python, servers
 
 
 class Delivery(BaseModel):
@@ -28,6 +26,19 @@ class Delivery(BaseModel):
     linger_ms: int = Field(default=20, ge=0, le=10_000)
     batch_bytes: int = Field(default=1 << 17, ge=0, le=1 << 24)
     delivery_timeout_seconds: float = Field(default=120.0, ge=10.0, le=3600.0)
+
+
+class TopicSettings(Delivery, Connection):
+    """Settings of a sink that writes to a topic.
+
+    Attributes:
+        topic: must exist, unless brokers create topics automatically.
+        bootstrap_servers: as in `Connection`; without it the whole connection is that of the first Kafka source.
+    """
+
+    kind: Literal["kafka"]
+    topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
+    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(servers)] = None  # type: ignore[assignment]
 
 
 class Target(NamedTuple):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_rows
-from streammoe_connectors.kafka.delivery import TOPIC_NAME, Delivery, Target, borrowed, check_topic
-from streammoe_connectors.kafka.settings import Connection, servers
+from streammoe_connectors.kafka.delivery import Target, TopicSettings, borrowed, check_topic
+from streammoe_connectors.kafka.settings import Connection
 
 if TYPE_CHECKING:  # they import kafka-python, which is optional
     from streammoe_connectors.kafka.producer import TopicProducer
@@ -23,12 +23,10 @@ LOGGER = logging.getLogger("streammoe.kafka")
 SECTION = "predictions"
 
 
-class KafkaPredictionSettings(Delivery, Connection):
+class KafkaPredictionSettings(TopicSettings):
     """The ``[predictions]`` section for Kafka, with the settings that all kinds share.
 
     Attributes:
-        topic: must exist, unless brokers create topics automatically.
-        bootstrap_servers: as in `Connection`; without it the whole connection is that of the first Kafka source.
         transactional: whether consumers with isolation level read_committed see each prediction exactly once, even
             after crashes: they see it once the next checkpoint is written. Needs a Kafka source on the same cluster.
         transactional_id: the same in each run of a daemon, and different from all other daemons. By default
@@ -40,9 +38,6 @@ class KafkaPredictionSettings(Delivery, Connection):
             read_committed wait until the next start, or at most this long.
     """
 
-    kind: Literal["kafka"]
-    topic: str = Field(pattern=TOPIC_NAME)
-    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(servers)] = None  # type: ignore[assignment]
     transactional: bool = False
     transactional_id: str | None = Field(default=None, min_length=1)
     transaction_timeout_seconds: float = Field(default=600.0, ge=10.0)

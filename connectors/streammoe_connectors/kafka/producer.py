@@ -252,11 +252,7 @@ class TopicProducer:
             self._wait_acknowledged(MOST_UNACKNOWLEDGED // 2)
 
     def flush(self) -> None:
-        """Return only when every record is acknowledged.
-
-        Raises:
-            SinkError: one cannot be delivered.
-        """
+        """Return only when every record is acknowledged; raise `SinkError` if one cannot be delivered."""
         if self._failure is not None:
             raise self._failure
         if self._unacknowledged:

@@ -91,7 +91,7 @@ class Topic(RecordWriter):
         try:
             self._producer = self._connected(partitions, paced, settings)
         except BaseException:
-            self._leave_log()
+            _LOG.removeHandler(self._client_log)
             raise
 
     @staticmethod
@@ -176,7 +176,7 @@ class Topic(RecordWriter):
         try:
             self._producer.close(timeout=1)
         finally:
-            self._leave_log()
+            _LOG.removeHandler(self._client_log)
 
     def problem(self) -> str | None:
         if not self._left_out:
@@ -195,9 +195,6 @@ class Topic(RecordWriter):
             f"larger than its {LIMIT}{limit} allows; raise that (kafka-configs.sh --alter --entity-type topics "
             f"--entity-name {self._name} --add-config {LIMIT}={2 * size + 1024}), or {LEAVE}"
         )
-
-    def _leave_log(self) -> None:
-        _LOG.removeHandler(self._client_log)
 
     def _prepare(self, partitions: int | None, common: dict[str, Any]) -> None:
         known = KafkaAdminClient.DEFAULT_CONFIG

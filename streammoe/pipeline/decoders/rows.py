@@ -95,11 +95,7 @@ class Decoder(Protocol):
     """A decoder for one format, without state that could affect a result."""
 
     def names(self, batch: Batch, i: int) -> Values:
-        """Return the i-th record as names and raw values.
-
-        Raises:
-            InvalidEvent: the record is ``malformed``.
-        """
+        """Return the i-th record as names and raw values; raise `InvalidEvent` if the record is ``malformed``."""
         ...
 
     def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
@@ -340,7 +336,7 @@ def _read(values: Mapping[str, object], slots: Sequence[Slot], text: bool) -> tu
         if kind == "text":
             texts[j] = label(name, value, text)
         elif value is not None:
-            numbers[j] = READERS[kind](name, value, text)  # type: ignore[assignment]  # only texts are no numbers
+            numbers[j] = READERS[kind](name, value, text)  # type: ignore[assignment]  # only texts are not numbers
     return numbers, texts
 
 
