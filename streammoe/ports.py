@@ -270,15 +270,11 @@ def nothing_more() -> None:
     """Return at once: the result of `begin_flush` if everything is already durable."""
 
 
-class DeadLetterSink(Protocol):
-    """A sink for rejected records, at least once: a restart may write a record again, with the same location.
+class Sink(Protocol):
+    """The common part of sinks for rejected records and for predictions.
 
     Methods with a body are the default for subclasses and suit most sinks.
     """
-
-    def write(self, letters: list[DeadLetter]) -> None:
-        """Write these letters, in order. May buffer."""
-        ...
 
     def flush(self) -> None:
         """Return only when everything written is durable; the daemon checkpoints after this.
@@ -298,12 +294,23 @@ class DeadLetterSink(Protocol):
         """Start a flush and return a function that completes it, so that checkpoints can be written in the background.
 
         The returned function runs in another thread, possibly during calls of `write`, and returns only when everything
-        written before this call is durable; it raises what `flush` does. The default flushes here.
+        written before this call is durable; it raises what `flush` does. The default flushes here. Not called on
+        transactional sinks.
         """
         self.flush()
         return nothing_more
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release files and connections; what has not been flushed may be lost."""
+        ...
+
+
+class DeadLetterSink(Sink, Protocol):
+    """A sink for rejected records, at least once: a restart may write a record again, with the same location."""
+
+    def write(self, letters: list[DeadLetter]) -> None:
+        """Write these letters, in order. May buffer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,35 +396,15 @@ class Recovered(NamedTuple):
     """The last checkpoint whose predictions are all visible; ``None`` if there is none yet."""
 
 
-class PredictionSink(Protocol):
+class PredictionSink(Sink, Protocol):
     """A sink for predictions: at least once, or exactly once if it has a `position` or is `transactional`.
 
     A row that is written again has the same location and version.
-
-    Methods with a body are the default for subclasses and suit most sinks.
     """
 
     def write(self, rows: Predictions) -> None:
         """Write these rows, in order. May buffer."""
         ...
-
-    def flush(self) -> None:
-        """Return only when everything written is durable; the daemon checkpoints after this.
-
-        Raises:
-            RetriableCheckpointError: it failed for now; what was written is retained, and the call may be repeated.
-        """
-        ...
-
-    @property
-    def overdue(self) -> bool:
-        """Whether so much is held in memory that nothing more should be written before a `flush`."""
-        return False
-
-    def begin_flush(self) -> Callable[[], None]:
-        """Start a flush as `DeadLetterSink.begin_flush` does; not called on a transactional sink."""
-        self.flush()
-        return nothing_more
 
     def position(self) -> Position | None:
         """Return the end of what the latest `flush` or `begin_flush` covers; ``None`` if output cannot be cut back.
@@ -437,10 +424,6 @@ class PredictionSink(Protocol):
             CheckpointError: the output does not match the position.
         """
         return nothing_more
-
-    def close(self) -> None:
-        """Release files and connections; what has not been flushed may be lost."""
-        ...
 
     @property
     def transactional(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from streammoe.ports import DeadLetter, DeadLetterSink
-from streammoe_connectors.kafka.delivery import Target, TopicSettings, borrowed, check_topic
+from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, borrowed, check_topic
 
 SECTION = "dead_letters"
 
@@ -21,7 +21,7 @@ class KafkaDeadLetterSettings(TopicSettings):
     """
 
 
-class KafkaDeadLetters(DeadLetterSink):
+class KafkaDeadLetters(TopicSink, DeadLetterSink):
     """A sink that sends the bytes of each rejected record as value, with the reason in headers.
 
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
@@ -59,12 +59,6 @@ class KafkaDeadLetters(DeadLetterSink):
         for letter in letters:
             self._producer.send(letter.record, None, letter.location, partitions, _headers(letter))
         self._producer.discard_acknowledged()
-
-    def flush(self) -> None:
-        self._producer.flush()
-
-    def close(self) -> None:
-        self._producer.close()
 
 
 def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from streammoe.errors import ConfigError
+from streammoe.ports import Sink
 from streammoe_connectors.kafka.settings import Connection, need_kafka_python, servers
+
+if TYPE_CHECKING:  # it imports kafka-python, which is optional
+    from streammoe_connectors.kafka.producer import TopicProducer
 
 
 class Delivery(BaseModel):
@@ -39,6 +43,18 @@ class TopicSettings(Delivery, Connection):
     kind: Literal["kafka"]
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
     bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(servers)] = None  # type: ignore[assignment]
+
+
+class TopicSink(Sink):
+    """The common part of sinks that write to a topic."""
+
+    _producer: TopicProducer
+
+    def flush(self) -> None:
+        self._producer.flush()
+
+    def close(self) -> None:
+        self._producer.close()
 
 
 class Target(NamedTuple):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_rows
-from streammoe_connectors.kafka.delivery import Target, TopicSettings, borrowed, check_topic
+from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, borrowed, check_topic
 from streammoe_connectors.kafka.settings import Connection
 
 if TYPE_CHECKING:  # they import kafka-python, which is optional
@@ -50,7 +50,7 @@ class KafkaPredictionSettings(TopicSettings):
         return name
 
 
-class KafkaPredictions(PredictionSink):
+class KafkaPredictions(TopicSink, PredictionSink):
     """A sink that sends each prediction as a JSON object, see `json_rows`; non-finite numbers are null.
 
     The key is that of the predicted record, so that predictions for a key are in order; or its location as JSON if it
@@ -122,12 +122,6 @@ class KafkaPredictions(PredictionSink):
         for row, key, location in zip(json_rows(rows), keys, rows.locations, strict=True):
             self._producer.send(self._encode(row), key, location, partitions)
         self._producer.discard_acknowledged()
-
-    def flush(self) -> None:
-        self._producer.flush()
-
-    def close(self) -> None:
-        self._producer.close()
 
     @property
     def transactional(self) -> bool:
