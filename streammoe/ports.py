@@ -364,11 +364,7 @@ class RecordWriter(Protocol):
     """Number of records known to be durable."""
 
     def send(self, message: Message, number: int) -> None:
-        """Send a message; may wait. One that is too large is left out and reported by `problem`.
-
-        Args:
-            message: the message.
-            number: the number of its record, for error messages.
+        """Send a message of record `number`; may wait. One that is too large is left out and reported by `problem`.
 
         Raises:
             SourceError: an earlier message could not be delivered.

@@ -130,13 +130,9 @@ class CheckpointStore:
         )
 
     def set_aside(self, after: int = 0) -> Path | None:
-        """Move checkpoints to a new sub-folder, so that nothing resumes from them; return it if there were any.
+        """Move checkpoints of generations after `after` to a new sub-folder, so that nothing resumes from them.
 
-        Args:
-            after: only generations after this one are moved.
-
-        Raises:
-            CheckpointError: they cannot be moved.
+        Returns the folder, or ``None`` if there were none; raises `CheckpointError` if they cannot be moved.
         """
         generations = [generation for generation in self.generations() if generation > after]
         if not generations:
@@ -170,11 +166,7 @@ class CheckpointStore:
             return 0
 
     def confirm(self, generation: int) -> None:
-        """Record durably that the transaction of this generation is committed.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
+        """Record durably that the transaction of this generation is committed; raise `CheckpointError` if it cannot."""
         path = self.folder / CONFIRMED
         try:
             replace(path, f"{generation}\n".encode())

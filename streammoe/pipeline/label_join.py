@@ -313,12 +313,7 @@ class LabelJoin:
 
 
 def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:
-    """Hash a model together with the buffer of a label join.
-
-    Args:
-        model: the model.
-        labels: the result of `LabelJoin.arrays`; empty if labels are not joined.
-    """
+    """Hash a model together with the result of `LabelJoin.arrays`, empty if labels are not joined."""
     return fingerprint(model.arrays(), labels)
 
 

@@ -45,11 +45,7 @@ class Restart(NamedTuple):
 
 
 def restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Restart:
-    """Determine what to do with existing predictions when a daemon resumes from a checkpoint or starts fresh.
-
-    Args:
-        sink: of the predictions.
-        metadata: of the checkpoint, if there is one.
+    """Determine what to do with existing predictions when a daemon starts from a checkpoint, if any, or fresh.
 
     Raises:
         CheckpointError: predictions have changed since the checkpoint was written.

@@ -20,9 +20,6 @@ class FileSource(Source):
     """A source of whole records from files, in name order.
 
     `RecordReader` determines where records of csv and jsonl end; a row of a Parquet file is a record.
-
-    Args:
-        settings: of the section.
     """
 
     Settings = FileSettings

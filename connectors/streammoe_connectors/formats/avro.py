@@ -22,9 +22,6 @@ _LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8,
 class AvroFile:
     """A reader of values that were all written with the schema in a file.
 
-    Args:
-        path: of the schema.
-
     Raises:
         ConfigError: the file cannot be read, or does not hold a usable schema.
     """
@@ -48,9 +45,6 @@ class AvroRegistry:
     """A reader of values that name their schema.
 
     Schemas are cached for ever, since a number always means the same one.
-
-    Args:
-        registry: of the schemas.
     """
 
     def __init__(self, registry: Registry) -> None:

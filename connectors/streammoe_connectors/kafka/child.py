@@ -25,12 +25,7 @@ from streammoe_connectors.kafka.reader import POLL_SECONDS, QUIET_SECONDS, Reade
 
 
 class Forward(logging.Handler):
-    """A handler that passes log lines to the daemon without passwords, and repeats a line only after a while.
-
-    Args:
-        reader: sends the lines.
-        options: of kafka-python's clients.
-    """
+    """A handler that passes log lines to the daemon without passwords, and repeats a line only after a while."""
 
     def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
         super().__init__()

@@ -48,10 +48,6 @@ class Cluster:
 
     All requests raise `Unanswered` if the cluster does not respond usefully.
 
-    Args:
-        options: arguments of kafka-python's clients.
-        settings: of the reading.
-
     Raises:
         SourceError: the options are invalid, or do not allow to read.
         Unanswered: no broker responded.

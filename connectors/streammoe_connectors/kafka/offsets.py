@@ -27,13 +27,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
 
 
 def offset_metadata(owner: str, generation: int, now: float) -> str:
-    """Encode the metadata of a committed offset.
-
-    Args:
-        owner: from the position.
-        generation: of the checkpoint that holds it.
-        now: seconds since 1970.
-    """
+    """Encode the metadata of an offset, committed `now` in seconds since 1970."""
     return msgspec.json.encode(CommittedOffset(owner, round(now, 3), generation)).decode()
 
 

@@ -19,13 +19,7 @@ _RELEASE_MS = 1_500
 
 
 class Ownership:
-    """A committer of checkpointed positions with their owner, repeated regularly as a heartbeat.
-
-    Args:
-        settings: of the reading.
-        owner: of the checkpoints.
-        counters: to count failures.
-    """
+    """A committer of checkpointed positions with their owner, repeated regularly as a heartbeat."""
 
     def __init__(self, settings: ReadingSettings, owner: str, counters: Counter[str]) -> None:
         self._settings = settings
@@ -51,17 +45,7 @@ class Ownership:
                 self._judge(partition, committed[1])
 
     def commit(self, cluster: Cluster, position: Position, generation: int, *, answers: bool) -> None:
-        """Commit the position of a durable checkpoint.
-
-        Args:
-            cluster: of the group.
-            position: to commit.
-            generation: of the checkpoint.
-            answers: see `tend`.
-
-        Raises:
-            SourceError: another daemon has taken over a partition.
-        """
+        """Commit the position of a durable checkpoint; arguments and errors are those of `tend`."""
         self._offsets, self._generation = offsets_of(position), generation
         self._check_and_commit(cluster, answers=answers)
 

@@ -81,7 +81,7 @@ class TopicProducer:
         target: the topic.
         connection: to the cluster.
         delivery: settings for sending.
-        transactional: further arguments of the producer, for transactions.
+        transactional: further arguments of kafka-python's producer, for transactions.
     """
 
     def __init__(

@@ -30,9 +30,6 @@ class KafkaSource(Source):
     Checkpoints hold the authoritative positions; the offsets committed to the consumer group follow them, for lag
     tools. Partitions are assigned by the settings, never by the group.
 
-    Args:
-        settings: of the section.
-
     Raises:
         ConfigError: a password, a schema or a package is missing.
     """

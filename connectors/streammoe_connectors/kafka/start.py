@@ -114,11 +114,7 @@ def _is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
 
 
 def report_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:
-    """Report partitions that no longer exist because their topic was recreated with fewer.
-
-    Args:
-        settings: of the reading.
-        offsets: the next offsets of these partitions.
+    """Report partitions, with their next offsets, that are gone because their topic was recreated with fewer.
 
     Raises:
         SourceError: there are some, and ``on_lost`` is ``fail``.

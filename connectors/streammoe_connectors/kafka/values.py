@@ -165,9 +165,6 @@ class Block(NamedTuple):
 class Values:
     """A converter from records to blocks of one format.
 
-    Args:
-        settings: of the values.
-
     Raises:
         ConfigError: a schema file is not usable, or a package is missing.
     """
