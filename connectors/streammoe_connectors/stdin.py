@@ -17,6 +17,7 @@ from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
 from streammoe_connectors.files.settings import CsvSettings
 from streammoe_connectors.formats.records import LARGEST_BYTES, RecordReader, no_records
+from streammoe_connectors.positions import check_kind, invalid
 
 _LOGGER = logging.getLogger("streammoe.source")
 _READ_BYTES = 1 << 20  # a pipe gives less
@@ -69,16 +70,9 @@ class StdinSource(Source):
 
     def seek(self, position: Position | None) -> None:
         if position is not None:
-            if position.get("kind") != "stdin":
-                raise SourceError(
-                    f"the checkpoint's position is of kind {position.get('kind')!r}, but source.kind is 'stdin'; "
-                    "go back to that source, or start with a fresh checkpoint folder"
-                )
+            check_kind(position, "stdin")
             if not isinstance(position.get("offset"), int):
-                raise SourceError(
-                    "the checkpoint's position is not valid for stdin: it must hold an offset; go back to an earlier "
-                    "checkpoint, or start with a fresh checkpoint folder"
-                )
+                raise invalid("stdin", "it must hold an offset")
             _LOGGER.warning(
                 "stdin cannot be read again: %d bytes had been read when the checkpoint was written, and all input "
                 "from now on counts as new",

@@ -16,6 +16,7 @@ from typing import NamedTuple, NotRequired, Protocol, TypedDict, cast
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position
+from streammoe_connectors.positions import check_kind, invalid, is_count
 
 START_AFRESH = "restore it, or start with a fresh checkpoint folder"
 PARQUET = "parquet"
@@ -150,17 +151,10 @@ def _check_listable(pattern: str) -> None:
 
 def listed(position: Position) -> list[File]:
     """Return the files of a position; raise `SourceError` if it is not a valid position of files."""
-    if position.get("kind") != "file":
-        raise SourceError(
-            f"the checkpoint's position is of kind {position.get('kind')!r}, but source.kind is 'file'; "
-            "go back to that source, or start with a fresh checkpoint folder"
-        )
+    check_kind(position, "file")
     files = position.get("files")
     if not (isinstance(files, list) and all(isinstance(file, dict) and _is_file(file) for file in files)):
-        raise SourceError(
-            "the checkpoint's position is not valid for files: each must have its path, inode, head and offset; go "
-            "back to an earlier checkpoint, or start with a fresh checkpoint folder"
-        )
+        raise invalid("file", "each file must have its path, inode, head and offset")
     return cast("list[File]", files)
 
 
@@ -173,7 +167,7 @@ def _is_file(entry: dict[str, object]) -> bool:
     path, head_bytes = entry["path"], entry["head_bytes"]
     return (
         all(isinstance(entry[name], str) for name in texts)
-        and all(_is_count(entry[name]) for name in known.intersection(entry).difference(texts, marks))
+        and all(is_count(entry[name]) for name in known.intersection(entry).difference(texts, marks))
         and isinstance(entry["done"], bool)
         and isinstance(head_bytes, int)
         and head_bytes <= HEAD_BYTES
@@ -182,10 +176,6 @@ def _is_file(entry: dict[str, object]) -> bool:
         and "\0" not in path
         and _is_utf8(path)
     )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def _is_utf8(text: str) -> bool:

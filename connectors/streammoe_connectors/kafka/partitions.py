@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streammoe.errors import SourceError
 from streammoe.ports import Partition, Position
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.fields import Record
+from streammoe_connectors.positions import check_kind, invalid, is_count
 
 KIND = "kafka"
 
@@ -173,30 +173,19 @@ def position_of(
 
 def check_position(position: Position) -> None:
     """Raise `SourceError` unless a position is a valid one of Kafka."""
-    if position.get("kind") != KIND:
-        raise SourceError(
-            f"the checkpoint's position is of kind {position.get('kind')!r}, but source.kind is {KIND!r}; "
-            "go back to that source, or start with a fresh checkpoint folder"
-        )
+    check_kind(position, KIND)
     try:
         for topic in [*position["topics"].values(), *position.get("left", {}).values()]:
-            if not all(_is_number(number) and _is_offset(at) for number, at in topic["partitions"].items()):
+            if not all(_is_number(number) and is_count(at) for number, at in topic["partitions"].items()):
                 raise TypeError
             if not isinstance(topic["id"], str | None):
                 raise TypeError
         if not isinstance(position["owner"], str):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
-        raise SourceError(
-            "the checkpoint's position is not valid for Kafka: it must hold owner, and topics with partitions and "
-            "their offsets; go back to an earlier checkpoint, or start with a fresh checkpoint folder"
-        ) from None
+        raise invalid(KIND, "it must hold owner, and topics with partitions and their offsets") from None
 
 
 def _is_number(text: str) -> bool:
     """Whether `text` is the number of a partition, which is below 2^31 in Kafka."""
     return text.isascii() and text.isdecimal() and len(text) <= 10
-
-
-def _is_offset(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
