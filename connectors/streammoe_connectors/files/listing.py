@@ -108,8 +108,7 @@ def without_other_names(paths: Sequence[str], known: Sequence[str] = ()) -> list
         try:
             status = status_at(path)
         except SourceError as error:
-            # In a folder that links to itself `**` finds each file under forty names, of which the last has a link too
-            # many.
+            # In a folder that links to itself `**` finds each file under forty names; the last has too many links.
             if len(paths) == 1 or not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.ELOOP:
                 raise
             left_out.add(path)

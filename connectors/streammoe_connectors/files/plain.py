@@ -21,7 +21,8 @@ class PlainStream:
         self.ended = False
         self._raw = raw
         self._path = path
-        self._at = 0
+        self.raw_bytes = 0
+        """Bytes of the file read so far, for progress."""
         self._size = 0
         self._head = b""
 
@@ -37,22 +38,17 @@ class PlainStream:
                 "and give new data a new name"
             )
         self._head = head
-        self._at += len(data)
-        self.ended = self._at >= self._size
+        self.raw_bytes += len(data)
+        self.ended = self.raw_bytes >= self._size
         return data
 
     def skip(self, count: int) -> int:
         with explained(self._path):
             self._measure()
-            count = min(count, self._size - self._at)
-            self._raw.seek(self._at + count)
-        self._at += count
+            count = min(count, self._size - self.raw_bytes)
+            self._raw.seek(self.raw_bytes + count)
+        self.raw_bytes += count
         return count
-
-    @property
-    def raw_bytes(self) -> int:
-        """Bytes of the file read so far, for progress."""
-        return self._at
 
     def close(self) -> None:
         self._raw.close()

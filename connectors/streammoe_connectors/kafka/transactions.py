@@ -152,7 +152,7 @@ class TransactionalProducer(TopicProducer):
             else:
                 break
         mirrors = [parse_offset_metadata(one.metadata) for one in answers if one is not None]
-        # The empty owner has stopped. It was this one: any other would have been replaced by our commits since.
+        # An empty owner marks a daemon that has stopped. It was ours: our later commits have replaced any other.
         owners = {"", part["owner"]}
         ours = [mirror.generation for mirror in mirrors if mirror is not None and mirror.owner in owners]
         return max(ours, default=None)
