@@ -122,7 +122,7 @@ def flushes(folder: Path, n_bytes: int, rounds: int) -> tuple[list[float], list[
     lines = AppendLog(folder / f"lines-{n_bytes}", "here")
     first, second = [], []
     for _ in range(rounds):
-        lines.write(os.urandom(n_bytes // 2).hex().encode())
+        lines.append(os.urandom(n_bytes // 2).hex().encode())
         start = time.perf_counter()
         sync = lines.begin_flush()
         first.append(time.perf_counter() - start)

@@ -1,8 +1,7 @@
-"""What a checkpoint says, held to what it must be before anything trusts it.
+"""Validation of checkpoint content before anything trusts it.
 
-A digest tells damage from soundness; it tells nothing of who wrote a file. So each part of a checkpoint is looked at
-where it is taken up: compiled loops check no bounds, and a shape is only a claim. Nothing here allocates what a claim
-asks for.
+A digest detects damage, but says nothing about who wrote a file. So each part of a checkpoint is validated where it is
+restored: compiled loops check no bounds, and a shape is only a claim. Nothing here allocates what a claim asks for.
 """
 
 from __future__ import annotations
@@ -20,35 +19,32 @@ from streammoe.text import cut, printable, shown
 from streammoe.types import AnyArray
 
 LARGEST_COUNT = 2**53
-"""No count is larger: beyond that floats, such as those of metrics, no longer tell it from the next one."""
+"""Largest valid count: beyond it floats, such as those of metrics, cannot represent every whole number."""
 
-UNREAD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What reading something that is not what it claims to be may raise."""
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""Exceptions that reading malformed content may raise."""
 DEEPEST = 32
-"""Levels of nesting in what a checkpoint says; positions of several sources have six."""
+"""Levels of nesting allowed in metadata; positions of several sources have six."""
 
 
 @contextmanager
 def restoring(origin: object) -> Iterator[None]:
-    """Turn whatever taking up a checkpoint raises into a sentence that names its place.
+    """Turn any exception raised while restoring a checkpoint into a `CheckpointError` that names its origin.
 
-    As in `streammoe.persistence.decode`: a value of a type that nobody writes shows as one of these errors, wherever it
-    is met first.
-
-    Raises:
-        CheckpointError: always that.
+    As in `streammoe.persistence.decode`: a value of an unexpected type raises one of `MALFORMED` wherever it is used
+    first.
     """
     try:
         yield
     except CheckpointError as error:
         raise CheckpointError(f"{origin}: {error}; {_ADVICE}") from error
-    except UNREAD as error:
+    except MALFORMED as error:
         raise CheckpointError(
-            f"{origin}: holds what no version of streammoe writes ({unread(error)}); {_ADVICE}"
+            f"{origin}: holds what no version of streammoe writes ({in_words(error)}); {_ADVICE}"
         ) from error
 
 
-_ADVICE = "its digest is right, so it was written so: restore a copy that you trust, or begin anew with --fresh"
+_ADVICE = "its digest is valid, so it was written like this: restore a copy that you trust, or start over with --fresh"
 
 
 def array_of(
@@ -61,19 +57,19 @@ def array_of(
     most: float = math.inf,
     finite: bool = True,
 ) -> AnyArray:
-    """An array of a checkpoint, once it is what it must be.
+    """Return an array of a checkpoint once it is validated.
 
     Args:
-        arrays: of the checkpoint.
-        name: which one.
+        arrays: all arrays of the checkpoint.
+        name: of the array.
         dtype: name of the element type.
         shape: ``None`` where an axis may have any length.
-        least: smallest value allowed; NaN is not judged by it.
-        most: largest.
-        finite: whether NaN and infinities are refused.
+        least: smallest value allowed; does not apply to NaN.
+        most: largest value allowed.
+        finite: whether NaN and infinities are rejected.
 
     Raises:
-        CheckpointError: it is missing or something else.
+        CheckpointError: it is missing or invalid.
     """
     array = arrays.get(name)
     if array is None:
@@ -87,12 +83,12 @@ def array_of(
     if finite and dtype == "float64" and not np.isfinite(array).all():
         raise CheckpointError(f"array {name} holds NaN or infinity; every entry must be finite")
     if dtype != "bool" and ((array < least) | (array > most)).any():
-        raise CheckpointError(f"array {name} holds values outside of {least:g} to {most:g}")
+        raise CheckpointError(f"array {name} holds values outside {least:g} to {most:g}")
     return array
 
 
 def is_shallow(value: object) -> bool:
-    """Whether lists and tables are nested no deeper than `DEEPEST`, so that whatever walks through them can."""
+    """Whether lists and tables are nested at most `DEEPEST` levels, so that recursion over them is safe."""
     level: list[object] = [value]
     for _ in range(DEEPEST):
         level = [
@@ -107,50 +103,38 @@ def is_shallow(value: object) -> bool:
 
 
 def require(holds: object, problem: str) -> None:
-    """Refuse a checkpoint unless `holds`.
-
-    Raises:
-        CheckpointError: with `problem`.
-    """
+    """Reject a checkpoint with a `CheckpointError` unless `holds`."""
     if not holds:
         raise CheckpointError(problem)
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number that something can have been counted to."""
+    """Whether `value` is a whole number from 0 to `LARGEST_COUNT`."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_COUNT
 
 
 def is_finite_number(value: object) -> bool:
-    """Whether it is a finite number."""
+    """Whether `value` is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def table_of(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A table of the metadata, empty where there is none.
-
-    Raises:
-        CheckpointError: there is something else under this name.
-    """
+    """Return a table of the metadata, or an empty one; raise `CheckpointError` for anything else under this name."""
     table = found.get(name, {})
     require(isinstance(table, dict), f"{name} is {shown(table)}, and must be a table")
     return dict(table)
 
 
 def counts_of(found: Mapping[str, Any], name: str) -> dict[str, int]:
-    """A table of counts.
-
-    Raises:
-        CheckpointError: one of them is none.
-    """
+    """Return a table of counts; raise `CheckpointError` for anything else under this name."""
     table = table_of(found, name)
     for key, value in table.items():
         require(is_count(value), f"{name} counts {shown(value)} of {shown(key)}; a count is a whole number from 0 on")
     return table
 
 
-def unread(error: Exception) -> str:
-    """Say in words why something cannot be read, for a message; what Python says of types tells a user nothing."""
+def in_words(error: Exception) -> str:
+    """Explain why content cannot be read; Python's own messages about types mean nothing to a user."""
     if isinstance(error, KeyError):
         return f"{shown(error.args[0])} is missing" if error.args else "something is missing"
     if isinstance(error, UnicodeError):
@@ -163,29 +147,25 @@ def unread(error: Exception) -> str:
 
 
 def as_json(values: Sequence[Any]) -> AnyArray:
-    """Return a JSON list as an array of bytes."""
+    """Encode a list as JSON in an array of bytes."""
     return np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)
 
 
 def names_of(arrays: Mapping[str, AnyArray], name: str, kinds: tuple[type, ...]) -> list[Any]:
-    """A JSON list of different names from an array of bytes.
-
-    Raises:
-        CheckpointError: it is something else, or one of them is of another type than `kinds`.
-    """
+    """Decode a JSON list of distinct names, each of a type in `kinds`; raise `CheckpointError` for anything else."""
     names = list_of(arrays, name)
     for each in names:
-        require(type(each) in kinds, f"{name} holds {shown(each)}, which is no name")
+        require(type(each) in kinds, f"{name} holds {shown(each)}, which is not a name")
     require(len(set(names)) == len(names), f"{name} holds a name twice")
     return names
 
 
 def list_of(arrays: Mapping[str, AnyArray], name: str) -> list[Any]:
-    """Return the JSON list that an array of bytes holds; raises `CheckpointError` for anything else."""
-    found: Any = json.loads(array_of(arrays, name, "uint8", (None,)).tobytes(), parse_constant=_no_name)
+    """Decode a JSON list from an array of bytes; raise `CheckpointError` for anything else."""
+    found: Any = json.loads(array_of(arrays, name, "uint8", (None,)).tobytes(), parse_constant=_reject_constant)
     require(isinstance(found, list), f"{name} is {shown(found)}, and must be a JSON list")
     return list(found)
 
 
-def _no_name(text: str) -> None:
-    raise ValueError(f"{text} is no name")
+def _reject_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a name")

@@ -1,6 +1,6 @@
-"""The exception tree: one place says which failure ends a process with which exit code.
+"""The exception hierarchy, which maps each failure to an exit code.
 
-A message names the setting or place, the value got, the rule that it broke and the next thing to do.
+A message names the setting or location, the value found, the rule that it broke and what to do next.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from typing import ClassVar
 
 
 class StreammoeError(Exception):
-    """Base of every error that streammoe raises on purpose."""
+    """Base class of all errors that streammoe raises on purpose."""
 
     exit_code: ClassVar[int] = 70
     retriable: ClassVar[bool] = False
 
 
 class ConfigError(StreammoeError, ValueError):
-    """Settings, arguments, or what they point at (a port, a connector), cannot be used.
+    """Settings, arguments, or something they refer to (a port, a connector), cannot be used.
 
-    ``problems`` holds one sentence for each thing that is wrong, so that a user can mend all of them at once.
+    ``problems`` holds one sentence per problem, so that a user can fix all of them at once.
     """
 
     exit_code = 2
@@ -29,7 +29,7 @@ class ConfigError(StreammoeError, ValueError):
 
 
 def not_installed(what: str, package: str, extra: str) -> ConfigError:
-    """Return the error for `what`, a setting or an option, that needs a package which only an extra of ours brings."""
+    """Return the error for a setting or option `what` that needs a package from an optional extra."""
     return ConfigError(
         f"{what} needs {package}, which is not installed; run pip install {package}, or pip install '.[{extra}]' in a "
         "clone of streammoe"
@@ -37,52 +37,52 @@ def not_installed(what: str, package: str, extra: str) -> ConfigError:
 
 
 class SourceError(StreammoeError):
-    """Events cannot be read: missing or unreadable input, or a position that the source no longer holds."""
+    """Events cannot be read: input is missing or unreadable, or the source no longer holds a position."""
 
     exit_code = 3
 
 
 class RetriableSourceError(SourceError):
-    """Events cannot be read for now, and nothing was lost: the same call may be made again later."""
+    """Events cannot be read for now; nothing was lost, and the same call may be repeated later."""
 
     retriable = True
 
 
 class CheckpointError(StreammoeError):
-    """A checkpoint cannot be written, read or used with these settings; also a locked or unwritable folder."""
+    """A checkpoint cannot be written, read or used with these settings; or its folder is locked or not writable."""
 
     exit_code = 4
 
 
 class RetriableCheckpointError(CheckpointError):
-    """What is to be kept cannot be written for now, and nothing was lost: saving may be tried again later."""
+    """Data cannot be written for now; nothing was lost, and saving may be retried later."""
 
     retriable = True
 
 
 class PoisonedModel(StreammoeError):  # noqa: N818 - says what the model is, as the message does
-    """Numbers of a model are not finite, which nothing that is learned should make them; it is not saved."""
+    """The model holds NaN or infinity. This is a bug; the model is not saved."""
 
     exit_code = 7
 
 
 class ModelJumped(StreammoeError):  # noqa: N818 - says what the model did, as the message does
-    """The loss has jumped, and `guard.on_jump` says that it must not be learned from; see `streammoe.daemon.guards`."""
+    """The loss has jumped, and `guard.on_jump` forbids learning from such events; see `streammoe.daemon.guards`."""
 
     exit_code = 8
 
 
 class SinkError(StreammoeError):
-    """Predictions or dead letters cannot be written, for good; what was learned since the last checkpoint is undone.
+    """Predictions or dead letters cannot be written, permanently; learning since the last checkpoint is undone.
 
-    Also records of ``streammoe produce``, all others of which were written.
+    Also raised for records of ``streammoe produce``; all others were written.
     """
 
     exit_code = 6
 
 
 class TooManyBadRecords(StreammoeError):  # noqa: N818 - a public name that operators know from the exit codes
-    """More records were refused than `dead_letters.max_ratio` allows, of the latest or up to the end of a source."""
+    """More records were rejected than `dead_letters.max_ratio` allows, recently or up to the end of a source."""
 
     exit_code = 5
 
@@ -101,7 +101,7 @@ REASONS = (
     "poison",
     "jump",
 )
-"""All reasons for which an event or a record is refused, as docs/bad-input.md explains them; names for counters."""
+"""All reasons for rejecting an event or a record, explained in docs/bad-input.md; also the names of counters."""
 
 
 class InvalidEvent(StreammoeError, ValueError):  # noqa: N818 - says what is wrong with the event, not with the program
@@ -109,8 +109,8 @@ class InvalidEvent(StreammoeError, ValueError):  # noqa: N818 - says what is wro
 
     Attributes:
         reason: one of `REASONS`, a short stable word for counters.
-        feature: name of the offending feature, or ``None`` where it is not one feature's fault.
-        row: index of the offending row in the array path, else ``None``.
+        feature: name of the offending feature, or ``None`` if no single feature is at fault.
+        row: index of the offending row of an array, else ``None``.
     """
 
     def __init__(self, message: str, *, reason: str, feature: object = None, row: int | None = None) -> None:

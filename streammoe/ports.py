@@ -1,7 +1,7 @@
-"""What the daemon and its connectors promise each other. Contracts only; implementations live elsewhere.
+"""Contracts between the daemon and its connectors; implementations live elsewhere.
 
-A *record* is raw bytes with a place, a *batch* a run of records in order, a *position* always the **next** thing to
-read. Connectors know records and positions and nothing of events, features or models.
+A *record* is raw bytes with a location, a *batch* is a run of records in order, and a *position* is always that of the
+**next** thing to read. Connectors deal with records and positions and know nothing about events, features or models.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from streammoe.types import FloatArray, IntArray
 
 Position = dict[str, Any]
-"""Where reading resumes: JSON-able, opaque to everyone but the source that made it.
+"""Where reading resumes: JSON-serialisable, and opaque to all but the source that created it.
 
-Its entry ``kind`` is that of the source's settings. What else it holds, only that source knows; `chained` and
+Its entry ``kind`` is the ``kind`` in the source's settings. Only that source understands the rest; `chained` and
 `parts_of` handle positions of several sources without looking inside.
 """
 CHAINED = "chain"
-"""The kind of a position that is made of those of several sources."""
+"""The ``kind`` of a position that combines those of several sources."""
 
 
 def chained(positions: Sequence[Position | None]) -> Position:
-    """Return one position for several sources, in their order; ``None`` for one that has not begun."""
+    """Combine the positions of several sources, in their order; ``None`` for a source that has not started."""
     return {"kind": CHAINED, "positions": list(positions)}
 
 
 def parts_of(position: Position | None) -> Iterator[Position]:
-    """Yield the positions of single sources that `position` is made of, in order."""
+    """Yield the single-source positions that make up `position`, in order."""
     if position is None:
         return
     if position.get("kind") != CHAINED:
@@ -40,76 +40,75 @@ def parts_of(position: Position | None) -> Iterator[Position]:
         yield from parts_of(part)
 
 
-Place = dict[str, str | int]
-"""Where one record came from: the key of a dead letter or a prediction.
+Location = dict[str, str | int]
+"""Where a record came from; identifies a dead letter or a prediction.
 
-For a file ``path`` and ``offset`` (in what it holds, decompressed) or ``row``; for one that is followed also
-``rotation``, how many there were under its path before it. For Kafka ``topic``, ``partition`` and ``offset``.
+For a file: ``path`` and ``offset`` (in the decompressed content) or ``row``; for a followed file also ``rotation``, the
+number of files that had its path before. For Kafka: ``topic``, ``partition`` and ``offset``.
 """
 
 
 DELIMITERS = (",", ";", "\t", "|")
-"""What may stand between two values of csv."""
+"""Characters that may separate two values of csv."""
 DECIMALS = (".", ",")
-"""What may stand before the decimals of a number in csv."""
+"""Characters that may be the decimal mark of a number in csv."""
 
 
 class Unreadable(NamedTuple):
-    """A record of which the source itself could make nothing."""
+    """A record that the source itself could not decode."""
 
     reason: str
     """See `DeadLetter.reason`."""
     detail: str
     record: bytes
-    """Its own bytes."""
+    """Its bytes as they were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A run of complete records, in order, as the source read them.
 
-    The records stay in one block of bytes, because decoding a block is many times faster than decoding its parts.
+    The records stay in one block of bytes because decoding a block is many times faster than decoding its parts.
     """
 
     block: bytes
-    """The records' bytes, one after the other. Each record may end with its line end; the last one need not."""
+    """The bytes of the records, one after the other. Each record may include its line end; the last one need not."""
     ends: IntArray
-    """Where each record ends in ``block`` (exclusive), shape (n,); the first one begins at 0."""
+    """Where each record ends in ``block`` (exclusive), shape (n,); the first one starts at 0."""
     format: str
     """Name of the decoder: ``csv``, ``jsonl``, ``arrow``."""
     columns: tuple[str, ...] | None
-    """Column names from a header, for formats whose records do not name their own values."""
+    """Column names from a header, for formats whose records do not name their values."""
     origin: str
     """Where the block came from, for messages."""
-    place: Callable[[int], Place]
-    """The place of the i-th record."""
+    location: Callable[[int], Location]
+    """Returns the location of the i-th record."""
     end: Position
-    """Where reading goes on once every record of this batch has been dealt with."""
+    """Where reading resumes once every record of this batch has been processed."""
     skipped: int = 0
-    """Blank lines in the block and other records that carry nothing; they are counted and otherwise ignored."""
+    """Blank lines in the block and other records without content; they are counted and otherwise ignored."""
     too_long: bool = False
-    """Whether this is a single record that went on beyond the longest allowed; only its beginning is here."""
+    """Whether this is a single record longer than allowed, of which only the beginning is here."""
     table: Any = None
-    """For the format ``arrow``, whose records come as columns: a ``pyarrow.RecordBatch``, one row for each record.
-    ``block`` and ``ends`` are empty then."""
+    """For the format ``arrow``, whose records come as columns: a ``pyarrow.RecordBatch`` with one row per record.
+    ``block`` and ``ends`` are then empty."""
     timestamps: IntArray | None = None
-    """When each record came into being, in milliseconds since 1970, shape (n,); for sources that know."""
+    """Creation time of each record in milliseconds since 1970, shape (n,), if the source knows it."""
     keys: Sequence[bytes | None] | None = None
-    """The n records' keys, for sources that have any."""
+    """The keys of the n records, if the source has any."""
     unreadable: Mapping[int, Unreadable] = field(default_factory=dict)
-    """Records that must be refused, by their number. In the block stands something in their place that no decoder
-    accepts."""
+    """Records that must be rejected, by index. The block holds bytes in their place that no decoder accepts."""
 
     delimiter: str = ","
-    """Of csv: what stands between two values."""
+    """Separates two values of csv."""
     decimal: str = "."
-    """Of csv: what stands before the decimals of a number."""
+    """Decimal mark of numbers in csv."""
 
     def __len__(self) -> int:
         return len(self.ends) if self.table is None else int(self.table.num_rows)
 
     def record(self, i: int) -> bytes:
-        """The i-th record without its line end; a row of a table as a JSON object."""
+        """Return the i-th record without its line end; a row of a table as a JSON object."""
         if i in self.unreadable:
             return self.unreadable[i].record
         if self.table is not None:
@@ -119,14 +118,14 @@ class Batch:
         return self.block[start : int(self.ends[i])].rstrip(b"\r\n")
 
     def tail(self, first: int) -> Batch:
-        """The batch without its first records."""
+        """Return the batch without its first `first` records."""
 
-        def place(i: int) -> Place:
-            return self.place(first + i)
+        def location(i: int) -> Location:
+            return self.location(first + i)
 
         rest = replace(
             self,
-            place=place,
+            location=location,
             timestamps=None if self.timestamps is None else self.timestamps[first:],
             keys=None if self.keys is None else self.keys[first:],
             unreadable={i - first: bad for i, bad in self.unreadable.items() if i >= first},
@@ -138,10 +137,10 @@ class Batch:
 
 
 def _as_python(scalar: Any) -> object:
-    """An Arrow value as Python's own; of what Python cannot hold, what can be said about it."""
+    """Convert an Arrow value to a Python object, or to a description of it if Python has no such value."""
     try:
         return scalar.as_py()
-    # Nanoseconds, the year 10000, a time zone that is not known here, text that is not UTF-8.
+    # Nanoseconds, the year 10000, an unknown time zone, text that is not UTF-8.
     except (ValueError, LookupError, OverflowError):
         ticks = getattr(scalar, "value", None)
         return ticks if isinstance(ticks, int) else f"a value of type {scalar.type}"
@@ -155,99 +154,99 @@ class Partition(NamedTuple):
 
 
 class SourceStatus(NamedTuple):
-    """How a source fares, for metrics and for whoever asks whether the daemon is ready."""
+    """The state of a source, for metrics and readiness checks."""
 
     ready: bool = True
-    """Whether reading has begun at the position that was sought."""
+    """Whether reading has started at the requested position."""
     connected: bool = True
-    """Whether what is read from answers."""
+    """Whether the system that is read from responds."""
     positions: Mapping[Partition, int] = MappingProxyType({})
-    """The next offset to read of each partition that is read."""
+    """The next offset to read from each assigned partition."""
     lags: Mapping[Partition, int] = MappingProxyType({})
-    """Records that each of them has beyond that."""
+    """The number of records behind that offset in each partition."""
     stalled: Sequence[Partition] = ()
-    """Partitions that hold more, of which nothing has come for a while."""
+    """Partitions that hold unread records but have returned none for a while."""
     counters: Mapping[str, int] = MappingProxyType({})
-    """How often each kind of event has happened since the start, by short stable names such as ``reconnected``."""
+    """Events since the start, counted by short stable names such as ``reconnected``."""
 
 
 class Source(Protocol):
-    """Where records come from.
+    """A source of records.
 
-    The daemon calls, from one thread: ``seek`` once; ``prepare`` until it says that it is done; then ``poll`` again and
-    again, now and then ``commit``; at the end ``close``. ``status`` may be asked at any time between. A source keeps no
-    position outside what ``seek`` was given and ``poll`` has returned.
+    The daemon calls from one thread: ``seek`` once; ``prepare`` until it returns true; then ``poll`` repeatedly, with
+    ``commit`` in between; finally ``close``. ``status`` may be called at any time in between. A source keeps no
+    position other than those passed to ``seek`` and returned by ``poll``.
 
-    Methods with a body are what most sources need; they are inherited by classes that derive from this one.
+    Methods with a body are the default for subclasses and suit most sources.
     """
 
     replayable: ClassVar[bool] = True
-    """Whether an earlier position can be sought again."""
+    """Whether the source can seek to an earlier position again."""
 
     def seek(self, position: Position | None) -> None:
-        """Go where `position` says, or to the configured beginning for ``None``.
+        """Go to `position`, or to the configured beginning for ``None``.
 
-        Called once, before anything else. Raises `SourceError` when the place does not exist, cannot be read, or no
-        longer holds what the position speaks of (a truncated or replaced file); it never starts elsewhere silently. A
-        source that has to ask others for that may leave it to ``prepare``.
+        Called once, before anything else. Raises `SourceError` if the position does not exist, cannot be read, or no
+        longer holds what it refers to (a truncated or replaced file); reading never silently starts elsewhere. A source
+        that has to connect to find out may leave this to ``prepare``.
         """
         ...
 
     def prepare(self, timeout: float) -> bool:
-        """Go on connecting for up to `timeout` seconds; whether reading can begin.
+        """Continue to connect for up to `timeout` seconds; return whether reading can start.
 
-        Whoever cannot be reached is tried again and again, by later calls. Raises what ``seek`` does.
+        Later calls retry what could not be reached. Raises what ``seek`` does.
         """
         return True
 
     @property
     def position(self) -> Position | None:
-        """Where reading stands, once prepared, if that is worth a checkpoint although no record has told it.
+        """The current position, once prepared, if it deserves a checkpoint although no record has led to it.
 
-        Such as the end of a topic, where reading begins: a start after a crash must not begin at what is the end then.
-        Or where it went on because what was to be read is lost. ``None`` again after a batch that passes it.
+        Such as the end of a topic where reading starts, since a restart after a crash must not start at a later end;
+        or the position where reading resumed after data was lost. ``None`` again after a batch that passes it.
         """
         return None
 
     def poll(self, timeout: float) -> Batch | None:
-        """The next batch, or ``None`` when nothing came within `timeout` seconds.
+        """Return the next batch, or ``None`` if nothing arrived within `timeout` seconds.
 
-        Never blocks longer than `timeout` plus the time of one read. A batch holds records, or counts what was
-        skipped, or hands on the header of a stream that has no record, for the target to be looked for in it.
+        Never blocks longer than `timeout` plus the time of one read. A batch holds records, or counts skipped ones, or
+        passes on the header of a stream without records so that the target can be checked.
         """
         ...
 
     @property
     def finished(self) -> bool:
-        """True once a finite source has returned its last batch. Always false for an endless one."""
+        """Whether a finite source has returned its last batch; always false for an endless one."""
         ...
 
     def commit(self, position: Position, generation: int) -> None:
-        """Told after a checkpoint of this generation, which holds `position`, is durable.
+        """Report that the checkpoint of this generation, which holds `position`, is durable.
 
-        At the start also of the checkpoint that reading goes on from. Advisory: must not wait, nor raise for a mere
-        mirror. `SourceError` says that somebody else has taken what is read.
+        Also called at the start for the checkpoint from which reading resumes. Advisory: must not wait, nor raise if a
+        mere mirror of the position fails. `SourceError` means that another process has taken over the input.
         """
         return
 
     def progress(self) -> tuple[int, int] | None:
-        """Bytes (or records) returned so far and in all, for a progress bar; ``None`` when the end is unknown."""
+        """Return bytes (or records) returned so far and in total, for a progress bar; ``None`` if endless."""
         ...
 
     def status(self) -> SourceStatus:
-        """How it fares. Must not wait."""
+        """Return the state of the source. Must not wait."""
         return SourceStatus()
 
     def close(self) -> None:
-        """Let go of files and connections. Called once; nothing is called afterwards."""
+        """Release files and connections. Called once, as the last call."""
 
 
 class DeadLetter(NamedTuple):
-    """One refused record, with all that is needed to find it, count it and replay it after a fix."""
+    """A rejected record, with all that is needed to find it, count it and replay it after a fix."""
 
-    place: Place
+    location: Location
     stage: str
-    """Where it was refused: ``decode``, ``validate`` or ``learn``."""
+    """Where it was rejected: ``decode``, ``validate`` or ``learn``."""
     reason: str
     """One of `streammoe.errors.REASONS`, the label of the counter."""
     detail: str
@@ -256,11 +255,11 @@ class DeadLetter(NamedTuple):
     format: str | None = None
     """Name of the decoder that reads `record`; ``None`` if that is not a whole record."""
     columns: tuple[str, ...] | None = None
-    """Column names, for formats whose records do not name their own values."""
+    """Column names, for formats whose records do not name their values."""
     run: str | None = None
-    """Which run of the daemon refused it, from one start to the next."""
+    """Identifies the run of the daemon that rejected it; each start begins a new one."""
     events: int | None = None
-    """How many events had been dealt with once the record's batch was; restarts go on counting."""
+    """Events processed up to the end of the record's batch, counted across restarts."""
     delimiter: str | None = None
     """See `Batch.delimiter`; ``None`` for a comma."""
     decimal: str | None = None
@@ -268,25 +267,21 @@ class DeadLetter(NamedTuple):
 
 
 def nothing_more() -> None:
-    """What `begin_flush` returns where all is durable already."""
+    """Return at once: the result of `begin_flush` if everything is already durable."""
 
 
-class DeadLetterSink(Protocol):
-    """Where refused records go. At least once: a restart may write a record again, with the same place.
+class Sink(Protocol):
+    """The common part of sinks for rejected records and for predictions.
 
-    Methods with a body are what most sinks need; they are inherited by classes that derive from this one.
+    Methods with a body are the default for subclasses and suit most sinks.
     """
-
-    def write(self, letters: list[DeadLetter]) -> None:
-        """Take these letters, in order. May buffer."""
-        ...
 
     def flush(self) -> None:
         """Return only when everything written is durable; the daemon checkpoints after this.
 
         Raises:
-            RetriableCheckpointError: not for now; what was written is held, and the call may be made again later.
-            SinkError: it cannot be made durable, for good; nothing may be dropped.
+            RetriableCheckpointError: it failed for now; what was written is retained, and the call may be repeated.
+            SinkError: it cannot be made durable, permanently; nothing may be dropped.
         """
         ...
 
@@ -296,86 +291,93 @@ class DeadLetterSink(Protocol):
         return False
 
     def begin_flush(self) -> Callable[[], None]:
-        """Begin what `flush` does, and return what ends it: the daemon writes a checkpoint beside the learning.
+        """Start a flush and return a function that completes it, so that checkpoints can be written in the background.
 
-        What is returned runs in another thread, while `write` may be called, and returns only when all that was written
-        before this call is durable; it raises what `flush` does. Sinks that cannot be used so flush here.
+        The returned function runs in another thread, possibly during calls of `write`, and returns only when everything
+        written before this call is durable; it raises what `flush` does. The default flushes here. Not called on
+        transactional sinks.
         """
         self.flush()
         return nothing_more
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release files and connections; what has not been flushed may be lost."""
+        ...
+
+
+class DeadLetterSink(Sink, Protocol):
+    """A sink for rejected records, at least once: a restart may write a record again, with the same location."""
+
+    def write(self, letters: list[DeadLetter]) -> None:
+        """Write these letters, in order. May buffer."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """What was predicted for n events in a row, each before it was learned.
+    """Predictions for n consecutive events, each made before the event was learned.
 
-    Of a classifier the predictions and targets are labels, else numbers for each of the Q outputs.
+    A classifier predicts labels, a regressor numbers for each of the Q outputs.
     """
 
-    places: Sequence[Place]
+    locations: Sequence[Location]
     """Where each event came from: the key of its row."""
     versions: IntArray
     """(n,) events that the model had learned before it predicted; only a rollback lowers it."""
     predictions: FloatArray | Sequence[str | None]
     """(n, Q) numbers, or n labels; ``None`` before any is known."""
     targets: FloatArray | Sequence[str | None]
-    """The same of what turned out; NaN or ``None`` where it is not known."""
+    """(n, Q) numbers, or n labels; NaN or ``None`` if unknown."""
     outputs: tuple[str, ...]
     """Names of the Q targets."""
     classes: tuple[str, ...] = ()
     """Names of the M classes."""
     probabilities: FloatArray | None = None
-    """(n, M) of the classes."""
+    """(n, M) class probabilities."""
     gate: FloatArray | None = None
-    """(n, K) share of each expert, or nothing if they are not wanted."""
+    """(n, K) share of each expert, if wanted."""
     intervals: FloatArray | None = None
-    """(n, Q, 2) ends of the predictive intervals, or nothing if they are not wanted."""
+    """(n, Q, 2) ends of the predictive intervals, if wanted."""
 
     keys: Sequence[bytes | None] | None = None
-    """The keys of the n records that the events came from, for sources that have any."""
+    """The keys of the n records that the events came from, if the source has any."""
     losses: FloatArray | None = None
-    """(n,) -log s(y|x) of each event that was learned, in the target's own units; NaN for others."""
+    """(n,) -log s(y|x) of each learned event, in the units of the target; NaN for others."""
 
     def __len__(self) -> int:
         return len(self.versions)
 
 
 class Message(NamedTuple):
-    """One record to be written as it is."""
+    """A record to be written as it is."""
 
     value: bytes
     key: bytes | None = None
     timestamp: int | None = None
-    """In ms since 1970; ``None`` leaves it to the time of sending."""
+    """In milliseconds since 1970; ``None`` for the time of sending."""
 
 
 class RecordWriter(Protocol):
-    """Where `streammoe produce` writes records, in order; from construction to `close`."""
+    """The output of `streammoe produce`: writes records in order, from construction to `close`."""
 
     acknowledged: int
-    """Records that are known to be durable."""
+    """Number of records known to be durable."""
 
     def send(self, message: Message, number: int) -> None:
-        """Take a message; may wait. One that is too large is left out, for `problem` to report.
-
-        Args:
-            message: what to send.
-            number: of its record, for messages.
+        """Send a message of record `number`; may wait. One that is too large is left out and reported by `problem`.
 
         Raises:
-            SourceError: an earlier one could not be delivered.
-            SinkError: an earlier one was rejected as too large, which could not be foreseen.
+            SourceError: an earlier message could not be delivered.
+            SinkError: an earlier message was unexpectedly rejected as too large.
         """
         ...
 
     def flush(self) -> None:
-        """Return when everything that was sent is acknowledged; raises what `send` does."""
+        """Return when everything sent is acknowledged; raises what `send` does."""
         ...
 
     def problem(self) -> str | None:
-        """Return what was left out, and what to do about it."""
+        """Describe what was left out and what to do about it."""
         ...
 
     def close(self) -> None:
@@ -384,92 +386,68 @@ class RecordWriter(Protocol):
 
 
 class Recovered(NamedTuple):
-    """What a transactional sink has found."""
+    """The result of `PredictionSink.recover`."""
 
     generation: int | None
-    """Of the checkpoint whose predictions are all to be seen; ``None`` if there is none yet."""
+    """The last checkpoint whose predictions are all visible; ``None`` if there is none yet."""
 
 
-class PredictionSink(Protocol):
-    """Where predictions go: at least once, or exactly once where a sink has a `position` or is `transactional`.
+class PredictionSink(Sink, Protocol):
+    """A sink for predictions: at least once, or exactly once if it has a `position` or is `transactional`.
 
-    A row that is written again has the same place and version.
-
-    Methods with a body are what most sinks need; they are inherited by classes that derive from this one.
+    A row that is written again has the same location and version.
     """
 
     def write(self, rows: Predictions) -> None:
-        """Take these rows, in order. May buffer."""
+        """Write these rows, in order. May buffer."""
         ...
-
-    def flush(self) -> None:
-        """Return only when everything written is durable; the daemon checkpoints after this.
-
-        Raises:
-            RetriableCheckpointError: not for now; what was written is held, and the call may be made again later.
-        """
-        ...
-
-    @property
-    def overdue(self) -> bool:
-        """Whether so much is held in memory that nothing more should be written before a `flush`."""
-        return False
-
-    def begin_flush(self) -> Callable[[], None]:
-        """As in `DeadLetterSink`; not called of a transactional sink."""
-        self.flush()
-        return nothing_more
 
     def position(self) -> Position | None:
-        """Return where ends what the latest `flush` or `begin_flush` has taken; ``None`` if nobody can go back there.
+        """Return the end of what the latest `flush` or `begin_flush` covers; ``None`` if output cannot be cut back.
 
-        JSON-able, opaque to everyone but sinks of this kind. The checkpoint that follows keeps it, and a start from
-        that checkpoint hands it to `restore`, so that no row is to be seen twice. Without it rows come at least once.
+        JSON-serialisable, and opaque to all but sinks of this kind. The next checkpoint holds it, and a start from that
+        checkpoint passes it to `restore`, so that no row appears twice. Without it rows are written at least once.
         """
         return None
 
     def restore(self, position: Position) -> Callable[[], None]:
-        """Make sure that all is there up to a `position`, and return what takes away everything after it.
+        """Verify that the output reaches `position`, and return a function that removes everything after it.
 
-        Called at most once, before anything is written. It changes nothing; what it returns does, durably, and is
-        called when nothing else can fail: the rows that it takes away are made again.
+        Called at most once, before anything is written. It changes nothing itself; the returned function does so
+        durably, and is called when nothing else can fail, since the rows that it removes are written again.
 
         Raises:
-            CheckpointError: what is there is not what the position speaks of.
+            CheckpointError: the output does not match the position.
         """
         return nothing_more
 
-    def close(self) -> None:
-        """Let go of files and connections; what has not been flushed may be lost."""
-        ...
-
     @property
     def transactional(self) -> bool:
-        """Whether what was written stays unseen until `commit`, together with the source's position."""
+        """Whether rows stay invisible until `commit` publishes them together with the source's position."""
         return False
 
     def recover(self, timeout: float, position: Position | None) -> Recovered | None:
-        """Of a transactional sink, before anything else: which checkpoint's predictions have been seen.
+        """Find the last checkpoint whose predictions are visible, and end what an earlier run left open.
 
-        Ends what an earlier run has left open. ``None`` if nobody could be asked within `timeout` seconds; to be called
-        again.
+        Called on a transactional sink before anything else. Returns ``None`` if no answer arrived within `timeout`
+        seconds; the call is then repeated.
 
         Args:
-            timeout: seconds to wait at most.
-            position: in the newest checkpoint; of the checkpoints that `commit` was told of, only those that it goes
-                back to count. ``None`` where all begins anew.
+            timeout: the longest wait in seconds.
+            position: in the newest checkpoint. Of all committed checkpoints, only those that led to it count. ``None``
+                for a fresh start.
 
         Raises:
-            SinkError: it cannot be told, for good.
+            SinkError: it cannot be found out, permanently.
         """
         return Recovered(None)
 
     def commit(self, position: Position, generation: int) -> None:
-        """Of a transactional sink, after a checkpoint of this generation, which holds `position`, is durable.
+        """Publish everything written and the source's `position`, both or neither.
 
-        Makes all that was written before seen, and writes the position beside it, both or neither.
+        Called on a transactional sink once the checkpoint of this generation, which holds `position`, is durable.
 
         Raises:
-            SinkError: it cannot be done, for good; the next start goes on from an earlier checkpoint.
+            SinkError: it failed permanently; the next start resumes from an earlier checkpoint.
         """
         return

@@ -1,7 +1,7 @@
-"""Quantiles of mixtures of one number, by Newton's method inside a bracket.
+"""Quantiles of univariate mixtures, by Newton's method inside a bracket.
 
-`lower_quantile` is exact to rounding and takes plain lists, since one call with arrays of two or three numbers costs
-more in NumPy than the whole search; `mixture_intervals` serves thousands of events at once.
+`lower_quantile` is exact to rounding and takes plain lists, since a NumPy call on arrays of two or three numbers costs
+more than the whole search; `mixture_intervals` handles thousands of events at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from streammoe.types import FloatArray
 
 MOST_STEPS = 400
 MOST_ROUNDS = 200
-"""Bisection alone needs fewer of either."""
+"""Bisection alone would need fewer of either."""
 
 
 def lower_quantile(q: float, shares: list[float], means: list[float], scales: list[float], noise: Noise) -> float:
-    """The y with P(Y ≤ y) = q ≤ ½, by Newton's steps inside a bracket, halved where they do not do better.
+    """Return the y with P(Y ≤ y) = q ≤ ½, by Newton steps inside a bracket, or bisection where they do no better.
 
-    All shares are above 0. Below the lowest of the components' own quantiles each has less than q, above the highest
-    more: a bracket that needs no search, but for the rounding of its ends.
+    All shares are above 0. Every component has less than q below the lowest of their quantiles, and more than q above
+    the highest; these bracket y, up to rounding.
     """
     score = noise.quantile_at(q)
     own = [mean + scale * score for mean, scale in zip(means, scales, strict=True)]
@@ -42,7 +42,7 @@ def lower_quantile(q: float, shares: list[float], means: list[float], scales: li
         low, high = (y, high) if probability < q else (low, y)
         following = math.inf
         if density > 0.0 and probability > 0.0:
-            # On the logarithm, which is nearly straight far out, where the probability itself bends sharply.
+            # On the logarithm, which is nearly linear in the tail, where the probability itself curves sharply.
             following = y - math.log(probability / q) * (probability / density)
         if not (low <= following <= high and abs(following - y) < 0.5 * step):
             following = low + 0.5 * (high - low)
@@ -56,16 +56,16 @@ def lower_quantile(q: float, shares: list[float], means: list[float], scales: li
 def mixture_intervals(
     shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, noise: Noise = NORMAL
 ) -> FloatArray:
-    """Central predictive intervals of mixtures, output by output.
+    """Compute central predictive intervals of mixtures, output by output.
 
     The ends are the quantiles (1 ∓ level) / 2 of Σ_k g_k N(μ_kq, σ²_kq), or of another noise, found by Newton's method
-    on its distribution function, inside a bracket that starts with the same quantiles of the single components and is
+    on the distribution function, inside a bracket that starts with the quantiles of the single components and is
     halved wherever a Newton step leaves it or gains too little.
 
     Args:
         shares: (n, K) of the components, from 0 to 1.
         means: (n, K, Q).
-        variances: (n, K, Q), above 0; of another noise the squared scales.
+        variances: (n, K, Q), above 0; squared scales for other noise.
         level: probability of the interval, from 0 (the median, twice) to below 1.
         noise: of each component, at scale 1.
 
@@ -76,7 +76,7 @@ def mixture_intervals(
     [[[-1.6449, 1.6449]]]
     """
     n, K, Q = means.shape
-    # One problem for each event, output and end.
+    # One problem per event, output and end.
     weights = np.repeat(shares, 2 * Q, axis=0)
     centers = np.repeat(means.transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)
     widths = np.repeat(np.sqrt(variances).transpose(0, 2, 1).reshape(n * Q, K), 2, axis=0)

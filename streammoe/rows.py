@@ -1,4 +1,4 @@
-"""Predictions as rows of plain values, one for each event, for whoever writes them as JSON."""
+"""Predictions as rows of plain values, one per event, for sinks that write JSON."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from streammoe.types import FloatArray
 
 
 def json_rows(rows: Predictions) -> list[dict[str, Any]]:
-    """One object for each event: place, model_version, prediction, and what else is known.
+    """Return one object per event: place, model_version, prediction, and whatever else is known.
 
-    Of several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. ``loss`` is the -log s(y|x)
-    of an event that was learned. What is not known is ``None`` or NaN, which JSON has to write as null, and infinities
-    too.
+    With several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. ``loss`` is the -log s(y|x)
+    of a learned event. Unknown values are ``None`` or NaN; JSON has to write them, and infinities, as null.
     """
-    columns = {"place": rows.places, "model_version": rows.versions.tolist(), **_columns(rows)}
+    columns = {"place": rows.locations, "model_version": rows.versions.tolist(), **_columns(rows)}
     names = tuple(columns)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -46,7 +45,7 @@ def _columns(rows: Predictions) -> dict[str, Any]:
 
 
 def _by_output(values: FloatArray, outputs: Sequence[str]) -> list[Any]:
-    """(n, Q, …) as n values of the only output, or n objects."""
+    """Split (n, Q, …) into n values of the only output, or n objects by output."""
     if len(outputs) == 1:
         return list(values[:, 0].tolist())
     return [dict(zip(outputs, row, strict=True)) for row in values.tolist()]

@@ -1,4 +1,4 @@
-"""Secrets, certificates and keys that settings hold or name. No message shows one."""
+"""Secrets, certificates and keys in or named by settings; no message shows one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pydantic import BaseModel, SecretStr
 from streammoe.errors import ConfigError
 
 HIDDEN = "***"
-"""Stands for a secret in messages."""
+"""Replaces a secret in messages."""
 _NAMES = re.compile("password|secret|token", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=//)\S*@|[^\s/'\",]*:(?!//)[^\s'\",]*@")  # of an address, with or without a protocol before it
+_LOGIN = re.compile(r"(?<=//)\S*@|[^\s/'\",]*:(?!//)[^\s'\",]*@")  # the login in an address, with or without a protocol
 
 
 def is_secret(name: str) -> bool:
-    """Return whether the setting of this name holds a secret."""
+    """Whether the setting of this name holds a secret."""
     return bool(_NAMES.search(name))
 
 
 def masked(text: str) -> str:
-    """Return a text without the logins of addresses in it.
+    """Hide the logins of all addresses in a text.
 
     >>> masked("https://me:word@host/path")
     'https://***@host/path'
@@ -31,7 +31,7 @@ def masked(text: str) -> str:
 
 
 def check_readable(setting: str, path: str) -> None:
-    """Raise `ConfigError` unless the file that a setting names can be read, such as a certificate."""
+    """Raise `ConfigError` unless the file named by a setting, such as a certificate, can be read."""
     try:
         with Path(path).open("rb"):
             pass
@@ -43,17 +43,14 @@ def check_readable(setting: str, path: str) -> None:
 
 
 def read_secret(settings: BaseModel, name: str, section: str = "") -> str | None:
-    """Return the secret `name`, from the setting itself, from ``<name>_env`` or from ``<name>_file``.
+    """Return the secret `name`, from the setting itself, ``<name>_env`` or ``<name>_file``, or None if none is set.
 
-    A line end behind a secret in a file is no part of it.
+    A line end after a secret in a file is not part of it.
 
     Args:
         settings: a section with these three settings, of which at most one is set.
         name: of the secret.
-        section: for messages, such as ``metrics``; nothing where the caller adds it.
-
-    Returns:
-        The secret, or None where none is set.
+        section: for messages, such as ``metrics``; empty if the caller adds it.
 
     Raises:
         ConfigError: the variable is not set, or the file cannot be read.

@@ -1,4 +1,4 @@
-"""Text for people: others' words made harmless, values and counts in words."""
+"""Text for messages: foreign text made harmless, values and counts in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ LONGEST_SHOWN = 120
 
 
 def printable(text: str) -> str:
-    r"""Text in one line, which says nothing to a terminal: control characters and the like are escaped.
+    r"""Escape control characters and the like, so that a text stays on one line and cannot control a terminal.
 
     >>> printable("a\x1b[2J\tb ü")
     'a\\x1b[2J\\tb ü'
@@ -15,7 +15,7 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Return a number of things in words.
+    """Return a count with its noun, in the plural where needed.
 
     >>> counted(1, "record"), counted(2_000, "record")
     ('1 record', '2,000 records')
@@ -33,12 +33,12 @@ def amount(number: float) -> str:
 
 
 def cut(text: str, longest: int = LONGEST_SHOWN) -> str:
-    """Return a text, cut off if it is too long for a message."""
+    """Truncate a text that is too long for a message."""
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def shown(value: object) -> str:
-    """Return a value for a message: short, without Python's words, and without anything that a terminal would obey."""
+    """Format a value for a message: short, without Python's type names, and without control characters."""
     if value is None:
         return "nothing"
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
@@ -47,7 +47,7 @@ def shown(value: object) -> str:
         text = "true" if value else "false"
     else:
         if type(value) in {str, bytes}:
-            value = value[: LONGEST_SHOWN + 1]  # type: ignore[index] # it may be megabytes
+            value = value[: LONGEST_SHOWN + 1]  # type: ignore[index] # may be megabytes
         try:
             text = repr(value)
         except RecursionError:

@@ -14,11 +14,11 @@ from streammoe.text import shown
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNORECASE)
-"""What `datetime.fromisoformat` is asked to read; by itself it takes any letter between date and time."""
+"""Texts to pass to `datetime.fromisoformat`, which alone would accept any letter between date and time."""
 
 
 def number(value: object, name: object) -> float:
-    """The value of a feature or target as a float; raises `InvalidEvent` for what would poison a model."""
+    """Convert the value of a feature or target to a float; raise `InvalidEvent` if it would poison a model."""
     if isinstance(value, float | int | np.floating | np.integer | np.bool_) and not isinstance(value, np.timedelta64):
         try:
             result = float(value)
@@ -30,11 +30,11 @@ def number(value: object, name: object) -> float:
             problem, reason = "is not a finite number", "not_finite"
     else:
         problem, reason = f"is {a_kind(value)}, not a number", "wrong_type"
-    raise _refusal(name, value, f"{problem}; leave the key out where a value is missing", reason)
+    raise _invalid(name, value, f"{problem}; leave the key out where a value is missing", reason)
 
 
 def as_text(value: bool | float | Decimal) -> str:
-    """Return the text that stands for a finite number or a truth value where a category or a label is wanted.
+    """Return a finite number or a truth value as the text of a category or label.
 
     >>> [as_text(value) for value in (True, 7, 7.0, 0.1)]
     ['true', '7', '7', '0.1']
@@ -45,10 +45,10 @@ def as_text(value: bool | float | Decimal) -> str:
 
 
 def level(value: object, name: object) -> str:
-    """The text of a category, the same whether it came as text, as a truth value or as a number.
+    """Convert a category to text; equal values give equal text, whether text, truth value or number.
 
     Raises:
-        InvalidEvent: the value is something else, or not finite.
+        InvalidEvent: the value is of another type, or not finite.
 
     >>> level("red", "color"), level(True, "color"), level(7, "color"), level(7.0, "color"), level(0.5, "color")
     ('red', 'true', '7', '7', '0.5')
@@ -61,16 +61,16 @@ def level(value: object, name: object) -> str:
         found = number(value, name)
         return as_text(int(value) if isinstance(value, int | np.integer) else found)
     problem = f"is {a_kind(value)}, not a category; give text, a truth value or a number"
-    raise _refusal(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")
+    raise _invalid(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")
 
 
 def seconds(value: object, name: object) -> float:
-    """A time as seconds since 1970-01-01 UTC: from such a number, a datetime, a date, or ISO 8601 text.
+    """Convert a time to seconds since 1970-01-01 UTC: such a number, a datetime, a date, or ISO 8601 text.
 
-    What says nothing of a time zone is UTC. A number may lie outside the years 1 to 9999; learning refuses it.
+    Times without a time zone are UTC. A number may lie outside the years 1 to 9999; learning rejects it.
 
     Raises:
-        InvalidEvent: the value is something else, or not finite.
+        InvalidEvent: the value is of another type, or not finite.
 
     >>> seconds("1970-01-02T01:00:00+01:00", "t"), seconds(date(1970, 1, 3), "t"), seconds(0.5, "t")
     (86400.0, 172800.0, 0.5)
@@ -78,7 +78,7 @@ def seconds(value: object, name: object) -> float:
     if isinstance(value, str):
         return _from_text(str(value), name)
     if isinstance(value, datetime):
-        # `number` is for pandas' NaT, which is a datetime and comes out as NaN.
+        # `number` rejects pandas' NaT, which is a datetime and becomes NaN.
         return number(_since_1970(value), name)
     if isinstance(value, date):
         return _since_1970(datetime(value.year, value.month, value.day, tzinfo=UTC))
@@ -94,30 +94,30 @@ def _since_1970(moment: datetime) -> float:
 
 
 def _from_text(text: str, name: object) -> float:
-    # Digits alone may be a date without dashes or seconds in quotes: nobody can tell.
+    # Digits alone are ambiguous: a date without dashes, or seconds in quotes.
     if not ISO_8601.fullmatch(text):
         raise _not_a_time(name, text, "is not ISO 8601 text")
     try:
         return _since_1970(datetime.fromisoformat(text.upper()))
     except ValueError as error:
-        raise _not_a_time(name, text, f"is no time ({error})") from None
+        raise _not_a_time(name, text, f"is not a time ({error})") from None
 
 
 def _not_a_time(name: object, value: object, problem: str) -> InvalidEvent:
     advice = "give seconds since 1970-01-01 UTC as a number, a datetime, or text such as 2026-01-31T12:00:00Z"
-    return _refusal(name, value, f"{problem}; {advice}", "wrong_type")
+    return _invalid(name, value, f"{problem}; {advice}", "wrong_type")
 
 
 def not_a_mapping(event: object) -> InvalidEvent:
-    """The error for an event that has no names."""
+    """Return the error for an event that is not a mapping."""
     return InvalidEvent(f"x: got {shown(event)}; an event is a mapping of names to values", reason="wrong_type")
 
 
 def check_name(name: object, what: str = "feature name", place: str = "x") -> None:
-    """See that the name of a feature or output is one that a checkpoint can hold: text, or a whole number of 64 bits.
+    """Require that a checkpoint can hold the name of a feature or output: text, or a whole number of 64 bits.
 
     Raises:
-        InvalidEvent: it is something else.
+        InvalidEvent: it cannot.
     """
     if isinstance(name, str) or (type(name) is int and -(2**63) <= name < 2**63):
         return
@@ -127,7 +127,7 @@ def check_name(name: object, what: str = "feature name", place: str = "x") -> No
 
 
 def a_kind(value: object) -> str:
-    """Say in words what a value is.
+    """Describe the type of a value in words.
 
     >>> a_kind(None), a_kind(b"x"), a_kind(True), a_kind((1, 2)), a_kind(0.5), a_kind(1)
     ('None', 'bytes', 'a truth value', 'a tuple', 'a decimal number', 'a whole number')
@@ -149,6 +149,6 @@ def a_kind(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _refusal(name: object, value: object, problem: str, reason: str) -> InvalidEvent:
+def _invalid(name: object, value: object, problem: str, reason: str) -> InvalidEvent:
     subject = "the value" if value is None else shown(value)
     return InvalidEvent(f"{name!s}: {subject} {problem}", reason=reason, feature=name)

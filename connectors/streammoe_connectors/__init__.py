@@ -1,4 +1,4 @@
-"""Connectors: one source or sink a module, found by `streammoe` through the entry-point group ``streammoe.connectors``.
+"""Sources and sinks, which `streammoe` finds through the entry-point group ``streammoe.connectors``.
 
-A connector knows records and positions (`streammoe.ports`) and nothing of events, features or models.
+A connector knows records and positions (`streammoe.ports`) but nothing about events, features or models.
 """

@@ -1,4 +1,4 @@
-"""Records from a pipe: given as they come, gone once they are read."""
+"""A source that reads records from the standard input."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
 from streammoe_connectors.files.settings import CsvSettings
 from streammoe_connectors.formats.records import LARGEST_BYTES, RecordReader, no_records
+from streammoe_connectors.positions import check_kind, invalid
 
 _LOGGER = logging.getLogger("streammoe.source")
 _READ_BYTES = 1 << 20  # a pipe gives less
-_GATHER_SECONDS = 0.05  # for how long records may wait for others, so that many can be decoded together
+_GATHER_SECONDS = 0.05  # longest delay of a record for the sake of decoding several together
 
 
 class StdinSource(Source):
-    """Reads whole records from the standard input, to its end.
+    """A source of whole records from the standard input, up to its end.
 
-    How they are cut is told by `RecordReader`. Complete records are given as soon as they are there, however few; many
-    at a time when the producer is the faster one.
+    `RecordReader` determines where records end. Complete records are returned as soon as they arrive, however few; in
+    larger batches if the producer is faster.
 
-    Nobody can go back in a pipe. Records that were read after the last checkpoint are lost to a restart, and whatever
-    comes then counts as new, beginning with a header if it is csv. A place holds the time of the start, so that no two
-    records ever share one.
+    A pipe cannot be read again. A restart loses records that were read after the last checkpoint, and treats all input
+    as new, starting with a header if it is csv. Locations include the start time, so that they are unique.
 
     Args:
-        settings: how to cut the records.
+        settings: of the section.
         descriptor: the open file to read from; it is not closed.
     """
 
@@ -45,8 +45,8 @@ class StdinSource(Source):
 
         Attributes:
             format: of the records.
-            block_bytes: most that is read and decoded at once.
-            max_record_bytes: a longer record is cut and refused.
+            block_bytes: most bytes to read and decode at once.
+            max_record_bytes: a longer record is cut and rejected.
         """
 
         kind: Literal["stdin"]
@@ -63,26 +63,19 @@ class StdinSource(Source):
             block_bytes=settings.block_bytes,
             max_record_bytes=settings.max_record_bytes,
             start=0,
-            place={"stdin": datetime.now(UTC).isoformat()},
+            location={"stdin": datetime.now(UTC).isoformat()},
             dialect=settings.dialect,
         )
         self._skipped = 0
 
     def seek(self, position: Position | None) -> None:
         if position is not None:
-            if position.get("kind") != "stdin":
-                raise SourceError(
-                    f"the checkpoint's position is of kind {position.get('kind')!r}, and source.kind is 'stdin'; "
-                    "go back to that source, or start with a fresh checkpoint folder"
-                )
+            check_kind(position, "stdin")
             if not isinstance(position.get("offset"), int):
-                raise SourceError(
-                    "the checkpoint's position is not one of stdin: it must hold an offset; go back to an earlier "
-                    "checkpoint, or start with a fresh checkpoint folder"
-                )
+                raise invalid("stdin", "it must hold an offset")
             _LOGGER.warning(
-                "stdin cannot be sought: %d bytes had been read when the checkpoint was written, and whatever comes "
-                "now counts as new",
+                "stdin cannot be read again: %d bytes had been read when the checkpoint was written, and all input "
+                "from now on counts as new",
                 position["offset"],
             )
         self._pipe.check()
@@ -114,14 +107,14 @@ class StdinSource(Source):
         return {"kind": "stdin", "offset": self._reader.offset}
 
     def progress(self) -> None:
-        """Nobody knows how much is to come."""
+        """Return None, since the end is unknown."""
 
     def close(self) -> None:
-        """The descriptor belongs to the process."""
+        """Do nothing: the descriptor belongs to the process."""
 
 
 class _Pipe:
-    """What has come through a descriptor so far; reading never waits."""
+    """A non-blocking stream over a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self.ended = False
@@ -129,9 +122,9 @@ class _Pipe:
         self._gather_until = 0.0
 
     def check(self) -> None:
-        """Make sure that there is something to read from."""
+        """Raise `SourceError` unless the descriptor is open."""
         if self._descriptor == 0 and sys.stdin is None:
-            # It was closed at the start, and has become the number of some file opened since.
+            # Stdin was closed at the start, so this descriptor may belong to a file opened since.
             raise SourceError("stdin is closed; connect a pipe or a file to it, such as with < records.jsonl")
         try:
             os.fstat(self._descriptor)
@@ -139,11 +132,11 @@ class _Pipe:
             raise self._unreadable(error) from error
 
     def gather(self) -> None:
-        """Begin to read together what comes, but not for long: a busy producer must not hold records up."""
+        """Allow reads for a short time, so that a busy producer cannot delay records."""
         self._gather_until = time.monotonic() + _GATHER_SECONDS
 
     def wait(self, timeout: float) -> bool:
-        """Whether there is something to read, or the end, within `timeout` seconds."""
+        """Wait up to `timeout` seconds for input or its end; return whether there is any."""
         return bool(select.select([self._descriptor], [], [], timeout)[0])
 
     def read(self, count: int) -> bytes:
@@ -153,7 +146,7 @@ class _Pipe:
             if not self.wait(0):
                 return b""
             data = os.read(self._descriptor, min(count, _READ_BYTES))
-        except BlockingIOError:  # someone else reads from the same pipe
+        except BlockingIOError:  # another process reads from the same pipe
             return b""
         except OSError as error:
             raise self._unreadable(error) from error
@@ -164,7 +157,7 @@ class _Pipe:
         return len(self.read(count))
 
     def close(self) -> None:
-        """The descriptor belongs to the process."""
+        """Do nothing: the descriptor belongs to the process."""
 
     @staticmethod
     def _unreadable(error: OSError) -> SourceError:

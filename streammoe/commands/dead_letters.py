@@ -278,7 +278,7 @@ class _Replay:
                 delimiter=like.delimiter or ",",
                 decimal=like.decimal or ".",
                 origin=str(self.path),
-                place=lambda i: entries[i].letter.place,
+                location=lambda i: entries[i].letter.location,
                 end={},
             )
         )
@@ -381,12 +381,12 @@ def replayed_text(done: Replayed, *, dry_run: bool) -> str:
 
 def describe(letter: DeadLetter) -> str:
     """Format a letter in a few lines for a terminal, with control characters escaped."""
-    place = ", ".join(f"{name} {value}" for name, value in letter.place.items())
+    location = ", ".join(f"{name} {value}" for name, value in letter.location.items())
     record = letter.record[:LONGEST_SHOWN].decode(errors="backslashreplace")
     more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > LONGEST_SHOWN else ""
     return "\n".join(
         [
-            printable(f"{place}: {letter.reason} ({letter.stage})"),
+            printable(f"{location}: {letter.reason} ({letter.stage})"),
             f"  {printable(letter.detail)}",
             f"  {printable(record)}{more}",
         ]
@@ -400,7 +400,7 @@ def _reading_options(letter: DeadLetter) -> tuple[object, ...]:
 
 def _key(letter: DeadLetter) -> str:
     """Identify a letter by the location and content of its record."""
-    digest = hashlib.sha256(json.dumps(letter.place, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(letter.location, sort_keys=True).encode())
     digest.update(b"\0" + letter.record)
     return digest.hexdigest()[:32]
 

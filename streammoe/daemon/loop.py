@@ -26,7 +26,7 @@ from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError,
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
-from streammoe.pipeline.pipeline import Pipeline, Processed, set_aside
+from streammoe.pipeline.pipeline import Pipeline, Processed, reject_all
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
@@ -605,7 +605,7 @@ class Daemon:
         self._outcomes, self._reasons = Counter(counters["outcomes"]), Counter(counters["reasons"])
         records = 0
         for batch in on_jump.way_back.batches:
-            processed = set_aside(batch, "jump", message)
+            processed = reject_all(batch, "learn", "jump", message)
             records += len(batch)
             self._outcomes.update(processed.outcomes)
             self._reasons.update(processed.reasons)

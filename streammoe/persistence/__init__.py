@@ -1,4 +1,4 @@
-"""Keeping what was learned: the checkpoint format, durable files, generations and the lock of a folder."""
+"""Durable storage: the checkpoint format, atomic files, checkpoint generations and the folder lock."""
 
 from streammoe.persistence.durable import replace
 from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, pieces, state_digest

@@ -1,4 +1,4 @@
-"""A file of lines that is only ever appended to, and says in whose name it fails."""
+"""A durable append-only file of lines."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from streammoe.text import shown
 
 LOGGER = logging.getLogger("streammoe.appending")
 WRITTEN_AT_ONCE = 1 << 20
-"""Bytes that are gathered before they go to the file between two flushes."""
+"""Bytes to buffer before a write between two flushes."""
 MOST_WAITING = 64 << 20
-"""Bytes that wait in memory for a disk that takes none, before learning has to wait, too."""
+"""Bytes that may wait in memory while the disk is full, before learning has to wait."""
 
 PROBE_BYTES = 4096
-"""So much of the beginning of a file, and of what comes right before a position, must be what it was."""
+"""Bytes at the beginning of a file, and right before a position, that must be unchanged."""
 _KIND = "lines"
 
 
@@ -42,14 +42,14 @@ class _End(NamedTuple):
 
 
 class AppendLog:
-    """Appends whole lines; durable after `flush`.
+    """An append-only file of whole lines, durable after `flush`.
 
-    What the disk does not take waits in memory, and of a write that fails halfway the half is cut off again, so that
-    what follows goes on with a whole line. A file that is moved away or removed meanwhile is begun anew under its path.
+    Lines that cannot be written wait in memory. A write that fails halfway is cut off again, so that the file continues
+    with a whole line. If the file is moved away or removed meanwhile, a new one is created under its path.
 
     Args:
-        path: the file; it and its folders are made where they are not there.
-        setting: the setting that names it, for messages.
+        path: of the file; it and its folders are created if missing.
+        setting: the setting that names the file, for messages.
 
     Raises:
         ConfigError: it cannot be opened.
@@ -60,15 +60,13 @@ class AppendLog:
         self._setting = setting
         self._waiting = bytearray()
         self._torn = False
-        """Whether the file ends with half a line, left by a killed process; what follows must not be glued to it."""
-        self._refused = False
-        """Whether the latest attempt to write failed."""
-        self._changing = threading.Lock()
-        """Held while the file is synced, or another one takes its place."""
+        """Whether the file ends with half a line left by a killed process, to be ended before the next line."""
+        self._failing = False  # whether the latest attempt to write failed
+        self._changing = threading.Lock()  # held while the file is synced or replaced by a new one
         try:
             self._file = self._open()
         except OSError as error:
-            # Of a folder that is to be made where there is a file the system says only that it exists.
+            # The system's own message for a file in place of a folder is only that it exists.
             reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
             message = (
                 f"{setting} {self.path}: cannot be opened for appending ({reason}); "
@@ -76,18 +74,18 @@ class AppendLog:
             )
             raise ConfigError(message) from error
 
-    def write(self, lines: bytes) -> None:
-        """Take these lines, the last one with its line end; those that cannot be written now wait for `flush`."""
+    def append(self, lines: bytes) -> None:
+        """Append these lines, including the last line end; lines that cannot be written now wait for `flush`."""
         self._waiting += lines
-        if len(self._waiting) >= WRITTEN_AT_ONCE and not self._refused:
+        if len(self._waiting) >= WRITTEN_AT_ONCE and not self._failing:
             try:
                 self._drain()
             except OSError:
-                self._refused = True  # amid a batch nobody can act on it; `flush` tries again, and says why
+                self._failing = True  # within a batch nothing can be done; `flush` retries and reports
 
     @property
     def overdue(self) -> bool:
-        """Whether so much waits for the disk that no more should come before a `flush`."""
+        """Whether so much waits for the disk that nothing more should be written before a `flush`."""
         return len(self._waiting) >= MOST_WAITING
 
     def flush(self) -> None:
@@ -95,29 +93,29 @@ class AppendLog:
 
         Raises:
             RetriableCheckpointError: it cannot be written for now; all of it waits for the next flush.
-            CheckpointError: nobody can tell what of it is on the disk; a checkpoint must not pass over that.
+            CheckpointError: it is unknown how much of it is on disk; no checkpoint may follow.
         """
         self.begin_flush()()
 
     def begin_flush(self) -> Callable[[], None]:
-        """Hand everything written to the kernel; what is returned puts it on disk, also while more is written.
+        """Write everything to the kernel and return a function that syncs it to disk, also during further writes.
 
         Raises:
             RetriableCheckpointError: it cannot be written for now; all of it waits for the next flush.
         """
-        with failing_loudly(self._setting, self.path, RetriableCheckpointError):
+        with reporting_failure(self._setting, self.path, RetriableCheckpointError):
             self._drain()
         return self._sync
 
     def _sync(self) -> None:
-        # After a failed sync the kernel takes the bytes for written, and a second one would succeed without them.
-        with self._changing, failing_loudly(self._setting, self.path, CheckpointError):
+        # After a failed sync the kernel considers the bytes written, and a second sync would succeed without them.
+        with self._changing, reporting_failure(self._setting, self.path, CheckpointError):
             os.fsync(self._file.fileno())
 
     def position(self) -> Position | None:
-        """Return where the file ends, right after `begin_flush`; ``None`` if it is no regular file."""
+        """Return the end of the file right after `begin_flush`; ``None`` if it is not a regular file."""
         descriptor = self._file.fileno()
-        with failing_loudly(self._setting, self.path, RetriableCheckpointError):
+        with reporting_failure(self._setting, self.path, RetriableCheckpointError):
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 return None
@@ -126,60 +124,60 @@ class AppendLog:
         return {"kind": _KIND, **end._asdict()}
 
     def restore(self, position: Position) -> Callable[[], None]:
-        """Make sure that the file holds a position, and return what takes away the lines after it.
+        """Verify that the file reaches a position, and return a function that removes the lines after it.
 
-        A file that was moved away is looked for under other names in its folder. Where it cannot be found, what is
-        written from now on goes to a new one, and the lines after the position stay where they are.
+        A file that was moved away is searched for under other names in its folder. If it is not found, new lines go to
+        a new file, and the lines after the position stay where they are.
 
         Raises:
-            CheckpointError: the file is shorter but not empty, another one, or was edited; or it is no position of such
-                a file.
+            CheckpointError: the file is shorter but not empty, is another file, or was edited; or the position is not
+                valid.
         """
-        place, file = f"{self._setting} {self.path}", self._file
+        name, file = f"{self._setting} {self.path}", self._file
         if position.get("kind") != _KIND:
-            return of_another_kind(place)
-        end = _end_of(position, place)
+            return ignore_position(name)
+        end = _end_of(position, name)
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             return nothing_more
-        # An empty one may have been made just now, and by chance have the inode of the one that is gone.
-        if status.st_size and (status.st_ino == end.inode or (end.bytes and _holds(file, end))):  # or a copy
+        # An empty file may be new and have the inode of the missing one by chance. Equal content means a copy.
+        if status.st_size and (status.st_ino == end.inode or (end.bytes and _holds(file, end))):
             if status.st_size < end.bytes:
                 raise CheckpointError(
-                    f"{place}: is shorter than when the checkpoint was written: it has {status.st_size} bytes and had "
+                    f"{name}: is shorter than when the checkpoint was written: it has {status.st_size} bytes and had "
                     f"{end.bytes}; {_ADVICE}"
                 )
             if not _holds(file, end):
                 raise CheckpointError(
-                    f"{place}: was edited since the checkpoint was written, within its first {end.bytes} bytes; "
+                    f"{name}: was edited since the checkpoint was written, within its first {end.bytes} bytes; "
                     f"{_ADVICE}"
                 )
             return partial(self._cut_back, self.path, end.bytes)
         if str(self.path) != end.path:
             LOGGER.warning(
-                "%s: the checkpoint belongs to %s; lines that came after it stay there, and are written again here",
-                place,
+                "%s: the checkpoint belongs to %s; lines after the checkpoint stay there and are written again here",
+                name,
                 end.path,
             )
             return nothing_more
         if status.st_size:
             raise CheckpointError(
-                f"{place}: was replaced since the checkpoint was written: it is another file, and not empty; {_ADVICE}"
+                f"{name}: was replaced since the checkpoint was written: it is another file, and not empty; {_ADVICE}"
             )
         if not end.bytes:
             return nothing_more
         moved = self._moved(end)
         if moved is None:
             LOGGER.warning(
-                "%s: the file that the checkpoint belongs to is gone; a new one is begun, and lines that came after "
-                "the checkpoint are written again",
-                place,
+                "%s: the file that the checkpoint belongs to is gone; lines after the checkpoint are written again, "
+                "to a new file",
+                name,
             )
             return nothing_more
         return partial(self._cut_back, moved, end.bytes)
 
     def _moved(self, end: _End) -> Path | None:
-        """Return the name in the folder that the file of a position has now."""
+        """Search the folder for the file of a position under another name."""
         for path in sorted(self.path.parent.iterdir()):
             with suppress(OSError):
                 status = path.lstat()
@@ -190,7 +188,7 @@ class AppendLog:
         return None
 
     def _cut_back(self, path: Path, size: int) -> None:
-        with failing_loudly(self._setting, path, CheckpointError), FileIO(path, "r+") as file:
+        with reporting_failure(self._setting, path, CheckpointError), FileIO(path, "r+") as file:
             file.seek(size)
             again = 0
             while piece := file.read(WRITTEN_AT_ONCE):
@@ -199,7 +197,7 @@ class AppendLog:
                 file.truncate(size)
                 os.fsync(file.fileno())
                 LOGGER.info(
-                    "%s %s: cut back to the checkpoint, at byte %d; the %d lines after it are made again",
+                    "%s %s: cut back to the checkpoint, at byte %d; the %d lines after it will be written again",
                     self._setting,
                     path,
                     size,
@@ -209,22 +207,18 @@ class AppendLog:
             self._torn = not self._ends_with_line_end()
 
     def close(self) -> None:
-        """Close the file.
-
-        Raises:
-            CheckpointError: what was written last cannot be.
-        """
+        """Close the file; raise `CheckpointError` if waiting lines cannot be written."""
         try:
-            with failing_loudly(self._setting, self.path, CheckpointError):
+            with reporting_failure(self._setting, self.path, CheckpointError):
                 self._drain()
         finally:
             self._file.close()
 
     def _drain(self) -> None:
-        """Write what waits, all of it or nothing."""
+        """Write the waiting lines, all or none."""
         if not self._waiting:
             return
-        self._stay_at_path()
+        self._reopen_if_moved()
         if self._torn:
             self._waiting[:0] = b"\n"
             self._torn = False
@@ -235,22 +229,22 @@ class AppendLog:
                 while written < len(rest):
                     written += self._file.write(rest[written:])
         except OSError:
-            with suppress(OSError):  # a device cannot be cut; half a line there is ended at the next start
+            with suppress(OSError):  # a device cannot be truncated; the next start ends half a line there
                 self._file.truncate(whole)
             raise
         self._waiting.clear()
-        self._refused = False
+        self._failing = False
 
-    def _stay_at_path(self) -> None:
-        """Begin the file anew where somebody has moved or removed it: nobody would find what is written there."""
+    def _reopen_if_moved(self) -> None:
+        """Create a new file if this one was moved or removed, so that readers find new lines under the path."""
         if self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
             return
         new = self._open()
         with self._changing:
-            os.fsync(self._file.fileno())  # lines that no checkpoint has passed may be in the file that was moved
+            os.fsync(self._file.fileno())  # the moved file may hold lines that no checkpoint covers yet
             self._file.close()
             self._file = new
-        LOGGER.warning("%s %s was moved or removed by somebody; a new file is begun there", self._setting, self.path)
+        LOGGER.warning("%s %s was moved or removed; a new file is created there", self._setting, self.path)
 
     def _open(self) -> FileIO:
         make_folder(self.path.parent)
@@ -271,39 +265,35 @@ class AppendLog:
 
 
 _ADVICE = (
-    "only this program may write there. Put it back as it was; or move it away, and lines that came after the "
-    "checkpoint are written again, to a new file; or begin anew with --fresh"
+    "only this program may write there. Put it back as it was; or move it away, and lines after the checkpoint are "
+    "written again, to a new file; or start over with --fresh"
 )
 
 
-def of_another_kind(place: str) -> Callable[[], None]:
-    """Say that a checkpoint holds a position of another kind of sink, which takes nothing away here."""
+def ignore_position(sink: str) -> Callable[[], None]:
+    """Warn that a checkpoint holds a position of another kind of sink, for which nothing is removed here."""
     LOGGER.warning(
-        "%s: the checkpoint was written with predictions of another kind; those that came after it stay where they "
-        "are, and are made again here",
-        place,
+        "%s: the checkpoint was written with predictions of another kind; those after the checkpoint stay where they "
+        "are and are written again here",
+        sink,
     )
     return nothing_more
 
 
 def _end_of(position: Position, origin: str) -> _End:
-    """Return a position of this kind, once it is certain to be one.
-
-    Raises:
-        CheckpointError: it is none.
-    """
+    """Validate a position of this kind."""
     with restoring(origin):
         values = {name: position[name] for name in _End._fields}
         counts = {"inode", "bytes"}
         require(
             all(is_count(value) if name in counts else isinstance(value, str) for name, value in values.items()),
-            f"predictions is {shown(position)}, and must say where a file of lines ends",
+            f"predictions is {shown(position)}, and must be the end of a file of lines",
         )
     return _End(**values)
 
 
 def _probes(descriptor: int, size: int) -> tuple[str, str]:
-    """Return the digests of how a file begins, and of what comes before a size."""
+    """Return the digests of the beginning of a file, and of the bytes before a size."""
     before = max(size - PROBE_BYTES, 0)
     head = os.pread(descriptor, min(size, PROBE_BYTES), 0)
     tail = os.pread(descriptor, size - before, before)
@@ -311,18 +301,18 @@ def _probes(descriptor: int, size: int) -> tuple[str, str]:
 
 
 def _holds(file: FileIO, end: _End) -> bool:
-    """Whether a file has, up to the position, what it had."""
+    """Whether a file is unchanged up to a position, judged by its probes."""
     return _probes(file.fileno(), end.bytes) == (end.head_sha256, end.tail_sha256)
 
 
 @contextmanager
-def failing_loudly(setting: str, path: Path, error_type: type[CheckpointError]) -> Iterator[None]:
-    """Turn failures to write into an error of this type, which keeps a checkpoint from being saved."""
+def reporting_failure(setting: str, path: Path, error_type: type[CheckpointError]) -> Iterator[None]:
+    """Turn a failed write into an error of this type, which prevents the next checkpoint."""
     try:
         yield
     except OSError as error:
         message = (
-            f"{setting} {path}: cannot be written ({error.strerror}); make room on the disk or mend "
-            "its permissions: nothing after the last checkpoint has been passed over"
+            f"{setting} {path}: cannot be written ({error.strerror}); make room on the disk or correct "
+            "its permissions: nothing since the last checkpoint is lost"
         )
         raise error_type(message) from error

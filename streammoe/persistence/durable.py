@@ -1,4 +1,4 @@
-"""Files and folders that survive a power cut."""
+"""Write files and folders so that they survive a power cut."""
 
 from __future__ import annotations
 
@@ -12,27 +12,23 @@ from streammoe.text import shown
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def path_of(place: object) -> Path:
-    """A path as users give it.
-
-    Raises:
-        ConfigError: it is no path.
-    """
-    if not isinstance(place, str | os.PathLike) or not isinstance(os.fspath(place), str):
-        raise ConfigError(f"path: got {shown(place)}; it must be text or a pathlib.Path")
-    return Path(place)
+def path_of(path: object) -> Path:
+    """Return a path as users give it; raise `ConfigError` for anything else."""
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise ConfigError(f"path: got {shown(path)}; it must be text or a pathlib.Path")
+    return Path(path)
 
 
 def replace(path: Path, *data: bytes | memoryview) -> None:
-    """Swap a file's content in one step; several pieces are written one after the other, without being joined.
+    """Replace a file's content atomically; several pieces are written one after the other without being joined.
 
     After a normal return the new bytes are on disk under `path`; after an error, a kill or a power cut there are
-    either the old bytes or the new ones, never a mixture, and a reader sees only whole files at any time.
+    either the old bytes or the new ones, never a mixture, and readers only ever see whole files.
 
-    Caveats: it holds on local journalling filesystems and disks that honour a flush; network filesystems promise
-    less. When only the last step fails, the flush of the folder, the new bytes are in place but may be lost to a
-    power cut. A kill leaves a temporary file ``.<name>.<random>.tmp`` in the folder. Links to the old content keep it,
-    and its owner and permissions are not carried over.
+    This holds on local journalling filesystems and disks that honour a flush; network filesystems promise less. If only
+    the last step fails, the flush of the folder, the new bytes are in place but a power cut may lose them. A kill
+    leaves a temporary file ``.<name>.<random>.tmp`` in the folder. Hard links keep the old content; owner and
+    permissions are not carried over.
 
     Raises:
         OSError: the folder cannot be written, or the disk is full.
@@ -52,11 +48,7 @@ def replace(path: Path, *data: bytes | memoryview) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents, durably; fine if it is there.
-
-    Raises:
-        OSError: it cannot be created, or something else has its name.
-    """
+    """Create a folder and its parents durably, unless they exist; raise OSError if that fails."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing:
@@ -64,7 +56,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put a folder's entries on disk: a file's name is as mortal as its bytes."""
+    """Flush a folder's entries to disk: a power cut can lose a file's name as well as its bytes."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -3,7 +3,7 @@
 Layout: header length (8 bytes, little-endian), header (JSON, padded with blanks to a multiple of 8), array bytes in
 name order. The header's ``__metadata__`` holds two texts: ``streammoe``, canonical JSON whose ``format`` is the
 format number, and ``digest``. Nothing in a checkpoint can execute, any safetensors reader opens it, and equal content
-gives equal bytes. That is why the file is written here: the safetensors library orders the metadata at random.
+gives equal bytes. It is not written by the safetensors library because that orders the metadata at random.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.checked import UNREAD, is_shallow, unread
+from streammoe.checked import MALFORMED, in_words, is_shallow
 from streammoe.errors import CheckpointError
 from streammoe.text import shown
 from streammoe.types import AnyArray
 
 FORMAT = 1
-"""Number of the format written here. It rises when older versions could no longer understand a checkpoint."""
+"""Number of the current format. It rises when older versions could not read a new checkpoint."""
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
@@ -39,20 +39,20 @@ Bytes = bytes | memoryview
 
 
 class Checkpoint(NamedTuple):
-    """State, positions, counters and encoder as one unit: everything that a restart needs."""
+    """Everything that a restart needs as one unit: state, positions, counters and encoder."""
 
     arrays: dict[str, AnyArray]
     """Writable C-contiguous copies that share no memory."""
     metadata: dict[str, Any]
-    """What JSON can hold; the format number is not part of it."""
+    """JSON values, without the format number."""
 
 
 class NewerCheckpointError(CheckpointError):
-    """A sound checkpoint that a later version wrote. Going back to an older one would undo what was learned since."""
+    """A sound checkpoint from a later version; going back to an older one would undo what was learned since."""
 
 
 def encode(arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> bytes:
-    """Write a checkpoint as bytes, see `pieces`.
+    """Encode a checkpoint as bytes; see `pieces`.
 
     >>> decode(encode({"theta": np.zeros((0, 5))}, {"n": 3}), "here")
     Checkpoint(arrays={'theta': array([], shape=(0, 5), dtype=float64)}, metadata={'n': 3})
@@ -61,62 +61,62 @@ def encode(arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> bytes
 
 
 def pieces(arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> list[Bytes]:
-    """The bytes of a checkpoint in their order; equal content gives equal bytes.
+    """Encode a checkpoint as consecutive pieces of bytes; equal content gives equal bytes.
 
-    Those of an array are where the array is, unless it must be turned to C order or little-endian: nothing else is
-    copied, and whoever writes or hashes large pieces lets other threads run meanwhile. So the arrays must not change
-    until the last piece is written.
+    Pieces share the memory of the arrays, except for those that must be converted to C order or little-endian; so
+    nothing else is copied, writing or hashing large pieces lets other threads run, and the arrays must not change until
+    the last piece is written.
 
     Args:
         arrays: of float64, int64, uint8 or bool, of any shape.
-        metadata: JSON values with string keys and finite numbers; tuples come back as lists. ``format`` is taken.
+        metadata: JSON values with string keys and finite numbers; tuples come back as lists. ``format`` is reserved.
 
     Raises:
         TypeError: a value of another type.
-        ValueError: NaN or infinity in the metadata, or a name that is taken.
+        ValueError: NaN or infinity in the metadata, or a reserved name.
     """
     if "format" in metadata or "__metadata__" in arrays:
-        raise ValueError("'format' in the metadata and '__metadata__' among the arrays are taken by the format")
+        raise ValueError("'format' in the metadata and '__metadata__' among the arrays are reserved by the format")
     if unknown := {array.dtype.name for array in arrays.values()} - set(_CODES):
         raise TypeError(f"a checkpoint holds arrays of {', '.join(_CODES)} only, got {', '.join(sorted(unknown))}")
     return _pieces(arrays, _canonical({"format": FORMAT, **metadata}))
 
 
 def decode(data: bytes, origin: str) -> Checkpoint:
-    """Read a checkpoint, having verified every byte of it.
+    """Decode a checkpoint and verify every byte of it.
 
     Args:
-        data: what `encode` wrote.
+        data: the result of `encode`.
         origin: where the bytes come from, for messages.
 
     Raises:
-        CheckpointError: the bytes are cut off, changed, not a checkpoint, or of a format that is not understood
+        CheckpointError: the bytes are truncated, changed, not a checkpoint, or of an unknown format
             (`NewerCheckpointError`). Nothing else is raised, whatever the bytes are.
     """
     try:
         arrays, text = _unpack(data)
-        # Packing again and comparing covers what no digest does: blanks, key order, offsets, bytes after the end.
+        # Packing again and comparing covers what the digest does not: blanks, key order, offsets, bytes after the end.
         sound = _pack(arrays, text) == data
-        header = json.loads(text, parse_constant=_refuse_constant)
+        header = json.loads(text, parse_constant=_reject_constant)
         number = header.pop("format")
         if not is_shallow(header):
             raise ValueError("its metadata is nested too deeply")
-    except UNREAD as error:
-        raise CheckpointError(f"{origin}: not a checkpoint, or cut off or damaged ({unread(error)})") from error
+    except MALFORMED as error:
+        raise CheckpointError(f"{origin}: not a checkpoint, or truncated or damaged ({in_words(error)})") from error
     if not sound:
-        raise CheckpointError(f"{origin}: damaged, its content does not match its digest")
+        raise CheckpointError(f"{origin}: damaged; its content does not match its digest")
     if number != FORMAT:
         raise NewerCheckpointError(
-            f"{origin}: has checkpoint format {shown(number)}, this version of streammoe reads format {FORMAT}; "
+            f"{origin}: has checkpoint format {shown(number)}, but this version of streammoe reads format {FORMAT}; "
             "run the version that wrote it, or a later one"
         )
     return Checkpoint(arrays, header)
 
 
 def state_digest(arrays: Mapping[str, AnyArray]) -> str:
-    """Fingerprint of a state: sha256 over name, dtype, shape and little-endian C-order bytes, in name order.
+    """Hash a state: sha256 over name, dtype, shape and little-endian C-order bytes, in name order.
 
-    Two states with the same digest go on alike, bit for bit; 0.0 and -0.0 are different bits.
+    Models with the same digest continue bit for bit alike; 0.0 and -0.0 differ.
 
     >>> state_digest({"a": np.zeros(2)}) == state_digest({"a": np.zeros((2, 1))})
     False
@@ -128,7 +128,7 @@ def _digest(arrays: Mapping[str, AnyArray], start: bytes) -> str:
     digest = hashlib.sha256(start)
     for name in sorted(arrays):
         array = arrays[name]
-        # As JSON, because a name could otherwise run into the dtype that follows it.
+        # As JSON, which separates a name from the dtype that follows it.
         digest.update(_canonical([name, array.dtype.name, *array.shape]).encode())
         digest.update(_bytes(array))
     return digest.hexdigest()
@@ -153,10 +153,10 @@ def _pieces(arrays: Mapping[str, AnyArray], text: str) -> list[Bytes]:
 
 
 def _unpack(data: bytes) -> tuple[dict[str, AnyArray], str]:
-    """Take a checkpoint apart, trusting it; what it says is verified by packing it again."""
+    """Split a checkpoint into arrays and metadata without verifying it."""
     start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     if start > len(data):
-        raise ValueError(f"{len(data)} bytes are fewer than its header asks for")
+        raise ValueError(f"its {len(data)} bytes are fewer than its header requires")
     header = json.loads(data[_LENGTH_BYTES:start].decode())
     text = header.pop("__metadata__")["streammoe"]
     arrays = {name: _array(data, start, **entry) for name, entry in header.items()}
@@ -168,7 +168,7 @@ def _array(data: bytes, start: int, dtype: str, shape: list[int], data_offsets: 
     return stored.reshape(shape).astype(stored.dtype.newbyteorder("="))
 
 
-def _refuse_constant(text: str) -> None:
+def _reject_constant(text: str) -> None:
     raise ValueError(f"its metadata holds {text}")
 
 

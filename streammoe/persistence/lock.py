@@ -1,4 +1,4 @@
-"""One daemon per checkpoint folder."""
+"""A lock that allows one daemon per checkpoint folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LOCK_NAME = "lock"
 
 
 class FolderLock:
-    """Keeps every other process out of a checkpoint folder, from construction to `close`.
+    """An exclusive lock on a checkpoint folder, held from construction to `close`.
 
-    The kernel drops the lock when its holder dies, so the file that stays behind means nothing: it is never removed,
-    since a process could lock a removed file while another one creates and locks the new one. Processes forked
-    while it is held share it and keep it until they end.
+    The kernel releases the lock when its holder dies, so the remaining file means nothing. It is never removed, since a
+    process could lock the removed file while another one creates and locks a new one. Processes forked while the lock
+    is held share it until they end.
 
     Raises:
-        CheckpointError: another process holds the folder, or the lock file cannot be opened.
+        CheckpointError: another process holds the lock, or its file cannot be opened.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -38,11 +38,11 @@ class FolderLock:
             ) from error
 
     def renew(self) -> None:
-        """Hold the folder still where somebody has removed its lock file, or the whole folder, which is made again.
+        """Lock the folder again if its lock file was removed, or the whole folder, which is then created again.
 
         Raises:
-            CheckpointError: another process has taken the folder since.
-            OSError: it cannot be made, or not be locked, for now.
+            CheckpointError: another process has locked the folder since.
+            OSError: the folder cannot be created or locked for now.
         """
         if self._descriptor is None:
             return
@@ -50,11 +50,11 @@ class FolderLock:
         held = os.fstat(self._descriptor)
         if path.exists() and os.path.samestat(held, path.stat()):
             return
-        # The lock of a removed file keeps nobody out. Whoever has locked the new one in its place keeps it.
+        # A lock on a removed file excludes no other process. A process that has locked the new file keeps it.
         new = self._open()
         os.close(self._descriptor)
         self._descriptor = new
-        LOGGER.warning("%s was removed by somebody; the folder is locked again", path)
+        LOGGER.warning("%s was removed; the folder is locked again", path)
 
     def _open(self) -> int:
         make_folder(self.folder)
@@ -90,7 +90,7 @@ class FolderLock:
             ) from error
 
     def close(self) -> None:
-        """Let other processes in. Fine to call again."""
+        """Release the lock. May be called again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

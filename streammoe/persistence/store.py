@@ -1,4 +1,4 @@
-"""The last few checkpoints of a folder, by generation."""
+"""A store of the last few checkpoints, by generation."""
 
 from __future__ import annotations
 
@@ -20,33 +20,31 @@ from streammoe.types import AnyArray
 logger = logging.getLogger(__name__)
 
 CONFIRMED = "confirmed"
-"""A file that holds the last generation whose transaction is committed; only there with transactions."""
+"""Name of the file with the last generation whose transaction is committed; only exists with transactions."""
 
 _NAME = re.compile(r"checkpoint-(\d{12,})\.safetensors", re.ASCII)
 
 
 class CheckpointStore:
-    """Checkpoints in one folder, numbered by generation; the newest sound one is where a restart goes on.
+    """Checkpoints in one folder, numbered by generation; a restart resumes from the newest sound one.
 
     Hold a `FolderLock` on the folder while preparing it or saving to it; reading needs none.
 
     Args:
         folder: of the checkpoints.
-        keep: generations that stay.
-        lock: looked after at each save: a folder that was removed is made and locked again.
+        keep: number of generations to keep.
+        lock: renewed at each save, so that a removed folder is created and locked again.
     """
 
     def __init__(self, folder: str | Path, keep: int = 3, lock: FolderLock | None = None) -> None:
         self.folder = Path(folder)
         self.keep = keep
-        self._refused: set[int] = set()
-        """Generations that were not sound, and count as none where old ones are removed."""
-        self._stuck: set[int] = set()
-        """Generations that could not be removed, of which one warning is enough."""
+        self._unsound: set[int] = set()  # generations that could not be loaded and do not count towards `keep`
+        self._stuck: set[int] = set()  # generations that could not be removed; each is warned of once
         self._lock = lock
 
     def prepare(self) -> None:
-        """Create the folder, prove that it can be written, and clear away what a killed process left half written.
+        """Create the folder, check that it is writable, and remove temporary files of killed processes.
 
         Raises:
             CheckpointError: the folder cannot be created or written.
@@ -55,9 +53,9 @@ class CheckpointStore:
             make_folder(self.folder)
             for stale in self.folder.glob(f".checkpoint-*{TEMPORARY_SUFFIX}"):
                 stale.unlink()
-                logger.warning("removed %s, which an interrupted process left half written", stale)
+                logger.warning("removed %s, left half written by an interrupted process", stale)
             probe = self.folder / "checkpoint-probe"
-            replace(probe, b"streammoe can write here")  # permissions alone do not tell of a full or read-only disk
+            replace(probe, b"streammoe can write here")  # permissions alone do not reveal a full or read-only disk
             probe.unlink()
         except OSError as error:
             raise CheckpointError(
@@ -66,22 +64,22 @@ class CheckpointStore:
             ) from error
 
     def generations(self) -> list[int]:
-        """Numbers of the checkpoints in the folder, sound or not, oldest first."""
+        """Return the numbers of the checkpoints in the folder, sound or not, oldest first."""
         if not self.folder.is_dir():
             return []
         numbers = map(generation_of, self.folder.iterdir())
         return sorted(number for number in numbers if number is not None)
 
     def path(self, generation: int) -> Path:
-        """Where the checkpoint of a generation is."""
+        """Return the path of the checkpoint of a generation."""
         return self.folder / f"checkpoint-{generation:012d}.safetensors"
 
     def save(self, arrays: Mapping[str, AnyArray], metadata: Mapping[str, Any]) -> int:
-        """Write the next generation, durably, and only then remove those beyond the newest `keep`; return its number.
+        """Write the next generation durably, then remove those beyond the newest `keep`; return its number.
 
         Raises:
             RetriableCheckpointError: it cannot be written for now; the older generations are untouched.
-            CheckpointError: another process has taken the folder.
+            CheckpointError: another process has locked the folder.
         """
         path = self.folder
         try:
@@ -92,30 +90,26 @@ class CheckpointStore:
             replace(path, *pieces(arrays, metadata))
         except OSError as error:
             raise RetriableCheckpointError(
-                f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"
+                f"{path}: cannot be written ({error.strerror}); make room on the disk or correct its permissions"
             ) from error
-        self._refused.discard(generation)  # its number may be given anew once what had it is set aside
+        self._unsound.discard(generation)  # numbers are reused after `set_aside`
         self._stuck.discard(generation)
         self._prune()
         return generation
 
     def load(self, generation: int) -> Checkpoint:
-        """Read one generation.
-
-        Raises:
-            CheckpointError: it is missing, unreadable or not sound.
-        """
+        """Read one generation; raise `CheckpointError` if it is missing, unreadable or not sound."""
         path = self.path(generation)
-        return decode(_content(path, "move it away, or mend its permissions"), str(path))
+        return decode(_content(path, "move it away, or correct its permissions"), str(path))
 
     def latest(self) -> tuple[int, Checkpoint] | None:
-        """Read the newest sound checkpoint and say its generation, or ``None`` from a folder without any.
+        """Return the newest sound checkpoint with its generation, or ``None`` if the folder has no checkpoint.
 
-        Unsound ones are passed over, each logged as an error: what they held is learned again from the source.
+        Unsound ones are skipped, each logged as an error: what they held is learned again from the source.
 
         Raises:
-            CheckpointError: there are checkpoints but none is sound, since starting afresh must be the user's wish; or
-                the newest was written in a newer format, since going back would undo it.
+            CheckpointError: there are checkpoints but none is sound, since only the user may decide to start over; or
+                the newest has a newer format, since going back would undo it.
         """
         generations = self.generations()
         for generation in reversed(generations):
@@ -123,10 +117,10 @@ class CheckpointStore:
                 return generation, self.load(generation)
             except NewerCheckpointError:
                 raise
-            except CheckpointError as refused:
-                self._refused.add(generation)
-                # Without a traceback, which would make a handled fault look like a bug
-                logger.error("checkpoint refused, going back to the one before: %s", refused)  # noqa: TRY400
+            except CheckpointError as error:
+                self._unsound.add(generation)
+                # Without a traceback, which would make a handled error look like a bug.
+                logger.error("checkpoint rejected, going back to the one before: %s", error)  # noqa: TRY400
         if not generations:
             return None
         names = ", ".join(self.path(generation).name for generation in generations)
@@ -136,23 +130,19 @@ class CheckpointStore:
         )
 
     def set_aside(self, after: int = 0) -> Path | None:
-        """Move checkpoints to a new sub-folder, so that nothing goes on from them; return it if there were any.
+        """Move checkpoints of generations after `after` to a new sub-folder, so that nothing resumes from them.
 
-        Args:
-            after: move those of later generations only.
-
-        Raises:
-            CheckpointError: they cannot be moved.
+        Returns the folder, or ``None`` if there were none; raises `CheckpointError` if they cannot be moved.
         """
         generations = [generation for generation in self.generations() if generation > after]
         if not generations:
             return None
         if self.confirmed > after:
-            self.confirm(after)  # numbers above are given anew
+            self.confirm(after)  # later numbers will be reused
         try:
             aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
-            sync_folder(self.folder)  # a power cut must not keep a move into a folder that it has lost
-            # The newest last: whatever is left when a process is killed in between, the newest is still the newest.
+            sync_folder(self.folder)  # or a power cut could lose the folder with what was moved there
+            # The newest last, so that it is still the newest after a kill in between.
             for generation in generations:
                 path = self.path(generation)
                 path.rename(aside / path.name)
@@ -164,40 +154,36 @@ class CheckpointStore:
                 "move them away by hand, or set checkpoint.dir to another folder"
             ) from error
         which = "the checkpoints that were" if not after else f"the checkpoints after generation {after} that were"
-        logger.warning("%s in %s are in %s now", which, self.folder, aside)
+        logger.warning("%s in %s are now in %s", which, self.folder, aside)
         return aside
 
     @property
     def confirmed(self) -> int:
-        """The last generation that was told by `confirm`, or 0."""
+        """The last confirmed generation, or 0."""
         try:
             return int((self.folder / CONFIRMED).read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
             return 0
 
     def confirm(self, generation: int) -> None:
-        """Keep, durably, that what belongs to this generation elsewhere is done: its transaction is committed.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
+        """Record durably that the transaction of this generation is committed; raise `CheckpointError` if it cannot."""
         path = self.folder / CONFIRMED
         try:
             replace(path, f"{generation}\n".encode())
         except OSError as error:
             raise CheckpointError(
-                f"{path}: cannot be written ({error.strerror}); make room on the disk or mend its permissions"
+                f"{path}: cannot be written ({error.strerror}); make room on the disk or correct its permissions"
             ) from error
 
     def _prune(self) -> None:
         try:
             generations = self.generations()
-        except OSError as error:  # the new checkpoint is safe; a file too many must not stop the learning
-            logger.warning("old checkpoints stay: %s", error)
+        except OSError as error:  # the new checkpoint is safe; a surplus file must not stop learning
+            logger.warning("old checkpoints cannot be removed: %s", error)
             return
-        # Those that nobody could go back to must not push out those that are left.
-        kept = [generation for generation in generations if generation not in self._refused][-self.keep :]
-        if not kept:  # somebody has taken the folder away since the new one was written
+        # Unsound checkpoints must not displace those that can be restored.
+        kept = [generation for generation in generations if generation not in self._unsound][-self.keep :]
+        if not kept:  # the folder was removed since the new checkpoint was written
             return
         for generation in generations:
             if generation >= kept[0] or generation in self._stuck:
@@ -206,16 +192,16 @@ class CheckpointStore:
                 self.path(generation).unlink(missing_ok=True)
             except OSError as error:
                 self._stuck.add(generation)
-                logger.warning("an old checkpoint stays: %s", error)
+                logger.warning("an old checkpoint cannot be removed: %s", error)
 
 
-def read_checkpoint(place: str | os.PathLike[str]) -> Checkpoint:
-    """Read one checkpoint file, or the newest sound one of a folder.
+def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint file, or the newest sound one of a folder.
 
     Raises:
         CheckpointError: there is none, it is damaged, or it needs a newer version.
     """
-    path = path_of(place)
+    path = path_of(path)
     if path.is_dir():
         found = CheckpointStore(path).latest()
         if found is None:
@@ -225,7 +211,7 @@ def read_checkpoint(place: str | os.PathLike[str]) -> Checkpoint:
 
 
 def generation_of(path: Path) -> int | None:
-    """The generation that a file in a checkpoint folder holds, by its name; ``None`` for any other file.
+    """Parse the generation from the name of a checkpoint file; ``None`` for any other file.
 
     >>> generation_of(Path("state/checkpoint-000000000042.safetensors"))
     42
@@ -235,14 +221,10 @@ def generation_of(path: Path) -> int | None:
 
 
 def _content(path: Path, advice: str) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        CheckpointError: it cannot be read. A pipe or a device, from which reading might never end, is no file.
-    """
+    """Read a regular file; raise `CheckpointError` for others, such as pipes, since reading might never end."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise CheckpointError(f"{path}: is no regular file; {advice}")
+            raise CheckpointError(f"{path}: is not a regular file; {advice}")
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {advice}") from error

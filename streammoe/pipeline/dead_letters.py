@@ -5,54 +5,31 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable
 
 from streammoe.persistence.append_log import AppendLog
 from streammoe.ports import DECIMALS, DELIMITERS, DeadLetter
 
 
-class DeadLetterFile:
-    """Appends refused records to a file of JSON lines: place, stage, reason, detail, record, and how to replay it.
+class DeadLetterFile(AppendLog):
+    """A file of rejected records as JSON lines: place, stage, reason, detail, record, and how to replay it.
 
-    A record that is not UTF-8 is kept as ``record_base64`` instead. `read_letter` reads a line.
+    A record that is not UTF-8 is written as ``record_base64`` instead. `read_letter` reads a line.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._lines = AppendLog(path, "dead_letters.path")
-        self.path = self._lines.path
+        super().__init__(path, "dead_letters.path")
 
     def write(self, letters: list[DeadLetter]) -> None:
         """Append these letters; durable after `flush`."""
         for letter in letters:
-            entry = {name: value for name, value in letter._asdict().items() if value is not None}
+            known = {name: value for name, value in letter._asdict().items() if value is not None}
+            entry = {"place": known.pop("location"), **known}
             try:
                 entry["record"] = letter.record.decode()
             except UnicodeDecodeError:
                 del entry["record"]
                 entry["record_base64"] = base64.b64encode(letter.record).decode()
-            self._lines.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
-
-    @property
-    def overdue(self) -> bool:
-        """See `DeadLetterSink.overdue`."""
-        return self._lines.overdue
-
-    def flush(self) -> None:
-        """Return only when everything written is on disk.
-
-        Raises:
-            CheckpointError: it cannot be written; a checkpoint must not pass over records that are kept nowhere. It is
-                a `RetriableCheckpointError` where the same letters can be flushed later.
-        """
-        self.begin_flush()()
-
-    def begin_flush(self) -> Callable[[], None]:
-        """See `DeadLetterSink`."""
-        return self._lines.begin_flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._lines.close()
+            self.append(json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
 
 
 _REQUIRED: dict[str, type] = {"place": dict, "stage": str, "reason": str, "detail": str}
@@ -67,7 +44,7 @@ _OPTIONAL: dict[str, type] = {
 
 
 def read_letter(line: bytes) -> DeadLetter | None:
-    """A line of a `DeadLetterFile`, or ``None`` if it is none: half a line, or something else altogether."""
+    """Parse a line of a `DeadLetterFile`; return ``None`` for half a line or anything else."""
     try:
         entry = json.loads(line)
         record = (
@@ -85,4 +62,4 @@ def read_letter(line: bytes) -> DeadLetter | None:
             return None
     if values.get("delimiter", ";") not in DELIMITERS or values.get("decimal", ",") not in DECIMALS:
         return None
-    return DeadLetter(record=record, **values)
+    return DeadLetter(location=values.pop("place"), record=record, **values)

@@ -1,7 +1,7 @@
-"""Labels that come later: what waits for its other half, and events made of both.
+"""Join of features with labels that arrive later.
 
-A stage between source and pipeline. What becomes of a record depends on the records before it and on nothing else, so
-batches may be cut anywhere, and a restart goes on from what a checkpoint holds of the buffer.
+A stage between source and pipeline. The outcome of a record depends only on the records before it, so batches may be
+cut anywhere, and a restart resumes with the buffer from the checkpoint.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import LONGEST_TEXT, TooLarge, label
 from streammoe.pipeline.pipeline import Processed, Schema
-from streammoe.ports import Batch, Place, Unreadable
+from streammoe.ports import Batch, Location, Unreadable
 from streammoe.text import shown
 from streammoe.types import AnyArray, IntArray
 
 LOGGER = logging.getLogger("streammoe.joining")
 NO_KEY = "no_key"
-"""The reason for refusing a record that cannot find its other half."""
+"""Reason for rejecting a record that cannot be joined."""
 
 
 class Limits(NamedTuple):
-    """How much may wait, and how long."""
+    """How many records may wait, and how long."""
 
     max_pending: int
     expire_events: int | None = None
-    """Records that may come until the one that completes an event, that one included."""
+    """Records up to and including the one that completes an event."""
     expire_seconds: float | None = None
-    """The same in the records' own time."""
+    """Seconds, in event time, until the one that completes an event."""
 
 
 @dataclass(slots=True)
@@ -51,32 +51,33 @@ class _Waiting:
     key: str
     record: bytes
     is_label: bool
-    place: bytes
-    """As JSON: the collector of garbage, and checkpoints, need not look at each of them."""
+    location: bytes
+    """As JSON, to spare the garbage collector and checkpoints an object per record."""
     record_key: bytes | None
-    """The key that the source gave to the record."""
+    """The key of the record in the source."""
     number: int
-    """Of the record, counted from the first one of all."""
+    """Number of the record, counted over the whole stream."""
     time: int
-    """The stream's time when it came."""
-    refused: bool = False
-    """Whether the pipeline has refused it, so that it is counted already."""
+    """Stream time when it arrived."""
+    rejected: bool = False
+    """Whether the pipeline has rejected it, so that it is already counted."""
 
 
 class LabelJoin:
-    """Makes events of features and of labels that come later, or earlier, under the same key.
+    """A join of features with labels that arrive later, or earlier, under the same key.
 
-    Features, which are records with the key and without target, pass as they are, so that they are predicted when they
-    come; the label makes the event that is learned. The features' place is that of the event; a value that both records
-    hold is that of the features, which is what was known for the prediction, but for targets and weight.
+    Features, that is, records with the key and without a target, pass unchanged so that they are predicted on arrival;
+    the label completes the event that is learned. The event has the location of the features. If both records hold a
+    field, the value of the features wins, since it was known at the time of the prediction; except for targets and
+    weight.
 
-    What waits is bounded: beyond `Limits` the oldest expires. Time is the largest time of any record so far, never that
-    of a clock, so that reading again gives the same.
+    The buffer is bounded: beyond `Limits` the oldest record expires. Time is the largest timestamp of any record so
+    far, never wall-clock time, so that replays give the same result.
 
     Args:
         key: the field that both records hold.
-        schema: which of the other fields mean what.
-        limits: of what waits.
+        schema: the roles of the other fields.
+        limits: of the buffer.
     """
 
     def __init__(self, key: str, schema: Schema, limits: Limits) -> None:
@@ -85,43 +86,38 @@ class LabelJoin:
         self._others = {key, *schema.others}
         self._features = None if schema.features is None else set(schema.features) - {key}
         self._targets = schema.targets
-        self._of_label = {*schema.targets, *((schema.weight,) if schema.weight else ())}
+        self._label_fields = {*schema.targets, *((schema.weight,) if schema.weight else ())}
         self._parse = _parser(key, schema.targets)
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        """By key, the oldest first."""
-        self._seen = 0
-        """Records so far."""
-        self._now = _UNKNOWN
-        """The stream's time, in milliseconds."""
-        self._refused = 0
-        """How many of those that wait have been refused."""
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by key, the oldest first
+        self._seen = 0  # records so far
+        self._now = _UNKNOWN  # stream time in milliseconds
+        self._rejected = 0  # number of waiting records that have been rejected
         self._passed: list[tuple[int, _Waiting]] = []
-        """Of the latest batch: which features passed as which record."""
-        self._expired: list[_Waiting] = []
-        """The same: what has expired."""
+        """Features that passed in the latest batch, each with its index in the joined batch."""
+        self._expired: list[_Waiting] = []  # records that expired in the latest batch
         self._warned = False
 
     @property
     def pending(self) -> int:
-        """How many events wait for a half; those that have been refused are no longer waited for."""
-        return len(self._waiting) - self._refused
+        """Number of events that wait for their other half, without rejected ones."""
+        return len(self._waiting) - self._rejected
 
     def join(self, batch: Batch) -> Batch:
-        """The events of a batch, for the pipeline; may be empty. To be settled before the next one.
+        """Return the events of a batch, maybe none; call `settle` before the next batch.
 
         Raises:
-            SourceError: the records are no JSON Lines.
+            SourceError: the records are not JSON Lines.
         """
         if batch.format != "jsonl":
             message = (
-                f"{batch.origin} holds {batch.format}, and labels.key = {self.key!r} joins records of JSON Lines only; "
-                "convert it, or take labels.key out where features and target come in the same record"
+                f"{batch.origin} holds {batch.format}, and labels.key = {self.key!r} joins only JSON Lines; "
+                "convert it, or remove labels.key if features and target come in the same record"
             )
             raise SourceError(message)
         if batch.timestamps is None and self.limits.expire_seconds is not None and not self._warned:
             self._warned = True
             LOGGER.warning(
-                "%s: records have no times, so labels.expire_seconds lets nothing expire; set labels.expire_events",
+                "%s: records have no timestamps, so labels.expire_seconds has no effect; set labels.expire_events",
                 batch.origin,
             )
         self._passed, self._expired = [], []
@@ -131,32 +127,32 @@ class LabelJoin:
         return self._joined(batch)
 
     def copy(self) -> LabelJoin:
-        """One that a later `join` of this one does not change; only one of the two may go on."""
+        """Return a copy that a later `join` of this one does not change; only one of the two may be used further."""
         other = copy.copy(self)
         waiting = self._waiting.copy()
-        if self._now == _UNKNOWN:  # the first time that comes is the time of all that wait
+        if self._now == _UNKNOWN:  # the first timestamp will be set on all waiting records
             waiting = OrderedDict((key, replace(each)) for key, each in waiting.items())
         vars(other).update(_waiting=waiting)
         return other
 
     def settle(self, processed: Processed) -> Processed:
-        """Count events instead of records, once the pipeline is through with the latest batch.
+        """Count events instead of records, after the pipeline has processed the latest batch.
 
-        Features that wait are `pending` and not predicted only. Those that were refused count as that, and neither as
-        pending nor as expired later; an event that they become part of counts by itself.
+        Waiting features count as `pending` and not as predicted only. Rejected ones count as rejected, and neither as
+        pending nor later as expired; an event that they become part of counts separately.
         """
-        refused = [waiting for at, waiting in self._passed if processed.bad[at]]
-        for waiting in refused:
-            waiting.refused = True
-            self._refused += self._waiting.get(waiting.key) is waiting
+        rejected = [waiting for at, waiting in self._passed if processed.bad[at]]
+        for waiting in rejected:
+            waiting.rejected = True
+            self._rejected += self._waiting.get(waiting.key) is waiting
         outcomes = processed.outcomes.copy()
-        outcomes["predicted_only"] -= len(self._passed) - len(refused)
-        outcomes["expired"] = sum(not waiting.refused for waiting in self._expired)
+        outcomes["predicted_only"] -= len(self._passed) - len(rejected)
+        outcomes["expired"] = sum(not waiting.rejected for waiting in self._expired)
         self._passed, self._expired = [], []
         return processed._replace(outcomes=outcomes)
 
     def arrays(self) -> dict[str, AnyArray]:
-        """What a checkpoint keeps of it."""
+        """Return the buffer as arrays for a checkpoint."""
         waiting = self._waiting.values()
         return {
             "labels.records": np.frombuffer(b"".join([each.record for each in waiting]), np.uint8),
@@ -164,46 +160,45 @@ class LabelJoin:
             "labels.numbers": np.array([each.number for each in waiting], np.int64),
             "labels.times": np.array([each.time for each in waiting], np.int64),
             "labels.clock": np.array([self._seen, self._now], np.int64),
-            "labels.places": np.frombuffer(b"[%s]" % b",".join([each.place for each in waiting]), np.uint8),
+            "labels.places": np.frombuffer(b"[%s]" % b",".join([each.location for each in waiting]), np.uint8),
             "labels.keys": np.frombuffer(msgspec.json.encode([each.record_key for each in waiting]), np.uint8),
-            "labels.refused": np.array([each.refused for each in waiting], np.bool_),
+            "labels.refused": np.array([each.rejected for each in waiting], np.bool_),
         }
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """The inverse of `arrays`, into a new one with the same key and schema.
+        """Restore the result of `arrays` into a new join with the same key and schema.
 
-        Raises:
-            CheckpointError: they hold what no buffer can; `streammoe.checked` says the same of other errors.
+        Call within `streammoe.checked.restoring`.
         """
         records = array_of(arrays, "labels.records", "uint8", (None,)).tobytes()
         ends = array_of(arrays, "labels.ends", "int64", (None,), least=0.0)
         each = (len(ends),)
         numbers = array_of(arrays, "labels.numbers", "int64", each, least=0.0, most=LARGEST_COUNT)
         times = array_of(arrays, "labels.times", "int64", each, least=_UNKNOWN)
-        refused = array_of(arrays, "labels.refused", "bool", each)
+        rejected = array_of(arrays, "labels.refused", "bool", each)
         self._seen, self._now = array_of(arrays, "labels.clock", "int64", (2,), least=_UNKNOWN).tolist()
         require(is_count(self._seen), f"array labels.clock counts {self._seen} records")
         require(
             (np.diff(ends, prepend=0) > 0).all() and (int(ends[-1]) if len(ends) else 0) == len(records),
             f"array labels.ends does not divide the {len(records)} bytes of labels.records",
         )
-        for (start, stop), number, time, place, record_key, was_refused in zip(
+        for (start, stop), number, time, location, record_key, was_rejected in zip(
             pairwise([0, *ends.tolist()]),
             numbers.tolist(),
             times.tolist(),
-            _PLACES.decode(array_of(arrays, "labels.places", "uint8", (None,)).tobytes()),
+            _LOCATIONS.decode(array_of(arrays, "labels.places", "uint8", (None,)).tobytes()),
             _KEYS.decode(array_of(arrays, "labels.keys", "uint8", (None,)).tobytes()),
-            refused.tolist(),
+            rejected.tolist(),
             strict=True,
         ):
             record = records[start:stop]
             value, is_label = self._read(record)
             key = label(self.key, value, text=False)
             require(key not in {None, *self._waiting}, f"labels.records holds {shown(record)} without a key of its own")
-            _PLACE.decode(place)
-            waiting = _Waiting(str(key), record, is_label, bytes(place), record_key, number, time, was_refused)
+            _LOCATION.decode(location)
+            waiting = _Waiting(str(key), record, is_label, bytes(location), record_key, number, time, was_rejected)
             self._waiting[waiting.key] = waiting
-        self._refused = int(refused.sum())
+        self._rejected = int(rejected.sum())
 
     def _joined(self, batch: Batch) -> Batch:
         found = _Found(batch)
@@ -213,13 +208,13 @@ class LabelJoin:
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
             self._pass_time(_UNKNOWN if times is None else times[i])
             if i in batch.unreadable:
-                found.refuse(i, batch.unreadable[i])
+                found.reject(i, batch.unreadable[i])
                 continue
             record = batch.block[start:stop]
             try:
                 value, is_label = self._read(record, ascii_only=ascii_only)
             except InvalidEvent:
-                found.take(i, record)  # the decoder says why it is refused
+                found.take(i, record)  # the decoder will reject it with the reason
                 continue
             try:
                 key = label(self.key, value, text=False)
@@ -232,7 +227,7 @@ class LabelJoin:
                 if is_label and self._has_features(record):
                     found.take(i, record)
                 else:
-                    found.refuse(i, Unreadable(*problem, batch.record(i)))
+                    found.reject(i, Unreadable(*problem, batch.record(i)))
                 continue
             other = waiting.get(key)
             if other is not None and other.is_label != is_label:
@@ -247,7 +242,7 @@ class LabelJoin:
                 else:
                     self._keep(found.waiting(i, record, key, is_label, self._seen, self._now), other)
             elif other is not None and not self._has_features(record):
-                found.take(i, record)  # such as a label that is not known yet; it must not replace features
+                found.take(i, record)  # such as a label without a value yet; it must not replace features
             else:
                 features = found.waiting(i, record, key, is_label, self._seen, self._now)
                 self._keep(features, other)
@@ -255,7 +250,7 @@ class LabelJoin:
         return found.batch()
 
     def _pass_time(self, time: int) -> None:
-        """A record has come, at its own time; what it is too late for expires."""
+        """Advance the stream by one record with its timestamp, and expire records that have waited too long."""
         self._seen += 1
         if time > self._now:
             if self._now == _UNKNOWN:
@@ -272,7 +267,7 @@ class LabelJoin:
             self._expire(oldest)
 
     def _keep(self, waiting: _Waiting, before: _Waiting | None) -> None:
-        """Let a record wait; of two halves alike the newer one waits on."""
+        """Add a record to the buffer; it replaces an earlier half of the same kind."""
         if before is not None:
             self._expire(before)
         self._waiting[waiting.key] = waiting
@@ -281,14 +276,14 @@ class LabelJoin:
 
     def _remove(self, waiting: _Waiting) -> None:
         del self._waiting[waiting.key]
-        self._refused -= waiting.refused
+        self._rejected -= waiting.rejected
 
     def _expire(self, waiting: _Waiting) -> None:
         self._remove(waiting)
         self._expired.append(waiting)
 
     def _read(self, record: bytes, *, ascii_only: bool = False) -> tuple[Any, bool]:
-        """The raw value of the key, and whether there is a target.
+        """Return the raw value of the key, and whether there is a target.
 
         Raises:
             InvalidEvent: the record is malformed.
@@ -297,91 +292,84 @@ class LabelJoin:
             try:
                 value, *targets = self._parse(record)
             except msgspec.MsgspecError:
-                pass  # the exact path says why, or accepts it
+                pass  # the exact path accepts it or gives the reason
             else:
                 return value, any(target not in _MISSING for target in targets)
         values = object_of(record.rstrip(b"\r\n"))
         return values.get(self.key), any(values.get(target) not in (None, "") for target in self._targets)
 
     def _has_features(self, record: bytes) -> bool:
-        """Whether a record that has been read holds a feature, not null."""
+        """Whether a well-formed record holds a feature that is not null."""
         held = {name for name, value in _fields(record).items() if value != _NULL}
         return not held <= self._others if self._features is None else not held.isdisjoint(self._features)
 
     def _event(self, features: bytes, found: bytes) -> bytes:
-        """Features and their label as one record."""
+        """Merge features and their label into one record."""
         values = _fields(features)
         for name, value in _fields(found).items():
-            if name not in values or (name in self._of_label and value != _NULL):
+            if name not in values or (name in self._label_fields and value != _NULL):
                 values[name] = value
         return _written(values)
 
 
 def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:
-    """The fingerprint of a model and of what waits for its other half beside it.
-
-    Args:
-        model: the model.
-        labels: what `LabelJoin.arrays` gave; nothing where labels are not joined.
-    """
+    """Hash a model together with the result of `LabelJoin.arrays`, empty if labels are not joined."""
     return fingerprint(model.arrays(), labels)
 
 
 def fingerprint(model: Mapping[str, AnyArray], labels: Mapping[str, AnyArray]) -> str:
-    """`digest_with` of a model's arrays, or of copies of them."""
+    """Hash the arrays of a model and of a label join; see `digest_with`."""
     shaping = {name: array for name, array in model.items() if not name.startswith("diagnostics.")}
-    return state_digest(shaping | {name: array for name, array in labels.items() if name not in _BESIDE})
+    return state_digest(shaping | {name: array for name, array in labels.items() if name not in _NOT_LEARNED})
 
 
 def label_arrays(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """Those of a checkpoint that are from `LabelJoin.arrays`."""
+    """Select the arrays of a checkpoint that come from `LabelJoin.arrays`."""
     return {name: array for name, array in arrays.items() if name.startswith("labels.")}
 
 
 class _Found:
-    """The records that go on to the pipeline."""
+    """The records that are passed on to the pipeline."""
 
     def __init__(self, batch: Batch) -> None:
         self._from = batch
         self._records: list[bytes] = []
-        self._rows: list[int] = []
-        """Of each the record of the source's batch at which it goes on."""
-        self._origins: list[_Waiting | None] = []
-        """Of each the features that came before."""
+        self._rows: list[int] = []  # for each record the index of the one in the source's batch that caused it
+        self._origins: list[_Waiting | None] = []  # for each record the features that came before, if any
         self._unreadable: dict[int, Unreadable] = {}
 
     def take(self, i: int, record: bytes, features: _Waiting | None = None) -> int:
-        """Let a record go on, as that of earlier features or of the i-th one; returns which one it is there."""
+        """Pass on a record of the i-th one or of earlier features; return its index in the joined batch."""
         self._records.append(record)
         self._rows.append(i)
         self._origins.append(features)
         return len(self._records) - 1
 
-    def refuse(self, i: int, unreadable: Unreadable) -> None:
-        """Let the i-th record be refused."""
+    def reject(self, i: int, unreadable: Unreadable) -> None:
+        """Pass on the i-th record to be rejected."""
         self._unreadable[self.take(i, b"\n")] = unreadable
 
     def waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _Waiting:
-        """The i-th record as one that waits."""
+        """Create the buffer entry of the i-th record."""
         batch = self._from
-        place = msgspec.json.encode(batch.place(i))
+        location = msgspec.json.encode(batch.location(i))
         record_key = None if batch.keys is None else batch.keys[i]
-        return _Waiting(key, record.rstrip(b"\r\n"), is_label, place, record_key, number, time)
+        return _Waiting(key, record.rstrip(b"\r\n"), is_label, location, record_key, number, time)
 
     def batch(self) -> Batch:
-        """All of them."""
+        """Return the joined batch."""
         batch, rows, origins = self._from, self._rows, self._origins
 
-        def place(i: int) -> Place:
+        def location(i: int) -> Location:
             features = origins[i]
-            return batch.place(rows[i]) if features is None else _PLACE.decode(features.place)
+            return batch.location(rows[i]) if features is None else _LOCATION.decode(features.location)
 
         ends: IntArray = np.cumsum([len(record) for record in self._records], dtype=np.int64)
         return replace(
             batch,
             block=b"".join(self._records),
             ends=ends,
-            place=place,
+            location=location,
             timestamps=None if batch.timestamps is None else batch.timestamps[np.array(rows, np.int64)],
             keys=self._keys(),
             unreadable=self._unreadable,
@@ -397,23 +385,21 @@ class _Found:
         ]
 
 
-_UNKNOWN = -1
-"""No time; Kafka writes it so, too."""
-_SHOWN = 400
-"""Bytes of a record that a message is made from; more characters than it shows."""
-_BESIDE = {"labels.places", "labels.keys", "labels.refused"}
-"""What is kept for messages, rows and counts, and shapes nothing that is learned."""
+_UNKNOWN = -1  # no timestamp, as in Kafka
+_SHOWN = 400  # bytes of a record to decode for a message; more than it shows
+_NOT_LEARNED = {"labels.places", "labels.keys", "labels.refused"}
+"""Arrays for messages, rows and counts, without influence on what is learned."""
 _NULL = msgspec.Raw(b"null")
 _MISSING = (msgspec.Raw(), _NULL, msgspec.Raw(b'""'))
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_PLACE = msgspec.json.Decoder(Place)
-_PLACES = msgspec.json.Decoder(list[msgspec.Raw])
+_LOCATION = msgspec.json.Decoder(Location)
+_LOCATIONS = msgspec.json.Decoder(list[msgspec.Raw])
 _KEYS = msgspec.json.Decoder(list[bytes | None])
 _Key = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None
 
 
 def _parser(key: str, targets: Sequence[str]) -> Callable[[bytes], tuple[Any, ...]]:
-    """A compiled parser from a record to the values of its key and, as they were written, of its targets."""
+    """Compile a parser from a record to the value of its key and the raw values of its targets."""
     names = [key, *targets]
     fields: list[tuple[str, Any, Any]] = [("f0", _Key, None)]
     fields += [(f"f{j}", msgspec.Raw, msgspec.Raw()) for j in range(1, len(names))]
@@ -421,32 +407,29 @@ def _parser(key: str, targets: Sequence[str]) -> Callable[[bytes], tuple[Any, ..
         rename = {f"f{j}": name for j, name in enumerate(names)}
         decode = msgspec.json.Decoder(msgspec.defstruct("Record", fields, rename=rename)).decode
     except ValueError:  # a name that needs escapes in JSON
-        return _refuse
+        return _reject
     astuple = msgspec.structs.astuple
     return lambda record: astuple(decode(record))
 
 
-def _refuse(record: bytes) -> tuple[Any, ...]:
+def _reject(record: bytes) -> tuple[Any, ...]:
     raise msgspec.ValidationError(record)
 
 
 def _fields(record: bytes) -> dict[str, msgspec.Raw]:
-    """All fields of a record that has been read."""
+    """Return all fields of a well-formed record."""
     if is_for_parser(record):
         try:
             return _FIELDS.decode(record)
         except msgspec.MsgspecError:
-            pass  # it holds what only the exact path takes, such as NaN
+            pass  # it holds values that only the exact path accepts, such as NaN
     values = object_of(record.rstrip(b"\r\n"))
-    return {name: msgspec.Raw(_literal(value).encode()) for name, value in values.items()}
-
-
-def _literal(value: object) -> str:
-    return str(value) if isinstance(value, TooLarge) else json.dumps(value)
+    literals = {name: value if isinstance(value, TooLarge) else json.dumps(value) for name, value in values.items()}
+    return {name: msgspec.Raw(literal.encode()) for name, literal in literals.items()}
 
 
 def _written(values: Mapping[str, msgspec.Raw]) -> bytes:
-    """A record with these fields."""
+    """Encode a record with these fields."""
     try:
         return msgspec.json.encode(values)
     except UnicodeEncodeError:  # half a surrogate pair in a name

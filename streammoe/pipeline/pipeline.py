@@ -1,4 +1,4 @@
-"""The way of an event: decode, validate, predict, score, learn. Here it stands on one screen."""
+"""The processing of a batch: decode, validate, predict, score, learn."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.scores import Scores
-from streammoe.ports import Batch, DeadLetter, Place, Predictions, PredictionSink
+from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
 from streammoe.quantiles import mixture_intervals
 from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
-MOST_TOLD = 100
-"""Fields that are told to be ignored; a producer that makes up names must fill neither memory nor log."""
+MOST_WARNED = 100
+"""Ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
 
 
 class Schema(NamedTuple):
-    """Which fields of a record mean what."""
+    """The role of each field of a record."""
 
     targets: tuple[str, ...]
     features: tuple[str, ...] | None = None
-    """``None``: every field of the first good record that means nothing else."""
+    """``None`` for every field of the first good record that has no other role."""
     ignore: tuple[str, ...] = ()
     weight: str | None = None
     categorical: frozenset[str] = frozenset()
     timestamps: frozenset[str] = frozenset()
     late_columns: bool = False
     max_columns: int = 256
-    """Fields that there may be where records name them: of a first one with more nothing is learned, and late ones join
-    up to so many."""
+    """Most features where records name their fields: a first record with more is rejected, and late columns join up to
+    this number."""
 
     @property
     def others(self) -> set[str]:
@@ -47,21 +47,21 @@ class Schema(NamedTuple):
 
 
 class Processed(NamedTuple):
-    """What became of a batch."""
+    """The outcome of a batch."""
 
     outcomes: Counter[str]
     """Events by outcome: learned, predicted_only, rejected, skipped, and expired where labels are joined."""
     reasons: Counter[str]
-    """Refused records by reason."""
+    """Rejected records by reason."""
     letters: list[DeadLetter]
     bad: BoolArray
-    """(n,) which records were refused."""
+    """(n,) which records were rejected."""
     losses: FloatArray
     """Prequential losses of the learned events, in order."""
 
 
 class PredictionWriter(NamedTuple):
-    """Where predictions go, and what they hold."""
+    """A sink for predictions, and what to write to it."""
 
     sink: PredictionSink
     interval: float
@@ -70,7 +70,7 @@ class PredictionWriter(NamedTuple):
 
 
 class Pipeline:
-    """Takes batches in order and teaches them to a model; owns nothing but the scores."""
+    """A model that learns batches in order, with its scores and predictions."""
 
     def __init__(
         self,
@@ -83,22 +83,23 @@ class Pipeline:
     ) -> None:
         self.model = model
         self._is_given = is_given
-        """Whether the model's columns came from elsewhere, and no record has shown yet that it has them."""
+        """Whether the model was fitted elsewhere and its columns have not been compared with a record yet."""
         self.schema = schema
         self.scores = scores
         self.predictions = predictions
         self._unknown: set[str] = set()
 
     def process(self, batch: Batch) -> Processed:
-        """Learn a batch, strictly in order; one without records has nothing but what it skipped.
+        """Learn a batch strictly in order.
 
         Raises:
             ConfigError: the records hold none of the columns of a model that was fitted elsewhere.
-            FitCancelled: a stop was requested during a fit; all is as it was before the batch.
+            FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
             SourceError: a header lacks the target, or has too many columns.
         """
         if batch.too_long:
-            return _refused_whole(batch)
+            detail = f"the record exceeds source.max_record_bytes; only its first {len(batch.block)} bytes are kept"
+            return reject_all(batch, "decode", "malformed", detail)
         ledger = _Ledger(batch)
         if not len(batch):
             if batch.columns is not None:
@@ -106,7 +107,7 @@ class Pipeline:
             return ledger.closed()
         if self._is_given:
             self._compare_columns(batch)
-        # Fits belong to warm-ups.
+        # Only a warm-up ends in a fit that can be cancelled.
         before = self.model.learner.copied() if self.model.is_warming_up else None
         try:
             learned = self._learn_all(batch, ledger)
@@ -119,7 +120,7 @@ class Pipeline:
         return ledger.closed()
 
     def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_Learned]:
-        """Learn a batch of records; nothing but the model and the ledger changes."""
+        """Learn a batch of records, changing only the model and the ledger."""
         learned: list[_Learned] = []
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
         ignored = self.schema.others if self._takes_columns() else None
@@ -133,20 +134,20 @@ class Pipeline:
             rest = rest.tail(at + 1)
             if not self._takes_columns():
                 LOGGER.warning(
-                    "%s: there are %d columns now, as many as schema.max_columns allows; later ones are ignored",
+                    "%s: there are now %d columns, as many as schema.max_columns allows; later ones are ignored",
                     batch.origin,
                     len(self.model.fields),
                 )
                 ignored = None
         if ignored is None:
-            self._notice_unknown(batch)
+            self._warn_of_unknown(batch)
         return learned
 
     def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> list[_Learned]:
-        """Learn what was decoded of a batch that ends where the ledger's batch does."""
+        """Learn the decoded events of `batch`, a tail of the ledger's batch."""
         first = len(ledger.batch) - len(batch)
         for i, reason, detail in decoded.rejected:
-            ledger.refuse(first + i, "decode", reason, detail)
+            ledger.reject(first + i, "decode", reason, detail)
         if not len(decoded.rows):
             return []
         fields = self.model.fields
@@ -161,7 +162,7 @@ class Pipeline:
         return [_Learned(first + decoded.rows, outcome, before, decoded.labels)]
 
     def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _Learned:
-        """Learn the i-th record, which holds values under new names."""
+        """Learn the i-th record, which has values for new columns."""
         names = sorted(values)[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
         decode = decoder(batch.format)
@@ -184,13 +185,13 @@ class Pipeline:
     def _report(
         self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _Before, labels: Sequence[str | None] | None
     ) -> None:
-        """Score events, write their predictions, and count them; `rows` are their places in the ledger's batch."""
+        """Score events, write their predictions and count them; `rows` are their indexes in the ledger's batch."""
         learned = outcome.learned
         self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
         ledger.losses.append(outcome.losses[learned])
         for at, error in outcome.refused.items():
             stage = "learn" if error.reason == POISON else "validate"
-            ledger.refuse(int(rows[at]), stage, error.reason, str(error))
+            ledger.reject(int(rows[at]), stage, error.reason, str(error))
         used = np.ones(len(rows), np.bool_)
         used[list(outcome.refused)] = False
         ledger.learned += int(learned.sum())
@@ -199,7 +200,7 @@ class Pipeline:
             versions = (before.n + np.cumsum(learned) - learned)[used]
             kept = [int(i) for i in rows[used]]
             keys = ledger.batch.keys
-            origins = _Origins([ledger.batch.place(i) for i in kept], keys and [keys[i] for i in kept])
+            origins = _Origins([ledger.batch.location(i) for i in kept], keys and [keys[i] for i in kept])
             if labels is None:
                 self._write_numbers(origins, versions, outcome, used)
             else:
@@ -207,18 +208,18 @@ class Pipeline:
                 self._write_labels(origins, versions, outcome, used, targets, before.classes)
 
     def _write_numbers(self, origins: _Origins, versions: Any, outcome: Outcome, used: BoolArray) -> None:
-        """Rows for those events of `outcome` that were used."""
+        """Write rows for those events of `outcome` that were used."""
         writer = self.predictions
-        assert writer is not None  # noqa: S101 - for the type checker; callers have looked
+        assert writer is not None  # noqa: S101 - for the type checker; the caller has checked
         shares, means, variances = (_padded(part, self.model.most_experts) for part in outcome.trace)
         intervals = None
         if writer.interval > 0.0:
-            # Experts that there were not yet when the event was predicted have no share; any spread does for them.
+            # Experts that did not exist yet when the event was predicted have no share, so any spread will do.
             spread = np.where(variances > 0.0, variances, variances[:, :1])
             intervals = mixture_intervals(shares, means, spread, writer.interval, self.model.noise)
         writer.sink.write(
             Predictions(
-                places=origins.places,
+                locations=origins.locations,
                 keys=origins.keys,
                 versions=versions,
                 predictions=outcome.predictions[used],
@@ -239,7 +240,7 @@ class Pipeline:
         targets: list[str | None],
         classes: int,
     ) -> None:
-        """The same for a classifier that knew so many classes before; a row shows those known when it was predicted."""
+        """Write rows of a classifier that knew `classes` before; each row shows the classes known at its prediction."""
         writer = self.predictions
         assert writer is not None  # noqa: S101 - same
         names = [str(label) for label in self.model.output_names]
@@ -253,7 +254,7 @@ class Pipeline:
             likeliest = [names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start)
             writer.sink.write(
                 Predictions(
-                    places=origins.places[start:stop],
+                    locations=origins.locations[start:stop],
                     keys=origins.keys and origins.keys[start:stop],
                     versions=versions[start:stop],
                     predictions=likeliest,
@@ -272,7 +273,7 @@ class Pipeline:
     # -- Fields ----------------------------------------------------------------------------------------------------
 
     def _takes_columns(self) -> bool:
-        """Whether columns that come late still join."""
+        """Whether late columns still join."""
         return self.schema.late_columns and len(self.model.fields) < self.schema.max_columns
 
     @property
@@ -280,7 +281,7 @@ class Pipeline:
         return self.model.is_classifier
 
     def _wanted(self, fields: Sequence[str]) -> Wanted:
-        """What to take from records whose features are these."""
+        """Return what to read from records with these features."""
         schema = self.schema
         return Wanted(
             tuple(fields),
@@ -295,7 +296,7 @@ class Pipeline:
         return [row.label] if self._is_classifier else np.array([row.y])
 
     def _compare_columns(self, batch: Batch) -> None:
-        """See that the first record that can be read is one of those that the model was fitted to."""
+        """Compare the columns of the first readable record with those that the model was fitted to."""
         for i in range(len(batch)):
             try:
                 names = decoder(batch.format).names(batch, i).keys()
@@ -306,42 +307,42 @@ class Pipeline:
             missing = ", ".join(map(repr, sorted(fields - names)))
             if fields.isdisjoint(names):
                 raise ConfigError(
-                    f"{batch.origin}: holds none of the features of the model to begin with ({missing}) but "
-                    f"{', '.join(map(repr, sorted(names - self.schema.others)))}; rename the columns, or begin anew "
+                    f"{batch.origin}: has none of the initial model's features ({missing}) but "
+                    f"{', '.join(map(repr, sorted(names - self.schema.others)))}; rename the columns, or start over "
                     "with another model (--fresh)"
                 )
             if missing:
-                LOGGER.warning("%s: the model to begin with has features that are missing: %s", batch.origin, missing)
+                LOGGER.warning("%s: features of the initial model are missing: %s", batch.origin, missing)
             return
 
-    def _notice_unknown(self, batch: Batch) -> None:
-        """Say once for each field that it is ignored; one record of a batch is looked at, since all would cost much."""
-        if self.schema.features is not None or len(self._unknown) >= MOST_TOLD:
+    def _warn_of_unknown(self, batch: Batch) -> None:
+        """Warn once of each ignored field; only one record per batch is examined, to save time."""
+        if self.schema.features is not None or len(self._unknown) >= MOST_WARNED:
             return
         try:
             fields = decoder(batch.format).names(batch, 0)
         except InvalidEvent:
-            return  # it was refused, with its reason
+            return  # already rejected
         unknown = sorted(fields.keys() - {*self.model.fields, *self.schema.others, *self._unknown})
         if unknown and self.model.fields:
-            self._unknown.update(unknown[:MOST_TOLD])
+            self._unknown.update(unknown[:MOST_WARNED])
             LOGGER.warning(
-                "%s: ignoring %s, which the first good record did not have; schema.late_columns = true takes them up",
+                "%s: ignoring %s, which the first good record did not have; set schema.late_columns = true to add them",
                 batch.origin,
                 some_of(unknown),
             )
 
     def _find_columns(self, batch: Batch, ledger: _Ledger) -> Batch:
-        """Let the first good record say which columns there are.
+        """Take the columns from the first good record, and return the rest of the batch from that record on.
 
-        All records before it are refused, and leave no trace in the model; returns what is left of the batch. Looking
-        at one record at a time makes both the same wherever the stream was cut.
+        All records before it are rejected and leave no trace in the model. Going record by record makes the result
+        independent of where the stream was cut.
         """
         if self.schema.features is not None:
             self.model.set_columns(sorted(self.schema.features))
             return batch
         decode = decoder(batch.format)
-        # A header without the target, or with too many columns, is an error; it must come before it shapes the model.
+        # A header without the target or with too many columns must be an error before it shapes the model.
         decode.decode(batch.tail(len(batch)), self._wanted(()))
         if batch.columns is not None and (problem := self._too_many(set(batch.columns) - self.schema.others)):
             raise SourceError(f"{batch.origin} has {problem}")
@@ -356,7 +357,7 @@ class Pipeline:
                 stage = "validate"
                 self.model.introduce(columns, np.array([row.x]), self._targets(row))
             except InvalidEvent as error:
-                ledger.refuse(i, stage, error.reason, str(error))
+                ledger.reject(i, stage, error.reason, str(error))
             else:
                 return batch.tail(i)
         return batch.tail(len(batch))
@@ -365,30 +366,30 @@ class Pipeline:
         if len(columns) <= self.schema.max_columns:
             return None
         return (
-            f"{len(columns)} columns beside its target, and schema.max_columns allows {self.schema.max_columns}: list "
-            "those to learn from in schema.features, leave others out by schema.ignore, or raise that setting; the "
-            "time that an event takes grows with the square of their number"
+            f"{len(columns)} columns besides its target, and schema.max_columns allows {self.schema.max_columns}: list "
+            "those to learn from in schema.features, exclude others by schema.ignore, or raise that setting; the time "
+            "per event grows with the square of their number"
         )
 
 
 class _Origins(NamedTuple):
-    """Where some events came from."""
+    """The locations and keys of the records that events came from."""
 
-    places: list[Place]
+    locations: list[Location]
     keys: Sequence[bytes | None] | None
 
 
 class _Before(NamedTuple):
-    """The model before it learned."""
+    """The state of the model before it learned a run of records."""
 
     n: int
-    """Events that it had learned."""
+    """Events learned."""
     classes: int
-    """Classes that it had met, if it is a classifier."""
+    """Classes known, for a classifier."""
 
 
 class _Learned(NamedTuple):
-    """Records that the model has learned, or refused; see `Pipeline._report`."""
+    """Records that the model has learned or rejected; the arguments of `Pipeline._report`."""
 
     rows: Any
     outcome: Outcome
@@ -397,7 +398,7 @@ class _Learned(NamedTuple):
 
 
 class _Ledger:
-    """What becomes of each record of a batch."""
+    """The outcome of each record of a batch."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -406,19 +407,19 @@ class _Ledger:
         self.losses: list[FloatArray] = []
         self._letters: dict[int, DeadLetter] = {}
 
-    def refuse(self, i: int, stage: str, reason: str, detail: str) -> None:
-        """The i-th record carries no event that can be learned."""
+    def reject(self, i: int, stage: str, reason: str, detail: str) -> None:
+        """Reject the i-th record."""
         batch = self.batch
         if i in batch.unreadable:
             reason, detail, record = batch.unreadable[i]
-            self._letters[i] = DeadLetter(batch.place(i), "decode", reason, detail, record)
+            self._letters[i] = DeadLetter(batch.location(i), "decode", reason, detail, record)
             return
         written = "jsonl" if batch.table is not None else batch.format  # see `Batch.record`
         columns = None if batch.table is not None else batch.columns
         whole = None if batch.too_long else written
         usual = whole != "csv"
         self._letters[i] = DeadLetter(
-            batch.place(i),
+            batch.location(i),
             stage,
             reason,
             detail,
@@ -430,11 +431,11 @@ class _Ledger:
         )
 
     def closed(self) -> Processed:
-        """The sums, and the letters in the order of the records, wherever the stream was cut."""
-        refused = sorted(self._letters)
-        letters = [self._letters[i] for i in refused]
+        """Return the totals, and the letters in the order of the records wherever the stream was cut."""
+        rejected = sorted(self._letters)
+        letters = [self._letters[i] for i in rejected]
         bad = np.zeros(len(self.batch), dtype=np.bool_)
-        bad[refused] = True
+        bad[rejected] = True
         outcomes = Counter(
             learned=self.learned,
             predicted_only=self.used - self.learned,
@@ -446,26 +447,19 @@ class _Ledger:
 
 
 def _padded(values: FloatArray, n_experts: int) -> FloatArray:
-    """What (n, K, …) experts said, with zeros for those that there are only after the warm-up.
+    """Pad (n, K, …) values of experts with zeros for those that exist only after the warm-up.
 
-    So a row does not depend on whether the batch that it came in has ended the warm-up.
+    So a row does not depend on whether its batch ended the warm-up.
     """
     missing = n_experts - values.shape[1]
     return np.pad(values, [(0, 0), (0, missing), *[(0, 0)] * (values.ndim - 2)]) if missing > 0 else values
 
 
-def _refused_whole(batch: Batch) -> Processed:
-    ledger = _Ledger(batch)
-    detail = f"the record goes on beyond the {len(batch.block)} bytes of source.max_record_bytes; only these are kept"
-    ledger.refuse(0, "decode", "malformed", detail)
-    return ledger.closed()
-
-
-def set_aside(batch: Batch, reason: str, detail: str) -> Processed:
-    """What becomes of a batch of which every record is refused, for a reason that none of them has given."""
+def reject_all(batch: Batch, stage: str, reason: str, detail: str) -> Processed:
+    """Reject every record of a batch for the same reason."""
     ledger = _Ledger(batch)
     for i in range(len(batch)):
-        ledger.refuse(i, "learn", reason, detail)
+        ledger.reject(i, stage, reason, detail)
     return ledger.closed()
 
 

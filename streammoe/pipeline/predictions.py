@@ -1,4 +1,4 @@
-"""Predictions as rows of files: one for each event, made before it was learned; and their intervals."""
+"""Files of predictions: one row per event, made before it was learned."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pyarrow import parquet
 from streammoe.checked import is_count, require, restoring
 from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
 from streammoe.persistence import durable
-from streammoe.persistence.append_log import AppendLog, failing_loudly, of_another_kind
+from streammoe.persistence.append_log import AppendLog, ignore_position, reporting_failure
 from streammoe.ports import Position, Predictions, PredictionSink
 from streammoe.rows import json_rows
 from streammoe.text import shown
@@ -29,30 +29,26 @@ from streammoe.types import FloatArray
 LOGGER = logging.getLogger("streammoe.predictions")
 SETTING = "predictions.path"
 MOST_ROWS = 250_000
-"""Rows of a Parquet part; more are not held in memory, however far checkpoints are apart."""
+"""Most rows of a Parquet part, and so in memory, however far apart checkpoints are."""
 
 _KIND = "parts"
 _SERIES, _NUMBER = b"streammoe.series", b"streammoe.part"
 
 
 class Restart(NamedTuple):
-    """What a start has to do with predictions that there are already."""
+    """The steps that a start has to take with existing predictions."""
 
     cut: Callable[[], None] | None = None
-    """Takes away what came after the checkpoint, once nothing else can fail."""
+    """Removes predictions after the checkpoint, once nothing else can fail."""
     save_first: bool = False
-    """Whether a checkpoint must say how far they go before more are made."""
+    """Whether a checkpoint must record the end of the predictions before more are written."""
 
 
 def restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Restart:
-    """Find out what to do with predictions where a daemon goes on from a checkpoint, or begins.
-
-    Args:
-        sink: of the predictions.
-        metadata: of the checkpoint, if there is one.
+    """Determine what to do with existing predictions when a daemon starts from a checkpoint, if any, or fresh.
 
     Raises:
-        CheckpointError: predictions are not what they were when the checkpoint was written.
+        CheckpointError: predictions have changed since the checkpoint was written.
     """
     if sink.position() is None:
         return Restart()
@@ -60,16 +56,16 @@ def restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Restart
         return Restart(save_first=True)
     known = metadata.get("predictions")
     if known is None:
-        LOGGER.info("the checkpoint does not say how far predictions go; those that came after it are made again")
+        LOGGER.info("the checkpoint has no position of the predictions; those after it are written again")
         return Restart(save_first=True)
     if "stdin" in _kinds(metadata["positions"]):
-        LOGGER.warning("predictions that came after the checkpoint stay: stdin cannot be read again to make them again")
+        LOGGER.warning("predictions after the checkpoint are kept: stdin cannot be read again to recreate them")
         return Restart()
     return Restart(sink.restore(known))
 
 
 def _kinds(positions: Sequence[Position | None]) -> Iterator[object]:
-    """Yield the kinds of these positions, and of those that are joined in them."""
+    """Yield the kinds of these positions, including nested ones."""
     for position in positions:
         if isinstance(position, dict):
             yield position.get("kind")
@@ -77,10 +73,10 @@ def _kinds(positions: Sequence[Position | None]) -> Iterator[object]:
 
 
 def prediction_sink(path: str | os.PathLike[str], format: str) -> PredictionSink:
-    """A sink for predictions that writes ``jsonl`` or ``parquet``.
+    """Create a file sink for predictions in the format ``jsonl`` or ``parquet``.
 
     Raises:
-        ConfigError: the file cannot be opened for writing, or the format is neither.
+        ConfigError: the file cannot be opened for writing, or the format is unknown.
     """
     if format == "jsonl":
         return JsonlPredictions(path)
@@ -89,71 +85,46 @@ def prediction_sink(path: str | os.PathLike[str], format: str) -> PredictionSink
     raise ConfigError(f"predictions.format must be jsonl or parquet, got {format!r}")
 
 
-class JsonlPredictions(PredictionSink):
-    """Appends one JSON object a row, see `json_rows`; numbers that are not finite and what is not known are null.
+class JsonlPredictions(AppendLog, PredictionSink):
+    """A file with one JSON object per row, see `json_rows`; unknown and non-finite values are null.
 
-    Durable after `flush`. Without a checkpoint to go back to, a line that a killed process has torn is ended at the
-    next start, and stays as a line that is no JSON.
+    Durable after `flush`. Without a checkpoint to go back to, the next start ends a line that a killed process left
+    incomplete; it stays as a line of invalid JSON.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._lines = AppendLog(path, SETTING)
+        super().__init__(path, SETTING)
         self._encode = msgspec.json.Encoder().encode_lines
 
     def write(self, rows: Predictions) -> None:
-        self._lines.write(self._encode(json_rows(rows)))
-
-    @property
-    def overdue(self) -> bool:
-        return self._lines.overdue
-
-    def flush(self) -> None:
-        self.begin_flush()()
-
-    def begin_flush(self) -> Callable[[], None]:
-        return self._lines.begin_flush()
-
-    def position(self) -> Position | None:
-        return self._lines.position()
-
-    def restore(self, position: Position) -> Callable[[], None]:
-        return self._lines.restore(position)
-
-    def close(self) -> None:
-        self._lines.close()
+        self.append(self._encode(json_rows(rows)))
 
 
 class ParquetPredictions(PredictionSink):
-    """Writes parts ``<stem>-<model version of the first row>.parquet``, each whole and for good.
+    """A series of files ``<stem>-<model version of the first row>.parquet``, each complete once it appears.
 
-    A part appears at each `flush`, or earlier after `MOST_ROWS`, under its name only when all of it is on disk; what
-    the disk does not take waits in memory. Columns
-    are as in `JsonlPredictions`: ``place`` is a struct, ``probabilities`` a map, ``gate`` and ``interval`` are lists.
-    Each part has one schema, that of its first rows; rows that do not fit begin a new one. A part never replaces
-    another one: one that begins with the same version, after a restart or amid events that are not learned, has
-    ``_1``, ``_2``, … behind its number.
+    A part appears at each `flush`, or earlier after `MOST_ROWS`, and only when all of it is on disk; rows that cannot
+    be written wait in memory. Columns are as in `JsonlPredictions`: ``place`` is a struct, ``probabilities`` a map,
+    ``gate`` and ``interval`` are lists. The schema of a part is that of its first rows; rows that do not fit start a
+    new part. A part never replaces another: one that starts with the same version, after a restart or amid events that
+    are not learned, has ``_1``, ``_2``, … after its number.
 
-    The metadata of a part say which series it belongs to, and as what number: by that a restart knows those that came
-    after its checkpoint, and no other file is ever removed. A new series begins where there is no checkpoint.
+    The metadata of a part name its series and its number therein. By these a restart identifies parts after its
+    checkpoint; no other file is ever removed. A start without a checkpoint begins a new series.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._open: _Part | None = None
-        """The one that takes rows."""
-        self._whole: list[_Part] = []
-        """Not yet on disk."""
-        self._refused = False
-        """Whether the latest attempt to write failed."""
+        self._open: _Part | None = None  # the part that new rows go to
+        self._complete: list[_Part] = []  # parts that are not yet on disk
+        self._failing = False  # whether the latest attempt to write failed
         self._writing = threading.Lock()
         self._series = uuid.uuid4().hex
-        self._parts = 0
-        """Of the series, so far."""
-        self._newest = 0
-        """Model version of the first row of its newest part."""
+        self._parts = 0  # number of parts in the series so far
+        self._newest = 0  # model version of the first row of the newest part
         try:
             durable.make_folder(self.path.parent)
-            # What a killed process has left half-written.
+            # Temporary files of a killed process.
             parts = f".{glob.escape(self.path.stem)}-*{glob.escape(self._extension)}"
             for left in self.path.parent.glob(f"{parts}.*{durable.TEMPORARY_SUFFIX}"):
                 left.unlink()
@@ -180,14 +151,14 @@ class ParquetPredictions(PredictionSink):
 
     @property
     def overdue(self) -> bool:
-        return self._refused and sum(part.rows for part in list(self._whole)) >= MOST_ROWS
+        return self._failing and sum(part.rows for part in list(self._complete)) >= MOST_ROWS
 
     def flush(self) -> None:
         self.begin_flush()()
 
     def begin_flush(self) -> Callable[[], None]:
         if self._open is not None:
-            self._whole.append(self._open)
+            self._complete.append(self._open)
             self._open = None
         return self._put_on_disk
 
@@ -195,10 +166,10 @@ class ParquetPredictions(PredictionSink):
         return {"kind": _KIND, "series": self._series, "parts": self._parts, "newest": self._newest}
 
     def restore(self, position: Position) -> Callable[[], None]:
-        place = f"{SETTING} {self.path}"
+        name = f"{SETTING} {self.path}"
         if position.get("kind") != _KIND:
-            return of_another_kind(place)
-        with restoring(place):
+            return ignore_position(name)
+        with restoring(name):
             series, parts, newest = position["series"], position["parts"], position["newest"]
             require(
                 isinstance(series, str) and is_count(parts) and is_count(newest),
@@ -208,18 +179,18 @@ class ParquetPredictions(PredictionSink):
         return self._remove_later
 
     def _remove_later(self) -> None:
-        """Remove the parts of this series that have numbers beyond those counted."""
+        """Remove the parts of this series after the checkpoint."""
         rows = 0
-        with failing_loudly(SETTING, self.path, CheckpointError):
+        with reporting_failure(SETTING, self.path, CheckpointError):
             for path in self.path.parent.glob(f"{glob.escape(self.path.stem)}-*{glob.escape(self._extension)}"):
                 version = path.stem.removeprefix(f"{self.path.stem}-").partition("_")[0]
-                # Versions only rise between checkpoints, so that few parts have to be looked at.
+                # Versions only rise between checkpoints, so few parts have to be read.
                 if not (version.isdecimal() and version.isascii() and int(version) >= self._newest):
                     continue
                 try:
                     metadata = parquet.read_metadata(path)
                 except (pa.ArrowException, OSError):
-                    continue  # none of ours: those are whole
+                    continue  # not ours, which are complete
                 held = metadata.metadata or {}
                 if held.get(_SERIES) == self._series.encode() and int(held.get(_NUMBER, b"0")) >= self._parts:
                     rows += metadata.num_rows
@@ -227,31 +198,31 @@ class ParquetPredictions(PredictionSink):
             durable.sync_folder(self.path.parent)
         if rows:
             LOGGER.info(
-                "%s %s: removed the parts after the checkpoint; %d rows are made again", SETTING, self.path, rows
+                "%s %s: removed the parts after the checkpoint; %d rows will be written again", SETTING, self.path, rows
             )
 
     def close(self) -> None:
         self._open = None
-        self._whole.clear()
+        self._complete.clear()
 
     def _end_part(self) -> None:
-        """Write what is there, if the disk takes it; else that waits for a flush, which says why."""
+        """Complete the open part and try to write it; otherwise it waits for a flush, which reports the reason."""
         write = self.begin_flush()
-        if not self._refused:
-            with suppress(RetriableCheckpointError):  # amid a batch nobody can act on it
+        if not self._failing:
+            with suppress(RetriableCheckpointError):  # within a batch nothing can be done
                 write()
 
     def _put_on_disk(self) -> None:
-        """Also in another thread, while more rows come."""
-        with self._writing, failing_loudly(SETTING, self.path, RetriableCheckpointError):
-            self._refused = bool(self._whole)
-            while self._whole:
+        """Write all complete parts; may run in another thread while more rows are written."""
+        with self._writing, reporting_failure(SETTING, self.path, RetriableCheckpointError):
+            self._failing = bool(self._complete)
+            while self._complete:
                 sink = pa.BufferOutputStream()
-                parquet.write_table(self._whole[0].table(self._series), sink)
+                parquet.write_table(self._complete[0].table(self._series), sink)
                 durable.make_folder(self.path.parent)
-                durable.replace(self._path_of(self._whole[0]), memoryview(sink.getvalue()))
-                del self._whole[0]
-            self._refused = False
+                durable.replace(self._path_of(self._complete[0]), memoryview(sink.getvalue()))
+                del self._complete[0]
+            self._failing = False
 
     @property
     def _extension(self) -> str:
@@ -273,11 +244,11 @@ class _Part(NamedTuple):
     first: int
     """Model version of the first row."""
     number: int
-    """In its series, from 0."""
+    """Number in the series, from 0."""
     batches: list[Any]
 
     def table(self, series: str) -> Any:
-        """Return all of it, with what says where it belongs."""
+        """Return all rows as a table whose metadata name the series and the number."""
         own = {_SERIES: series.encode(), _NUMBER: str(self.number).encode()}
         return pa.Table.from_batches(self.batches).replace_schema_metadata(own)
 
@@ -288,7 +259,7 @@ class _Part(NamedTuple):
 
 def _record_batch(rows: Predictions) -> Any:
     columns: dict[str, Any] = {
-        "place": pa.array(rows.places),
+        "place": pa.array(rows.locations),
         "model_version": pa.array(rows.versions, pa.int64()),
     }
     predictions, targets = rows.predictions, rows.targets
@@ -319,7 +290,7 @@ def _arrow_by_output(values: FloatArray, outputs: Sequence[str]) -> Any:
     ]
     if len(outputs) == 1:
         return each[0]
-    # All outputs are known, or none.
+    # Either all outputs are known or none.
     mask = pa.array(np.isnan(values).reshape(len(values), -1).all(axis=1))
     return pa.StructArray.from_arrays(each, list(outputs), mask=mask)
 

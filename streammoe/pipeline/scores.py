@@ -1,4 +1,4 @@
-"""Prequential scores: each event is predicted before it is learned, and the losses are averaged in three ways."""
+"""Prequential scores: each event is predicted before it is learned, and its loss enters three kinds of averages."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from streammoe.types import FloatArray, IntArray
 WINDOW = 10_000
 """Events of the windowed average."""
 HORIZON = 1_000
-"""Events after which an exponentially weighted one has forgotten all but 1/e."""
+"""Events after which the weight in an exponential average has dropped to 1/e."""
 AVERAGES = ("running", "exponential", "window")
 LEAST_PROBABILITY = 1e-15
-"""A class's probability counts as no less in log-losses, so that one surprise does not make them infinite."""
+"""Lower bound of a class probability in log-losses, so that one surprise does not make them infinite."""
 
-_AT_ONCE = 4096  # events whose class counts are held at once
+_AT_ONCE = 4096  # events per array of class counts
 
 
 class Average:
-    """Running, exponentially weighted and windowed mean of the same numbers."""
+    """The running, exponentially weighted and windowed means of a sequence of numbers."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,7 +36,7 @@ class Average:
         self.window = np.empty(0)
 
     def update(self, values: FloatArray) -> None:
-        """Take `values`, (n,), in order."""
+        """Add `values`, (n,), in order."""
         n = len(values)
         if n == 0:
             return
@@ -49,12 +49,12 @@ class Average:
         self.window = np.concatenate([self.window, values])[-WINDOW:]
 
     def is_finite(self) -> bool:
-        """Whether all of it is."""
+        """Whether all averages are finite."""
         sums = math.isfinite(self.total) and math.isfinite(self.exponential)
         return sums and bool(np.isfinite(self.window).all())
 
     def means(self) -> dict[str, float]:
-        """The mean by each of `AVERAGES`; NaN before the first value."""
+        """Return the mean by each of `AVERAGES`; NaN before the first value."""
         if self.count == 0:
             return dict.fromkeys(AVERAGES, math.nan)
         return {
@@ -65,39 +65,39 @@ class Average:
 
 
 class Scores(ABC):
-    """Averages by their names, with what a checkpoint keeps of them."""
+    """Named averages that a checkpoint can save and restore."""
 
     averages: dict[str, Average]
     log_loss: Average
 
     @abstractmethod
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
-        """Take learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
+        """Add learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
 
     @abstractmethod
+    def _summarised(self) -> dict[str, dict[str, float]]:
+        """Return the means to summarise, by name and by each of `AVERAGES`."""
+
     def summary(self) -> dict[str, float | None]:
-        """The running means, by name; ``None`` before the first event."""
+        """Return the running means by name; ``None`` before the first event."""
+        known = self.log_loss.count > 0
+        return {name: means["running"] if known else None for name, means in self._summarised().items()}
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """All but the windows, for the checkpoint.
-
-        Raises:
-            PoisonedModel: an average is not finite.
-        """
+        """Return everything but the windows, for the checkpoint; raise `PoisonedModel` if an average is not finite."""
 
     def arrays(self) -> dict[str, FloatArray]:
-        """The windows, for the checkpoint."""
+        """Return the windows, for the checkpoint."""
         return {f"scores.{name}": average.window for name, average in self.averages.items()}
 
     def _averages_to_json(self) -> dict[str, Any]:
         poisoned = [name for name, average in self.averages.items() if not average.is_finite()]
         if poisoned:
-            message = (
-                f"the scores are not finite ({', '.join(poisoned)}), and nothing is saved; go on from what was saved "
-                "before, and report this, please: it is a bug"
+            raise PoisonedModel(
+                f"the scores are not finite ({', '.join(poisoned)}), and nothing is saved; resume from the last "
+                "checkpoint, and please report this bug"
             )
-            raise PoisonedModel(message)
         return {name: {**vars(average), "window": None} for name, average in self.averages.items()}
 
     def _restore_averages(self, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
@@ -106,7 +106,7 @@ class Scores(ABC):
             known = vars(average).keys()
             require(held.keys() == known, f"scores.{name} holds {shown(sorted(held))}, and must hold {sorted(known)}")
             require(is_count(held["count"]), f"scores.{name} counts {shown(held['count'])} events")
-            # Errors are squares, and of their means the root is taken.
+            # The root is taken of mean squared errors.
             least = 0.0 if "squared" in name else -math.inf
             for part in known - {"count", "window"}:
                 fits = is_finite_number(held[part]) and held[part] >= least
@@ -118,10 +118,10 @@ class Scores(ABC):
 
 
 class PrequentialScores(Scores):
-    """Log-loss and squared error of the learner, beside the squared error of predicting the mean so far.
+    """Log-loss and squared error of a regressor, with the squared error of predicting the mean so far as baseline.
 
     Args:
-        outputs: how many targets there are. Errors are means over them, and known for each.
+        outputs: number of targets. Errors are averaged over them, and also available for each.
     """
 
     def __init__(self, outputs: int = 1) -> None:
@@ -151,21 +151,15 @@ class PrequentialScores(Scores):
             for q in range(self.outputs if self.outputs > 1 else 0):
                 self.averages[f"{name}.{q}"].update(squares[:, q])
 
-    def summary(self) -> dict[str, float | None]:
-        known = self.log_loss.count > 0
-        values = {
-            "rmse": self.rmse()["running"],
-            "log_loss": self.log_loss.means()["running"],
-            "baseline_rmse": self.baseline_rmse()["running"],
-        }
-        return {name: value if known else None for name, value in values.items()}
+    def _summarised(self) -> dict[str, dict[str, float]]:
+        return {"rmse": self.rmse(), "log_loss": self.log_loss.means(), "baseline_rmse": self.baseline_rmse()}
 
     def rmse(self, output: int | None = None) -> dict[str, float]:
-        """Root mean squared error by each of `AVERAGES`, over all outputs or of one."""
+        """Return the root mean squared error by each of `AVERAGES`, over all outputs or of one."""
         return self._root("squared_error", output)
 
     def baseline_rmse(self, output: int | None = None) -> dict[str, float]:
-        """The same for the running-mean predictor."""
+        """Return the root mean squared error of the running-mean predictor."""
         return self._root("baseline_squared_error", output)
 
     def _root(self, name: str, output: int | None) -> dict[str, float]:
@@ -173,17 +167,12 @@ class PrequentialScores(Scores):
         return {name: math.sqrt(value) for name, value in average.means().items()}
 
     def to_json(self) -> dict[str, Any]:
-        """All but the windows, for the checkpoint."""
         return {"targets": self._targets, "target_sums": self._target_sums.tolist(), **self._averages_to_json()}
 
     @classmethod
     def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
-        """The inverse of `to_json` and `arrays`.
-
-        Raises:
-            CheckpointError: they hold what no scores can; `streammoe.checked` says the same of other errors.
-        """
-        # Before there could be several outputs there was one sum.
+        """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
+        # Checkpoints from before several outputs hold one sum.
         sums = found["target_sums"] if "target_sums" in found else [found["target_sum"]]
         sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(found["targets"])
         require(sound, f"scores has the sums {shown(sums)} of {shown(found['targets'])} targets")
@@ -195,10 +184,10 @@ class PrequentialScores(Scores):
 
 
 class ClassificationScores(Scores):
-    """Log-loss and accuracy of the learner, beside those of a predictor that only counts classes.
+    """Log-loss and accuracy of a classifier, with those of a class-counting baseline.
 
-    That one names the most frequent class so far (of equals the first one), and gives a class that came c times in N
-    events, with M classes seen, the probability (c + 1) / (N + M + 1): one share is kept for a class not seen yet.
+    The baseline predicts the most frequent class so far (the first one of equals), and gives a class seen c times in N
+    events with M classes the probability (c + 1) / (N + M + 1): one share is reserved for unseen classes.
     """
 
     def __init__(self) -> None:
@@ -210,16 +199,16 @@ class ClassificationScores(Scores):
 
     @property
     def classes(self) -> int:
-        """How many classes have been counted."""
+        """The number of classes seen."""
         return len(self._counts)
 
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
-        """Take learned events in order.
+        """Add learned events in order.
 
         Args:
-            losses: (n,) −log of the probability of each event's class, as the model gave it; a class that was not
-                known when its event was predicted was rare to it, not impossible.
-            predictions: (n, M) probabilities before the event was learned. M may have grown since the last call.
+            losses: (n,) −log of the model's probability for each event's class; a class that was unknown when its
+                event was predicted is rare, not impossible.
+            predictions: (n, M) probabilities before the event was learned. M may grow between calls.
             Y: (n, 1) index of each event's class, in the order in which classes became known.
         """
         n = len(losses)
@@ -244,37 +233,27 @@ class ClassificationScores(Scores):
         own = before[np.arange(n), classes]
         probabilities = (own + 1) / (seen + np.count_nonzero(before, axis=1) + 1)
         self.baseline_log_loss.update(-np.log(probabilities))
-        # Nothing was known before the first event, so nothing is hit.
+        # Before the first event nothing is predicted, so nothing is hit.
         self.averages["baseline_hits"].update(((before.argmax(axis=1) == classes) & (seen > 0)).astype(np.float64))
 
-    def summary(self) -> dict[str, float | None]:
-        known = self.log_loss.count > 0
-        values = {
-            "accuracy": self.accuracy()["running"],
-            "log_loss": self.log_loss.means()["running"],
-            "baseline_accuracy": self.baseline_accuracy()["running"],
-        }
-        return {name: value if known else None for name, value in values.items()}
+    def _summarised(self) -> dict[str, dict[str, float]]:
+        accuracies = {"accuracy": self.accuracy(), "log_loss": self.log_loss.means()}
+        return {**accuracies, "baseline_accuracy": self.baseline_accuracy()}
 
     def accuracy(self) -> dict[str, float]:
-        """Part of the events whose most probable class was theirs, by each of `AVERAGES`."""
+        """Return the fraction of events whose most probable class was correct, by each of `AVERAGES`."""
         return self.averages["hits"].means()
 
     def baseline_accuracy(self) -> dict[str, float]:
-        """The same for the most frequent class so far."""
+        """Return the accuracy of predicting the most frequent class so far."""
         return self.averages["baseline_hits"].means()
 
     def to_json(self) -> dict[str, Any]:
-        """All but the windows, for the checkpoint."""
         return {"counts": self._counts.tolist(), **self._averages_to_json()}
 
     @classmethod
     def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> ClassificationScores:
-        """The inverse of `to_json` and `arrays`.
-
-        Raises:
-            CheckpointError: they hold what no scores can; `streammoe.checked` says the same of other errors.
-        """
+        """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
         scores = cls()
         counts = found["counts"]
         sound = isinstance(counts, list) and all(map(is_count, counts))

@@ -1,4 +1,4 @@
-"""For tests of what is built on streammoe: a scripted source, and the suites that sources and expert families pass."""
+"""Support for tests of extensions: a scripted source, and contract suites for sources and expert families."""
 
 from streammoe.testing.contracts import EndlessSourceContract, SourceContract
 from streammoe.testing.families import FamilyContract

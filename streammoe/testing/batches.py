@@ -1,4 +1,4 @@
-"""Events as batches of records, in each format that the daemon decodes."""
+"""Batches of records from events, in each format that the daemon decodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.ports import Batch, Place
+from streammoe.ports import Batch, Location
 
 FORMATS = ("csv", "jsonl", "arrow", "parquet")
 """``arrow`` is a table as it is, ``parquet`` one that has been through a file."""
@@ -19,24 +19,24 @@ Event = Mapping[str, Any]
 
 
 def batch_of(events: Sequence[Event | bytes], format: str, first: int = 0) -> Batch:
-    """Write events as a source would read them from a file of this format, the first one from row `first`.
+    """Return events as a source would read them from a file of this format, the first one from row `first`.
 
     An event that lacks a value of the others has an empty cell, a null, or no such key. In csv and jsonl, bytes in
-    place of an event are a record of their own, for those that are no events.
+    place of an event are written as they are, for invalid records.
     """
     columns = tuple(dict.fromkeys(name for event in events if not isinstance(event, bytes) for name in event))
     end = {"next": first + len(events)}
 
-    def place(i: int) -> Place:
+    def location(i: int) -> Location:
         return {"path": format, "row": first + i}
 
     if format in {"arrow", "parquet"}:
         table = _table([event for event in events if not isinstance(event, bytes)], columns, format)
-        return Batch(b"", np.empty(0, np.int64), "arrow", None, "memory.parquet", place, end, table=table)
+        return Batch(b"", np.empty(0, np.int64), "arrow", None, "memory.parquet", location, end, table=table)
     lines = [_line(event, format, columns) for event in events]
     ends = np.array(list(accumulate(map(len, lines))), dtype=np.int64)
     header = columns if format == "csv" else None
-    return Batch(b"".join(lines), ends, format, header, f"memory.{format}", place, end)
+    return Batch(b"".join(lines), ends, format, header, f"memory.{format}", location, end)
 
 
 def _line(event: Event | bytes, format: str, columns: Sequence[str]) -> bytes:
@@ -46,7 +46,7 @@ def _line(event: Event | bytes, format: str, columns: Sequence[str]) -> bytes:
 
 
 def csv_line(values: Iterable[object]) -> bytes:
-    """Write one record; None is an empty cell, and what is no plain value is written as JSON."""
+    """Write a record; None is an empty cell, and booleans, lists and dictionaries are written as JSON."""
     line = io.StringIO()
     cells = [json.dumps(value) if isinstance(value, bool | list | dict) else value for value in values]
     csv.writer(line, lineterminator="\n").writerow(cells)

@@ -1,6 +1,6 @@
-"""Contract suites: inherit one in a test class, and pytest holds your implementation to `streammoe.ports`.
+"""Contract suites: inherit one in a test class to check your implementation against `streammoe.ports`.
 
-They need no pytest to be imported. For the values behind a failing ``assert``, have pytest rewrite them:
+Importing them does not require pytest. To see the values behind a failing ``assert``, let pytest rewrite them by
 ``pytest.register_assert_rewrite("streammoe.testing.contracts")`` in a ``conftest.py``.
 """
 
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Place, Position, Source
+from streammoe.ports import Batch, Location, Position, Source
 
 PATIENCE = 100
-"""Polls in a row that may give nothing, before a source with records left counts as stuck."""
+"""Consecutive polls without a batch before a source with records left counts as stuck."""
 PREPARE_SECONDS = 60.0
 """How long a source may take until reading can begin."""
 
 
 class SourceContract(ABC):
-    r"""What a finite source promises.
+    r"""The contract of a finite source.
 
-    Give it a dozen records or more, in several batches, and whatever is special about the source: several files,
-    blank lines, records with line ends inside. A class that needs pytest's fixtures gets them in a fixture of its own:
+    Provide a dozen records or more, in several batches, and include what is special about the source: several files,
+    blank lines, records with line ends inside. A class that needs pytest's fixtures defines a fixture:
 
         class TestMySource(SourceContract):
             records = [b"1", b"2", b"3"]
@@ -41,13 +41,13 @@ class SourceContract(ABC):
     """
 
     records: Sequence[bytes]
-    """What the source holds, in order, without line ends; rows of a table as `Batch.record` writes them."""
+    """The records of the source, in order, without line ends; rows of a table as `Batch.record` returns them."""
     skipped: int = 0
-    """Blank lines and the like among them; the last record stands behind them all."""
+    """Blank lines and the like among them; the last record comes after all of them."""
 
     @abstractmethod
     def make_source(self) -> Source:
-        """A new source over the same content, on which nothing has been called yet."""
+        """Create a source over the same content, on which nothing has been called yet."""
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ class SourceContract(ABC):
         assert _records(self._read()) == list(self.records)
 
     def test_the_suite_sees_several_batches(self) -> None:
-        assert len(self._read()) > 1, "the content fits into one batch, so that most of this suite would show nothing"
+        assert len(self._read()) > 1, "the content fits into one batch, so most of this suite would prove nothing"
 
     def test_every_batch_has_records_or_blank_lines_or_a_header(self) -> None:
         for batch in self._read():
@@ -70,22 +70,22 @@ class SourceContract(ABC):
             assert all(start < stop for start, stop in pairwise([0, *ends]))
             assert [0, *ends][-1] == len(batch.block)
 
-    def test_what_carries_nothing_is_counted_once(self) -> None:
+    def test_skipped_records_are_counted_once(self) -> None:
         assert sum(batch.skipped for batch in self._read()) == self.skipped
 
-    def test_reading_twice_gives_the_same_records_at_the_same_places(self) -> None:
-        assert _placed(self._read()) == _placed(self._read())
+    def test_reading_twice_gives_the_same_records_at_the_same_locations(self) -> None:
+        assert _located(self._read()) == _located(self._read())
 
-    # --- places -----------------------------------------------------------------------------------------------------
+    # --- locations --------------------------------------------------------------------------------------------------
 
-    def test_no_two_records_have_the_same_place(self) -> None:
-        places = [json.dumps(place, sort_keys=True) for place, _ in _placed(self._read())]
-        assert len(set(places)) == len(self.records)
+    def test_no_two_records_have_the_same_location(self) -> None:
+        locations = [json.dumps(location, sort_keys=True) for location, _ in _located(self._read())]
+        assert len(set(locations)) == len(self.records)
 
-    def test_a_place_is_names_with_texts_and_numbers(self) -> None:
-        for place, _ in _placed(self._read()):
-            assert place
-            for name, value in place.items():
+    def test_a_location_is_names_with_texts_and_numbers(self) -> None:
+        for location, _ in _located(self._read()):
+            assert location
+            for name, value in location.items():
                 assert isinstance(name, str)
                 assert isinstance(value, str | int)
 
@@ -93,16 +93,16 @@ class SourceContract(ABC):
 
     def test_every_position_continues_with_exactly_the_remaining_records(self) -> None:
         batches = self._read()
-        placed = _placed(batches)
+        placed = _located(batches)
         skipped = count = 0
         for batch in batches:
             count += len(batch)
             skipped += batch.skipped
             rest = self._read(_through_json(batch.end))
-            assert _placed(rest) == placed[count:]
+            assert _located(rest) == placed[count:]
             assert sum(left.skipped for left in rest) == self.skipped - skipped
 
-    def test_positions_of_a_resumed_source_are_as_good(self) -> None:
+    def test_positions_of_a_resumed_source_are_valid(self) -> None:
         position: Position | None = None
         found: list[bytes] = []
         for _ in range(len(self.records) + 1):  # a new source for each batch, as if a restart came after each
@@ -114,7 +114,7 @@ class SourceContract(ABC):
             position = _through_json(batch.end)
         assert found == list(self.records)
 
-    def test_a_position_stays_what_it_was_while_reading_goes_on(self) -> None:
+    def test_positions_do_not_change_while_reading_continues(self) -> None:
         with _opened(self.make_source()) as source:
             seen = [(batch.end, _through_json(batch.end)) for batch in _batches(source)]
         assert all(now == then for now, then in seen)
@@ -125,17 +125,17 @@ class SourceContract(ABC):
         self._read(position)
         assert position == before
 
-    def test_a_position_of_another_kind_is_refused(self) -> None:
-        refused = None
+    def test_a_position_of_another_kind_is_rejected(self) -> None:
+        rejected = None
         source = self.make_source()
         try:
             source.seek({"kind": "some other kind of source"})
         except SourceError as error:
-            refused = error
+            rejected = error
         finally:
             source.close()
-        assert refused is not None, "it accepted a position that cannot be its own"
-        assert "some other kind of source" in str(refused)
+        assert rejected is not None, "it accepted a position that cannot be its own"
+        assert "some other kind of source" in str(rejected)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
@@ -147,16 +147,16 @@ class SourceContract(ABC):
                 assert not source.finished or count == len(self.records)
             assert source.finished
 
-    def test_a_finished_source_gives_nothing_more(self) -> None:
+    def test_a_finished_source_returns_no_more_batches(self) -> None:
         with _opened(self.make_source()) as source:
             list(_batches(source))
             assert source.poll(0.0) is None
             assert source.finished
 
-    def test_the_last_position_has_nothing_left(self) -> None:
+    def test_nothing_follows_the_last_position(self) -> None:
         assert self._read(_through_json(self._read()[-1].end)) == []
 
-    # --- beside reading ---------------------------------------------------------------------------------------------
+    # --- other calls ------------------------------------------------------------------------------------------------
 
     def test_commits_change_nothing(self) -> None:
         with _opened(self.make_source()) as source:
@@ -164,9 +164,9 @@ class SourceContract(ABC):
             for batch in _batches(source):
                 found.append(batch)
                 source.commit(batch.end, 1)
-        assert _placed(found) == _placed(self._read())
+        assert _located(found) == _located(self._read())
 
-    def test_progress_never_goes_back_and_reaches_the_whole(self) -> None:
+    def test_progress_never_decreases_and_reaches_the_total(self) -> None:
         with _opened(self.make_source()) as source:
             seen = [source.progress(), *(source.progress() for _ in _batches(source))]
         known = [progress for progress in seen if progress is not None]
@@ -176,21 +176,21 @@ class SourceContract(ABC):
             done, total = known[-1]
             assert done == total
 
-    def test_it_can_be_closed_before_anything_was_read(self) -> None:
+    def test_it_can_be_closed_before_the_first_read(self) -> None:
         self.make_source().close()
         with _opened(self.make_source()):
             pass
 
-    def test_the_tail_of_a_batch_is_its_last_records_at_their_places(self) -> None:
+    def test_the_tail_of_a_batch_is_its_last_records_at_their_locations(self) -> None:
         for batch in self._read()[:3]:
-            whole = _placed([batch])
+            whole = _located([batch])
             for first in range(len(batch) + 1):
                 tail = batch.tail(first)
                 assert len(tail) == len(batch) - first
-                assert _placed([tail]) == whole[first:]
+                assert _located([tail]) == whole[first:]
                 assert (tail.end, tail.columns, tail.format) == (batch.end, batch.columns, batch.format)
             halved = batch.tail(1).tail(len(batch) // 2)
-            assert _placed([halved]) == whole[1 + len(batch) // 2 :]
+            assert _located([halved]) == whole[1 + len(batch) // 2 :]
 
     def _read(self, position: Position | None = None) -> list[Batch]:
         with _opened(self.make_source(), position) as source:
@@ -198,9 +198,9 @@ class SourceContract(ABC):
 
 
 class EndlessSourceContract(ABC):
-    r"""What a source without an end promises, to which others add while it is read.
+    r"""The contract of an endless source, to which others add while it is read.
 
-    Give it a dozen records or more; what is special about the source goes into `add`, such as rotation.
+    Provide a dozen records or more; put what is special about the source, such as rotation, into `add`.
 
         class TestMySource(EndlessSourceContract):
             records = [b"1", b"2", b"3"]
@@ -219,23 +219,23 @@ class EndlessSourceContract(ABC):
     """
 
     records: Sequence[bytes]
-    """What is added, in order, without line ends."""
+    """The records to add, in order, without line ends."""
     patience_seconds: float = 10.0
-    """How long something that was added may take to come."""
+    """How long an added record may take to arrive."""
 
     @abstractmethod
     def make_source(self) -> Source:
-        """A new source over what has been added so far, on which nothing has been called yet."""
+        """Create a source over everything added so far, on which nothing has been called yet."""
 
     @abstractmethod
     def add(self, data: bytes) -> None:
-        """Add bytes behind all others: whole records, or parts of one."""
+        """Append bytes: whole records, or parts of one."""
 
-    # --- what comes -------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------------------------
 
-    def test_what_is_added_comes_once_and_in_order(self) -> None:
+    def test_added_records_come_once_and_in_order(self) -> None:
         with _opened(self.make_source()) as source:
-            found: list[tuple[Place, bytes]] = []
+            found: list[tuple[Location, bytes]] = []
             for i, record in enumerate(self.records):
                 self.add(record + b"\n")
                 if i % 3 == 2:  # some alone and some together
@@ -244,7 +244,7 @@ class EndlessSourceContract(ABC):
             assert [record for _, record in found] == list(self.records)
             assert source.poll(0.1) is None
 
-    def test_what_was_there_before_comes_first(self) -> None:
+    def test_existing_records_come_first(self) -> None:
         half = len(self.records) // 2
         self._add_all(self.records[:half])
         with _opened(self.make_source()) as source:
@@ -264,37 +264,37 @@ class EndlessSourceContract(ABC):
             self.add(b"\n")
             assert [record for _, record in self._take(source, 1)] == [second]
 
-    def test_no_two_records_have_the_same_place(self) -> None:
+    def test_no_two_records_have_the_same_location(self) -> None:
         with _opened(self.make_source()) as source:
-            places = []
+            locations = []
             for record in self.records:
                 self.add(record + b"\n")
-                places += [json.dumps(place, sort_keys=True) for place, _ in self._take(source, 1)]
-        assert len(set(places)) == len(self.records)
+                locations += [json.dumps(location, sort_keys=True) for location, _ in self._take(source, 1)]
+        assert len(set(locations)) == len(self.records)
 
     # --- positions --------------------------------------------------------------------------------------------------
 
     def test_every_position_continues_with_exactly_the_remaining_records(self) -> None:
         seen: list[tuple[int, Position]] = []
         with _opened(self.make_source()) as source:
-            placed: list[tuple[Place, bytes]] = []
+            placed: list[tuple[Location, bytes]] = []
             for i, record in enumerate(self.records):
                 self.add(record + b"\n")
                 while len(placed) <= i:
                     batch = self._next(source)
-                    placed += _placed([batch])
+                    placed += _located([batch])
                     seen.append((len(placed), _through_json(batch.end)))
         for count, position in seen:
             with _opened(self.make_source(), position) as source:
                 assert self._take(source, len(placed) - count) == placed[count:]
                 assert source.poll(0.0) is None
 
-    def test_what_is_added_between_two_runs_is_read_by_the_second(self) -> None:
+    def test_records_added_between_two_runs_are_read_by_the_second(self) -> None:
         position: Position | None = None
         found: list[bytes] = []
         for record in self.records:
             with _opened(self.make_source(), position) as source:
-                if not found:  # a source need not exist before anything is in it
+                if not found:  # a source need not exist before its first record
                     self.add(record + b"\n")
                 batch = self._next(source)
                 found += _records([batch])
@@ -303,7 +303,7 @@ class EndlessSourceContract(ABC):
                 self.add(self.records[len(found)] + b"\n")
         assert found == list(self.records)
 
-    def test_a_position_stays_what_it_was_while_reading_goes_on(self) -> None:
+    def test_positions_do_not_change_while_reading_continues(self) -> None:
         with _opened(self.make_source()) as source:
             seen = []
             for record in self.records:
@@ -323,7 +323,7 @@ class EndlessSourceContract(ABC):
                 assert not source.finished
                 assert source.progress() is None
 
-    def test_a_poll_waits_as_long_as_it_may_and_sleeps_meanwhile(self) -> None:
+    def test_a_poll_sleeps_until_its_timeout(self) -> None:
         self.add(self.records[0] + b"\n")
         with _opened(self.make_source()) as source:
             self._take(source, 1)
@@ -345,13 +345,13 @@ class EndlessSourceContract(ABC):
             if batch is not None:
                 assert len(batch) > 0
                 return batch
-        raise AssertionError(f"{self.patience_seconds} seconds passed without a batch, and there is something to read")
+        raise AssertionError(f"{self.patience_seconds} seconds passed without a batch, but there are records to read")
 
-    def _take(self, source: Source, count: int) -> list[tuple[Place, bytes]]:
-        """The next `count` records, and no more."""
-        found: list[tuple[Place, bytes]] = []
+    def _take(self, source: Source, count: int) -> list[tuple[Location, bytes]]:
+        """Read the next `count` records, and no more."""
+        found: list[tuple[Location, bytes]] = []
         while len(found) < count:
-            found += _placed([self._next(source)])
+            found += _located([self._next(source)])
         assert len(found) == count
         return found
 
@@ -362,20 +362,20 @@ def _opened(source: Source, position: Position | None = None) -> Iterator[Source
         source.seek(position)
         deadline = time.monotonic() + PREPARE_SECONDS
         while not source.prepare(0.5):
-            assert time.monotonic() < deadline, f"{PREPARE_SECONDS} seconds passed, and reading cannot begin"
+            assert time.monotonic() < deadline, f"{PREPARE_SECONDS} seconds passed, but reading cannot start"
         yield source
     finally:
         source.close()
 
 
 def _batches(source: Source) -> Iterator[Batch]:
-    """All batches up to the end."""
+    """Yield all batches up to the end."""
     waits = 0
     while not source.finished:
         batch = source.poll(0.1)
         if batch is None:
             waits += 1
-            assert waits < PATIENCE, f"{PATIENCE} polls in a row gave nothing, and it is not finished"
+            assert waits < PATIENCE, f"{PATIENCE} consecutive polls returned no batch, but it is not finished"
         else:
             waits = 0
             yield batch
@@ -385,8 +385,8 @@ def _records(batches: Sequence[Batch]) -> list[bytes]:
     return [batch.record(i) for batch in batches for i in range(len(batch))]
 
 
-def _placed(batches: Sequence[Batch]) -> list[tuple[Place, bytes]]:
-    return [(batch.place(i), batch.record(i)) for batch in batches for i in range(len(batch))]
+def _located(batches: Sequence[Batch]) -> list[tuple[Location, bytes]]:
+    return [(batch.location(i), batch.record(i)) for batch in batches for i in range(len(batch))]
 
 
 def _through_json(position: Position) -> Position:

@@ -1,9 +1,9 @@
-"""The contract suite for families of experts: inherit it in a test class, and pytest holds your family to it.
+"""The contract suite for families of experts: inherit it in a test class to check your family.
 
-It needs no pytest to be imported. For the values behind a failing ``assert``, have pytest rewrite them:
+Importing it does not require pytest. To see the values behind a failing ``assert``, let pytest rewrite them by
 ``pytest.register_assert_rewrite("streammoe.testing.families")`` in a ``conftest.py``.
 
-One long file: a suite is inherited as one class, and its promises are read from top to bottom.
+One long file, since a suite is inherited as one class, and its promises are read from top to bottom.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from streammoe.types import AnyArray, FloatArray
 
 EVENTS = 240
 WARMUP = 60
-"""Events in the buffer, where a test wants a warm-up."""
+"""Events in the buffer, in tests with a warm-up."""
 TOLERANCE = 1e-9
-"""Largest difference of an array, relative to its largest entry, where two ways to compute it may round differently."""
+"""Largest difference of two arrays, relative to the largest entry, if they are computed with different rounding."""
 STEPS = Power(alpha=0.6, gamma0=0.5, offset=20.0)
-"""Steps that do not amplify rounding."""
+"""Steps that do not amplify rounding errors."""
 ROUNDS = 25
 PARTED = 0.25
-"""Nats by which the loss of most events changes at most where an expert is parted into halves."""
+"""Largest median change of the loss, in nats, when an expert is split into halves."""
 
 
 OracleEvent = tuple[FloatArray, FloatArray, FloatArray]
@@ -49,13 +49,13 @@ class Oracle(Protocol):
 
     @property
     def theta(self) -> Mapping[str, FloatArray]:
-        """Parameters and statistics, under the names that the estimators' `parameters` uses for them."""
+        """Parameters and statistics by their names in the estimators' `parameters`."""
 
 
 class FamilyContract(ABC):
-    r"""What a family of experts promises, by itself and inside the estimator that holds it.
+    r"""The contract of a family of experts, on its own and within its estimator.
 
-    Give it events with two to ten inputs and targets that several experts explain better than one:
+    Provide events with two to ten inputs, and targets that several experts explain better than one:
 
         class TestMyFamily(FamilyContract):
             family = families()["my_family"]
@@ -79,60 +79,60 @@ class FamilyContract(ABC):
 
     family: Family
     bounds: ClassVar[Sequence[str]] = mm.BOUNDS
-    """Curvature bounds that the estimator takes."""
+    """Curvature bounds that the estimator supports."""
     symmetric_bounds: ClassVar[Sequence[str]] = ("tight", "adaptive")
-    """Those that treat all logits alike, the reference included; the papers' own does not, beyond three of them."""
+    """Bounds that treat all logits alike, including the reference; that of the papers does not beyond three logits."""
 
     # --- hooks ------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def make_model(self, bound: str, seed: int, **arguments: Any) -> MixtureOfExperts:
-        """A new estimator of this family with two experts or more; `arguments` are the constructor's."""
+        """Create an estimator of this family with two experts or more, and these constructor arguments."""
 
     @abstractmethod
     def rebuild(self, parameters: Mapping[str, Any], feature_names: Sequence[Any], **arguments: Any) -> Any:
-        """The estimator at these parameters, by its `from_parameters`."""
+        """Create the estimator at these parameters, by its `from_parameters`."""
 
     @abstractmethod
     def make_events(self, n: int, seed: int) -> tuple[FloatArray, AnyArray]:
-        """Inputs (n, P) and targets as `learn_array` takes them; labels: each of them among the first twenty rows."""
+        """Return inputs (n, P) and targets for `learn_array`; all labels must occur in the first twenty rows."""
 
     @abstractmethod
     def make_oracle(
         self, parameters: Mapping[str, Any], bound: str, prior_strength: float, top_k: int | None = None
     ) -> Oracle:
-        """The plain implementation, at what the estimator's `parameters` returned; all learn without `top_k`."""
+        """Create the plain implementation at the result of the estimator's `parameters`."""
 
     @abstractmethod
     def learn_oracle(
         self, oracle: Any, events: Sequence[OracleEvent], gammas: Sequence[float], weights: Sequence[float]
     ) -> Sequence[float]:
-        """Have it learn a group of events, most often one, by a single step and return −log s(y|x) of each before that.
+        """Let it learn a group of events, usually one, by a single step; return −log s(y|x) of each before that.
 
         Args:
-            oracle: what `make_oracle` returned.
+            oracle: the result of `make_oracle`.
             events: w (p_w,), r (p_v,) and y, a row of `numbers`, of each.
-            gammas: their steps γ, which are taken together: 1 − Π(1 − γ).
-            weights: how much each counts within the mean.
+            gammas: their steps γ, which combine to 1 − Π(1 − γ).
+            weights: of the events within the mean.
         """
 
     def numbers(self, y: AnyArray) -> FloatArray:
-        """Targets as the family's kernels take them: (n, Q) numbers, or (n, 1) class indexes."""
+        """Convert targets for the family's kernels: (n, Q) numbers, or (n, 1) class indexes."""
         return np.ascontiguousarray(y.reshape(len(y), -1), dtype=np.float64)
 
     def n_outputs(self, y: AnyArray) -> int:
-        """Q, or the number of classes."""
+        """Return Q, or the number of classes."""
         return int(self.numbers(y).shape[1])
 
     def predict(self, model: Any, X: FloatArray) -> FloatArray:
-        """What the estimator says of rows, as numbers."""
+        """Return the estimator's predictions for rows, as numbers."""
         found: FloatArray = (
             model.predict_proba_array if hasattr(model, "predict_proba_array") else model.predict_array
         )(X)
         return found
 
     def poison_targets(self, y: AnyArray, row: int) -> Iterator[AnyArray]:
-        """Copies of the targets that hold something in one row that no model may learn."""
+        """Yield copies of the targets with an invalid value in one row."""
         for bad in (math.nan, math.inf, -math.inf, 1e300):
             poisoned = np.array(y, dtype=np.float64)
             poisoned.reshape(len(y), -1)[row, -1] = bad
@@ -170,7 +170,7 @@ class FamilyContract(ABC):
     def test_the_suite_sees_bounds_that_differ(self) -> None:
         X, y = self.make_events(EVENTS, 3)
         digests = {self._learned(X, y, bound=bound, warmup=0).state_digest() for bound in self.bounds}
-        assert len(digests) == len(self.bounds), "take three experts or more, and a gate that gets sure of some events"
+        assert len(digests) == len(self.bounds), "use three experts or more, and events that make the gate confident"
 
     def test_rounds_over_a_buffer_never_lower_its_penalised_likelihood(self) -> None:
         for bound in self.bounds:
@@ -183,7 +183,7 @@ class FamilyContract(ABC):
                 em.maximise(theta, tau)
             for at, (earlier, later) in enumerate(pairwise(objectives)):
                 assert later >= earlier - 1e-10 * abs(earlier), (bound, at, earlier, later)
-            assert objectives[-1] > objectives[0] + 1e-3, "the start explains the events already; give it others"
+            assert objectives[-1] > objectives[0] + 1e-3, "the start already explains the events; use others"
 
     def test_majorization_steps_over_a_buffer_never_lower_its_penalised_likelihood(self) -> None:
         for bound in self.bounds:
@@ -194,7 +194,7 @@ class FamilyContract(ABC):
                 statistics_at(em, theta)
                 objectives.append(em.expect(theta)[0])
                 assert objectives[-1] >= objectives[-2] - 1e-10 * abs(objectives[-2]), (bound, at, objectives[-2:])
-            assert objectives[-1] > objectives[0] + 1e-3, "the start explains the events already; give it others"
+            assert objectives[-1] > objectives[0] + 1e-3, "the start already explains the events; use others"
 
     def test_a_group_of_all_events_never_raises_their_loss(self) -> None:
         X, y = self.make_events(EVENTS, 1)
@@ -222,7 +222,7 @@ class FamilyContract(ABC):
             slope = gradient(em, theta, em.expect(theta)[1])
             for _ in range(5):
                 direction = Parameters(*(rng.normal(size=array.shape) for array in theta))
-                if theta.variances.ndim == 3:  # the free ones of a Cholesky factor
+                if theta.variances.ndim == 3:  # the free entries of a Cholesky factor
                     direction = direction._replace(variances=np.tril(direction.variances))
                 ahead, behind = (em.expect(moved(em, theta, direction, h, h))[0] for h in (1e-5, -1e-5))
                 expected = (ahead - behind) / 2e-5
@@ -271,7 +271,7 @@ class FamilyContract(ABC):
             _agree({"": turned_losses}, {"": losses}, f"losses, {bound}")
             _agree(turned.parameters(), _permuted(model.parameters(), order), bound)
 
-    # --- the life of experts ----------------------------------------------------------------------------------------
+    # --- split-and-merge --------------------------------------------------------------------------------------------
 
     def test_a_reseeded_expert_leaves_the_statistics_of_the_whole(self) -> None:
         X, y = self.make_events(EVENTS, 15)
@@ -280,9 +280,9 @@ class FamilyContract(ABC):
             for expert in range(len(model.masses)):
                 before = _whole(model.parameters())
                 model.reseed_expert(expert)
-                _agree(_whole(model.parameters()), before, f"expert {expert} anew, {bound}")
+                _agree(_whole(model.parameters()), before, f"expert {expert} reseeded, {bound}")
 
-    def test_twins_are_seen_and_parted(self) -> None:
+    def test_duplicate_experts_are_detected_and_split(self) -> None:
         X, y = self.make_events(EVENTS, 16)
         for bound in self.symmetric_bounds:
             start = self._learned(X, y, bound, warmup=WarmUp(WARMUP, restarts=1))
@@ -310,7 +310,7 @@ class FamilyContract(ABC):
             assert first.state_digest() == second.state_digest()
             assert warmup or first.state_digest() != other.state_digest()
 
-    def test_where_an_array_is_cut_leaves_no_trace(self) -> None:
+    def test_cuts_of_an_array_leave_no_trace(self) -> None:
         X, y = self.make_events(EVENTS, 7)
         rng = np.random.default_rng(7)
         for warmup, batch_size in ((0, 1), (WARMUP, 1), (WARMUP, 7)):
@@ -334,7 +334,7 @@ class FamilyContract(ABC):
             expected = -model.log_likelihood_array(X[row : row + 1], y[row : row + 1])
             assert model.learn_array(X[row : row + 1], y[row : row + 1]).tobytes() == expected.tobytes()
 
-    def test_looking_changes_nothing(self) -> None:
+    def test_reading_a_model_changes_nothing(self) -> None:
         X, y = self.make_events(EVENTS, 9)
         for count in (WARMUP // 2, EVENTS):
             model = self._learned(X[:count], y[:count], warmup=WarmUp(WARMUP, restarts=1))
@@ -347,7 +347,7 @@ class FamilyContract(ABC):
                         value[...] = 7.0
             assert model.state_digest() == before
 
-    def test_a_saved_model_goes_on_bit_for_bit(self) -> None:
+    def test_a_saved_model_resumes_bit_for_bit(self) -> None:
         X, y = self.make_events(EVENTS, 10)
         rules = (None, "polyak", 1), (Constant(0.05), "decay", 1), (STEPS, None, 1), (None, "polyak", 16)
         for schedule, averaging, batch_size in rules:
@@ -412,7 +412,7 @@ class FamilyContract(ABC):
                 assert model.state_digest() == before
             assert model.is_finite()
 
-    def test_far_values_and_hostile_steps_stay_finite(self) -> None:
+    def test_models_stay_finite_at_far_values_and_large_steps(self) -> None:
         X, y = self.make_events(EVENTS, 14)
         scales = 10.0 ** np.random.default_rng(14).integers(-3, 5, size=(EVENTS, 1))
         for batch_size in (1, 6):
@@ -422,7 +422,7 @@ class FamilyContract(ABC):
             assert model.is_finite()
             assert np.isfinite(self.predict(model, X * 1e6)).all()
 
-    # --- inside -----------------------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------------------------
 
     def _model(self, bound: str = "tight", seed: int = 0, **arguments: Any) -> Any:
         return self.make_model(bound, seed, **arguments)
@@ -433,7 +433,7 @@ class FamilyContract(ABC):
         return model
 
     def _follow_oracle(self, bound: str, prior_strength: float, weights: FloatArray, **arguments: Any) -> None:
-        """Estimator and oracle learn the same events, after some by which the estimator has begun."""
+        """Compare estimator and oracle on the same events, after the estimator's warm-up."""
         begun = 20 if arguments["warmup"] == 0 else WARMUP  # a number of whole groups
         X, y = self.make_events(begun + EVENTS, 0)
         arguments |= {"prior_strength": prior_strength, "schedule": STEPS, "averaging": None}
@@ -462,7 +462,7 @@ class FamilyContract(ABC):
         prior_strength: float,
         like: tuple[FloatArray, AnyArray] | None = None,
     ) -> Em:
-        """EM on these events; the prior is the one of the events that it shall be `like`."""
+        """Create EM on these events, with the prior of the events in `like`, if given."""
         n_outputs = self.n_outputs(y if like is None else like[1])
         options = mm.learning_options(
             bound=bound,
@@ -480,7 +480,7 @@ class FamilyContract(ABC):
         return Em(self.family, buffer, one_expert_prior(self.family, whole, n_outputs, options), options)
 
     def _random_theta(self, em: Em) -> Parameters:
-        """Three experts around what one makes of the events, under a random gate."""
+        """Return three random experts around the fit of a single one, with a random gate."""
         rng = np.random.default_rng(3)
         prior = em.prior
         shape = (3, *prior.experts.shape)
@@ -492,12 +492,12 @@ class FamilyContract(ABC):
 
 
 def _design(X: FloatArray) -> FloatArray:
-    """φ(x) = (1, x)."""
+    """Return φ(x) = (1, x)."""
     return np.ascontiguousarray(np.column_stack([np.ones(len(X)), X]))
 
 
 def _permuted(parameters: Mapping[str, Any], order: AnyArray) -> dict[str, Any]:
-    """The same mixture with its experts in another order; the gate's logits are differences to the new last one's."""
+    """Reorder the experts of a mixture; the gate's logits become differences to those of the new last expert."""
     gate = np.concatenate([parameters["gate"], np.zeros((1, parameters["gate"].shape[1]))])[order]
     moved = {
         name: parameters[name][order]
@@ -508,7 +508,7 @@ def _permuted(parameters: Mapping[str, Any], order: AnyArray) -> dict[str, Any]:
 
 
 def _whole(parameters: Mapping[str, Any]) -> dict[str, FloatArray]:
-    """What all experts together know: the sums of their statistics, and that of the gate."""
+    """Return the statistics of all experts summed up, and those of the gate."""
     none = np.empty((len(parameters["masses"]), 0))
     found = _statistics({"variances": none, **parameters})
     del found["gate_linear"]
@@ -518,7 +518,7 @@ def _whole(parameters: Mapping[str, Any]) -> dict[str, FloatArray]:
 
 
 def _with_twins(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The same mixture without its second expert, but with the first one in two halves that are alike in all."""
+    """Replace the second expert of a mixture by a copy of the first one, each with half of its mass."""
     changed = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in parameters.items()}
     for name in ("masses", "expert_grams"):
         changed[name][0] *= 0.5
@@ -530,7 +530,7 @@ def _with_twins(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(states: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dict[str, FloatArray]:
-    """θ̄ of the weighted mean of statistics; the linear ones are parameters times Gram matrices, in every family."""
+    """Return θ̄ of the weighted mean of statistics; linear ones are parameters times Gram matrices in every family."""
     first, second = (_statistics(state) for state in states)
     mean = {name: shares[0] * first[name] + shares[1] * second[name] for name in first}
     gate = np.linalg.solve(mean["gate_gram"], mean.pop("gate_linear").T).T
@@ -546,7 +546,7 @@ def _merged(states: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> dic
 
 
 def _statistics(state: Mapping[str, Any]) -> dict[str, FloatArray]:
-    """The statistics for which a state's parameters are the minimum, up to constant factors."""
+    """Return the statistics that a state's parameters minimise, up to constant factors."""
     found = {name: state[name] for name in ("gate_gram", "expert_grams", "masses")}
     found["gate_linear"] = state["gate"] @ state["gate_gram"]
     found["expert_linear"] = state["experts"] @ state["expert_grams"]
@@ -559,12 +559,12 @@ def _statistics(state: Mapping[str, Any]) -> dict[str, FloatArray]:
 
 
 def _explained(experts: FloatArray, grams: FloatArray) -> FloatArray:
-    """(K, Q, Q) Υ R Υᵀ, what the experts explain of E[τ y yᵀ]."""
+    """Return (K, Q, Q) Υ R Υᵀ, the part of E[τ y yᵀ] that the experts explain."""
     return np.asarray(experts @ grams @ experts.transpose(0, 2, 1))
 
 
 def _agree(found: Mapping[str, Any], expected: Mapping[str, Any], where: str, *, tolerance: float = TOLERANCE) -> None:
-    """Arrays of the same name are equal, relative to the largest entry of the array."""
+    """Assert that arrays of the same name are equal, relative to the largest entry of the array."""
     shared = [name for name, value in expected.items() if isinstance(value, np.ndarray) and name in found]
     assert shared, where
     for name in shared:
@@ -582,7 +582,7 @@ def _with(values: FloatArray, at: Any, value: float) -> FloatArray:
 
 
 def _rejection(model: Any, X: FloatArray, y: AnyArray, weights: FloatArray) -> InvalidEvent | None:
-    """What learning these events raised."""
+    """Return the `InvalidEvent` that learning these events raised, if any."""
     try:
         model.learn_array(X, y, weights=weights)
     except InvalidEvent as error:

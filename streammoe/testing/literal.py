@@ -1,4 +1,4 @@
-"""[MM] Algorithms 1, 2 and 3 to the letter, and their softmax gate: what kernels have to agree with.
+"""Literal implementations of [MM] Algorithms 1, 2 and 3 with their softmax gate, as oracles for the kernels.
 
 Slow and obvious on purpose: dense statistics, Kronecker products and dense solves at O((K p)³) an event. Algorithm 1 is
 `streammoe.mm`, of which kernels use nothing, and which has tests of its own; nothing else is shared with the package. K
@@ -20,9 +20,9 @@ from streammoe.mm import IncrementalMM
 from streammoe.types import AnyArray
 
 REFRESH_BELOW = 0.5
-"""The prior is topped up at the event that brings Π(1−γ) since the last time below this."""
+"""The prior is topped up at the event at which Π(1−γ) since the last time drops below this."""
 TIP = 0.1
-"""Where the density of Laplace experts is rounded."""
+"""Half-width of the rounded tip of Laplace densities."""
 
 
 def curvature_bound(bound: str, N: int) -> AnyArray:
@@ -75,7 +75,7 @@ class Algorithm1(ABC):
         prior_strength: float = 0.0,
         top_k: int | None = None,
     ) -> None:
-        """Begin where a model stands, given what its `parameters` returns."""
+        """Start at the state of a model, given the result of its `parameters`."""
         self.bound = bound
         self.top_k = top_k
         omega, G = np.array(parameters["gate"]), np.array(parameters["gate_gram"])
@@ -108,7 +108,7 @@ class Algorithm1(ABC):
 
     @abstractmethod
     def expert_prior(self) -> dict[str, Any]:
-        """Return what the experts' prior adds to s for a weight of 1."""
+        """Return the contribution of the experts' prior to s for a weight of 1."""
 
     @abstractmethod
     def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
@@ -121,12 +121,12 @@ class Algorithm1(ABC):
     def learn(self, w: AnyArray, r: AnyArray, y: Any, gamma: float, weight: float = 1.0) -> float:
         """Learn one event: s ← s + γ (v S̄(θ; z) − s), then θ ← θ̄(s). Return −log s(y|x) before that.
 
-        γ is the step of this event. This is the formula, also for v = 0: there s fades. Models leave such events out.
+        γ is the step of this event. The formula also applies for v = 0, where s fades; models skip such events.
         """
         return self.learn_batch([(w, r, y)], [gamma], [weight])[0]
 
     def learn_batch(self, events: Sequence[Event], gammas: Sequence[float], weights: Sequence[float]) -> list[float]:
-        """Make one step for a group of events, as long as theirs together. Return their −log s(y|x) before."""
+        """Make one step for a group of events, combining their steps. Return their −log s(y|x) before that."""
         losses = [-float(np.logaddexp.reduce(self.log_joint(*event))) for event in events]
         gamma = min(1.0 - float(np.prod(1.0 - np.array(gammas))), 1.0 - 1e-12)
         self.learn_group(events, gamma, weights, last=gammas[-1])
@@ -135,9 +135,9 @@ class Algorithm1(ABC):
     def learn_group(
         self, events: Sequence[Event], gamma: float, weights: Sequence[float], last: float | None = None
     ) -> None:
-        """Make one step γ for a group of events: the mean of their v S̄, all at the parameters before it.
+        """Make one step γ for a group of events, with the mean of their v S̄ at the parameters before it.
 
-        The prior is topped up by the step of the last event, γ without it.
+        The prior is topped up with the step of the last event, γ by default.
         """
         theta = self.mm.iterate
         seen = [self.event_statistics((w, r), y, theta) for w, r, y in events]
@@ -178,14 +178,14 @@ class Algorithm1(ABC):
         }
 
     def routed(self, tau: AnyArray) -> AnyArray:
-        """Return the `top_k` largest responsibilities, so that they add up to 1; 0 elsewhere."""
+        """Return the `top_k` largest responsibilities, normalised to 1, and 0 elsewhere."""
         kept = np.argsort(-tau, kind="stable")[: self.top_k]
         routed = np.zeros_like(tau)
         routed[kept] = tau[kept] / tau[kept].sum()
         return routed
 
     def top_up_prior(self, weight: float) -> None:
-        """Add what the prior's statistics lack to count `weight`. Their gate target is 0, so s1 gains nothing."""
+        """Raise the weight of the prior's statistics to `weight`. Their gate target is 0, so s1 is unchanged."""
         missing = weight - self.prior_weight
         self.prior_weight = weight
         s = self.mm.statistics
@@ -212,7 +212,7 @@ class Algorithm1(ABC):
 
 
 class Algorithm2(Algorithm1):
-    """Experts N(y; Υ_k r, Σ_k) with Q outputs. What `variances` looks like tells one covariance from the other.
+    """Experts N(y; Υ_k r, Σ_k) with Q outputs; the shape of `variances` determines the kind of covariance.
 
     Statistics in addition to the gate's, for an event of weight v:
         s3 (K, Q)          v τ_k y²           or, full, (K, Q, Q)    v τ_k y yᵀ
@@ -231,7 +231,7 @@ class Algorithm2(Algorithm1):
         return {"experts": upsilon, "variances": sigma2}, {"s3": s3, "s4": -2.0 * upsilon @ R, "s5": R, "s6": m}
 
     def form(self, matrices: AnyArray) -> AnyArray:
-        """Return (…, Q, Q) as the covariance has them: themselves, or their diagonals."""
+        """Return (…, Q, Q) matrices in the form of the covariance: unchanged, or their diagonals."""
         return matrices if self.full else np.diagonal(matrices, axis1=-2, axis2=-1)
 
     def log_experts(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
@@ -276,10 +276,10 @@ class Algorithm2(Algorithm1):
 
 
 class Algorithm3(Algorithm1):
-    """Experts softmax(0, C_k r) over M classes; an event's y is the number of its class.
+    """Experts softmax(0, C_k r) over M classes; an event's y is the index of its class.
 
-    The formula's reference class is its last one. Here, as in the package, it is class 0, which was seen first, and
-    the rows of C_k belong to the classes 1 … M−1; the bounds do not care.
+    The reference class is the last one in the formula. Here, as in the package, it is class 0, which was seen first,
+    and the rows of C_k belong to the classes 1 … M−1; the bounds are the same.
 
     Statistics in addition to the gate's, for an event of weight v, with B the curvature bound of M−1 free logits:
         s3 (K, M−1, p_v)                v (τ_k (e_k − 1_y)_{1..M−1} rᵀ − τ_k a_k B C_k r rᵀ)
@@ -335,7 +335,7 @@ class Algorithm3(Algorithm1):
 
 
 def huber(z: Any, tip: float = TIP) -> Any:
-    """Return |z|, and a parabola that joins it smoothly where |z| is below `tip`."""
+    """Return |z|, replaced by a smoothly joining parabola where |z| is below `tip`."""
     return np.where(np.abs(z) > tip, np.abs(z), z**2 / (2.0 * tip) + tip / 2.0)
 
 
@@ -345,8 +345,8 @@ AREA = 2.0 * (quad(lambda z: np.exp(-huber(z)), 0.0, TIP)[0] + quad(lambda z: np
 class StudentT(Algorithm2):
     """Experts y = Υ_k r + diag(σ_k) x / √g with x ~ N(0, I) and g ~ Gamma(ν/2, ν/2); σ² are squared scales.
 
-    Given g the event is Gaussian with the weight g, so that EM's surrogate has its expectation u = E[g | x, y, k] in
-    place of 1: s3, s4 and s5 are weighted by v τ u, and s6 by v τ.
+    Given g the event is Gaussian with weight g, so EM's surrogate has the expectation u = E[g | x, y, k] instead of 1:
+    s3, s4 and s5 are weighted by v τ u, and s6 by v τ.
     """
 
     degrees = 4.0
@@ -394,4 +394,4 @@ ALGORITHMS: dict[str, type[Algorithm1]] = {
     "laplace": Laplace,
     "categorical": Algorithm3,
 }
-"""The algorithm of each family of experts."""
+"""The oracle of each family of experts."""

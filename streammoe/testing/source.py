@@ -1,4 +1,4 @@
-"""A source in memory that does what its script says: cuts, pauses, failures."""
+"""A scripted in-memory source, with cuts, pauses and failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Place, Position, Source
+from streammoe.ports import Batch, Position, Source
 from streammoe.types import IntArray
 
 KIND = "list"
@@ -16,21 +16,21 @@ ORIGIN = "the list"
 
 
 class ListSource(Source):
-    """Gives the records of a list, in batches of chosen sizes.
+    """A source of the records in a list, in batches of chosen sizes.
 
-    The script speaks of records by their number in the list, counted from 0, so that it means the same wherever
-    reading begins. What the source was told is kept in `seeks`, `commits` and `closed`.
+    The script refers to records by their index in the list, so that it means the same wherever reading starts. `seeks`,
+    `commits` and `closed` record the calls.
 
     Args:
         records: without their line ends.
         format: the decoder's name, ``jsonl`` or ``csv``.
         columns: column names; csv needs them, since the list holds no header.
-        sizes: records in the first, second, ... batch, over and over again; all in one without it.
+        sizes: records in the first, second, ... batch, repeated cyclically; without it all are in one batch.
         failures: a poll that would begin with this record raises this error instead, once. A batch ends before it.
         pauses: a poll that would begin with this record returns ``None`` instead, once. A batch ends before it.
         blank: blank lines before a record, to be counted in `Batch.skipped` of the batch that holds it.
         endless: never finished; polls beyond the last record return ``None``.
-        before_poll: called at each poll with the number of the next record, such as to request a stop there.
+        before_poll: called at each poll with the index of the next record, such as to request a stop there.
 
     Raises:
         ValueError: a size is below 1.
@@ -58,9 +58,9 @@ class ListSource(Source):
         if any(size < 1 for size in sizes):
             raise ValueError(f"sizes: got {list(sizes)}; a batch must hold at least 1 record")
         self.seeks: list[Position | None] = []
-        """The positions that `seek` was given."""
+        """The positions passed to `seek`."""
         self.commits: list[Position] = []
-        """The positions that `commit` was told, in order."""
+        """The positions passed to `commit`, in order."""
         self.closed = False
         self._records = list(records)
         self._format = format
@@ -75,27 +75,19 @@ class ListSource(Source):
         self._polled = 0
 
     def seek(self, position: Position | None) -> None:
-        """Go to a position of a source over the same list.
-
-        Raises:
-            SourceError: the position is another kind of source's, or beyond the end of the list.
-        """
+        """Go to a position of a source over the same list; raise `SourceError` for any other position."""
         self.seeks.append(position)
         if position is None:
             return
         at = position.get("next")
         if position.get("kind") != KIND or not isinstance(at, int):
-            raise SourceError(f"{ORIGIN} cannot go to {position!r}; give it one of its own positions")
+            raise SourceError(f"{ORIGIN} cannot seek to {position!r}; pass one of its own positions")
         if not 0 <= at <= len(self._records):
-            raise SourceError(f"{ORIGIN} has {len(self._records)} records, and {at} had been read; give it all of them")
+            raise SourceError(f"{ORIGIN} has {len(self._records)} records, but {at} had been read; pass all of them")
         self._at = at
 
     def poll(self, timeout: float) -> Batch | None:
-        """The next batch of the script; never waits.
-
-        Raises:
-            Exception: what `failures` holds for the next record.
-        """
+        """Return the next batch of the script, or raise the failure scripted for its first record; never waits."""
         if self._before_poll is not None:
             self._before_poll(self._at)
         if self._at in self._failures:
@@ -118,7 +110,7 @@ class ListSource(Source):
             format=self._format,
             columns=self._columns,
             origin=ORIGIN,
-            place=lambda i: _place(first + i),
+            location=lambda i: {"list": ORIGIN, "index": first + i},
             end={"kind": KIND, "next": stop},
             skipped=sum(self._blank.get(at, 0) for at in range(first, stop)),
         )
@@ -135,7 +127,3 @@ class ListSource(Source):
 
     def close(self) -> None:
         self.closed = True
-
-
-def _place(at: int) -> Place:
-    return {"list": ORIGIN, "index": at}

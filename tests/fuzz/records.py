@@ -128,7 +128,7 @@ def batches_of(plan, lines):
     content = b"".join(line.octets for line in lines)
     source = Dripping(content, random.Random(f"{plan.seed}:cuts"), plan.size)
     limits = {"block_bytes": plan.size, "max_record_bytes": plan.limit}
-    reader = RecordReader(source, name="fuzz", format=plan.format, start=0, place={"path": "fuzz"}, **limits)
+    reader = RecordReader(source, name="fuzz", format=plan.format, start=0, location={"path": "fuzz"}, **limits)
     while not reader.done:
         batch = reader.next()
         if batch is not None:
@@ -185,7 +185,7 @@ class Round:
         verdicts, spans = {}, []
         for batch, bad in self.judged:
             for i, ((start, stop), rejected) in enumerate(zip(pairwise([0, *batch.ends]), bad.tolist(), strict=True)):
-                at = batch.place(i)["offset"]
+                at = batch.location(i)["offset"]
                 verdicts[at] = (batch.block[start:stop], rejected)
                 spans.append((at, batch.block[start:stop]))
         spans.sort()

@@ -95,7 +95,7 @@ def sink_to(address, topic, sources=(), **settings):
 def rows(first, n, *, keys=None, **others):
     """Predictions of the records from `first` on."""
     return Predictions(
-        places=[{"path": "a.jsonl", "offset": i} for i in range(first, first + n)],
+        locations=[{"path": "a.jsonl", "offset": i} for i in range(first, first + n)],
         versions=np.arange(first, first + n),
         predictions=np.arange(first, first + n)[:, None] + 0.5,
         targets=np.full((n, 1), 1.0),

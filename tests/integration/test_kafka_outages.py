@@ -265,7 +265,7 @@ def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_
 ):
     monkeypatch.setattr(kafka_producer, "MOST_UNACKNOWLEDGED", 100_000)
     monkeypatch.setattr(kafka_producer, "_GRACE_SECONDS", 1.0)
-    monkeypatch.setattr(kafka_producer, "SAY_SECONDS", 0.5)
+    monkeypatch.setattr(kafka_producer, "REPORT_SECONDS", 0.5)
     monkeypatch.setattr(kafka_topic, "DELIVER_MS", 2_000)
     ridden, setup = mortal_topics.create(), transactions(mortal_topics)
     sink = sink_to(mortal.address, mortal_topics.create(), delivery_timeout_seconds=2.0)

@@ -43,7 +43,7 @@ class TestToTheEnd(SourceContract):
             type(self).batches = super()._read()
         return self.batches
 
-    test_reading_twice_gives_the_same_records_at_the_same_places = None  # test_commits_change_nothing reads again
+    test_reading_twice_gives_the_same_records_at_the_same_locations = None  # test_commits_change_nothing reads again
 
 
 # --- where it begins, and in which order ----------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_keys_times_and_places_come_along_and_a_bad_record_stands_for_itself(top
     assert found == [b'{"id":"k","x": 1}', b'{"x": 2}', b'{"x": 3}']
     assert (list(batch.unreadable), batch.unreadable[1].reason) == ([1], "malformed")
     assert (list(batch.keys), batch.timestamps.tolist()) == ([b"k", b"\xff", None], [T0 + 1, T0 + 2, T0 + 4])
-    assert batch.place(1) == {"topic": name, "partition": 0, "offset": 2}
+    assert batch.location(1) == {"topic": name, "partition": 0, "offset": 2}
     assert list(batch.tail(1).keys) == [b"\xff", None]
     assert (batch.skipped, batch.end["topics"][name]["partitions"]) == (2, {"0": 5})
 

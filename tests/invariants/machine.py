@@ -342,7 +342,7 @@ class Machine:
         losses, predictions = [], []
         for said in kept:
             values = said.probabilities if classes else said.predictions
-            for place, loss, prediction in zip(said.places, said.losses, values, strict=True):
+            for place, loss, prediction in zip(said.locations, said.losses, values, strict=True):
                 if not odd or place["row"] != odd[0]:
                     losses.append(loss)
                     predictions.append(prediction)

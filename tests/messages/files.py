@@ -102,7 +102,7 @@ def decoded(columns, record, **more):
 def rows(n):
     """Return n rows of predictions."""
     ones, places = np.ones((n, 1)), [{"offset": i} for i in range(n)]
-    return Predictions(places=places, versions=np.arange(n), predictions=ones, targets=ones, outputs=("y",))
+    return Predictions(locations=places, versions=np.arange(n), predictions=ones, targets=ones, outputs=("y",))
 
 
 def gone_back(change, format="jsonl", then=None, *, says=True):

@@ -17,7 +17,7 @@ from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.start import elsewhere, report_vanished
+from streammoe_connectors.kafka.start import report_vanished, reset_offset
 from streammoe_connectors.kafka.topic import Topic
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
@@ -65,7 +65,7 @@ def _value(value, **settings):
     def case(_):
         values = Values(ValueSettings.model_validate(settings))
         record = type("Record", (), {"value": value, "key": b"\xe4", "headers": [], "timestamp": 0})
-        return "\n".join(f"{reason}: {detail}" for reason, detail in values.block([record]).refused.values())
+        return "\n".join(f"{reason}: {detail}" for reason, detail in values.block([record]).rejected.values())
 
     return case
 
@@ -130,11 +130,13 @@ CASES = {
         ValueSettings(format="avro", schema_file=str(folder / "none.avsc"))
     ),
     "a position of another source": lambda _: check_position({"kind": "file"}),
-    "an offset that is lost": lambda _: elsewhere(_Cluster(), _reading(), FIRST, 1, Counter()),
+    "an offset that is lost": lambda _: reset_offset(_Cluster(), _reading(), FIRST, 1, Counter()),
     "an offset that is lost, going on": lambda _: (
-        elsewhere(_Cluster(), _reading(on_lost="latest"), FIRST, 1, Counter()) and None
+        reset_offset(_Cluster(), _reading(on_lost="latest"), FIRST, 1, Counter()) and None
     ),
-    "a topic that was created again": lambda _: elsewhere(_Cluster(), _reading(), FIRST, 2, Counter(), recreated=True),
+    "a topic that was created again": lambda _: reset_offset(
+        _Cluster(), _reading(), FIRST, 2, Counter(), recreated=True
+    ),
     "a topic that was created again with fewer partitions": lambda _: report_vanished(
         _reading(), {Partition("t", 3): 17}
     ),

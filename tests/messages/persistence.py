@@ -66,7 +66,7 @@ def _log(failing=lambda log: nullcontext(), before=lambda path: None):
     def case(folder):
         with closing(AppendLog(folder / "file", "dead_letters.path")) as log:
             before(folder / "file")
-            log.write(b"a\n")
+            log.append(b"a\n")
             with failing(log):
                 log.flush()
 

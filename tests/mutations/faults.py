@@ -188,7 +188,7 @@ FAULTS = {
         Fault("bytes-after-the-end", "_pack(arrays, text) == data", "data.startswith(_pack(arrays, text))"),
         Fault("newer-format-read", "if number != FORMAT:", "if number < FORMAT:"),
         Fault("retention-one-too-many", "[-self.keep :]", "[-self.keep - 1 :]"),
-        Fault("damaged-push-out-sound", "if generation not in self._refused]", "]"),
+        Fault("damaged-push-out-sound", "if generation not in self._unsound]", "]"),
         Fault(
             "oldest-set-aside-last",
             "for generation in generations:\n                path",
@@ -248,7 +248,7 @@ FAULTS = {
         Fault("predicted-counted-twice", "predicted_only=self.used - self.learned", "predicted_only=self.used"),
         Fault("weight-ignored", "weights[given] = good[given, -1]", "weights[given] = 1.0"),
         Fault("row-version-of-after", "np.cumsum(learned) - learned)[used]", "np.cumsum(learned))[used]"),
-        Fault("letters-in-order-of-checks", "refused = sorted(self._letters)", "refused = list(self._letters)"),
+        Fault("letters-in-order-of-checks", "rejected = sorted(self._letters)", "rejected = list(self._letters)"),
         Fault(
             "new-class-known-before", "np.concatenate([[classes], met[:-1]])", "np.concatenate([[classes], met[1:]])"
         ),
@@ -302,7 +302,7 @@ FAULTS = {
         ),
         Fault(
             "label-does-not-win",
-            "if name not in values or (name in self._of_label and value != _NULL):",
+            "if name not in values or (name in self._label_fields and value != _NULL):",
             "if name not in values:",
         ),
         Fault(
@@ -363,9 +363,11 @@ FAULTS = {
             "np.cumsum(lengths[keep]), begins[: keep.sum()]",
         ),
         Fault(
-            "resume-inside-long-record", 'self._goes_on = not self._buffer.startswith(b"\\n")', "self._goes_on = False"
+            "resume-inside-long-record",
+            'self._is_inside = not self._buffer.startswith(b"\\n")',
+            "self._is_inside = False",
         ),
-        Fault("rotated-file-lost", "for name in (path, *_beside(path)) if", "for name in (path,) if"),
+        Fault("rotated-file-lost", "for name in (path, *_siblings(path)) if", "for name in (path,) if"),
         Fault("successor-without-data", 'self.file["inode"] and status.st_size:', 'self.file["inode"]:'),
         Fault(
             "overwritten-file-read-on",

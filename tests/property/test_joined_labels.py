@@ -60,7 +60,7 @@ class Daemonlike:
 
     def take(self, batch):
         joined = self.join.join(batch)
-        self.passed += [(joined.place(i)["row"], joined.keys[i], joined.record(i)) for i in range(len(joined))]
+        self.passed += [(joined.location(i)["row"], joined.keys[i], joined.record(i)) for i in range(len(joined))]
         processed = self.join.settle(self.pipeline.process(joined))
         self.outcomes.update(processed.outcomes)
         self.letters += processed.letters

@@ -91,7 +91,7 @@ class Transactions(PredictionSink):
 
     def write(self, rows):
         self.broker.step()
-        self._open += [place["index"] for place in rows.places]
+        self._open += [place["index"] for place in rows.locations]
         if not self.transactional:
             self.broker.seen += self._open
             self._open.clear()

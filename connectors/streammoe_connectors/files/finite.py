@@ -1,4 +1,4 @@
-"""Files that are complete: each is read to its end, one after the other."""
+"""Reading of complete files, one after the other."""
 
 from __future__ import annotations
 
@@ -36,12 +36,10 @@ _LOGGER = logging.getLogger("streammoe.source")
 
 
 class FiniteFiles:
-    """Reads files in name order, and those that are new since a position after those that it lists.
+    """A reader of files in name order; files that are new since a position follow those that it lists.
 
-    A file with several names, by links, is read once.
-
-    Blank lines are counted in `Batch.skipped` of their own or the next batch; those after the very last record of all
-    come in a batch without records, if there is none other for them.
+    A file with several names, by links, is read once. Blank lines are counted in `Batch.skipped` of their own or the
+    next batch, and after the very last record in a batch without records.
     """
 
     def __init__(self, settings: FileSettings) -> None:
@@ -49,7 +47,7 @@ class FiniteFiles:
         self._files: list[File] = []
         self._at = 0
         self._reader: RecordReader | ParquetReader | None = None
-        self._raw_bytes: Callable[[], int] = int  # how much of the current file has been read, as it is on disk
+        self._raw_bytes: Callable[[], int] = int  # bytes on disk of the current file read so far
         self._done_bytes = 0
         self._bytes_total = 0
         self._skipped = 0
@@ -72,7 +70,7 @@ class FiniteFiles:
         sizes = [self._size_done(file) if file["done"] else _size_now(file) for file in self._files]
         self._done_bytes = sum(size for size, file in zip(sizes, self._files, strict=True) if file["done"])
         self._bytes_total = sum(sizes)
-        self._pass_over_done()
+        self._skip_done()
 
     def poll(self, timeout: float) -> Batch | None:
         deadline = time.monotonic() + timeout
@@ -103,30 +101,30 @@ class FiniteFiles:
     def _resume(self, file: File) -> File:
         path = file["path"]
         if not is_named(self._settings.path, path):
-            # Whoever can write a checkpoint must not choose which files are read.
+            # A manipulated checkpoint must not choose which files are read.
             raise SourceError(
-                f"the checkpoint goes on in the middle of {path!r}, which source.path {self._settings.path!r} does not "
-                "name; let the first [[source]] name it and a second one the new files, or start with a fresh "
+                f"the checkpoint resumes in the middle of {path!r}, which source.path {self._settings.path!r} does not "
+                "match; let the first [[source]] match it and a second one the new files, or start with a fresh "
                 "checkpoint folder"
             )
         if not Path(path).exists():
             raise SourceError(f"{path} was removed before all of it was read; {START_AFRESH}")
         now = inspect(path, self._settings.format)
         if file["offset"] == 0:
-            return now  # nothing of it has been read, so nothing speaks against a mended file
+            return now  # not read yet, so the file may have changed
         with explained(path), Path(path).open("rb") as stream:
             check_head(file, stream)
             kind = kind_of(path, self._settings.format, stream.read(HEAD_BYTES))
         size = _size_now(file)
-        # Of the other kinds only their readers know how much they hold.
+        # The size of other kinds is only known to their readers.
         if kind.format != PARQUET and not kind.gzipped and size < file["offset"]:
             raise SourceError(
-                f"{path} was truncated: it has {size} bytes, and {file['offset']} had been read; {START_AFRESH}"
+                f"{path} was truncated: it has {size} bytes, but {file['offset']} had been read; {START_AFRESH}"
             )
         return {**now, "offset": file["offset"]}
 
     def _next(self) -> Batch | None:
-        """One batch of the current file, or ``None`` when there were only blank lines or its end."""
+        """Return a batch of the current file, or ``None`` if there were only blank lines or its end."""
         reader = self._reader or self._begin()
         batch = reader.next()
         file: File = {**self._files[self._at], "offset": reader.offset, "done": reader.done}
@@ -135,11 +133,11 @@ class FiniteFiles:
             self._done_bytes += file["size"]
             self.close()
         self._files[self._at] = file
-        self._pass_over_done()
+        self._skip_done()
         if batch is None:
             return None
         self._skipped += batch.skipped
-        # Of a file without records the header is handed on: whoever reads the batch may miss a column in it.
+        # The header of a file without records is passed on, so that missing columns are noticed.
         if not len(batch) and not (isinstance(reader, RecordReader) and reader.empty):
             return None
         skipped, self._skipped = self._skipped, 0
@@ -150,7 +148,7 @@ class FiniteFiles:
         return {"kind": "file", "files": list(self._files)}
 
     def _begin(self) -> RecordReader | ParquetReader:
-        """Opens the current file."""
+        """Open the current file."""
         file, settings = self._files[self._at], self._settings
         path, start = file["path"], file["offset"]
         with ExitStack() as on_failure:
@@ -174,37 +172,37 @@ class FiniteFiles:
                     block_bytes=settings.block_bytes,
                     max_record_bytes=settings.max_record_bytes,
                     start=start,
-                    place={"path": path},
+                    location={"path": path},
                     dialect=settings.dialect,
                 )
             on_failure.pop_all()
         self._reader = reader
         return reader
 
-    def _pass_over_done(self) -> None:
+    def _skip_done(self) -> None:
         while not self.finished and self._files[self._at]["done"]:
             self._at += 1
 
     def _size_done(self, file: File) -> int:
-        """What a finished file, which may be gone, had; another one under its name would never be read."""
+        """Return the size of a finished file, which may be gone; report a new file under its name as an error."""
         path, had = file["path"], file.get("size", file["offset"])
-        # If it was followed, it was rotated away before it was done; and what the settings do not name is not opened.
+        # A followed file was rotated away before it was done; files that the settings do not match are not opened.
         if "rotation" in file or not is_named(self._settings.path, path):
             return had
         try:
             size = Path(path).stat().st_size
-        except OSError:  # finished files need not stay
+        except OSError:  # finished files may be removed
             return had
         with explained(path), Path(path).open("rb") as stream:
             check_head(file, stream)
         if size < had:
             raise SourceError(
-                f"{path} was replaced after it had been read to its end: it has {size} bytes and had {had}; give new "
+                f"{path} was replaced after it had been read completely: it has {size} bytes and had {had}; give new "
                 "data a new name, or start with a fresh checkpoint folder"
             )
         if size > had:
             _LOGGER.warning(
-                "%s grew by %d bytes after it had been read to its end; they are not read", path, size - had
+                "%s grew by %d bytes after it had been read completely; they are not read", path, size - had
             )
         return had
 

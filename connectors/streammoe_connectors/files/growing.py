@@ -1,4 +1,4 @@
-"""The bytes of one file that grows, and how its loss is noticed."""
+"""A stream of bytes over a growing file, which detects lost content."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from streammoe_connectors.files.listing import HEAD_BYTES, START_AFRESH, explain
 
 
 class GrowingStream:
-    """The bytes of a file to which others append.
+    """A stream over a file to which others append.
 
     Args:
         raw: the file, unbuffered, at its beginning; closed together with the stream.
         path: for messages.
-        head: how the file begins.
+        head: the known first bytes of the file.
     """
 
     def __init__(self, raw: BinaryIO, path: str, head: bytes) -> None:
         self.ended = False
         self.is_last = False
-        """Whether it ends where it ends now."""
+        """Whether another file has taken its place, so that it no longer grows."""
         self.head = head
-        """How the file begins, as far as it has been read."""
+        """The first bytes of the file, as far as they have been read."""
         self._raw = raw
         self._path = path
         self._at = 0
-        self._seen: tuple[int, int] | None = None  # size and time of change when all of it had been read
+        self._seen: tuple[int, int] | None = None  # size and modification time when it was last read to its end
         self._lost: LostError | None = None
 
     def read(self, count: int) -> bytes:
@@ -41,7 +41,7 @@ class GrowingStream:
                 return b""
             self.ended = False
             data = self._raw.read(count) if status.st_size >= self._at else b""
-            # Looked at after reading: what was read before anyone began to change what comes first is sound.
+            # Checked after reading: if the head is unchanged now, it was unchanged during the read.
             head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
         if status.st_size < self._at or not head.startswith(self.head):
             self._lost = self._explain_loss(status.st_size)
@@ -65,13 +65,13 @@ class GrowingStream:
     def _explain_loss(self, size: int) -> LostError:
         change = f"was truncated to {size} bytes" if size < self._at else "was overwritten"
         return LostError(
-            f"{self._path} {change} while it was being followed: it had been read to byte {self._at}, and what came "
+            f"{self._path} {change} while it was being followed: it had been read to byte {self._at}, and the content "
             "after that is lost"
         )
 
 
 class LostError(SourceError):
-    """Content of a file that was still to be read is gone."""
+    """Content of a file was lost before it was read."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}; {START_AFRESH}, or set source.on_truncate to 'restart'")

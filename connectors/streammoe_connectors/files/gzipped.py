@@ -1,4 +1,4 @@
-"""Gzip files as streams of what they hold: decompressed on the way, never as a whole."""
+"""A stream of decompressed bytes over a gzip file."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import BinaryIO
 from streammoe.errors import SourceError
 from streammoe_connectors.files.listing import explained
 
-_RAW_BYTES = 1 << 16  # deflate makes at most 1,032 times as much of it
+_RAW_BYTES = 1 << 16  # deflate expands at most 1,032-fold
 _PIECE_BYTES = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 def _reason(error: zlib.error) -> str:
-    """Return what zlib says, without the number before it."""
+    """Return zlib's message without the error number."""
     return str(error).rpartition(": ")[2]
 
 
 class GzipStream:
-    """What a gzip file holds, which may consist of several members one after the other.
+    """A stream over the content of a gzip file, which may consist of several members.
 
-    Everything that can be decompressed before a damage is given before the error. A checksum stands at the end of
-    each member, so a damage that still decompresses is noticed only there.
+    All content that can be decompressed before a damaged byte is returned before the error. The checksum is at the end
+    of each member, so damage that still decompresses is only detected there.
 
     Args:
         raw: the file, at its beginning; closed together with the stream.
@@ -32,7 +32,7 @@ class GzipStream:
     def __init__(self, raw: BinaryIO, path: str) -> None:
         self.ended = False
         self.raw_bytes = 0
-        """How much of the file has been read, for progress."""
+        """Bytes of the file read so far, for progress."""
         self._raw = raw
         self._path = path
         self._decoder = zlib.decompressobj(_GZIP)
@@ -61,7 +61,7 @@ class GzipStream:
         self._raw.close()
 
     def _decompress(self, count: int) -> bytes:
-        """At most `count` bytes; nothing where a member ends or a damage begins."""
+        """Decompress at most `count` bytes; none at the end of a member or at damage."""
         if self._between_members:
             rest = self._input.lstrip(b"\0")  # members may be padded
             if rest:
@@ -78,17 +78,17 @@ class GzipStream:
             at = self._offset + len(self._salvaged)
             self._damage = SourceError(
                 f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content "
-                f"({_reason(error)}); what comes before has been read, and may be spoilt from somewhere on, since "
-                "damage can go unnoticed until the checksum at the end. Restore the file (gzip -t checks it) and begin "
-                "anew with --fresh; or, if only the rest was damaged, start again: reading goes on there"
+                f"({_reason(error)}); the content before has been read, and part of it may be corrupt, since damage "
+                "can go undetected until the checksum at the end. Restore the file (gzip -t checks it) and start over "
+                "with --fresh; or, if only the rest was damaged, start again: reading resumes there"
             )
             return b""
         self._between_members = self._decoder.eof
         self._input = self._decoder.unused_data if self._between_members else self._decoder.unconsumed_tail
         if at_end and not data and not self._between_members:
             self._damage = SourceError(
-                f"{self._path} is truncated: its gzip data stops after byte {self._offset} of its content; what comes "
-                "before has been read. Complete the file (gzip -t checks it) and start again, reading goes on there"
+                f"{self._path} is truncated: its gzip data ends after byte {self._offset} of its content; the content "
+                "before has been read. Complete the file (gzip -t checks it) and start again: reading resumes there"
             )
         return data
 
@@ -104,13 +104,12 @@ class GzipStream:
 
 
 def _salvage(decoder: zlib._Decompress, data: bytes) -> bytes:
-    """Return all that comes before the damage in `data`: the call that meets it returns nothing.
+    """Decompress everything before the damage in `data`, since the call that meets it returns nothing.
 
-    Each round halves what may hold the damage. That costs no more than decompressing `data` twice, and gives what
-    feeding single bytes would.
+    Bisection costs no more than decompressing `data` twice, and gives the same result as feeding single bytes.
     """
     pieces = []
-    start, stop = 0, len(data)  # what comes before `start` is sound; the damage is met before `stop`
+    start, stop = 0, len(data)  # bytes before `start` are sound; the damage is before `stop`
     while stop - start > 1:
         middle = (start + stop) // 2
         ahead = decoder.copy()

@@ -1,4 +1,4 @@
-"""One Parquet file as batches of rows."""
+"""A reader of batches of rows from a Parquet file."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pyarrow import parquet
 from streammoe.errors import SourceError
 from streammoe.ports import Batch
 
-_BUFFER_BYTES = 1 << 18  # of each column; without it a whole row group would be read at once
+_BUFFER_BYTES = 1 << 18  # per column; without it a whole row group would be read at once
 
 
 class ParquetReader:
-    """Reads a file as tables; offsets are numbers of rows.
+    """A reader of a file as tables, whose offsets are row numbers.
 
-    Reading begins with the row group that holds the first row wanted. Columns of any kind are handed on.
+    Reading starts with the row group that holds the first row. Columns of all types are passed on.
 
     Args:
         stream: the file; closed together with the reader.
-        path: for messages and places.
+        path: for messages and locations.
         size: of the file in bytes, for progress.
         block_rows: most rows in a batch.
-        start: the first row to give.
+        start: the first row to return.
 
     Raises:
-        SourceError: it is no sound Parquet file, or has fewer rows than `start`.
+        SourceError: it is not a valid Parquet file, or has fewer rows than `start`.
     """
 
     def __init__(self, stream: BinaryIO, *, path: str, size: int, block_rows: int, start: int) -> None:
@@ -41,20 +41,20 @@ class ParquetReader:
         self._path = path
         self._size = size
         with self._explained():
-            # Not mapped into memory: reading a map of a file that is cut off kills the process.
+            # Not memory-mapped: reading from a truncated mapped file kills the process.
             file = parquet.ParquetFile(stream, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             self._columns = tuple(file.schema_arrow.names)
         self._rows: int = sum(groups)
         if start > self._rows:
             raise SourceError(
-                f"{path} was truncated: it holds {self._rows} rows, and {start} had been read; restore it, or start "
+                f"{path} was truncated: it has {self._rows} rows, but {start} had been read; restore it, or start "
                 "with a fresh checkpoint folder"
             )
-        twice = sorted(name for name, count in Counter(self._columns).items() if count > 1)
-        if twice:
+        duplicates = sorted(name for name, count in Counter(self._columns).items() if count > 1)
+        if duplicates:
             raise SourceError(
-                f"{path} names columns more than once: {', '.join(map(repr, twice))}; write it with a name of its own "
+                f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; write it with a distinct name "
                 "for each column"
             )
         stops = list(accumulate(groups))
@@ -66,26 +66,26 @@ class ParquetReader:
 
     @property
     def done(self) -> bool:
-        """Whether all rows were given."""
+        """Whether all rows have been returned."""
         return self.offset == self._rows
 
     @property
     def raw_bytes(self) -> int:
-        """How much of the file has been read, were all its rows of one size."""
+        """Bytes of the file read so far, estimated from the number of rows."""
         return self._size * self.offset // self._rows if self._rows else self._size
 
     def next(self) -> Batch | None:
-        """The next batch, without its `end`; ``None`` where all rows were given, or before the first one wanted.
+        """Return the next batch, without its `end`; ``None`` if all rows were returned, or before the first one.
 
         Raises:
-            SourceError: the file is damaged; all rows before were given.
+            SourceError: the file is damaged; all rows before were returned.
         """
         if self.done:
             return None
         with self._explained():
             table = next(self._tables, None)
         if table is None:
-            raise self._damaged("it has fewer rows than it says")
+            raise self._damaged("it has fewer rows than its metadata say")
         skipped = min(self._skip, table.num_rows)
         self._skip -= skipped
         table = table.slice(skipped)
@@ -99,25 +99,25 @@ class ParquetReader:
             format="arrow",
             columns=self._columns,
             origin=path,
-            place=lambda i: {"path": path, "row": first + i},
+            location=lambda i: {"path": path, "row": first + i},
             end={},
             table=table,
         )
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._stream.close()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        # Arrow's own, and what it makes of the system's; a file of nonsense can also hold names that are no text.
+        # Arrow's own errors and system errors; ValueError for names that are not UTF-8.
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self._damaged(str(error).partition("\n")[0]) from error
 
     def _damaged(self, reason: str) -> SourceError:
         return SourceError(
-            f"{self._path} cannot be read as Parquet from row {self.offset} on ({reason}); what comes before has been "
-            "read. Restore the file and start again, reading goes on there"
+            f"{self._path} cannot be read as Parquet from row {self.offset} on ({reason}); the rows before have been "
+            "read. Restore the file and start again: reading resumes there"
         )

@@ -1,4 +1,4 @@
-"""Plain files as streams of bytes."""
+"""A stream of bytes over a plain file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streammoe_connectors.files.listing import HEAD_BYTES, START_AFRESH, explain
 
 
 class PlainStream:
-    """The bytes of a file that stays as long as it is, or grows.
+    """A stream over a file that may grow but not shrink or change.
 
     Args:
         raw: the file, unbuffered, at its beginning; closed together with the stream.
@@ -21,7 +21,8 @@ class PlainStream:
         self.ended = False
         self._raw = raw
         self._path = path
-        self._at = 0
+        self.raw_bytes = 0
+        """Bytes of the file read so far, for progress."""
         self._size = 0
         self._head = b""
 
@@ -29,30 +30,25 @@ class PlainStream:
         with explained(self._path):
             self._measure()
             data = self._raw.read(count)
-            # Looked at after reading: what was read before anyone began to change what comes first is sound.
+            # Checked after reading: if the head is unchanged now, it was unchanged during the read.
             head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
         if not head.startswith(self._head):
             raise SourceError(
-                f"{self._path} was overwritten while it was being read: its first bytes are others; {START_AFRESH}, "
+                f"{self._path} was overwritten while it was being read: its first bytes have changed; {START_AFRESH}, "
                 "and give new data a new name"
             )
         self._head = head
-        self._at += len(data)
-        self.ended = self._at >= self._size
+        self.raw_bytes += len(data)
+        self.ended = self.raw_bytes >= self._size
         return data
 
     def skip(self, count: int) -> int:
         with explained(self._path):
             self._measure()
-            count = min(count, self._size - self._at)
-            self._raw.seek(self._at + count)
-        self._at += count
+            count = min(count, self._size - self.raw_bytes)
+            self._raw.seek(self.raw_bytes + count)
+        self.raw_bytes += count
         return count
-
-    @property
-    def raw_bytes(self) -> int:
-        """How much of the file has been read, for progress."""
-        return self._at
 
     def close(self) -> None:
         self._raw.close()

@@ -10,11 +10,11 @@ from streammoe_connectors.formats.records import LARGEST_BYTES, Dialect
 
 
 class CsvSettings(BaseModel):
-    """How csv is written, in the ``[source]`` section of files and of the standard input.
+    """The csv dialect, in the ``[source]`` section of files and of the standard input.
 
     Attributes:
-        delimiter: what stands between two values.
-        decimal: what stands before the decimals of a number.
+        delimiter: separates two values.
+        decimal: decimal mark of numbers.
         header: ``True`` if the first line names the columns; else their names, and every line is a record.
     """
 
@@ -27,7 +27,7 @@ class CsvSettings(BaseModel):
     @field_validator("delimiter", mode="before")
     @classmethod
     def _tab(cls, delimiter: Any) -> Any:
-        return "\t" if delimiter == "\\t" else delimiter  # as a shell hands it on
+        return "\t" if delimiter == "\\t" else delimiter  # as a shell passes it
 
     @field_validator("decimal")
     @classmethod
@@ -45,7 +45,7 @@ class CsvSettings(BaseModel):
 
     @property
     def dialect(self) -> Dialect:
-        """All of it, for whoever cuts and reads records."""
+        """The dialect, for readers of records."""
         return Dialect(self.delimiter, self.decimal, None if self.header is True else tuple(self.header))
 
 
@@ -55,13 +55,12 @@ class FileSettings(CsvSettings):
     Attributes:
         path: a path or a glob; ``**`` matches any number of folders.
         format: ``auto`` goes by each file's extension.
-        block_bytes: how much of a csv or jsonl file is read and decoded at once.
-        block_rows: how many rows of a Parquet file are read and decoded at once; fewer take less memory where rows
-            are wide.
-        max_record_bytes: a longer record is cut and refused.
-        follow: whether to wait for ever for what is appended, and for new files; plain csv and jsonl only.
-        on_truncate: what to do when a followed file no longer holds what was to be read: ``stop`` with an error, or
-            ``restart`` at the beginning of what is there instead.
+        block_bytes: bytes of a csv or jsonl file to read and decode at once.
+        block_rows: rows of a Parquet file to read and decode at once; fewer take less memory if rows are wide.
+        max_record_bytes: a longer record is cut and rejected.
+        follow: whether to wait for ever for appended records and new files; plain csv and jsonl only.
+        on_truncate: what to do when a followed file lost content before it was read: ``stop`` with an error, or
+            ``restart`` at the beginning of its current content.
     """
 
     kind: Literal["file"]

@@ -1,4 +1,4 @@
-"""Files, by path or glob: csv and jsonl, also compressed by gzip or growing, and Parquet."""
+"""A source of files, by path or glob: csv and jsonl, also gzipped or growing, and Parquet."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ _LOGGER = logging.getLogger("streammoe.source")
 
 
 class FileSource(Source):
-    """Reads whole records from files, in name order.
+    """A source of whole records from files, in name order.
 
-    How records are cut from csv and jsonl is told by `RecordReader`; a row of a Parquet file is a record.
-
-    Args:
-        settings: which files, and how to read them.
+    `RecordReader` determines where records of csv and jsonl end; a row of a Parquet file is a record.
     """
 
     Settings = FileSettings
@@ -34,7 +31,7 @@ class FileSource(Source):
 
     @staticmethod
     def reads(settings: FileSettings, path: str) -> bool:
-        """Return whether the source described by `settings` reads the file at `path`, however either is spelled."""
+        """Whether a source with these settings reads the file at `path`, however either path is spelled."""
         return is_named(os.path.realpath(settings.path), os.path.realpath(path))
 
     def seek(self, position: Position | None) -> None:
@@ -45,7 +42,7 @@ class FileSource(Source):
             batch = self._files.poll(timeout)
         except RetriableSourceError as error:
             if self._can_open:
-                _LOGGER.warning("%s. Reading goes on once it can be", error)
+                _LOGGER.warning("%s. Reading resumes once it can be opened", error)
             self._can_open = False
             time.sleep(timeout)
             return None

@@ -1,1 +1,1 @@
-"""How records are told apart in bytes, and binary formats turned into JSON text."""
+"""Division of bytes into records, and conversion of binary formats to JSON text."""

@@ -1,4 +1,4 @@
-"""Avro data of one record each, without file headers, to JSON text."""
+"""Conversion of Avro data, without file headers, to JSON text."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from streammoe.errors import ConfigError, InvalidEvent
 from streammoe_connectors.formats.json_text import json_text, utc_text
 from streammoe_connectors.formats.schema_registry import Registry, UnknownSchema
 
-_DEPTH = 60  # of nested schemas; the decoder takes no deeper JSON than 100
+_DEPTH = 60  # of nested schemas; the decoder accepts JSON up to 100 levels
 _FRAME = 5  # a byte 0, and the schema's number in 4 bytes
 _LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1}
 
 
 class AvroFile:
-    """Reads values that were all written with the schema in a file.
-
-    Args:
-        path: of the schema.
+    """A reader of values that were all written with the schema in a file.
 
     Raises:
-        ConfigError: the file cannot be read, or holds no schema that can be used.
+        ConfigError: the file cannot be read, or does not hold a usable schema.
     """
 
     def __init__(self, path: str) -> None:
@@ -37,24 +34,17 @@ class AvroFile:
                 f"source.schema_file: cannot read {path!r} ({error.strerror}); it must be an Avro schema"
             ) from None
         except ValueError as error:
-            raise ConfigError(
-                f"source.schema_file: {path!r} must hold an Avro schema that can be used: {error}"
-            ) from None
+            raise ConfigError(f"source.schema_file: {path!r} must hold a usable Avro schema: {error}") from None
 
     def __call__(self, value: bytes) -> bytes:
-        """JSON text of a value.
-
-        Raises:
-            InvalidEvent: it was not written with the schema.
-        """
+        """Convert a value to JSON text; raise `InvalidEvent` if it was not written with the schema."""
         return _read(value, self._schema)
 
 
 class AvroRegistry:
-    """Reads values that name their schema. Schemas are kept for ever: a number always means the same one.
+    """A reader of values that name their schema.
 
-    Args:
-        registry: has the schemas.
+    Schemas are cached for ever, since a number always means the same one.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -63,12 +53,12 @@ class AvroRegistry:
         self._unusable: dict[int, str] = {}
 
     def __call__(self, value: bytes) -> bytes:
-        """JSON text of a value.
+        """Convert a value to JSON text.
 
         Raises:
-            InvalidEvent: it names no schema that can be used, or was not written with it.
-            RetriableSourceError: the registry does not answer.
-            SourceError: the registry refuses to answer.
+            InvalidEvent: it does not name a usable schema, or was not written with it.
+            RetriableSourceError: the registry does not respond.
+            SourceError: the registry denies access.
         """
         if len(value) < _FRAME or value[0] != 0:
             raise _malformed(value, "must begin with a byte 0 and the 4 bytes of its schema's number, and does not")
@@ -85,28 +75,24 @@ class AvroRegistry:
             registered = self._registry.avro(number)
             self._schemas[number] = _parsed(registered.text, registered.references)
         except UnknownSchema as error:
-            raise _malformed(value, f"must name an Avro schema that is registered: {error}") from None
+            raise _malformed(value, f"must name a registered Avro schema: {error}") from None
         except ValueError as error:
             self._unusable[number] = str(error)
             raise _malformed(
-                value, f"must name a schema that can be used, and {number} in {self._registry.name} is not: {error}"
+                value, f"must name a usable schema, and {number} in {self._registry.name} is not usable: {error}"
             ) from None
         return self._schemas[number]
 
 
 def _parsed(text: str, references: tuple[str, ...] = ()) -> Any:
-    """A schema, ready for use.
-
-    Raises:
-        ValueError: it cannot be used.
-    """
+    """Parse a schema; raise ValueError if it is not usable."""
     named: dict[str, Any] = {}
     try:
         for reference in references:
             fastavro.parse_schema(json.loads(reference), named)
         schema = fastavro.parse_schema(json.loads(text), named)
         _least(schema, named, {}, 0)
-    # What the parser raises for a schema of the wrong shape is not told: also KeyError, TypeError, AttributeError.
+    # The parser's errors for invalid schemas are not documented; KeyError, TypeError, AttributeError occur too.
     except Exception as error:  # noqa: BLE001
         known = isinstance(error, ValueError)
         raise ValueError(str(error) if known else f"{type(error).__name__}: {error}") from None
@@ -117,10 +103,10 @@ def _parsed(text: str, references: tuple[str, ...] = ()) -> Any:
 
 
 def _least(schema: Any, named: dict[str, Any], known: dict[str, int | None], depth: int) -> int:
-    """The fewest bytes that a value takes.
+    """Return the fewest bytes that a value takes.
 
     Raises:
-        ValueError: the schema would let few bytes of a value take the process down.
+        ValueError: with this schema a few bytes could exhaust the process's memory or stack.
     """
     if depth > _DEPTH:
         raise ValueError(f"it must not be nested deeper than {_DEPTH} levels")
@@ -135,9 +121,7 @@ def _least(schema: Any, named: dict[str, Any], known: dict[str, int | None], dep
         return int(schema["size"])
     if kind == "array":
         if _least(schema["items"], named, known, depth + 1) == 0:
-            raise ValueError(
-                "it has an array of items that take no bytes, so that a value could claim any number of them"
-            )
+            raise ValueError("it has an array of items of zero bytes, so that a value could claim any number of them")
         return 1
     if kind == "map":
         _least(schema["values"], named, known, depth + 1)
@@ -151,7 +135,7 @@ def _least(schema: Any, named: dict[str, Any], known: dict[str, int | None], dep
     least = known[name]
     if least is None:
         raise ValueError(
-            f"record {name} holds itself, so that a value could be nested without end; use one that does not"
+            f"record {name} contains itself, so that a value could be nested without end; use one that does not"
         )
     return least
 
@@ -160,7 +144,7 @@ def _read(datum: bytes, schema: Any) -> bytes:
     stream = io.BytesIO(datum)
     try:
         value = fastavro.schemaless_reader(stream, schema, None)
-    # What the reader raises for damaged bytes is not told: EOFError, IndexError, OverflowError, UnicodeError, ...
+    # The reader's errors for damaged bytes are not documented: EOFError, IndexError, OverflowError, UnicodeError, ...
     except Exception as error:  # noqa: BLE001
         raise _malformed(
             datum, f"must be written with the schema, and is not ({type(error).__name__}: {error})"
@@ -178,6 +162,6 @@ def _nanoseconds(ticks: int, *_: object) -> str:
     return utc_text(*divmod(ticks, 10**9))
 
 
-# Those that the package leaves as plain numbers.
+# Types that the package leaves as plain numbers.
 LOGICAL_READERS.setdefault("long-timestamp-nanos", _nanoseconds)
 LOGICAL_READERS.setdefault("long-local-timestamp-nanos", _nanoseconds)

@@ -1,4 +1,4 @@
-"""Values that a binary format holds to JSON text, such that the decoder takes or refuses what they were."""
+"""Conversion of values from binary formats to JSON text, so that the decoder judges them as they were."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import msgspec
 _AS_THEY_ARE = frozenset({str, int, bool, type(None)})
 _ABSENT = object()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# What Python's JSON reads as these numbers, for the decoder to refuse; as null they would count as missing.
+# Python's JSON literals, which the decoder rejects; as null these numbers would count as missing.
 _NOT_FINITE = {"nan": msgspec.Raw(b"NaN"), "inf": msgspec.Raw(b"Infinity"), "-inf": msgspec.Raw(b"-Infinity")}
 
 
 def json_text(value: object) -> bytes:
-    """JSON text of a value on one line.
+    """Encode a value as JSON text on one line.
 
-    Bytes that are text in UTF-8 without NUL become that; others are left out of what they are a field of. Decimals
-    become numbers, times ISO 8601, numbers that are not finite the literals ``NaN``, ``Infinity`` and ``-Infinity``.
+    Bytes become text if they are UTF-8 without NUL; else their field is omitted. Decimals become numbers, times
+    ISO 8601, non-finite numbers the literals ``NaN``, ``Infinity`` and ``-Infinity``.
 
     >>> json_text({"a": b"text", "b": bytes([0, 255]), "c": Decimal("1.50"), "d": float("nan")})
     b'{"a":"text","c":1.50,"d":NaN}'
@@ -28,7 +28,7 @@ def json_text(value: object) -> bytes:
 
 
 def utc_text(seconds: int, nanoseconds: int) -> str:
-    """A time since 1970 as ISO 8601 in UTC.
+    """Format a time since 1970 as ISO 8601 in UTC.
 
     >>> utc_text(86400, 5)
     '1970-01-02T00:00:00.000000005Z'
@@ -51,7 +51,7 @@ def _plain(value: object) -> object:
     if kind in _AS_THEY_ARE:
         return value
     if isinstance(value, dict):
-        # Most parts are numbers and texts: a call for each of those would take twice the time.
+        # Inlined for numbers and texts, the most frequent parts: calls would take twice the time.
         return {
             name: plain
             for name, part in value.items()
@@ -74,4 +74,4 @@ def _plain(value: object) -> object:
         return _ABSENT if "\0" in text else text
     if isinstance(value, Decimal):
         return msgspec.Raw(str(value).encode())
-    return value  # dates and times, which the encoder knows
+    return value  # dates and times, which the encoder supports

@@ -1,4 +1,4 @@
-"""Protobuf messages to JSON text, by descriptors that protoc wrote."""
+"""Conversion of Protobuf messages to JSON text, with descriptors written by protoc."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from streammoe.errors import ConfigError, InvalidEvent
 from streammoe_connectors.formats.json_text import json_text, utc_text
 
 _FRAME = 5  # a byte 0, and the schema's number in 4 bytes
-_DEEPEST = 100  # that a message can be nested in others, so the most indexes that lead to one
+_DEEPEST = 100  # nesting of message types, and so the most indexes of a message
 _ADVICE = "it must be what protoc --include_imports --descriptor_set_out=FILE writes"
 
 Read = Callable[[Any], object]
 
 
 class ProtobufReader:
-    """Reads messages of one type.
+    """A reader of messages of one type.
 
-    Fields go by their names in the ``.proto`` file. Those without presence are always there, others if they are set.
-    64-bit integers are numbers, enumerations their names, a ``google.protobuf.Timestamp`` ISO 8601 in UTC, a
-    ``Duration`` its seconds, wrappers such as ``DoubleValue`` what they wrap.
+    Fields have their names from the ``.proto`` file. Fields without presence always appear, others if they are set.
+    64-bit integers become numbers, enumerations their names, a ``google.protobuf.Timestamp`` ISO 8601 in UTC, a
+    ``Duration`` its seconds, and wrappers such as ``DoubleValue`` their values.
 
     Args:
         path: of the descriptors.
         message: full name of the message.
-        framed: whether a byte 0, 4 bytes of the schema's number, and the indexes that lead to the message in its
-            file stand before each message.
+        framed: whether each message is preceded by a byte 0, 4 bytes of the schema's number, and the indexes of the
+            message in its file.
 
     Raises:
-        ConfigError: the file cannot be read, holds no descriptors, or none of the message.
+        ConfigError: the file cannot be read, or has no descriptor of the message.
     """
 
     def __init__(self, path: str, message: str, *, framed: bool) -> None:
@@ -63,11 +63,7 @@ class ProtobufReader:
         self._read = self._plain.message(descriptor)
 
     def __call__(self, value: bytes) -> bytes:
-        """JSON text of a value.
-
-        Raises:
-            InvalidEvent: it is no such message.
-        """
+        """Convert a value to JSON text; raise `InvalidEvent` if it is not such a message."""
         start = 0 if self._indexes is None else self._unframed(value)
         try:
             message = self._type.FromString(value[start:])
@@ -79,7 +75,7 @@ class ProtobufReader:
             raise _malformed(value, f"must be a {self._name}, and is not ({error})") from None
 
     def _unframed(self, value: bytes) -> int:
-        """Where the message begins."""
+        """Return where the message begins."""
         if len(value) <= _FRAME or value[0] != 0:
             raise _malformed(
                 value, "must begin with a byte 0, the 4 bytes of its schema's number and indexes, and does not"
@@ -103,7 +99,7 @@ class ProtobufReader:
 def _messages(
     package: str, messages: Iterable[descriptor_pb2.DescriptorProto], above: tuple[int, ...]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Full names, and the indexes that lead to each message in its file."""
+    """Yield the full name of each message, and its indexes in the file."""
     for i, message in enumerate(messages):
         name = f"{package}.{message.name}" if package else message.name
         yield name, (*above, i)
@@ -111,27 +107,27 @@ def _messages(
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """A zigzag-encoded number of at most 32 bits, and where it ends."""
+    """Return a zigzag-encoded number of at most 32 bits, and where it ends."""
     number = 0
     for i, octet in enumerate(value[at : at + 5]):
         number |= (octet & 0x7F) << (7 * i)
         if octet < 0x80:
             return (number >> 1) ^ -(number & 1), at + i + 1
-    raise _malformed(value, f"must have the indexes of its message from byte {_FRAME} on, and they do not end")
+    raise _malformed(value, f"must have the indexes of its message from byte {_FRAME} on, but they do not end")
 
 
 class _Plain:
-    """What turns messages into Python's own values, made once for each type of message."""
+    """Converters from messages to Python objects, one per message type."""
 
     def __init__(self) -> None:
         self._known: dict[str, Read] = {}
 
     def message(self, descriptor: Descriptor) -> Read:
-        """Turns a message of this type into a dictionary, or into what it stands for."""
+        """Return the converter of a message type to a dictionary, or to another object for well-known types."""
         name = descriptor.full_name
         if name not in self._known:
             parts: list[tuple[str, bool, Read]] = []
-            # Before its fields, which may be messages of the same type.
+            # Registered before its fields, which may be messages of the same type.
             self._known[name] = _WELL_KNOWN.get(name) or _of_parts(parts)
             parts += [(field.name, field.has_presence, self._field(field)) for field in descriptor.fields]
         return self._known[name]
@@ -150,7 +146,7 @@ class _Plain:
             return self.message(field.message_type)
         if field.enum_type is not None:
             names = {value.number: value.name for value in field.enum_type.values}
-            return lambda number: names.get(number, number)  # of a later version of the schema
+            return lambda number: names.get(number, number)  # unknown if from a later version of the schema
         return _same
 
 

@@ -1,7 +1,7 @@
-"""Bytes to whole records: where one ends depends only on the bytes from its beginning on.
+"""Division of bytes into whole records: the end of a record depends only on the bytes from its beginning on.
 
-Never on where a block was cut, reading was resumed, or a writer paused. That is what lets a restart go on with exactly
-the remaining records, and a compressed or growing file hold the same records as a plain one.
+Never on where a block was cut, reading was resumed, or a writer paused. So a restart resumes with exactly the remaining
+records, and a compressed or growing file holds the same records as a plain one.
 """
 
 from __future__ import annotations
@@ -17,71 +17,70 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from streammoe.errors import SourceError
-from streammoe.ports import Batch, Place, Position
+from streammoe.ports import Batch, Location, Position
 from streammoe.types import IntArray
 
 LARGEST_BYTES = 1 << 30
-"""The largest block or record that can be asked for: decoders hold sizes of blocks in 32 bits."""
+"""The largest block or record that can be configured: decoders hold sizes of blocks in 32 bits."""
 _LOGGER = logging.getLogger("streammoe.source")
-_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 begin or go on like them
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
 _SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
 class Stream(Protocol):
-    """Bytes in order."""
+    """A stream of bytes."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing comes after what was read; may be told only by the read that finds nothing more."""
+        """Whether the end has been reached; possibly known only after a read that returned nothing."""
         ...
 
     def read(self, count: int) -> bytes:
-        """At most `count` bytes; none only where there are no more, or no more for now.
+        """Read at most `count` bytes; none only if there are no more, or no more for now.
 
         Raises:
-            SourceError: reading fails. What was read before stands, and the next read fails in the same way.
+            SourceError: reading failed. Bytes read before remain valid, and the next read fails in the same way.
         """
         ...
 
     def skip(self, count: int) -> int:
-        """Pass over at most `count` bytes and say over how many; 0 only where there are no more."""
+        """Skip at most `count` bytes and return how many; 0 only if there are no more."""
         ...
 
     def close(self) -> None: ...
 
 
 class Dialect(NamedTuple):
-    """How a csv stream is written."""
+    """The dialect of a csv stream."""
 
     delimiter: str = ","
     decimal: str = "."
     names: tuple[str, ...] | None = None
-    """Of the columns, where there is no header."""
+    """Column names, if there is no header."""
 
 
-_USUAL = Dialect()
+_DEFAULT = Dialect()
 
 
 class RecordReader:
-    """Reads a stream as batches of whole records.
+    """A reader of batches of whole records from a stream.
 
-    A csv stream begins with a header, which names the columns and is no record, unless their names are given. A byte
-    order mark at the beginning is passed over. Lines of nothing but white space are no records; they are counted in
-    `Batch.skipped`.
+    A csv stream begins with a header that names the columns, unless their names are given. A byte order mark at the
+    beginning is skipped. Lines of only white space are not records; they are counted in `Batch.skipped`.
 
     In csv a line end inside quotes belongs to the record. A stray quote cannot swallow the stream: a record without an
     end within `max_record_bytes` (or before the end of the stream) is cut at its first line end, for the decoder to
-    refuse. Of a record without any line end within `max_record_bytes` the beginning is given alone and marked as too
-    long, and the rest of its line is passed over.
+    reject. If there is no line end within `max_record_bytes` either, the beginning of the record becomes a batch marked
+    as too long, and the rest of the line is skipped.
 
     Args:
         stream: read from its beginning.
         name: of the stream, for messages.
         format: ``csv`` or ``jsonl``.
-        block_bytes: how much is read at once.
+        block_bytes: bytes to read at once.
         max_record_bytes: a longer record is cut.
-        start: the first record to give begins here; a position of an earlier reader, or 0.
-        place: what the places of all records have in common; each adds its ``offset``.
+        start: where the first record to return begins; the `offset` of an earlier reader, or 0.
+        location: common part of all locations, to which each record adds its ``offset``.
         dialect: of csv.
     """
 
@@ -94,15 +93,15 @@ class RecordReader:
         block_bytes: int,
         max_record_bytes: int,
         start: int,
-        place: Place,
-        dialect: Dialect = _USUAL,
+        location: Location,
+        dialect: Dialect = _DEFAULT,
     ) -> None:
         self.offset = 0
         """Where the next record begins."""
         self.done = False
-        """Whether the stream has ended and all of it was given."""
+        """Whether the stream has ended and all of it was returned."""
         self.waiting = False
-        """Whether nothing can be given before the stream has more; after `next` gave nothing."""
+        """Whether the stream has to grow before the next record; valid after `next` returned nothing."""
         self.empty = False
         """Whether the stream has ended without a single record."""
         self._stream = stream
@@ -111,35 +110,35 @@ class RecordReader:
         self._block_bytes = block_bytes
         self._limit = max_record_bytes
         self._start = start
-        self._place = place
+        self._location = location
         self._dialect = dialect
         self._columns: tuple[str, ...] | None = dialect.names if format == "csv" else None
         self._buffer = b""  # from `offset` on
-        self._scanned = 0  # so much of it holds no complete record
-        self._goes_on = False  # whether the buffer begins inside a record that was too long
-        self._gave_any = start > 0
-        self._prepare: list[Callable[[], bool]] = [self._pass_mark, self._take_header, self._go_to_start]
+        self._scanned = 0  # bytes of the buffer known to hold no complete record
+        self._is_inside = False  # whether the buffer begins inside a record that was too long
+        self._has_records = start > 0
+        self._prepare: list[Callable[[], bool]] = [self._skip_mark, self._take_header, self._go_to_start]
 
     def next(self) -> Batch | None:
-        """The next batch, without its `end`; ``None`` where there is none, or none yet.
+        """Return the next batch, without its `end`; ``None`` if there is none, or none yet.
 
-        A batch of blank lines alone holds no records; nor does the one that hands on a header without any records.
+        A batch of only blank lines, or for a header without records, holds no records.
 
         Raises:
-            SourceError: reading fails, after all complete records before were given; or the header cannot be used.
+            SourceError: reading failed, after all complete records before were returned; or the header is invalid.
         """
         batch = self._next()
-        self._gave_any |= batch is not None and len(batch) > 0
-        if not self.done or self._gave_any:
+        self._has_records |= batch is not None and len(batch) > 0
+        if not self.done or self._has_records:
             return batch
         self.empty = True
-        _LOGGER.warning("%s is empty: it %s", self._name, self._what_it_holds(batch))
+        _LOGGER.warning("%s is empty: it %s", self._name, self._content(batch))
         if batch is None and self._columns is not None:
             return no_records(self._name, {}, 0, self._format, self._columns)
         return batch
 
-    def _what_it_holds(self, batch: Batch | None) -> str:
-        """Say what there is instead of records, `batch` being the last of it."""
+    def _content(self, batch: Batch | None) -> str:
+        """Describe what an empty stream holds; `batch` is its last batch."""
         rest = "no record" if batch is None else "nothing but blank lines"
         if self._format != "csv" or self._dialect.names is not None:
             return f"holds {rest}"
@@ -151,13 +150,13 @@ class RecordReader:
             if not self._prepare[0]():
                 return None
             del self._prepare[0]
-        if self._goes_on:
-            self._pass_rest()
+        if self._is_inside:
+            self._skip_rest()
             return None
         ends = self._cut()
         chunk, last = self._buffer, self._stream.ended
-        # Of a record without a line end within the limit the first piece is refused, in a batch of its own; the rest
-        # would look like records, so it is passed over.
+        # The first piece of a record without a line end within the limit becomes a batch of its own, to be rejected;
+        # the rest would look like records, so it is skipped.
         torn = np.flatnonzero(np.frombuffer(chunk, np.uint8)[ends - 1] != ord("\n"))
         if last:
             torn = torn[ends[torn] < len(chunk)]
@@ -169,7 +168,7 @@ class RecordReader:
         begin = self.offset
         stop = int(ends[-1]) if ends.size else 0
         if stop:
-            self._goes_on = chunk[stop - 1] != ord("\n")
+            self._is_inside = chunk[stop - 1] != ord("\n")
             self._take(stop)
         self.done = last and stop == len(chunk)
         if not stop:
@@ -177,14 +176,14 @@ class RecordReader:
         block, ends, begins, blank = (
             (chunk[:stop], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
         )
-        offsets, place = begins + begin, self._place
+        offsets, location = begins + begin, self._location
         return Batch(
             block=block,
             ends=ends,
             format=self._format,
             columns=self._columns,
             origin=self._name,
-            place=lambda i: {**place, "offset": int(offsets[i])},
+            location=lambda i: {**location, "offset": int(offsets[i])},
             end={},
             skipped=blank,
             too_long=too_long,
@@ -193,28 +192,28 @@ class RecordReader:
         )
 
     def close(self) -> None:
-        """Let go of the stream."""
+        """Close the stream."""
         self._stream.close()
 
-    def _pass_rest(self) -> None:
-        """Pass over what there is of the rest of a record that was too long.
+    def _skip_rest(self) -> None:
+        """Skip the available rest of a record that was too long.
 
-        It ends with its line, also within quotes: its beginning is gone, so nobody can tell whether they are open, and
-        the records that follow must not go with it.
+        It ends with its line, even inside quotes: without its beginning it is unknown whether they are open, and the
+        following records must not be skipped with it.
         """
         end = self._buffer.find(b"\n") + 1
         if not end:
             self._take(len(self._buffer))
             self._fill(self._block_bytes)
             end = self._buffer.find(b"\n") + 1
-        self._goes_on = not end
+        self._is_inside = not end
         self.waiting = not self._buffer and not self._stream.ended
         self._take(end or len(self._buffer))
         self.done = self._stream.ended and not self._buffer
 
     # --- before the first record ------------------------------------------------------------------------------------
 
-    def _pass_mark(self) -> bool:
+    def _skip_mark(self) -> bool:
         self._fill(len(codecs.BOM_UTF8))
         if self._buffer.startswith(_WIDE_MARKS):
             raise SourceError(
@@ -238,7 +237,7 @@ class RecordReader:
         header = self._buffer[: int(ends[0])]
         if not header.endswith(b"\n") and not (self._stream.ended and len(header) == len(self._buffer)):
             raise SourceError(
-                f"{self._name} has a header of more than source.max_record_bytes = {self._limit}; raise that setting, "
+                f"{self._name} has a header longer than source.max_record_bytes = {self._limit}; raise that setting, "
                 "or correct the header"
             )
         self._columns = _column_names(self._name, header, self._dialect.delimiter)
@@ -246,7 +245,7 @@ class RecordReader:
         return True
 
     def _go_to_start(self) -> bool:
-        """Also sees whether the start is inside a record that was too long: no line ends right before it."""
+        """Go to the start, and detect whether it is inside a record that was too long: not right after a line end."""
         before = self._start - 1
         if before < self.offset:
             return True
@@ -261,17 +260,17 @@ class RecordReader:
         self._fill(1)
         if self.offset < before or not self._buffer:
             raise SourceError(
-                f"{self._name} was truncated: it holds {self.offset + len(self._buffer)} bytes, and {self._start} had "
+                f"{self._name} was truncated: it has {self.offset + len(self._buffer)} bytes, but {self._start} had "
                 "been read; restore it, or start with a fresh checkpoint folder"
             )
-        self._goes_on = not self._buffer.startswith(b"\n")
+        self._is_inside = not self._buffer.startswith(b"\n")
         self._take(1)
         return True
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def _take(self, count: int) -> None:
-        """Move past the first `count` bytes of the buffer."""
+        """Remove the first `count` bytes from the buffer."""
         self._buffer = self._buffer[count:]
         self.offset += count
         self._scanned = 0
@@ -289,12 +288,12 @@ class RecordReader:
                 self._buffer = b"".join(pieces)
 
     def _cut(self) -> IntArray:
-        """Read on, and find where the records in the buffer end: at least one, unless there are no more for now."""
+        """Read and return the ends of the records in the buffer: at least one, unless there are no more for now."""
         want = self._block_bytes
         while True:
             failure = None
             try:
-                self._fill(want + 1)  # one more, so as to know whether the stream goes on
+                self._fill(want + 1)  # one more, to know whether the stream continues
             except SourceError as error:
                 failure = error
             last = self._stream.ended and failure is None
@@ -315,16 +314,16 @@ class RecordReader:
 def no_records(
     origin: str, end: Position, skipped: int, format: str = "jsonl", columns: tuple[str, ...] | None = None
 ) -> Batch:
-    """Return a batch without records, for blank lines at the end of everything or a header that nothing follows."""
+    """Return a batch without records, for blank lines at the very end or a header without records."""
     return Batch(b"", np.empty(0, np.int64), format, columns, origin, lambda _: {}, end, skipped)
 
 
 def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArray:
-    """Where the complete records in `chunk` end; it begins with a record.
+    """Find the ends of the complete records in `chunk`.
 
     Args:
-        chunk: the bytes; an incomplete record at the end is left for the next chunk.
-        limit: no record is longer. With more bytes, or with `last`, there is at least one complete record.
+        chunk: begins with a record; an incomplete record at the end is left for the next chunk.
+        limit: length at which records are cut. With more bytes, or with `last`, there is at least one complete record.
         quoted: whether a line end inside quotes is part of the record.
         last: whether the stream ends with this chunk, which then ends a line.
     """
@@ -334,7 +333,7 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArr
         lines = np.append(lines, len(chunk))
     quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
     inside = np.searchsorted(quotes, lines) % 2 == 1
-    # A forced cut inside quotes swaps the two: from there on, what was inside counts as outside.
+    # A forced cut inside quotes swaps inside and outside from there on.
     outside, candidates = 0, (lines[~inside], lines[inside])
 
     runs: list[IntArray] = []
@@ -357,7 +356,7 @@ def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArr
 
 
 def _without_blank_lines(chunk: bytes, ends: IntArray) -> tuple[bytes, IntArray, IntArray, int]:
-    """The block of records that are not blank, their ends in it, their beginnings in `chunk`; how many were blank."""
+    """Return the block without blank records, its ends, the starts of its records in `chunk`, and the blank count."""
     begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if ends.size else ends
     octets = np.frombuffer(chunk, np.uint8)
     blank = [i for i in np.flatnonzero(octets[begins] <= ord(" ")) if chunk[begins[i] : ends[i]].isspace()]
@@ -372,11 +371,11 @@ def _without_blank_lines(chunk: bytes, ends: IntArray) -> tuple[bytes, IntArray,
 
 
 def _column_names(path: str, header: bytes, delimiter: str) -> tuple[str, ...]:
-    advice = "the first line of a csv file must name its columns, each by a name of its own, in UTF-8"
+    advice = "the first line of a csv file must name its columns, with distinct names, in UTF-8"
     if b"\0" in header:
         raise SourceError(
-            f"{path} has NUL bytes in its header, so it is no text in UTF-8: a binary file, UTF-16, or what a crash "
-            f"has left of one; {advice}"
+            f"{path} has NUL bytes in its header, so it is not text in UTF-8: it is a binary file, UTF-16, or was "
+            f"damaged by a crash; {advice}"
         )
     try:
         lines = list(csv.reader(io.StringIO(header.decode(), newline=""), delimiter=delimiter, strict=True))
@@ -385,7 +384,7 @@ def _column_names(path: str, header: bytes, delimiter: str) -> tuple[str, ...]:
     names = tuple(name for line in lines for name in line)
     if len(lines) != 1 or not names or not all(map(str.strip, names)):
         raise SourceError(f"{path} has an empty name or a line end of another system in its header; {advice}")
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise SourceError(f"{path} names columns more than once: {', '.join(map(repr, twice))}; {advice}")
+    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
+    if duplicates:
+        raise SourceError(f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}")
     return names

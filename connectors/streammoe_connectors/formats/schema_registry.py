@@ -1,4 +1,4 @@
-"""Schemas by their number from a registry with Confluent's HTTP interface."""
+"""A client for schema registries with Confluent's HTTP interface."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from streammoe.errors import RetriableSourceError, SourceError
 
-_TIMEOUT = 3.0  # seconds for one request
-_PAUSES = (0.2, 0.8)  # seconds before another attempt; the source itself comes back after that
-_LARGEST = 1 << 22  # bytes of an answer
-_MOST_REFERENCES = 100  # of one schema, those of its references included
-_UNKNOWN_FOR = 60.0  # seconds in which an unknown number is not asked for again: schemas may be registered late
+_TIMEOUT = 3.0  # seconds per request
+_PAUSES = (0.2, 0.8)  # seconds before further attempts; after those the source retries
+_LARGEST = 1 << 22  # bytes of a response
+_MOST_REFERENCES = 100  # of a schema, including indirect ones
+_UNKNOWN_FOR = 60.0  # seconds before an unknown number is requested again, since schemas may be registered late
 _MOST_UNKNOWN = 10_000
 _ABSENT_CODES = frozenset({40401, 40402, 40403})  # a subject, a version, a schema
 _HTTP_NOT_FOUND = 404
@@ -26,24 +26,24 @@ _HTTP_BUSY = frozenset({408, 425, 429})
 
 
 class UnknownSchema(Exception):  # noqa: N818 - says what is wrong with the record, not with the program
-    """The registry answers, and has no such schema, or none of the kind that is asked for."""
+    """The registry has no such schema, or one of another type."""
 
 
 class Registered(NamedTuple):
-    """A schema as it was registered."""
+    """A registered schema."""
 
     text: str
     references: tuple[str, ...]
-    """Texts of the schemas that it refers to, each after those that it refers to itself."""
+    """Texts of the referenced schemas, each after its own references."""
 
 
 class Registry:
-    """Asks a registry.
+    """A client of a registry.
 
-    Requests go through the proxies that the environment names (``https_proxy``, ``no_proxy``), if any.
+    Requests use the proxies named in the environment (``https_proxy``, ``no_proxy``), if any.
 
     Args:
-        address: of the registry, with user and password if it asks for them.
+        address: of the registry, with user and password if required.
         sleep: waits between attempts.
     """
 
@@ -57,17 +57,17 @@ class Registry:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
         self._sleep = sleep
-        # A redirection could lead anywhere, with the password.
+        # A redirect could send the password anywhere.
         self._opener = urllib.request.build_opener(_NoRedirection)
         self._unknown: dict[int, tuple[float, str]] = {}
 
     def avro(self, number: int) -> Registered:
-        """The Avro schema of this number, asked for anew each time; that there is none is kept for a minute.
+        """Fetch the Avro schema of this number; only its absence is cached, for a minute.
 
         Raises:
             UnknownSchema: there is none.
-            RetriableSourceError: the registry does not answer, or says that it cannot for now.
-            SourceError: the registry refuses to answer, or the address is not that of one.
+            RetriableSourceError: the registry does not respond, or is temporarily unavailable.
+            SourceError: the registry denies access, or the address is not that of a registry.
         """
         until, detail = self._unknown.get(number, (0.0, ""))
         if time.monotonic() < until:
@@ -86,85 +86,85 @@ class Registry:
             raise
 
     def _collect(self, answer: dict[str, Any], found: dict[tuple[str, str], str], within: tuple[object, ...]) -> None:
-        """The schemas that `answer` refers to, after theirs."""
+        """Add the schemas that `answer` refers to, each after its own references, to `found`."""
         references = answer.get("references") or []
         if not isinstance(references, list):
-            raise self._nonsense("references that are no list")
+            raise self._invalid("references that are not a list")
         for reference in references:
             if not isinstance(reference, dict):
-                raise self._nonsense("a reference that is no object")
+                raise self._invalid("a reference that is not an object")
             subject, version = str(reference.get("subject")), str(reference.get("version"))
-            place = (subject, version)
-            if place in found:
+            name = (subject, version)
+            if name in found:
                 continue
-            if place in within or len(found) + len(within) >= _MOST_REFERENCES:
+            if name in within or len(found) + len(within) >= _MOST_REFERENCES:
                 raise UnknownSchema(
                     f"schema {subject!r}, version {version}, in {self.name} refers to itself, or is one of more than "
-                    f"{_MOST_REFERENCES} that a schema refers to"
+                    f"{_MOST_REFERENCES} schemas referred to"
                 )
             part = self._get(f"/subjects/{quote(subject, safe='')}/versions/{quote(version, safe='')}")
-            self._collect(part, found, (*within, place))
-            found[place] = self._text(part)
+            self._collect(part, found, (*within, name))
+            found[name] = self._text(part)
 
     def _text(self, answer: dict[str, Any]) -> str:
         text = answer.get("schema")
         if not isinstance(text, str):
-            raise self._nonsense("no schema")
+            raise self._invalid("no schema")
         return text
 
     def _get(self, path: str) -> dict[str, Any]:
-        """The registry's answer, after as many attempts as it takes, within bounds."""
+        """Request a path, with a bounded number of attempts."""
         for pause in _PAUSES:
             try:
-                return self._ask(path)
+                return self._request(path)
             except RetriableSourceError:
                 self._sleep(pause)
-        return self._ask(path)
+        return self._request(path)
 
-    def _ask(self, path: str) -> dict[str, Any]:
+    def _request(self, path: str) -> dict[str, Any]:
         request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 - http or https, by the settings
         try:
             with self._opener.open(request, timeout=_TIMEOUT) as response:
                 content = response.read(_LARGEST + 1)
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refusal(path, error) from None
+                raise self._failure(path, error) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise RetriableSourceError(
-                f"schema registry {self.name} does not answer ({reason}); see that it runs, and that "
+                f"schema registry {self.name} does not respond ({reason}); check that it runs, and that "
                 "source.schema_registry is its address"
             ) from None
         if len(content) > _LARGEST:
-            raise self._nonsense(f"more than {_LARGEST} bytes")
+            raise self._invalid(f"more than {_LARGEST} bytes")
         try:
             answer = json.loads(content)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            raise self._nonsense("no JSON object")
+            raise self._invalid("no JSON object")
         return answer
 
-    def _refusal(self, path: str, error: urllib.error.HTTPError) -> Exception:
+    def _failure(self, path: str, error: urllib.error.HTTPError) -> Exception:
         if error.code == _HTTP_NOT_FOUND and _error_code(error) in _ABSENT_CODES:
             return UnknownSchema(f"schema registry {self.name} has nothing at {path}")
-        message = f"schema registry {self.name} answers with status {error.code} to {path}"
+        message = f"schema registry {self.name} responds with status {error.code} to {path}"
         if error.code >= 500 or error.code in _HTTP_BUSY:
             return RetriableSourceError(f"{message}; see its log")
         return SourceError(
-            f"{message}; source.schema_registry must be the registry's own address (redirections are not "
-            "followed), with user and password where it asks for them"
+            f"{message}; source.schema_registry must be the registry's own address (redirects are not followed), with "
+            "user and password if required"
         )
 
-    def _nonsense(self, what: str) -> SourceError:
+    def _invalid(self, what: str) -> SourceError:
         return SourceError(
-            f"schema registry {self.name} answers with {what}; source.schema_registry must be the address of a "
+            f"schema registry {self.name} responds with {what}; source.schema_registry must be the address of a "
             "registry with Confluent's interface"
         )
 
 
 def without_password(address: str) -> str:
-    """An address as it may be shown.
+    """Remove user and password from an address.
 
     >>> without_password("https://user:password@host:8081/path")
     'https://host:8081/path'
@@ -175,7 +175,7 @@ def without_password(address: str) -> str:
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """None: what answers with a redirection has refused."""
+        """Return None, so that a redirect counts as a failure."""
 
 
 def _error_code(error: urllib.error.HTTPError) -> object:

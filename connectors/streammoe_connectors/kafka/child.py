@@ -1,9 +1,8 @@
-"""The process that reads from Kafka for a `KafkaSource`, and does nothing else.
+"""The process that reads from Kafka for a `KafkaSource`.
 
-kafka-python takes records apart in Python, and receives them in small pieces; next to a learning thread each would wait
-for the other. In a process of its own it reads while the daemon learns. What is to be done comes as frames through the
-standard input, settings and passwords included; what was read goes out as frames through the standard output. When
-either is gone, so is the daemon, and this process ends.
+kafka-python decodes records in Python, and receives them in small pieces; in one process with a learning thread each
+would wait for the other. Orders, including settings and passwords, arrive as frames on the standard input; records
+leave as frames on the standard output. When either is closed, the daemon is gone and this process ends.
 """
 
 from __future__ import annotations
@@ -26,18 +25,13 @@ from streammoe_connectors.kafka.reader import POLL_SECONDS, QUIET_SECONDS, Reade
 
 
 class Forward(logging.Handler):
-    """Hands log lines on to the daemon; the same one again only after a while. Passwords are left out.
-
-    Args:
-        reader: whose lines they are.
-        options: of kafka-python's clients.
-    """
+    """A handler that passes log lines to the daemon without passwords, and repeats a line only after a while."""
 
     def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
         super().__init__()
         self._reader = reader
         self._secrets = [options[name] for name in ("sasl_plain_password", "ssl_password") if options.get(name)]
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
@@ -45,20 +39,20 @@ class Forward(logging.Handler):
         for secret in self._secrets:
             message = message.replace(secret, "***")
         if record.name.startswith("kafka.net") and record.levelno >= logging.ERROR:
-            # Its name for the connection says nothing more; and that it gave up, the error it raises says.
+            # Omit the name of the connection; and that the bootstrap failed, which is also raised.
             cause = message.rpartition(">: ")[2]
             if not cause.startswith("Bootstrap failed"):
                 self._reader.client_error = now, cause
         if not record.name.startswith("streammoe"):
-            place = f"{record.pathname}:{record.lineno}"
-            if now - self._said.get(place, -QUIET_SECONDS) < QUIET_SECONDS:
+            line = f"{record.pathname}:{record.lineno}"
+            if now - self._logged.get(line, -QUIET_SECONDS) < QUIET_SECONDS:
                 return
-            self._said[place] = now
+            self._logged[line] = now
         self._reader.logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": message})
 
 
 def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
-    """Hand on what is ordered; end everything once nobody is left to order anything."""
+    """Queue incoming orders; end the process once the daemon is gone."""
     closing = False
     try:
         while True:
@@ -72,13 +66,13 @@ def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Serve the daemon at the other ends of the standard input and output."""
+    """Serve the daemon over the standard input and output."""
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     for number in signals:
-        # They reach the whole group, and are for the daemon: it finishes its batch first, and then says when to close.
+        # They reach the whole group, but are for the daemon, which finishes its batch before it orders to close.
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-    # Whatever prints something must not print it between frames.
+    # Prints must not get between frames.
     output = os.dup(1)
     os.dup2(2, 1)
     inlet = Inlet(0)
@@ -87,7 +81,7 @@ def main() -> None:
     except EOFError:
         first = None
     if first is None:
-        return  # nothing was ordered
+        return
     orders: SimpleQueue[dict[str, Any]] = SimpleQueue()
     threading.Thread(target=_listen, args=(inlet, orders), daemon=True).start()
     outlet = Outlet(output)
@@ -98,10 +92,10 @@ def main() -> None:
             outlet.flush(POLL_SECONDS)
     except BrokenPipeError:
         pass  # the daemon is gone
-    except Exception:  # noqa: BLE001 - the daemon is told by the status and these last words
+    except Exception:  # noqa: BLE001 - the daemon reports the status and this output
         traceback.print_exc()
         status = 1
-    # Not through the interpreter's end, which waits for kafka-python's threads.
+    # A normal exit would wait for kafka-python's threads.
     sys.stderr.flush()
     os._exit(status)
 
@@ -111,7 +105,7 @@ def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[st
         reader = Reader(order, outlet, orders)
         logging.basicConfig(level=logging.WARNING, handlers=[Forward(reader, order["options"])])
         logging.getLogger("streammoe.source").setLevel(order["log_level"])
-        # It warns whenever parsing keeps its other thread from running for 0.1 s, as it does on a busy machine.
+        # It warns whenever parsing delays its other thread by 0.1 s, as happens on a busy machine.
         logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
         gc.collect()
         gc.freeze()

@@ -1,7 +1,7 @@
-"""What is asked of a Kafka cluster through kafka-python: the one module that knows that package.
+"""Access to a Kafka cluster through kafka-python's consumer.
 
-kafka-python has no public way to ask for topics without waiting, nor for their ids; so this also uses its consumer's
-``_cluster``, whose methods it documents.
+kafka-python has no public API to request topics without waiting, nor for their ids; so this also uses the consumer's
+``_cluster``, whose methods are documented.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from streammoe_connectors.kafka.partitions import LogRecord
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 ANSWER_MS = 5_000
-"""How long one question may take before it is asked again."""
+"""Longest time of a request before it is retried."""
 
 
 class Unanswered(Exception):  # noqa: N818 - nothing is wrong with the question
-    """The cluster did not answer in time, or not in a useful way; it may be asked again."""
+    """The cluster did not respond in time, or not usefully; the request may be repeated."""
 
 
 class Lost(Exception):  # noqa: N818 - what has happened, not what went wrong
-    """Partitions no longer hold what was to be read next."""
+    """Partitions no longer hold the records to be read next."""
 
     def __init__(self, partitions: Iterable[Partition]) -> None:
         super().__init__()
@@ -44,15 +44,13 @@ class Lost(Exception):  # noqa: N818 - what has happened, not what went wrong
 
 
 class Cluster:
-    """A consumer of some partitions, which belongs to its group only for the sake of committing.
+    """A consumer of assigned partitions, which uses its group only to commit.
 
-    Args:
-        options: arguments of kafka-python's clients.
-        settings: of the reading.
+    All requests raise `Unanswered` if the cluster does not respond usefully.
 
     Raises:
-        SourceError: the options cannot be used, or nobody may read with them.
-        Unanswered: no broker answered.
+        SourceError: the options are invalid, or do not allow to read.
+        Unanswered: no broker responded.
     """
 
     def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
@@ -81,11 +79,11 @@ class Cluster:
         try:
             self._consumer = KafkaConsumer(**arguments)
         except KafkaError as error:
-            for made in clients:  # its thread would go on trying
+            for made in clients:  # its thread would keep trying
                 made.close()
             if not getattr(error, "retriable", False):
                 raise SourceError(f"Kafka cannot be reached with these settings: {_said(error)}") from None
-            # Brokers just hang up on whoever logs in wrongly or speaks another protocol.
+            # Brokers just close a connection with a wrong login or protocol.
             protocol = options.get("security_protocol", "PLAINTEXT")
             check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
             raise Unanswered(f"{_said(error)}; check bootstrap_servers, {check}") from None
@@ -96,7 +94,7 @@ class Cluster:
     # --- topics -----------------------------------------------------------------------------------------------------
 
     def ask(self, topics: Sequence[str]) -> None:
-        """Ask for topics and their partitions; `answered` tells when that has been answered."""
+        """Request topics and their partitions; `asking_seconds` is ``None`` once the response is there."""
         cluster = self._consumer._cluster  # noqa: SLF001 - see the module's docstring
         cluster.set_topics(topics)
         self._asked = cluster.request_update()
@@ -104,16 +102,16 @@ class Cluster:
 
     @property
     def asking_seconds(self) -> float | None:
-        """For how long the last question has been waiting for its answer; ``None`` once that is there."""
+        """How long the last request has been waiting for its response; ``None`` once that is there."""
         if self._asked is None or self._asked.is_done:
             return None
         return time.monotonic() - self._asked_at
 
     def partitions(self, topic: str) -> list[int] | None:
-        """Of the last answer, in order; ``None`` if there is no such topic.
+        """Return partitions as of the last response, in order; ``None`` if there is no such topic.
 
         Raises:
-            SourceError: nobody may read it with these settings.
+            SourceError: these settings do not allow to read it.
         """
         cluster = self._consumer._cluster  # noqa: SLF001
         if topic in cluster.unauthorized_topics:
@@ -125,34 +123,22 @@ class Cluster:
         return None if found is None else sorted(found)
 
     def topic_id(self, topic: str) -> str | None:
-        """By which a topic differs from one that has its name later; ``None`` if brokers older than 2.8 are asked."""
+        """Return the id of a topic, which distinguishes it from later ones; ``None`` from brokers older than 2.8."""
         found = self._consumer._cluster.topic_id(topic)  # noqa: SLF001
         return None if found is None else str(found)
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
     def first_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The offset of each partition's first record.
-
-        Raises:
-            Unanswered: see there.
-        """
+        """Return the offset of each partition's first record."""
         return self._offsets("beginning_offsets", partitions)
 
     def end_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """What is behind the last record that may be read: open transactions are not.
-
-        Raises:
-            Unanswered: see there.
-        """
+        """Return the offset after the last readable record, which excludes open transactions."""
         return self._offsets("end_offsets", partitions)
 
     def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> dict[Partition, int]:
-        """The first record of that time or later, or the end.
-
-        Raises:
-            Unanswered: see there.
-        """
+        """Return the offset of the first record at that time or later, or the end."""
         ends = self.end_offsets(partitions)
         try:
             found = self._consumer.offsets_for_times(
@@ -173,18 +159,14 @@ class Cluster:
             found = getattr(self._consumer, method)(
                 [TopicPartition(*partition) for partition in partitions], timeout_ms=ANSWER_MS
             )
-        except (KafkaError, KeyError) as error:  # KeyError: the partition is not known there yet
+        except (KafkaError, KeyError) as error:  # KeyError: the partition is not known yet
             raise Unanswered(_said(error)) from None
         return {Partition(*partition): offset for partition, offset in found.items()}
 
     # --- the group --------------------------------------------------------------------------------------------------
 
     def committed(self, partition: Partition) -> tuple[int, CommittedOffset | None] | None:
-        """What the group has committed, and by whom.
-
-        Raises:
-            Unanswered: see there.
-        """
+        """Return the committed offset of the group, with its metadata if they are ours."""
         try:
             found = self._consumer.committed(TopicPartition(*partition), metadata=True, timeout_ms=ANSWER_MS)
         except KafkaError as error:
@@ -192,7 +174,7 @@ class Cluster:
         return None if found is None or found.offset < 0 else (found.offset, parse_offset_metadata(found.metadata))
 
     def commit(self, offsets: Mapping[Partition, int], metadata: str, *, wait_ms: int = 0) -> None:
-        """Commit these offsets with this text beside each; failures are told by `failed_commits`."""
+        """Commit these offsets with these metadata; `failed_commits` reports failures."""
         wanted = {TopicPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
         try:
             if wait_ms:
@@ -203,46 +185,46 @@ class Cluster:
             self._failed_commits.append(_said(error))
 
     def failed_commits(self) -> list[str]:
-        """Why commits have failed since the last call."""
+        """Return the reasons of commits that failed since the last call."""
         failed = []
         while self._failed_commits:
             failed.append(self._failed_commits.popleft())
         return failed
 
     def _note(self, _: object, response: object) -> None:
-        """Called by kafka-python's own thread."""
+        """Note a failed commit; called by kafka-python's own thread."""
         if isinstance(response, Exception):
             self._failed_commits.append(_said(response))
 
     # --- records ----------------------------------------------------------------------------------------------------
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
-        """Read these partitions, each from its offset."""
+        """Assign these partitions, each read from its offset."""
         self._consumer.assign([TopicPartition(*partition) for partition in offsets])
         for partition, offset in offsets.items():
             self._consumer.seek(TopicPartition(*partition), offset)
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Go on reading there."""
+        """Continue reading a partition at this offset."""
         self._consumer.seek(TopicPartition(*partition), offset)
 
     def pause(self, partition: Partition) -> None:
-        """Fetch nothing of this partition for now."""
+        """Stop fetching from this partition for now."""
         self._consumer.pause(TopicPartition(*partition))
 
     def resume(self, partition: Partition) -> None:
-        """Fetch of it again."""
+        """Fetch from this partition again."""
         self._consumer.resume(TopicPartition(*partition))
 
     def poll(self, seconds: float) -> dict[Partition, list[LogRecord]]:
-        """What has come, after up to so many seconds.
+        """Return records that arrived within so many seconds.
 
         Raises:
-            Lost: partitions no longer hold what was to be read.
+            Lost: partitions no longer hold the records to be read next.
             SourceError: they may not be read.
-            Unanswered: anything else that may pass.
+            Unanswered: any other, transient failure.
         """
-        self._take_up_resumed()
+        self._reset_fetcher()
         try:
             found = self._consumer.poll(int(seconds * 1000))
         except OffsetOutOfRangeError as error:
@@ -257,29 +239,29 @@ class Cluster:
             raise Unanswered(_said(error)) from None
         return {Partition(*partition): records for partition, records in found.items()}
 
-    def _take_up_resumed(self) -> None:
-        """Let kafka-python go on with what it had fetched of partitions that were paused since.
+    def _reset_fetcher(self) -> None:
+        """Let kafka-python return records of resumed partitions that it fetched before they were paused.
 
-        It takes that up when nothing else is in its hands, and does not see (3.0.12) that what is there is used up. If
-        nothing more comes of other partitions, nothing more comes at all.
+        It does so only when no other records are pending, and (3.0.12) does not notice that these are used up. Without
+        records from other partitions it would then return nothing at all.
         """
-        fetcher = self._consumer._fetcher  # noqa: SLF001 - there is no other way but to connect anew
+        fetcher = self._consumer._fetcher  # noqa: SLF001 - the only alternative is to reconnect
         if not getattr(fetcher, "_next_partition_records", None):
             fetcher._next_partition_records = None  # noqa: SLF001
 
     def fetched(self, partition: Partition) -> int | None:
-        """The next offset to be fetched."""
+        """Return the next offset to fetch."""
         state = self._consumer._subscription.assignment.get(TopicPartition(*partition))  # noqa: SLF001 - `position`
-        # would ask the cluster under certain conditions, and is slow
+        # may send a request to the cluster, and is slow
         return None if state is None or state.position is None else int(state.position.offset)
 
     def log_end(self, partition: Partition) -> int | None:
-        """Behind the last record in the log, as of what was fetched last; records of open transactions count."""
+        """Return the end of the log as of the last fetch, including records of open transactions."""
         found: int | None = self._consumer.highwater(TopicPartition(*partition))
         return found
 
     def close(self) -> None:
-        """Let go of connections, in a second or two."""
+        """Close connections, within a second or two."""
         self._consumer.close(autocommit=False, timeout_ms=1_000)
 
 

@@ -1,26 +1,28 @@
-"""Settings of what is written to a topic, whatever it holds; they need no Kafka package."""
+"""Settings for writing to a topic, without dependency on a Kafka package."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from streammoe.errors import ConfigError
-from streammoe_connectors.kafka.settings import Connection, need_kafka_python
+from streammoe.ports import Sink
+from streammoe_connectors.kafka.settings import Connection, need_kafka_python, servers
 
-TOPIC_NAME = r"^[a-zA-Z0-9._-]{1,249}$"
+if TYPE_CHECKING:  # it imports kafka-python, which is optional
+    from streammoe_connectors.kafka.producer import TopicProducer
 
 
 class Delivery(BaseModel):
-    """How records are sent, whatever they hold.
+    """Settings for sending records.
 
     Attributes:
         compression: of batches of records; lz4, zstd and snappy need their Python packages.
         linger_ms: how long a batch waits for more records, in milliseconds.
-        batch_bytes: how large it gets at most.
-        delivery_timeout_seconds: how long brokers may take to acknowledge a record, outages included, before the
+        batch_bytes: largest size of a batch.
+        delivery_timeout_seconds: how long brokers may take to acknowledge a record, including outages, before the
             daemon stops.
     """
 
@@ -30,21 +32,46 @@ class Delivery(BaseModel):
     delivery_timeout_seconds: float = Field(default=120.0, ge=10.0, le=3600.0)
 
 
+class TopicSettings(Delivery, Connection):
+    """Settings of a sink that writes to a topic.
+
+    Attributes:
+        topic: must exist, unless brokers create topics automatically.
+        bootstrap_servers: as in `Connection`; without it the whole connection is that of the first Kafka source.
+    """
+
+    kind: Literal["kafka"]
+    topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
+    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(servers)] = None  # type: ignore[assignment]
+
+
+class TopicSink(Sink):
+    """The common part of sinks that write to a topic."""
+
+    _producer: TopicProducer
+
+    def flush(self) -> None:
+        self._producer.flush()
+
+    def close(self) -> None:
+        self._producer.close()
+
+
 class Target(NamedTuple):
-    """A topic, and in whose name it is written."""
+    """A topic to write to."""
 
     section: str
-    """Of the settings: ``predictions`` or ``dead_letters``."""
+    """Section of the settings: ``predictions`` or ``dead_letters``."""
     topic: str
     if_too_large: str
-    """What else to do about a record that is too large for the topic."""
+    """Alternative advice for records that are too large for the topic."""
 
 
 def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:
-    """The connection of a section, or that of the first Kafka source where the section names no servers.
+    """Return the connection of a section, or that of the first Kafka source if the section names no servers.
 
     Raises:
-        ConfigError: there is neither, or the section has only a part of one.
+        ConfigError: there is none, or the section's is incomplete.
     """
     need_kafka_python(f'{section}.kind = "kafka"')
     if settings.bootstrap_servers is not None:
@@ -53,7 +80,7 @@ def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -
         unknown = sorted(settings.options.keys() - KafkaProducer.DEFAULT_CONFIG.keys())
         if unknown:
             raise ConfigError(
-                f"{section}.options: kafka-python's producers have no {', '.join(unknown)}; leave them out"
+                f"{section}.options: kafka-python's producers have no option {', '.join(unknown)}; remove it"
             )
         return settings
     parts = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
@@ -72,16 +99,12 @@ def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -
 
 
 def check_topic(settings: Connection, topic: str, section: str, sources: Sequence[BaseModel]) -> None:
-    """See that there is a connection, and that nobody reads what is written.
-
-    Raises:
-        ConfigError: there is none, or a source reads the topic.
-    """
+    """Raise `ConfigError` if there is no connection, or a source reads the topic."""
     connection = borrowed(settings, section, sources)
     for source in sources:
         same = isinstance(source, Connection) and set(source.bootstrap_servers) & set(connection.bootstrap_servers)
         if same and topic in getattr(source, "topics", ()):
             raise ConfigError(
-                f"{section}.topic: is {topic!r}, which the source reads: the daemon would learn what it says, without "
-                "end; name another topic"
+                f"{section}.topic: is {topic!r}, which the source reads: the daemon would endlessly learn from its own "
+                "output; choose another topic"
             )

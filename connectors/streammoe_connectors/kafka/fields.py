@@ -1,4 +1,4 @@
-"""What stands beside a Kafka record's value and goes into its event: key, time, headers."""
+"""Fields of an event from the key, timestamp and headers of a Kafka record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Column = list[str] | list[float | None] | list[str | None]
 
 
 class Record(Protocol):
-    """What is used of kafka-python's ``ConsumerRecord``."""
+    """The attributes of kafka-python's ``ConsumerRecord`` that hold its content."""
 
     @property
     def value(self) -> bytes: ...
@@ -25,51 +25,51 @@ class Record(Protocol):
     def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
     @property
     def timestamp(self) -> int | None:
-        """Milliseconds since 1970; negative where unknown."""
+        """Milliseconds since 1970; negative if unknown."""
         ...
 
 
 class RecordFields:
-    """Reads these fields of records, and adds them to their values.
+    """A reader of fields from records, which also adds them to their values.
 
     Args:
-        key: name of the field for the key, if it is wanted.
-        timestamp: the same for the time.
-        headers: names of the headers that are wanted.
+        key: name of the field for the key, if wanted.
+        timestamp: name of the field for the timestamp, if wanted.
+        headers: names of the wanted headers.
     """
 
     def __init__(self, key: str | None, timestamp: str | None, headers: tuple[str, ...]) -> None:
         self.names = (*(name for name in (key, timestamp) if name is not None), *headers)
-        """In the order of the columns."""
+        """Names of all fields, in the order of columns."""
         self._key = key
         self._timestamp = timestamp
         self._headers = headers
         self._members = [json.dumps(name).encode() + b":" for name in self.names]
 
-    def read(self, records: Sequence[Record], refused: dict[int, str]) -> list[Column]:
-        """What each record has, ``None`` where it has nothing, a column for each name.
+    def read(self, records: Sequence[Record], rejected: dict[int, str]) -> list[Column]:
+        """Return a column for each name, ``None`` where a record lacks the field.
 
         Args:
             records: to read.
-            refused: takes up those with a key or header that is no text, and why.
+            rejected: receives the reasons for records whose key or header is not text.
         """
         columns: list[Column] = []
         if self._key is not None:
-            columns.append(_texts([record.key for record in records], "key", refused))
+            columns.append(_texts([record.key for record in records], "key", rejected))
         if self._timestamp is not None:
             times = [record.timestamp for record in records]
             columns.append([None if ms is None or ms < 0 else ms / 1000 for ms in times])
         if self._headers:
-            found = [dict(record.headers) for record in records]  # of several the last one counts
+            found = [dict(record.headers) for record in records]  # the last of several equal ones counts
             columns += [
-                _texts([headers.get(name) for headers in found], f"header {name!r}", refused) for name in self._headers
+                _texts([headers.get(name) for headers in found], f"header {name!r}", rejected) for name in self._headers
             ]
         return columns
 
     def into_json(self, values: list[bytes], columns: list[Column]) -> list[bytes]:
-        """JSON objects with these fields in front, so that of equal names the object's own comes last and counts.
+        """Prepend these fields to JSON objects, so that the object's own field of the same name comes last and counts.
 
-        What is no object is left as it is, for the decoder to refuse.
+        Values that are not objects stay unchanged, for the decoder to reject.
         """
         encode = msgspec.json.encode
         parts = [
@@ -80,25 +80,25 @@ class RecordFields:
         return [_spliced(value, added) if added else value for value, added in zip(values, members, strict=True)]
 
     def before_csv(self, values: list[bytes], columns: list[Column]) -> list[bytes]:
-        """Lines of csv with these fields as their first values."""
+        """Prepend these fields to lines of csv."""
         return [
             b"%b,%b" % (",".join(cells).encode(), value)
             for value, cells in zip(values, zip(*map(_cells, columns), strict=True), strict=True)
         ]
 
 
-def _texts(raw: list[bytes | None], what: str, refused: dict[int, str]) -> list[str | None]:
+def _texts(raw: list[bytes | None], what: str, rejected: dict[int, str]) -> list[str | None]:
     try:
         return [None if octets is None else octets.decode() for octets in raw]
     except UnicodeDecodeError:
-        return [None if octets is None else _text(i, octets, what, refused) for i, octets in enumerate(raw)]
+        return [None if octets is None else _text(i, octets, what, rejected) for i, octets in enumerate(raw)]
 
 
-def _text(i: int, octets: bytes, what: str, refused: dict[int, str]) -> str | None:
+def _text(i: int, octets: bytes, what: str, rejected: dict[int, str]) -> str | None:
     try:
         return octets.decode()
     except UnicodeDecodeError as error:
-        refused.setdefault(i, f"{what} {octets[:80]!r} must be text in UTF-8, and byte {error.start} is not")
+        rejected.setdefault(i, f"{what} {octets[:80]!r} must be text in UTF-8, and byte {error.start} is not")
         return None
 
 

@@ -1,6 +1,6 @@
-"""Frames between the daemon and the process that reads from Kafka: a JSON object, and bytes behind it.
+"""Frames between the daemon and the process that reads from Kafka: a JSON object followed by bytes.
 
-Nothing that travels can execute.
+Nothing in them can execute.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-_HEAD = struct.Struct("<IQ")
-"""Bytes of the JSON object and of what follows it."""
+_HEAD = struct.Struct("<IQ")  # lengths of the JSON object and of the bytes after it
 _LONGEST_HEADER = 1 << 28
 
 
 class Frame(NamedTuple):
-    """What has come through a pipe in one piece."""
+    """A message through a pipe."""
 
     header: dict[str, Any]
     body: memoryview
 
 
 def pack(header: Mapping[str, Any], body: Sequence[bytes] = ()) -> list[bytes]:
-    """A frame as the pieces to be written, one after the other."""
+    """Encode a frame as pieces to be written one after the other."""
     text = msgspec.json.encode(header)
     return [_HEAD.pack(len(text), sum(map(len, body))) + text, *body]
 
 
 class Inlet:
-    """Puts frames together from what comes through a descriptor."""
+    """A reader of frames from a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -42,7 +41,7 @@ class Inlet:
         self._header_bytes: int | None = None
 
     def next(self) -> Frame | None:
-        """The next frame; ``None`` if it is not complete yet, which only happens where reading does not wait.
+        """Return the next frame; ``None`` if it is incomplete, which only a non-blocking descriptor allows.
 
         Raises:
             EOFError: the other side is gone.
@@ -61,7 +60,7 @@ class Inlet:
             if size is None:
                 header_bytes, body_bytes = _HEAD.unpack(whole)
                 if header_bytes > _LONGEST_HEADER:
-                    raise EOFError  # something else was written into the pipe
+                    raise EOFError  # not a frame
                 self._header_bytes = header_bytes
                 self._buffer = memoryview(bytearray(header_bytes + body_bytes))
                 continue
@@ -71,7 +70,7 @@ class Inlet:
 
 
 class Outlet:
-    """Writes frames into a descriptor without waiting; what does not fit is kept."""
+    """A writer of frames to a descriptor that never blocks; what does not fit is buffered."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -80,11 +79,11 @@ class Outlet:
 
     @property
     def pending(self) -> bool:
-        """Whether something could not be written yet."""
+        """Whether something is still buffered."""
         return bool(self._pieces)
 
     def send(self, header: Mapping[str, Any], body: Sequence[bytes] = ()) -> None:
-        """Write this behind everything before it, as far as there is room.
+        """Write a frame after everything buffered, as far as there is room.
 
         Raises:
             BrokenPipeError: the other side is gone.
@@ -93,7 +92,7 @@ class Outlet:
         self.flush()
 
     def flush(self, timeout: float = 0.0) -> None:
-        """Write what could not be written yet, and wait up to `timeout` seconds for some room.
+        """Write what is buffered, and wait up to `timeout` seconds for room.
 
         Raises:
             BrokenPipeError: the other side is gone.

@@ -1,8 +1,8 @@
-"""The order of records from several partitions: a merge by their time, as Kafka Streams does it.
+"""Merging of records from several partitions by their timestamps, as in Kafka Streams.
 
-Of the records at the partitions' heads the one with the smallest time comes first; of equal ones that of the first
-partition. Within a partition the log's order stays, whatever the times say. What comes next depends on nothing but the
-heads, so a restart between any two records goes on alike.
+Among the heads of all partitions the record with the smallest timestamp is next; among equal ones that of the first
+partition. Within a partition the order of the log is kept whatever the timestamps. The next record depends only on the
+heads, so a restart between any two records continues with the same order.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from streammoe.types import IntArray
 
 
 class Merged(NamedTuple):
-    """The records that are next."""
+    """The next records."""
 
     counts: list[int]
-    """How many of each partition."""
+    """Number of records from each partition."""
     order: IntArray
-    """Which comes when: indices into what the first so many of each partition are when put one after the other."""
+    """Their order: indexes into the concatenation of the first records of all partitions."""
 
 
 def merge(times: Sequence[IntArray], holds: Sequence[bool], most: int) -> Merged:
-    """As many records as can be told to be next.
+    """Select the next records, as far as their order is certain.
 
     Args:
-        times: of each partition the times of the records that are at hand, in the log's order.
-        holds: of each partition whether others must wait for what follows behind its last one.
-        most: records in all.
+        times: for each partition the timestamps of its fetched records, in the order of the log.
+        holds: for each partition whether others must wait for records after its last one.
+        most: largest number of records.
     """
     nothing = Merged([0] * len(times), np.empty(0, np.int64))
     if any(hold and not own.size for own, hold in zip(times, holds, strict=True)):
         return nothing
-    # No partition gives more than that, and there may be many at hand.
+    # No partition can contribute more, and many more may have been fetched.
     holds = [hold or own.size > most for own, hold in zip(times, holds, strict=True)]
     times = [own[:most] for own in times]
-    # Whoever stands behind a later time in its own partition waits with it: the merge of running maxima is that of
-    # heads, and a stable sort.
+    # A record waits for earlier records of its partition with later timestamps, so merging heads is a stable sort by
+    # running maxima.
     keys = [np.maximum.accumulate(own) for own in times]
     bounds = [(int(own[-1]), i) for i, (own, hold) in enumerate(zip(keys, holds, strict=True)) if hold]
     if bounds:
@@ -55,6 +55,6 @@ def merge(times: Sequence[IntArray], holds: Sequence[bool], most: int) -> Merged
         borders = np.cumsum([0, *counts])
         kept = np.sort(order)
         counts = np.diff(np.searchsorted(kept, borders)).tolist()
-        # Those that are kept are the first ones of each partition; number them anew without the others.
+        # The remaining ones are the first of each partition; renumber them.
         order = np.searchsorted(kept, order)
     return Merged(counts, order)

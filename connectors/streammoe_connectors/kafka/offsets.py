@@ -1,7 +1,7 @@
-"""The mirror of a checkpoint's position in the consumer group, and the mark by which its owner is known.
+"""Committed offsets, which mirror a checkpoint's position in the consumer group and identify its owner.
 
-Positions live in checkpoints. What the group has committed is for lag tools, and trails. The text beside each offset
-says whose it is and since when, so that a second daemon on the same partitions is refused.
+Checkpoints hold the authoritative positions. Committed offsets are for lag tools, and follow. The metadata of each
+offset name its owner and the time, so that a second daemon on the same partitions is rejected.
 """
 
 from __future__ import annotations
@@ -12,33 +12,27 @@ from streammoe.ports import Partition, Position
 
 
 class CommittedOffset(msgspec.Struct, frozen=True):
-    """What is written beside a committed offset."""
+    """The metadata of a committed offset."""
 
     owner: str
-    """Who reads this partition, empty once it has been let go of."""
+    """The reader of this partition, empty once released."""
     at: float
-    """When that was written, in seconds since 1970."""
+    """Time of the commit in seconds since 1970."""
     generation: int
     """Of the checkpoint that the offset belongs to."""
 
     def is_held_by_another(self, owner: str, now: float, seconds: float) -> bool:
-        """Whether someone else has given a sign of life within the last `seconds`."""
+        """Whether another owner has committed within the last `seconds`."""
         return self.owner not in {"", owner} and now - self.at < seconds
 
 
 def offset_metadata(owner: str, generation: int, now: float) -> str:
-    """What to write beside a committed offset.
-
-    Args:
-        owner: from the position.
-        generation: of the checkpoint that holds it.
-        now: seconds since 1970.
-    """
+    """Encode the metadata of an offset, committed `now` in seconds since 1970."""
     return msgspec.json.encode(CommittedOffset(owner, round(now, 3), generation)).decode()
 
 
 def parse_offset_metadata(text: str | None) -> CommittedOffset | None:
-    """What `offset_metadata` has written; ``None`` for anything else, such as other tools' notes."""
+    """Decode the result of `offset_metadata`; ``None`` for anything else, such as metadata of other tools."""
     try:
         return msgspec.json.decode(text or "", type=CommittedOffset)
     except (msgspec.DecodeError, UnicodeError):
@@ -46,7 +40,7 @@ def parse_offset_metadata(text: str | None) -> CommittedOffset | None:
 
 
 def offsets_of(position: Position) -> dict[Partition, int]:
-    """The next offset of each partition that a `KafkaSource`'s position holds."""
+    """Return the next offset of each partition in the position of a `KafkaSource`."""
     return {
         Partition(topic, int(partition)): offset
         for topic, held in position["topics"].items()

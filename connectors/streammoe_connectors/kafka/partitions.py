@@ -1,4 +1,4 @@
-"""The partitions that are read: what has been fetched of each and not yet given, and where reading stands."""
+"""Buffers of fetched records per partition, and the position that they define."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streammoe.errors import SourceError
 from streammoe.ports import Partition, Position
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.fields import Record
+from streammoe_connectors.positions import check_kind, invalid, is_count
 
 KIND = "kafka"
 
 
 class LogRecord(Record, Protocol):
-    """What is used of kafka-python's ``ConsumerRecord`` beside its contents."""
+    """The attributes of kafka-python's ``ConsumerRecord`` in use."""
 
     @property
     def offset(self) -> int: ...
@@ -30,40 +30,40 @@ class LogRecord(Record, Protocol):
 
 
 class PartitionBuffer:
-    """One partition.
+    """The fetched records of a partition that have not been sent yet.
 
     Args:
-        partition: its name.
+        partition: which one.
         offset: the first one to read.
-        stop: what is at this offset and beyond is not read; not below `offset`.
+        stop: offset at which to stop, if any; not below `offset`.
     """
 
     def __init__(self, partition: Partition, offset: int, stop: int | None = None) -> None:
         self.partition = partition
         self.start = offset
         self.next = offset
-        """The next offset to give: what a checkpoint holds."""
+        """The next offset to send, for checkpoints."""
         self.fetched = offset
         """The next offset to fetch."""
         self.jumped = False
-        """Whether nothing has been fetched since reading went on elsewhere."""
+        """Whether nothing has been fetched since a `jump`."""
         self.stop = stop
         self.end: int | None = None
-        """Behind the last record in the log, as far as is known."""
+        """The end of the log, as far as known."""
         self.at_end_since: float | None = None
-        """Since when (monotonic seconds) all that the log holds has been fetched."""
+        """Since when (monotonic seconds) the whole log has been fetched."""
         self.received_at = time.monotonic()
-        """When something was last fetched, or there was nothing to fetch."""
+        """When records were last fetched, or there were none to fetch."""
         self.records: list[LogRecord] = []
-        """Fetched and not yet given."""
+        """Fetched and not yet sent."""
         self.times: IntArray = np.empty(0, np.int64)
-        """Theirs, in milliseconds since 1970."""
+        """Timestamps of `records` in milliseconds since 1970."""
         self.bytes = 0
-        """Of their values."""
+        """Size of the values in `records`."""
         self._tombstones: deque[int] = deque()
 
     def add(self, records: Sequence[LogRecord], now: float) -> int:
-        """Take up what was fetched, in order; how many gaps in the offsets there were."""
+        """Append fetched records in order; return the number of gaps in their offsets."""
         if self.stop is not None and records[-1].offset >= self.stop:
             records = [record for record in records if record.offset < self.stop]
             if not records:
@@ -84,27 +84,27 @@ class PartitionBuffer:
         self.records += records
         times = np.fromiter((record.timestamp or 0 for record in records), np.int64, len(records))
         self.times = np.concatenate([self.times, times]) if self.times.size else times
-        self._move_on()
+        self._advance()
         return gaps
 
     def reach(self, offset: int) -> None:
-        """Nothing is left before this offset: markers of transactions, and what was aborted or compacted."""
+        """Note that no records are left before this offset, only markers or aborted and compacted records."""
         self.fetched = max(self.fetched, offset)
-        self._move_on()
+        self._advance()
 
     def give(self, count: int) -> list[LogRecord]:
-        """The first records, which are given up."""
+        """Remove and return the first `count` records."""
         given = self.records[:count]
         del self.records[:count]
         self.times = self.times[count:]
         self.bytes = self.bytes - sum(len(record.value) for record in given) if self.records else 0
         if given:
             self.next = given[-1].offset + 1
-        self._move_on()
+        self._advance()
         return given
 
     def passed(self) -> int:
-        """How many records without a value have been passed since the last call."""
+        """Return how many tombstones have been passed since the last call."""
         count = 0
         while self._tombstones and self._tombstones[0] < self.next:
             self._tombstones.popleft()
@@ -112,7 +112,7 @@ class PartitionBuffer:
         return count
 
     def jump(self, offset: int) -> None:
-        """Go on elsewhere, for what was to be read is no longer there. What was fetched stays."""
+        """Continue at another offset, since the next records are lost; fetched records stay."""
         self.fetched = offset
         self.jumped = True
         self.at_end_since = None
@@ -121,7 +121,7 @@ class PartitionBuffer:
             self.next = offset
 
     def drop(self) -> None:
-        """Give up what was fetched and not yet given."""
+        """Discard all fetched records."""
         self.records = []
         self.times = self.times[:0]
         self.bytes = 0
@@ -134,73 +134,58 @@ class PartitionBuffer:
 
     @property
     def lag(self) -> int:
-        """Records, as far as is known, that are in the log and were not given."""
+        """The number of offsets in the log that have not been sent, as far as known."""
         return max(0, (self.end or 0) - self.next)
 
     def holds(self, now: float, idle: float) -> bool:
-        """Whether others must wait for what follows behind the last record at hand.
+        """Whether other partitions must wait for records after the last fetched one.
 
         Args:
             now: monotonic seconds.
-            idle: for how many seconds they wait for one at its end.
+            idle: for how many seconds they wait for a partition at its end.
         """
         if self.complete:
             return False
         return self.at_end_since is None or now - self.at_end_since < idle
 
-    def _move_on(self) -> None:
+    def _advance(self) -> None:
         if not self.records:
             self.next = self.fetched if self.stop is None else min(self.fetched, self.stop)
 
 
 def position_of(
-    group: str, owner: str, ids: Mapping[str, str | None], lanes: Sequence[PartitionBuffer], left: Mapping[str, Any]
+    group: str, owner: str, ids: Mapping[str, str | None], buffers: Sequence[PartitionBuffer], left: Mapping[str, Any]
 ) -> Position:
-    """Where reading goes on, for a checkpoint.
+    """Return the position for a checkpoint.
 
     Args:
         group: of the reader.
-        owner: same.
-        ids: of its topics.
-        lanes: what it reads.
-        left: see `kafka_start.left_of`.
+        owner: of the position.
+        ids: of the topics.
+        buffers: of the partitions that are read.
+        left: see `kafka.start.left_of`.
     """
     topics: dict[str, Any] = {topic: {"id": topic_id, "partitions": {}} for topic, topic_id in ids.items()}
-    for lane in lanes:
-        topics[lane.partition.topic]["partitions"][str(lane.partition.partition)] = lane.next
+    for buffer in buffers:
+        topics[buffer.partition.topic]["partitions"][str(buffer.partition.partition)] = buffer.next
     return {"kind": KIND, "group": group, "owner": owner, "topics": topics, **({"left": left} if left else {})}
 
 
 def check_position(position: Position) -> None:
-    """Make sure that a position is one of ours.
-
-    Raises:
-        SourceError: it is not.
-    """
-    if position.get("kind") != KIND:
-        raise SourceError(
-            f"the checkpoint's position is of kind {position.get('kind')!r}, and source.kind is {KIND!r}; "
-            "go back to that source, or start with a fresh checkpoint folder"
-        )
+    """Raise `SourceError` unless a position is a valid one of Kafka."""
+    check_kind(position, KIND)
     try:
         for topic in [*position["topics"].values(), *position.get("left", {}).values()]:
-            if not all(_is_number(number) and _is_offset(at) for number, at in topic["partitions"].items()):
+            if not all(_is_number(number) and is_count(at) for number, at in topic["partitions"].items()):
                 raise TypeError
             if not isinstance(topic["id"], str | None):
                 raise TypeError
         if not isinstance(position["owner"], str):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
-        raise SourceError(
-            "the checkpoint's position is not one of Kafka's: it must hold owner, and topics with partitions and their "
-            "offsets; go back to an earlier checkpoint, or start with a fresh checkpoint folder"
-        ) from None
+        raise invalid(KIND, "it must hold owner, and topics with partitions and their offsets") from None
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is the number of a partition, of which Kafka has less than 2^31."""
+    """Whether `text` is the number of a partition, which is below 2^31 in Kafka."""
     return text.isascii() and text.isdecimal() and len(text) <= 10
-
-
-def _is_offset(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

@@ -1,4 +1,4 @@
-"""The process that reads from Kafka, as its daemon sees it."""
+"""The daemon's handle on the process that reads from Kafka."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _LAST_WORDS = 2_000
 
 
 class ReaderProcess:
-    """A child process that runs `kafka_child`, and the frames to and from it.
+    """A child process that runs `kafka.child`, with the frames to and from it.
 
-    It ends with this process, however this one ends: it sees its pipes close.
+    It ends with this process, however this one ends, since its pipes are closed.
 
     Args:
-        order: what it is to read. May hold passwords: it goes through a pipe, never on a command line.
+        order: the first frame. May hold passwords, so it goes through a pipe, never on a command line.
     """
 
     def __init__(self, order: Mapping[str, Any]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has died; closed by `close`
-        # Until the child ignores them, signals to the group must not reach it: it inherits what is blocked.
+        # Signals to the group must not reach the child before it ignores them; it inherits blocked signals.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         try:
             self._process = subprocess.Popen(  # nosec B603 # fixed words, no shell
-                # -P: what lies in the folder that the daemon runs in must not be taken for a module.
+                # -P: files in the daemon's working directory must not be imported.
                 [sys.executable, "-P", "-m", "streammoe_connectors.kafka.child"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -47,7 +47,7 @@ class ReaderProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if self._process.stdin is None or self._process.stdout is None:
-            raise AssertionError("both were asked for")
+            raise AssertionError("both are pipes")
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             with contextlib.suppress(OSError):  # the system allows less
@@ -61,22 +61,22 @@ class ReaderProcess:
 
     @property
     def pid(self) -> int:
-        """Of the child."""
+        """Process id of the child."""
         return self._process.pid
 
     def send(self, order: Mapping[str, Any]) -> bool:
-        """Order something, without waiting; whether there was room for it."""
+        """Send an order without waiting; return whether there was room for it."""
         try:
             self._outlet.flush()
             if self._outlet.pending:
                 return False
             self._outlet.send(order)
         except BrokenPipeError:
-            return False  # `receive` says why
+            return False  # `receive` reports the reason
         return True
 
     def receive(self, timeout: float) -> Frame | None:
-        """The next frame, or ``None`` if none was complete within `timeout` seconds.
+        """Return the next frame, or ``None`` if none is complete within `timeout` seconds.
 
         Raises:
             SourceError: the child has died.
@@ -94,10 +94,10 @@ class ReaderProcess:
                 return None
 
     def close(self) -> None:
-        """Let the child finish what it has to, and end it if that takes too long."""
+        """Let the child finish, or kill it if that takes too long."""
         deadline = time.monotonic() + _CLOSE_SECONDS
         asked = self.send({"type": "close"})
-        with contextlib.suppress(OSError):  # what could not be written before
+        with contextlib.suppress(OSError):  # unwritten data
             self._stdin.close()
         with contextlib.suppress(SourceError):
             while asked and (left := deadline - time.monotonic()) > 0:
@@ -113,13 +113,13 @@ class ReaderProcess:
     def _died(self) -> SourceError:
         try:
             status = self._process.wait(_CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:  # it has closed its output, whatever else it does
+        except subprocess.TimeoutExpired:  # it has closed its output, but still runs
             self._process.kill()
             status = self._process.wait()
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_WORDS))
         words = self._errors.read().decode(errors="replace").strip()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return SourceError(
-            f"the process that reads from Kafka {how}; start again, which goes on from the last checkpoint"
-            + (f". Its last words: {words}" if words else "")
+            f"the process that reads from Kafka {how}; start again, which resumes from the last checkpoint"
+            + (f". Its last output: {words}" if words else "")
         )

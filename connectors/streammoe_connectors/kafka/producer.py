@@ -1,4 +1,4 @@
-"""A Kafka producer that knows that its records have arrived, or says why not and what to do about it."""
+"""A Kafka producer that confirms delivery, or explains why it failed and what to do about it."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from kafka.errors import (
 )
 
 from streammoe.errors import ConfigError, SinkError, StreammoeError
-from streammoe.ports import Place
+from streammoe.ports import Location
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.settings import Connection, client_options
 
 LOGGER = logging.getLogger("streammoe.kafka")
 
 MOST_UNACKNOWLEDGED = 32 << 20
-"""Bytes of records that wait for their acknowledgement; more wait before they are sent."""
-SAY_SECONDS = 30.0
-"""How often the log tells of a broker that is waited for."""
+"""Most bytes of unacknowledged records before `send` waits."""
+REPORT_SECONDS = 30.0
+"""Interval of warnings while waiting for a broker."""
 FIRST_SECONDS = 5.0
-"""How long a start waits for a broker; it is there, or will be waited for once there is something to write."""
+"""How long a start waits for a broker; later on there is a wait once there is something to write."""
 CLOSE_SECONDS = 5.0
-SETTLED = "nothing was lost: the next start writes again all that came after the last checkpoint"
+SETTLED = "nothing was lost: the next start writes everything after the last checkpoint again"
 
 _BOOTSTRAP_MS = 10_000
 _METADATA_MS = 2_000
-_GRACE_SECONDS = 5.0  # for kafka-python to say itself why a record has not arrived
-_LARGEST_REQUEST = 64 << 20  # so that the topic's max.message.bytes is the one limit
+_GRACE_SECONDS = 5.0  # for kafka-python to report itself why a record was not delivered
+_LARGEST_REQUEST = 64 << 20  # large enough for the topic's max.message.bytes to be the only limit
 
 _ENCODE = msgspec.json.Encoder().encode
 
@@ -55,33 +55,33 @@ Result = TypeVar("Result")
 class _Sent(NamedTuple):
     future: Any
     size: int
-    place: Place
+    location: Location
 
 
-def place_key(place: Place) -> bytes:
-    """The key of what came from a record without one: where that was, as JSON.
+def location_key(location: Location) -> bytes:
+    """Return the location of a record without key as JSON, to be used as key.
 
-    A record that is written again after a restart comes with the same key, so to the same partition.
+    So a record that is written again after a restart has the same key, and goes to the same partition.
     """
-    return _ENCODE(place)
+    return _ENCODE(location)
 
 
 def known_options(connection: Connection, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a connection that a kind of client knows; those of a source may be for consumers only."""
+    """Return the options of a connection that a kind of client supports; some are for consumers only."""
     return {name: value for name, value in client_options(connection).items() if name in known}
 
 
 class TopicProducer:
-    """Sends records to one topic, each once within a run, and waits for as long as it must.
+    """A producer of records for one topic, each sent once within a run.
 
-    A broker that does not answer is tried again and again, for up to `Delivery.delivery_timeout_seconds` while a record
-    waits. Whatever ends in a `SinkError` goes on doing so: what was written since is not known to have arrived.
+    A broker that does not respond is retried, for up to `Delivery.delivery_timeout_seconds` while a record waits. After
+    a `SinkError` all further calls raise it again, since later records may not have been delivered.
 
     Args:
-        target: where to.
-        connection: of which cluster.
-        delivery: how.
-        transactional: further arguments of the producer, for transactions.
+        target: the topic.
+        connection: to the cluster.
+        delivery: settings for sending.
+        transactional: further arguments of kafka-python's producer, for transactions.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TopicProducer:
             "metrics_enabled": False,
             **known_options(connection, KafkaProducer.DEFAULT_CONFIG),
             **(transactional or {}),
-            # Whatever blocks does so in the background, and is tried again.
+            # Blocking calls run in the background and are retried.
             "bootstrap_timeout_ms": _BOOTSTRAP_MS,
             "max_block_ms": _METADATA_MS,
         }
@@ -112,7 +112,7 @@ class TopicProducer:
         self._servers = ", ".join(self._options["bootstrap_servers"])
         self._producer: KafkaProducer | None = None
         self._connecting: Future[KafkaProducer] | None = None
-        self._unsettled: deque[_Sent] = deque()
+        self._unacknowledged: deque[_Sent] = deque()
         self._bytes = 0
         self._failure: SinkError | None = None
         self._closed = threading.Event()
@@ -120,11 +120,11 @@ class TopicProducer:
     # --- connecting -------------------------------------------------------------------------------------------------
 
     def connected(self, timeout: float) -> KafkaProducer | None:
-        """The producer, once a broker answers and the topic is known; ``None`` if not within `timeout` seconds.
+        """Return the producer once a broker responds and the topic is known; ``None`` after `timeout` seconds.
 
         Raises:
-            SinkError: there is no such topic, or it may not be written.
-            ConfigError: an option is none of a producer.
+            SinkError: the topic does not exist or may not be written.
+            ConfigError: an option is invalid for a producer.
         """
         if self._producer is None:
             if self._connecting is None:
@@ -145,9 +145,9 @@ class TopicProducer:
             try:
                 producer = _made(self._options)
             except KafkaTimeoutError:
-                LOGGER.debug("%s: no broker answered, trying again", self._servers)
+                LOGGER.debug("%s: no broker responded, retrying", self._servers)
             except (KafkaConfigurationError, ValueError, TypeError, AssertionError, RuntimeError) as error:
-                raise ConfigError(f"{self.target.section}: kafka-python refuses its settings: {error}") from error
+                raise ConfigError(f"{self.target.section}: kafka-python rejects its settings: {error}") from error
             except (KafkaError, OSError) as error:
                 raise self.explained(error) from error
         try:
@@ -156,7 +156,7 @@ class TopicProducer:
                 try:
                     producer.partitions_for(self.target.topic)
                 except KafkaTimeoutError:
-                    self._look_for_topic()
+                    self._check_topic()
                 except (KafkaError, ValueError) as error:
                     raise self.explained(error) from error
                 else:
@@ -167,14 +167,10 @@ class TopicProducer:
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise SinkError(f"{self.target.section}: closed before a broker answered")
+            raise SinkError(f"{self.target.section}: closed before a broker responded")
 
-    def _look_for_topic(self) -> None:
-        """Tell a topic that is not there from brokers that do not answer.
-
-        Raises:
-            SinkError: it is not there.
-        """
+    def _check_topic(self) -> None:
+        """Raise `SinkError` if the topic does not exist, in contrast to brokers that do not respond."""
         options = {name: value for name, value in self._options.items() if name in KafkaAdminClient.DEFAULT_CONFIG}
         try:
             admin = KafkaAdminClient(**options)
@@ -183,39 +179,34 @@ class TopicProducer:
             finally:
                 admin.close()
         except (KafkaError, OSError) as error:
-            LOGGER.debug("%s: cannot be asked for topics: %s", self._servers, error)
+            LOGGER.debug("%s: topics cannot be listed: %s", self._servers, error)
             return
         if any(topic["error_code"] == UnknownTopicOrPartitionError.errno for topic in found):
             raise self.explained(UnknownTopicOrPartitionError())
 
     def look(self) -> None:
-        """Connect for up to `FIRST_SECONDS`, so that a topic that is not there is noticed at the start.
-
-        Raises:
-            SinkError: see `connected`.
-            ConfigError: same.
-        """
+        """Connect for up to `FIRST_SECONDS`, to detect a missing topic at the start; raises what `connected` does."""
         if self.connected(FIRST_SECONDS) is None:
-            LOGGER.warning("%s: no broker of %s answers; it is tried on", self.target.section, self._servers)
+            LOGGER.warning("%s: no broker of %s responds; retrying", self.target.section, self._servers)
 
     def wait_connected(self) -> KafkaProducer:
-        """The producer; waits for a broker for as long as a record may take.
+        """Return the producer, after waiting for a broker for as long as a record may take.
 
         Raises:
-            SinkError: none answered, or see `connected`.
+            SinkError: none responded, or see `connected`.
         """
         if self._producer is not None:
             return self._producer
-        waiting = _Waiting(self._patience, f"{self.target.section}: no broker of {self._servers} answers")
-        while (producer := self.connected(SAY_SECONDS if waiting.is_reported else FIRST_SECONDS)) is None:
-            if not waiting.goes_on():
-                raise self.fail(KafkaTimeoutError(f"no broker answered for {self._patience:.0f} s"))
+        waiting = _Waiting(self._patience, f"{self.target.section}: no broker of {self._servers} responds")
+        while (producer := self.connected(REPORT_SECONDS if waiting.is_reported else FIRST_SECONDS)) is None:
+            if not waiting.check():
+                raise self.fail(KafkaTimeoutError(f"no broker responded for {self._patience:.0f} s"))
         return producer
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def partitions(self) -> int:
-        """How many the topic has."""
+        """Return the number of partitions of the topic."""
         producer = self.wait_connected()
         return len(self._retried(lambda: producer.partitions_for(self.target.topic)))
 
@@ -223,127 +214,115 @@ class TopicProducer:
         self,
         value: bytes,
         key: bytes | None,
-        place: Place,
+        location: Location,
         partitions: int,
         headers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Send one record; waits while too many are on their way.
+        """Send a record; waits while too many are unacknowledged.
 
         Args:
-            value: its content.
-            key: chooses the partition as in Java's clients; without one the place does, and is the key.
-            place: of what it tells of, for messages.
+            value: of the record.
+            key: chooses the partition as in Java's clients; without one the location does, and is the key.
+            location: of the source's record, for messages.
             partitions: see `partitions`.
             headers: of the record.
 
         Raises:
-            SinkError: this record, or one before, cannot be delivered.
+            SinkError: this record or an earlier one cannot be delivered.
         """
         if self._failure is not None:
             raise self._failure
         producer = self.wait_connected()
         partition = None
         if key is None:
-            key = place_key(place)
+            key = location_key(location)
             partition = zlib.crc32(key) % partitions
         size = len(value) + len(key) + sum(len(name) + len(content) for name, content in headers)
         record = {"value": value, "key": key, "partition": partition, "headers": list(headers)}
         try:
             try:
                 future = producer.send(self.target.topic, **record)
-            except KafkaTimeoutError:  # before it was taken
+            except KafkaTimeoutError:  # before it was accepted
                 future = self._retried(lambda: producer.send(self.target.topic, **record))
         except KafkaError as error:
-            raise self.fail(error, size, place) from error
-        self._unsettled.append(_Sent(future, size, place))
+            raise self.fail(error, size, location) from error
+        self._unacknowledged.append(_Sent(future, size, location))
         self._bytes += size
         if self._bytes > MOST_UNACKNOWLEDGED:
-            self._settle(MOST_UNACKNOWLEDGED // 2)
+            self._wait_acknowledged(MOST_UNACKNOWLEDGED // 2)
 
     def flush(self) -> None:
-        """Return only when every record is acknowledged.
-
-        Raises:
-            SinkError: one cannot be delivered.
-        """
+        """Return only when every record is acknowledged; raise `SinkError` if one cannot be delivered."""
         if self._failure is not None:
             raise self._failure
-        if not self._unsettled:
-            return
-        self._settle(0)
+        if self._unacknowledged:
+            self._wait_acknowledged(0)
 
-    def settle_what_has_arrived(self) -> None:
-        """Forget records that are acknowledged.
+    def discard_acknowledged(self) -> None:
+        """Discard acknowledged records; raise `SinkError` if one cannot be delivered."""
+        while self._unacknowledged and self._unacknowledged[0].future.is_done:
+            sent = self._unacknowledged.popleft()
+            self._bytes -= sent.size
+            if sent.future.exception is not None:
+                raise self.fail(sent.future.exception, sent.size, sent.location) from sent.future.exception
 
-        Raises:
-            SinkError: one cannot be delivered.
-        """
-        while self._unsettled and self._unsettled[0].future.is_done:
-            self._take()
-
-    def _settle(self, most: int) -> None:
-        """Wait until no more than so many bytes wait for their acknowledgement."""
+    def _wait_acknowledged(self, most: int) -> None:
+        """Wait until at most so many bytes are unacknowledged."""
         producer = self.wait_connected()
-        self.settle_what_has_arrived()
+        self.discard_acknowledged()
         waiting = _Waiting(
             self._patience, f"{self.target.section}: {self._servers} acknowledges nothing of {self.target.topic}"
         )
         while self._bytes > most:
-            left = len(self._unsettled)
+            left = len(self._unacknowledged)
             try:
                 # Also sends what lingers.
-                producer.flush(SAY_SECONDS)
-            except (KafkaTimeoutError, UnknownError):  # the latter of a batch that was split meanwhile
+                producer.flush(REPORT_SECONDS)
+            except (KafkaTimeoutError, UnknownError):  # the latter for a batch that was split meanwhile
                 LOGGER.debug("%s: not all acknowledged yet", self.target.topic)
-            self.settle_what_has_arrived()
-            if len(self._unsettled) < left:
+            self.discard_acknowledged()
+            if len(self._unacknowledged) < left:
                 waiting.begin()
-            elif not waiting.goes_on():
-                oldest = self._unsettled[0]
+            elif not waiting.check():
+                oldest = self._unacknowledged[0]
                 error = KafkaTimeoutError(f"no acknowledgement for {self._patience:.0f} s")
-                raise self.fail(error, oldest.size, oldest.place)
-
-    def _take(self) -> None:
-        sent = self._unsettled.popleft()
-        self._bytes -= sent.size
-        if sent.future.exception is not None:
-            raise self.fail(sent.future.exception, sent.size, sent.place) from sent.future.exception
+                raise self.fail(error, oldest.size, oldest.location)
 
     def _retried(self, call: Callable[[], Result]) -> Result:
-        """Repeat a call that only waits for news of the topic's partitions."""
-        waiting = _Waiting(self._patience, f"{self.target.section}: {self._servers} tells nothing of the topic")
+        """Retry a call that only waits for the topic's metadata."""
+        waiting = _Waiting(self._patience, f"{self.target.section}: {self._servers} returns no metadata of the topic")
         while True:
             try:
                 return call()
             except KafkaTimeoutError as error:
-                if not waiting.goes_on():
+                if not waiting.check():
                     raise self.fail(error) from error
 
     # --- failing ----------------------------------------------------------------------------------------------------
 
-    def fail(self, error: BaseException, size: int = 0, place: Place | None = None) -> SinkError:
-        """The error to raise now and from now on; that of an earlier record says more than what came of it."""
+    def fail(self, error: BaseException, size: int = 0, location: Location | None = None) -> SinkError:
+        """Return the error to raise from now on; that of an earlier record has precedence, since it is the cause."""
         if self._failure is None:
-            for sent in self._unsettled:
+            for sent in self._unacknowledged:
                 if sent.future.exception is not None:
-                    error, size, place = sent.future.exception, sent.size, sent.place
+                    error, size, location = sent.future.exception, sent.size, sent.location
                     break
-            self._failure = self.explained(error, size, place)
+            self._failure = self.explained(error, size, location)
         return self._failure
 
-    def explained(self, error: BaseException, size: int = 0, place: Place | None = None) -> SinkError:
-        """What went wrong, and what to do about it."""
+    def explained(self, error: BaseException, size: int = 0, location: Location | None = None) -> SinkError:
+        """Return an error that says what went wrong and what to do about it."""
         section, topic, if_too_large = self.target
         what = f"{section}: topic {topic!r}"
-        of = "" if place is None else f" (from {json.dumps(place, ensure_ascii=False)})"
+        of = "" if location is None else f" (from {json.dumps(location, ensure_ascii=False)})"
         match error:
             case UnknownTopicOrPartitionError():
-                cure = f"is not on {self._servers}; create it, or mend {section}.topic"
+                cure = f"does not exist on {self._servers}; create it, or correct {section}.topic"
             case InvalidTopicError() | ValueError():
-                cure = f"cannot be written ({error}); mend {section}.topic"
+                cure = f"cannot be written ({error}); correct {section}.topic"
             case MessageSizeTooLargeError() | RecordListTooLargeError():
                 cure = (
-                    f"takes no record of {size} bytes{of}; raise its setting max.message.bytes well above that "
+                    f"accepts no record of {size} bytes{of}; raise its setting max.message.bytes well above that "
                     f"(kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config "
                     f"max.message.bytes={2 * size + 1024}), or {if_too_large}"
                 )
@@ -351,8 +330,8 @@ class TopicProducer:
                 cure = f"may not be written ({_said(error)}); allow this user WRITE and DESCRIBE on it"
             case KafkaTimeoutError():
                 cure = (
-                    f"has not acknowledged a record{of} ({_said(error)}); see whether {self._servers} and all its "
-                    f"in-sync replicas are up, and whether the login is right, or raise "
+                    f"has not acknowledged a record{of} ({_said(error)}); check whether {self._servers} and all its "
+                    f"in-sync replicas are up, and whether the login is correct, or raise "
                     f"{section}.delivery_timeout_seconds"
                 )
             case _:
@@ -360,23 +339,23 @@ class TopicProducer:
         return SinkError(f"{what} {cure}; {SETTLED}")
 
     def bounded(self, call: Callable[[], Result], what: str) -> Result:
-        """The result of a call that waits for brokers without end, if it comes within the time of a record.
+        """Return the result of a call that may block for ever, within the time that a record may take.
 
         Raises:
-            KafkaTimeoutError: it did not.
-            KafkaError: what it raised.
+            KafkaTimeoutError: it took longer.
+            KafkaError: raised by the call.
         """
-        waiting = _Waiting(self._patience, f"{self.target.section}: {self._servers} does not answer ({what})")
+        waiting = _Waiting(self._patience, f"{self.target.section}: {self._servers} does not respond ({what})")
         pending = in_background(call)
         while True:
             try:
-                return pending.result(SAY_SECONDS if waiting.is_reported else FIRST_SECONDS)
+                return pending.result(REPORT_SECONDS if waiting.is_reported else FIRST_SECONDS)
             except TimeoutError:
-                if not waiting.goes_on():
+                if not waiting.check():
                     raise KafkaTimeoutError(f"{what} took more than {self._patience:.0f} s") from None
 
     def close(self) -> None:
-        """Let go of the connection; records that have not been acknowledged may be lost."""
+        """Close the connection; unacknowledged records may be lost."""
         self._closed.set()
         producer, self._producer = self._producer, None
         if producer is None:
@@ -385,7 +364,7 @@ class TopicProducer:
             producer.close(timeout=CLOSE_SECONDS)
         except KafkaError as error:
             LOGGER.warning(
-                "%s: topic %r may have got only a part of what was not flushed (%s)",
+                "%s: topic %r may have received only a part of what was not flushed (%s)",
                 self.target.section,
                 self.target.topic,
                 _said(error),
@@ -393,7 +372,7 @@ class TopicProducer:
 
 
 class _Waiting:
-    """Waits with a word in the log now and then, and says when it has been long enough."""
+    """A wait with a time limit that is logged now and then."""
 
     def __init__(self, patience: float, what: str) -> None:
         self._patience = patience
@@ -406,21 +385,22 @@ class _Waiting:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the log has been told."""
+        """Whether the wait has been logged."""
         return self._reported > 0.0
 
-    def goes_on(self) -> bool:
+    def check(self) -> bool:
+        """Log the wait if that is due, and return whether to wait longer."""
         waited = time.monotonic() - self._since
         if waited >= self._patience:
             return False
-        if not self.is_reported or waited - self._reported >= SAY_SECONDS:
+        if not self.is_reported or waited - self._reported >= REPORT_SECONDS:
             self._reported = max(waited, 1e-9)
-            LOGGER.warning("%s; waiting since %.0f s, up to %.0f s", self._what, waited, self._patience)
+            LOGGER.warning("%s; waiting for %.0f s, up to %.0f s", self._what, waited, self._patience)
         return True
 
 
 def _made(options: Mapping[str, Any]) -> KafkaProducer:
-    """A producer; what one that could not be made has opened is closed, which kafka-python leaves to chance."""
+    """Create a producer; if that fails, close what it has opened, which kafka-python does not always do."""
     opened: list[Any] = []
 
     def client(**arguments: Any) -> Any:
@@ -436,7 +416,7 @@ def _made(options: Mapping[str, Any]) -> KafkaProducer:
 
 
 def in_background(call: Callable[[], Result]) -> Future[Result]:
-    """Run a call that may never return in a thread that ends with the process."""
+    """Run a call that may never return, in a thread that ends with the process."""
     pending: Future[Result] = Future()
 
     def run() -> None:

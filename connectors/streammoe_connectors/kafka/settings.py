@@ -1,4 +1,4 @@
-"""How to reach a Kafka cluster: the settings that everything that talks to one shares."""
+"""Settings of the connection to a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from streammoe.errors import not_installed
 from streammoe.secrets import check_readable, read_secret
 
 DEFAULTS: dict[str, Any] = {"reconnect_backoff_max_ms": 1_000}
-"""What every client of ours is told, unless ``options`` says otherwise. kafka-python would wait 30 s before it tries a
-broker again that has been down for a while."""
+"""Options of all our clients unless overridden in ``options``. kafka-python would wait up to 30 s before it retries a
+broker."""
 
 _OWN_SETTINGS = {
     "bootstrap_servers",
@@ -37,7 +37,7 @@ _PROMISES = {
     "enable_idempotence": "nothing may be written twice",
     "exclude_internal_topics": "topics are named one by one",
     "group_id": "it is the setting group",
-    "group_instance_id": "partitions are not shared out by the group",
+    "group_instance_id": "partitions are not assigned by the group",
     "isolation_level": "it is the setting isolation",
     "kafka_client": "it is code",
     "key_deserializer": "it is code",
@@ -52,21 +52,17 @@ _PROMISES = {
     "value_deserializer": "it is code",
     "value_serializer": "it is code",
 }
-"""Options that break what streammoe promises, or cannot be written in a file, and why."""
+"""Options that would break promises of streammoe, or cannot be written in a file, with the reason."""
 
 
 def need_kafka_python(what: str) -> None:
-    """Make sure that kafka-python is there, which comes with an extra.
-
-    Raises:
-        ConfigError: it is not, and `what` needs it.
-    """
+    """Raise `ConfigError` if kafka-python, which `what` needs, is not installed."""
     if importlib.util.find_spec("kafka") is None:
         raise not_installed(what, "kafka-python", "kafka")
 
 
 def servers(value: object) -> object:
-    """A list of addresses, or one text with commas."""
+    """Parse a list of addresses, or a text of addresses separated by commas."""
     found = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(found, (list, tuple)) or not found:
         raise ValueError('must be the addresses of brokers, such as "one.example:9092,two.example:9092" or a list')
@@ -74,7 +70,7 @@ def servers(value: object) -> object:
         if not isinstance(server, str) or not re.fullmatch(
             r"[^\s:/@]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?", server
         ):
-            raise ValueError("must be addresses of brokers like broker.example:9092, without protocol and login")
+            raise ValueError("must be addresses of brokers like broker.example:9092, without protocol or login")
     return tuple(found)
 
 
@@ -83,27 +79,26 @@ def _version(value: object) -> object:
 
 
 class Connection(BaseModel):
-    """How to reach a Kafka cluster; a part of the settings of whatever talks to one.
+    """The connection to a Kafka cluster, as part of the settings of sources and sinks.
 
-    Passwords are shown nowhere: not in the settings' representation, messages or checkpoints.
+    Passwords are never shown: not in the settings' representation, messages or checkpoints.
 
     Attributes:
-        bootstrap_servers: addresses of some brokers, as a list or with commas between them.
-        security_protocol: whether the connection is encrypted (SSL), and whether one logs in (SASL).
-        sasl_mechanism: how to log in.
-        sasl_plain_username: the user's name for PLAIN and SCRAM.
-        sasl_plain_password: that user's password; better in one of the next two.
-        sasl_plain_password_file: a file that holds it, such as a mounted secret; a line end behind it is not part of
-            it.
+        bootstrap_servers: addresses of some brokers, as a list or separated by commas.
+        security_protocol: whether the connection is encrypted (SSL), and whether it uses a login (SASL).
+        sasl_mechanism: of the login.
+        sasl_plain_username: the user name for PLAIN and SCRAM.
+        sasl_plain_password: the password for that; better set by file or environment variable.
+        sasl_plain_password_file: a file that holds it, such as a mounted secret; a line end after it is not part of it.
         sasl_plain_password_env: the environment variable that holds it.
-        ssl_cafile: certificates of the authorities that brokers' certificates are checked against.
+        ssl_cafile: certificates of the authorities that sign the brokers' certificates.
         ssl_certfile: the client's own certificate.
-        ssl_keyfile: the private key of that.
-        ssl_password: what decrypts that key; better in one of the next two.
+        ssl_keyfile: the private key of that certificate.
+        ssl_password: the password of that key; better set by file or environment variable.
         ssl_password_file: a file that holds it.
         ssl_password_env: the environment variable that holds it.
-        client_id: the name under which brokers log and limit this client.
-        api_version: of the brokers, such as ``[2, 3]``; asked for at the start without it.
+        client_id: identifies this client in the brokers' logs and quotas.
+        api_version: of the brokers, such as ``[2, 3]``; detected if not set.
         options: further options of kafka-python's clients, by their names there.
     """
 
@@ -133,9 +128,9 @@ class Connection(BaseModel):
     def _logs_in(cls, mechanism: str | None, info: ValidationInfo) -> str | None:
         protocol = info.data.get("security_protocol")
         if protocol in {"SASL_PLAINTEXT", "SASL_SSL"} and mechanism is None:
-            raise ValueError(f'must be set where security_protocol is "{protocol}"')
+            raise ValueError(f'must be set if security_protocol is "{protocol}"')
         if protocol in {"PLAINTEXT", "SSL"} and mechanism is not None:
-            raise ValueError(f'must not be set where security_protocol is "{protocol}", by which nobody logs in')
+            raise ValueError(f'must not be set if security_protocol is "{protocol}", which has no login')
         return mechanism
 
     @field_validator("sasl_plain_username")
@@ -143,7 +138,7 @@ class Connection(BaseModel):
     def _has_user(cls, name: str | None, info: ValidationInfo) -> str | None:
         mechanism = info.data.get("sasl_mechanism")
         if name is None and mechanism not in {None, "GSSAPI"}:
-            raise ValueError(f'must be set where sasl_mechanism is "{mechanism}"')
+            raise ValueError(f'must be set if sasl_mechanism is "{mechanism}"')
         return name
 
     @field_validator("sasl_plain_password_env")
@@ -156,7 +151,7 @@ class Connection(BaseModel):
             raise ValueError(_ONE_OF.format("sasl_plain_password"))
         if not given and info.data.get("sasl_plain_username") is not None:
             raise ValueError(
-                "must be set where sasl_plain_username is, unless sasl_plain_password_file or sasl_plain_password is"
+                "must be set if sasl_plain_username is, unless sasl_plain_password_file or sasl_plain_password is"
             )
         return variable
 
@@ -172,7 +167,7 @@ class Connection(BaseModel):
     def _encrypted(cls, path: str | None, info: ValidationInfo) -> str | None:
         protocol = info.data.get("security_protocol")
         if path is not None and protocol in {"PLAINTEXT", "SASL_PLAINTEXT"}:
-            raise ValueError(f'must not be set where security_protocol is "{protocol}", which encrypts nothing')
+            raise ValueError(f'must not be set if security_protocol is "{protocol}", which is not encrypted')
         return path
 
     @field_validator("options")
@@ -180,7 +175,7 @@ class Connection(BaseModel):
     def _harmless(cls, options: dict[str, Any]) -> dict[str, Any]:
         for name in options:
             if name in _OWN_SETTINGS:
-                raise ValueError(f"must not hold {name}, which is a setting beside options")
+                raise ValueError(f"must not hold {name}, which is a setting of its own")
             if name in _PROMISES:
                 raise ValueError(f"must not hold {name}: {_PROMISES[name]}")
         return options
@@ -194,15 +189,15 @@ def _given(*values: object) -> int:
 
 
 def client_options(connection: Connection) -> dict[str, Any]:
-    """Arguments of kafka-python's clients, passwords in plain text among them: never to be logged.
+    """Return arguments for kafka-python's clients, which include passwords and must not be logged.
 
     Raises:
-        ConfigError: a password's file or variable, or the file of a certificate or key, cannot be read.
+        ConfigError: the file or variable of a password, or the file of a certificate or key, cannot be read.
     """
     for name in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):
         path: str | None = getattr(connection, name)
         if path is not None:
-            # kafka-python would try again for ever, and name neither the setting nor the file.
+            # kafka-python would retry for ever, and name neither the setting nor the file.
             check_readable(name, path)
     found: dict[str, Any] = {
         **DEFAULTS,

@@ -1,4 +1,4 @@
-"""Kafka: records of topics, in the order of their times, with positions in checkpoints."""
+"""A source of records from Kafka topics, in the order of their timestamps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe.ports import Batch, Partition, Place, Position, Source, SourceStatus, Unreadable
+from streammoe.ports import Batch, Location, Partition, Position, Source, SourceStatus, Unreadable
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.frames import Frame
 from streammoe_connectors.kafka.offsets import offsets_of
@@ -21,18 +21,14 @@ from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSet
 from streammoe_connectors.kafka.values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
-_QUIET_SECONDS = 10.0
-"""After how long without a sign of life the process that reads counts as hanging."""
+_QUIET_SECONDS = 10.0  # time without a frame after which the process that reads counts as hanging
 
 
 class KafkaSource(Source):
-    """Reads topics of a Kafka cluster, in a process of its own (see `kafka_child`).
+    """A source of records from topics of a Kafka cluster, read in a separate process (see `kafka.child`).
 
-    Positions live in checkpoints; what the consumer group has committed follows them, for lag tools. Partitions are
-    assigned by the settings, never by the group.
-
-    Args:
-        settings: which cluster, what of it, and how to read it.
+    Checkpoints hold the authoritative positions; the offsets committed to the consumer group follow them, for lag
+    tools. Partitions are assigned by the settings, never by the group.
 
     Raises:
         ConfigError: a password, a schema or a package is missing.
@@ -51,10 +47,8 @@ class KafkaSource(Source):
         self._ready = False
         self._finished = False
         self._pin: Position | None = None
-        self._quiet = 0.0
-        """For how many seconds frames were waited for, and none came."""
-        self._called_at: float | None = None
-        """When a frame was last waited for; ``None`` until the first one came."""
+        self._quiet = 0.0  # seconds spent waiting for the next frame
+        self._called_at: float | None = None  # when a frame was last waited for; ``None`` until the first one arrived
         self._batch: Batch | None = None
         self._done = 0
         self._total: int | None = None
@@ -105,11 +99,11 @@ class KafkaSource(Source):
 
     def commit(self, position: Position, generation: int) -> None:
         if self._process is not None:
-            # A child that takes no orders just now is told by the next commit.
+            # If the child cannot take orders now, the next commit will do.
             self._process.send({"type": "commit", "position": position, "generation": generation})
 
     def progress(self) -> tuple[int, int] | None:
-        """Offsets passed so far and in all."""
+        """Return offsets passed so far and in total."""
         if self._settings.until == "never":
             return None
         return self._done, self._total or 0
@@ -134,11 +128,11 @@ class KafkaSource(Source):
     # --- frames -----------------------------------------------------------------------------------------------------
 
     def _receive(self, timeout: float) -> bool:
-        """Take in the next frame, if there is one within `timeout` seconds."""
+        """Handle the next frame, if one arrives within `timeout` seconds; return whether it did."""
         if self._process is None:
-            raise SourceError("Kafka was not sought; call seek first")
+            raise SourceError("Kafka has no position; call seek first")
         frame = self._process.receive(timeout)
-        self._listen(self._process, timeout, heard=frame is not None)
+        self._watch(self._process, timeout, heard=frame is not None)
         if frame is None:
             return False
         header = frame.header
@@ -171,21 +165,21 @@ class KafkaSource(Source):
                 raise kinds.get(header["kind"], SourceError)(header["message"])
         return True
 
-    def _listen(self, process: ReaderProcess, waited: float, *, heard: bool) -> None:
-        """Notice a process that hangs: it gives a sign of life every second."""
+    def _watch(self, process: ReaderProcess, waited: float, *, heard: bool) -> None:
+        """Detect a hanging process: a healthy one sends a frame every second."""
         now = time.monotonic()
         if heard:
             if self._quiet >= _QUIET_SECONDS:
-                _LOGGER.info("the process that reads from Kafka goes on")
+                _LOGGER.info("the process that reads from Kafka responds again")
             self._quiet = 0.0
         elif self._called_at is not None:
             before = self._quiet
-            # Time in which nobody listened does not count.
+            # Time without a call does not count.
             self._quiet += min(now - self._called_at, max(waited, 1.0))
             if before < _QUIET_SECONDS <= self._quiet:
                 _LOGGER.warning(
-                    "the process that reads from Kafka (%d) has given no sign of life for %.0f s; waiting until it "
-                    "does. If it stays so, see whether it was stopped, or end it and start again",
+                    "the process that reads from Kafka (%d) has not responded for %.0f s; waiting until it does. If it "
+                    "does not, check whether it was stopped, or end it and start again",
                     process.pid,
                     self._quiet,
                 )
@@ -200,9 +194,9 @@ class KafkaSource(Source):
         keys = _keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
         partitions = header["partitions"]
         which = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
-        unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["refused"]}
+        unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["rejected"]}
 
-        def place(i: int) -> Place:
+        def location(i: int) -> Location:
             topic, partition = partitions[which[i]]
             return {"topic": topic, "partition": partition, "offset": int(offsets[i])}
 
@@ -212,7 +206,7 @@ class KafkaSource(Source):
             format=self._format,
             columns=self._columns,
             origin=self._origin,
-            place=place,
+            location=location,
             end=header["end"],
             skipped=header["skipped"],
             timestamps=times,

@@ -1,4 +1,4 @@
-"""The ``[source]`` section for Kafka: what to read, from where to where, and how its values are to be read."""
+"""The ``[source]`` section for Kafka."""
 
 from __future__ import annotations
 
@@ -57,27 +57,26 @@ def _milliseconds(text: str) -> int | None:
 
 
 class ReadingSettings(ValueSettings):
-    """What is read of a cluster, and how.
+    """Settings for reading from a cluster.
 
     Attributes:
         topics: the name of a topic, or a list of names.
-        group: the consumer group under whose name the position of the last checkpoint is shown to lag tools, and by
-            which two daemons notice that they read the same partitions.
-        start: where the first start begins: ``earliest``, ``latest``, ``committed`` (what the group has committed, or
-            earliest where there is nothing) or a time, in UTC unless it says otherwise. Later starts go on from their
-            checkpoint.
-        on_lost: what to do when a partition no longer holds what was to be read (expired, truncated, or the topic
-            created anew): ``fail``, or go to its ``earliest`` or ``latest`` record.
-        until: ``never`` ends; or ``end``, what is the end at the start of the run.
+        group: the consumer group that shows the position of the last checkpoint to lag tools, and lets two daemons
+            detect that they read the same partitions.
+        start: where the first start begins: ``earliest``, ``latest``, ``committed`` (the offset committed by the group,
+            or earliest) or a time, in UTC unless it names another offset. Later starts resume from their checkpoint.
+        on_lost: what to do when a partition no longer holds the next record (expired, truncated, or the topic was
+            recreated): ``fail``, or go to its ``earliest`` or ``latest`` record.
+        until: ``never`` ends; or ``end`` as of the start of the run.
         shard: such as ``1/4``: only partitions whose number leaves the remainder 1 when divided by 4.
         isolation: whether records of transactions wait for their commit.
-        idle_ms: how long a partition at its end holds up the others, for the order of records by their time.
+        idle_ms: how long a partition at its end delays the others, to order records by time.
         max_poll_records: most records in a batch.
-        partition_fetch_bytes: most that a broker sends of one partition at once, a larger record apart.
-        buffer_bytes: most that waits for other partitions, for the order of records by their time.
+        partition_fetch_bytes: most bytes that a broker sends of one partition at once, except for a larger record.
+        buffer_bytes: most bytes that wait for other partitions, to order records by time.
         discover_seconds: how often to look for new partitions.
-        stall_seconds: after how long a partition that holds more, and of which nothing comes, is reported.
-        owner_seconds: how long after its last sign of life nobody else may take over a daemon's partitions.
+        stall_seconds: how long a partition with more records may return none before it is reported.
+        owner_seconds: how long after its last heartbeat a daemon's partitions may not be taken over.
     """
 
     topics: Annotated[tuple[str, ...], BeforeValidator(_topics)]
@@ -97,7 +96,7 @@ class ReadingSettings(ValueSettings):
 
     @property
     def start_milliseconds(self) -> int | None:
-        """The time to start at, since 1970, if `start` is one."""
+        """The time to start at, in milliseconds since 1970, if `start` is a time."""
         return None if self.start in STARTS else _milliseconds(self.start)
 
     def is_ours(self, partition: int) -> bool:
@@ -122,7 +121,7 @@ class KafkaSettings(Connection, ReadingSettings):
 
 _READING_OPTIONS = {
     "allow_auto_create_topics": "a topic that is missing is an error",
-    "bootstrap_timeout_ms": "a cluster that does not answer is tried again and again",
+    "bootstrap_timeout_ms": "a cluster that does not respond is retried until it does",
     "max_partition_fetch_bytes": "set source.partition_fetch_bytes",
     "max_poll_records": "set source.max_poll_records",
 }

@@ -1,4 +1,4 @@
-"""Where the reading of each partition begins: at a checkpoint's offset, or where the settings say."""
+"""Offsets to start reading from: those of a checkpoint, or according to the settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("streammoe.source")
 
 
 def partitions_of(cluster: Cluster, settings: ReadingSettings) -> list[Partition]:
-    """The partitions of the shard, in the order of topics and numbers, as of the cluster's last answer."""
+    """Return the partitions of the shard, in the order of topics and numbers, as of the cluster's last response."""
     return [
         Partition(topic, number)
         for topic in sorted(settings.topics)
@@ -26,18 +26,18 @@ def partitions_of(cluster: Cluster, settings: ReadingSettings) -> list[Partition
     ]
 
 
-def beginnings(
+def start_offsets(
     cluster: Cluster,
     settings: ReadingSettings,
     position: Position | None,
     partitions: Sequence[Partition],
     counters: Counter[str],
 ) -> dict[Partition, int]:
-    """The first offset to read of each partition.
+    """Return the first offset to read from each partition.
 
     Raises:
-        SourceError: what a position speaks of is no longer there, and ``on_lost`` is ``fail``.
-        Unanswered: the cluster must be asked again.
+        SourceError: the records at a position are lost, and ``on_lost`` is ``fail``.
+        Unanswered: the cluster did not respond.
     """
     if position is None:
         position = {"topics": {}}
@@ -50,8 +50,8 @@ def beginnings(
     )
     if gone:
         _LOGGER.warning(
-            "no longer read, as source.topics and source.shard say: %s. Where reading stands in them is kept, for the "
-            "day that they are read again",
+            "no longer read, according to source.topics and source.shard: %s. Their positions are kept in case they "
+            "are read again",
             ", ".join(gone),
         )
     there = set(partitions)
@@ -77,13 +77,13 @@ def beginnings(
         topic_id = cluster.topic_id(topic)
         recreated = None not in {held["id"], topic_id} and held["id"] != topic_id
         if wanted is None:
-            # Its topic was read before: so it is new, or was always another shard's.
+            # Its topic was read before, so it is new, or always belonged to another shard.
             found[partition] = firsts[partition]
             counters["partition_discovered"] += 1
             _LOGGER.info("topic %s has a new partition %d, read from its first record", *partition)
         elif recreated or wanted < firsts[partition]:
-            # An offset behind the end is noticed by the first fetch; here, open transactions would look the same.
-            found[partition] = elsewhere(cluster, settings, partition, wanted, counters, recreated=recreated)
+            # An offset beyond the end is detected by the first fetch; here open transactions would look the same.
+            found[partition] = reset_offset(cluster, settings, partition, wanted, counters, recreated=recreated)
         else:
             found[partition] = wanted
     found |= _fresh(cluster, settings, fresh, firsts)
@@ -91,9 +91,9 @@ def beginnings(
 
 
 def left_of(settings: ReadingSettings, position: Position | None) -> dict[str, Any]:
-    """Where reading stands in partitions that are no longer read, in the form of a position's topics.
+    """Return the positions of partitions that are no longer read, in the form of a position's topics.
 
-    It goes along in positions, so that nothing is learned twice when they are read again.
+    Positions include them, so that nothing is learned twice when they are read again.
     """
     left: dict[str, Any] = {}
     for topics in () if position is None else (position.get("left", {}), position["topics"]):
@@ -102,7 +102,7 @@ def left_of(settings: ReadingSettings, position: Position | None) -> dict[str, A
                 number: offset for number, offset in held["partitions"].items() if not _is_read(settings, topic, number)
             }
             before = left.get(topic, {"id": held["id"], "partitions": {}})
-            if before["id"] != held["id"]:  # the topic was created anew in between
+            if before["id"] != held["id"]:  # the topic was recreated in between
                 before = {"id": held["id"], "partitions": {}}
             if kept:
                 left[topic] = {**before, "partitions": {**before["partitions"], **kept}}
@@ -114,11 +114,7 @@ def _is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
 
 
 def report_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:
-    """Say which partitions are no longer read because their topic, created anew, has fewer of them.
-
-    Args:
-        settings: of the reading.
-        offsets: of these partitions, what was to be read next.
+    """Report partitions, with their next offsets, that are gone because their topic was recreated with fewer.
 
     Raises:
         SourceError: there are some, and ``on_lost`` is ``fail``.
@@ -128,18 +124,17 @@ def report_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int])
     names = ", ".join(f"{topic}/{number} (offset {at} was next)" for (topic, number), at in sorted(offsets.items()))
     if settings.on_lost == "fail":
         raise SourceError(
-            f"Kafka no longer has {names}: the topic was created anew with fewer partitions. What was to be learned "
-            'next is lost. Set source.on_lost = "earliest" or "latest" to go on with the others, or begin anew with '
-            "--fresh"
+            f"Kafka no longer has {names}: the topic was recreated with fewer partitions, and the next records are "
+            'lost. Set source.on_lost = "earliest" or "latest" to continue with the others, or start over with --fresh'
         )
     _LOGGER.warning(
-        "no longer read, for the topic was created anew with fewer partitions: %s. Going on with the others, as "
-        "source.on_lost says",
+        "no longer read, since the topic was recreated with fewer partitions: %s. Continuing with the others, "
+        "according to source.on_lost",
         names,
     )
 
 
-def elsewhere(
+def reset_offset(
     cluster: Cluster,
     settings: ReadingSettings,
     partition: Partition,
@@ -148,25 +143,25 @@ def elsewhere(
     *,
     recreated: bool = False,
 ) -> int:
-    """Where to go on in a partition that no longer holds the wanted offset.
+    """Choose the offset at which to continue in a partition that no longer holds the wanted one.
 
     Raises:
         SourceError: ``on_lost`` is ``fail``.
-        Unanswered: the cluster must be asked again.
+        Unanswered: the cluster did not respond.
     """
     first, end = cluster.first_offsets([partition])[partition], cluster.end_offsets([partition])[partition]
-    holds = f"it holds {first} to {end - 1}" if end > first else f"it holds nothing, and goes on at {end}"
-    what = "was created anew, and offset %d was next in the one before" if recreated else "no longer has offset %d"
+    holds = f"it holds {first} to {end - 1}" if end > first else f"it is empty, and continues at {end}"
+    what = "was recreated, and offset %d was next in the previous one" if recreated else "no longer has offset %d"
     what %= wanted
     if settings.on_lost == "fail":
         raise SourceError(
-            f"Kafka topic {partition.topic}, partition {partition.partition} {what}; {holds}. What was to be learned "
-            'next is lost. Set source.on_lost = "earliest" or "latest" to go on there, or begin anew with --fresh'
+            f"Kafka topic {partition.topic}, partition {partition.partition} {what}; {holds}. The next records are "
+            'lost. Set source.on_lost = "earliest" or "latest" to continue there, or start over with --fresh'
         )
     chosen = first if settings.on_lost == "earliest" else end
     counters["offset_reset"] += 1
     _LOGGER.warning(
-        "topic %s, partition %d %s; %s. Going on at %d, as source.on_lost says", *partition, what, holds, chosen
+        "topic %s, partition %d %s; %s. Continuing at %d, according to source.on_lost", *partition, what, holds, chosen
     )
     return chosen
 
@@ -174,7 +169,7 @@ def elsewhere(
 def _fresh(
     cluster: Cluster, settings: ReadingSettings, partitions: Sequence[Partition], firsts: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    """Where the settings let partitions begin that no position speaks of."""
+    """Return the offsets at which partitions without a position start."""
     milliseconds = settings.start_milliseconds
     if milliseconds is not None:
         return cluster.offsets_at(partitions, milliseconds) if partitions else {}

@@ -1,4 +1,4 @@
-"""Write records to a topic, made if it is missing, and wait for every acknowledgement."""
+"""A writer of records to a topic, which is created if missing, that waits for every acknowledgement."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ except ModuleNotFoundError as error:  # the extra is optional
 _LOG = logging.getLogger("kafka")
 CONNECT_MS = 10_000
 DELIVER_MS = 30_000
-"""How long a broker that went away may stay away."""
+"""How long a broker may be unreachable."""
 ANSWERED_SECONDS = 2 * DELIVER_MS / 1000
-"""Within which a record is acknowledged or has failed by itself."""
+"""Time within which a record is either acknowledged or has failed."""
 BATCH_BYTES = 1 << 18
 LARGEST_REQUEST = 64 << 20
-"""Bytes; the topic's own limit is to decide."""
-LEAVE = "leave such records out of the file"
+"""In bytes; large enough for the topic's own limit to apply."""
+LEAVE = "remove such records from the file"
 TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
 LIMIT = "max.message.bytes"
 WINDOW = 2_000
 WINDOWS = 20
-"""So many records times so many windows may be on their way; the client itself has no limit."""
+"""Most unacknowledged records, as records per window and windows; the client itself has no limit."""
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 OURS = {"bootstrap_servers", "key_serializer", "value_serializer", "enable_idempotence", "acks", "transactional_id"}
-"""Settings of the client that are not the user's to choose here."""
+"""Settings of the client that users may not choose here."""
 
 
 class _ClientLog(logging.Handler):
-    """Takes what kafka-python logs, a flood while it cannot connect, and keeps the first reason."""
+    """A handler that absorbs kafka-python's log, a flood while it cannot connect, and keeps the first reason."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -54,7 +54,7 @@ class _ClientLog(logging.Handler):
 
 
 class _Sent(NamedTuple):
-    """One record on its way."""
+    """A record that may not be acknowledged yet."""
 
     number: int
     size: int
@@ -62,18 +62,18 @@ class _Sent(NamedTuple):
 
 
 class Topic(RecordWriter):
-    """A topic, from construction to `close`.
+    """A writer to a topic, connected from construction to `close`.
 
     Args:
-        servers: addresses of brokers, between commas.
+        servers: addresses of brokers, separated by commas.
         name: of the topic.
-        partitions: of a topic that has to be made (1 without it); one that is there must have as many.
+        partitions: of a new topic (1 by default); an existing topic must have as many.
         paced: whether records come slowly, and should not wait for each other.
-        settings: of kafka-python, over those chosen here.
+        settings: of kafka-python; they override those chosen here.
 
     Raises:
-        ConfigError: a setting cannot be used, or the topic is there with other partitions.
-        SourceError: no broker answers, or it refuses the topic.
+        ConfigError: a setting is invalid, or the topic exists with another number of partitions.
+        SourceError: no broker responds, or it rejects the topic.
     """
 
     def __init__(
@@ -83,25 +83,23 @@ class Topic(RecordWriter):
         self._name = name
         self._waiting: deque[list[tuple[Any, _Sent]]] = deque([[]])
         self.acknowledged = 0
-        """Records that the broker has confirmed."""
-        self._limit: int | None = None
-        """Bytes of a batch, where the broker tells what the topic takes."""
-        self._left_out: list[_Sent] = []
-        """Records that are too large."""
+        """Records that the broker has acknowledged."""
+        self._limit: int | None = None  # the topic's limit for a batch in bytes, if known
+        self._left_out: list[_Sent] = []  # records that are too large
         self._client_log = _ClientLog()
         _LOG.addHandler(self._client_log)
         try:
             self._producer = self._connected(partitions, paced, settings)
         except BaseException:
-            self._leave_log()
+            _LOG.removeHandler(self._client_log)
             raise
 
     @staticmethod
     def settings(path: Path | None) -> dict[str, Any]:
-        """Settings of kafka-python from a TOML file, such as those of TLS and SASL. No message shows a value.
+        """Read settings of kafka-python, such as those of TLS and SASL, from a TOML file; no message shows a value.
 
         Raises:
-            ConfigError: the file cannot be read, or names what is no setting.
+            ConfigError: the file cannot be read, or has an unknown setting.
         """
         if path is None:
             return {}
@@ -114,13 +112,10 @@ class Topic(RecordWriter):
         known = KafkaProducer.DEFAULT_CONFIG.keys() - OURS
         if unknown := sorted(found.keys() - known):
             raise ConfigError(
-                *(
-                    f"--config {path}: {name} is no setting of kafka-python's producer to be set here"
-                    for name in unknown
-                )
+                *(f"--config {path}: {name} is not a setting of the producer that can be set here" for name in unknown)
             )
         if found.get("security_protocol", "PLAINTEXT") not in PROTOCOLS:
-            # kafka-python would take any other word for PLAINTEXT, and send a password in the clear.
+            # kafka-python would treat any other word as PLAINTEXT, and send passwords unencrypted.
             raise ConfigError(f"--config {path}: security_protocol must be one of {', '.join(PROTOCOLS)}")
         return found
 
@@ -130,7 +125,7 @@ class Topic(RecordWriter):
             self._prepare(partitions, common)
             limit = LARGEST_REQUEST
             if self._limit is not None and settings.get("compression_type") is None:
-                limit = min(limit, self._limit)  # what is compressed may fit although it is larger
+                limit = min(limit, self._limit)  # a larger batch may fit if it is compressed
             return KafkaProducer(
                 **{
                     "linger_ms": 5 if paced else 50,
@@ -147,7 +142,7 @@ class Topic(RecordWriter):
         except ConfigError:
             raise
         except (AssertionError, TypeError, ValueError, OSError):
-            # Values of settings are judged by kafka-python, which may quote them.
+            # Messages of kafka-python may quote values.
             raise ConfigError(
                 "kafka-python cannot use these settings; see --config, "
                 f"--bootstrap-servers {self._servers!r} and --topic {self._name!r}"
@@ -170,21 +165,20 @@ class Topic(RecordWriter):
                 self._confirm()
 
     def flush(self) -> None:
-        # Everything goes out by itself after ``linger_ms``.
+        # The client sends everything after ``linger_ms``.
         while self._waiting:
             self._confirm()
 
     def close(self) -> None:
-        """Let go of the connection; what was not flushed may be lost."""
-        # First by a way of its own: `KafkaProducer.close` would wait for what cannot be delivered, and fail.
+        """Close the connection; what was not flushed may be lost."""
+        # `KafkaProducer.close` alone would wait for undeliverable records, and fail.
         self._producer._sender.force_close()  # noqa: SLF001
         try:
             self._producer.close(timeout=1)
         finally:
-            self._leave_log()
+            _LOG.removeHandler(self._client_log)
 
     def problem(self) -> str | None:
-        """What was left out, and what to do about it."""
         if not self._left_out:
             return None
         first = self._left_out[0]
@@ -202,19 +196,16 @@ class Topic(RecordWriter):
             f"--entity-name {self._name} --add-config {LIMIT}={2 * size + 1024}), or {LEAVE}"
         )
 
-    def _leave_log(self) -> None:
-        _LOG.removeHandler(self._client_log)
-
     def _prepare(self, partitions: int | None, common: dict[str, Any]) -> None:
         known = KafkaAdminClient.DEFAULT_CONFIG
         admin = KafkaAdminClient(**{name: value for name, value in common.items() if name in known})
         try:
             if self._name not in admin.list_topics():
                 new = {"num_partitions": partitions or 1, "replication_factor": 1}
-                with suppress(kafka_errors.TopicAlreadyExistsError):  # somebody else was quicker
+                with suppress(kafka_errors.TopicAlreadyExistsError):  # created by another process meanwhile
                     admin.create_topics({self._name: new}, timeout_ms=CONNECT_MS, wait_for_metadata=True)
             there = len(admin.describe_topics([self._name])[0]["partitions"])
-            with suppress(kafka_errors.KafkaError, KeyError):  # a user may write without being told of settings
+            with suppress(kafka_errors.KafkaError, KeyError):  # a user allowed to write need not see settings
                 wanted = ConfigResource(ConfigResourceType.TOPIC, self._name, {LIMIT: None})
                 configs = admin.describe_configs([wanted], config_filter="all")
                 self._limit = int(configs["topic"][self._name][LIMIT]["value"])
@@ -222,8 +213,8 @@ class Topic(RecordWriter):
             admin.close()
         if partitions is not None and partitions != there:
             raise ConfigError(
-                f"--partitions {partitions}: topic {self._name!r} is there already, with {there}; leave the option "
-                "out, or choose another topic"
+                f"--partitions {partitions}: topic {self._name!r} exists already, with {there}; omit the option, or "
+                "choose another topic"
             )
 
     def _confirm(self) -> None:
@@ -233,7 +224,7 @@ class Topic(RecordWriter):
             try:
                 future.get(ANSWERED_SECONDS)
             except TOO_LARGE as error:
-                # kafka-python's idempotent producer ends with it, and fails all that is on its way alike.
+                # It ends kafka-python's idempotent producer, which fails all unacknowledged records alike.
                 left = [sent, *(later for later_ones in (window, *self._waiting) for _, later in later_ones)]
                 culprit = max(left, key=attrgetter("size"))
                 raise SinkError(
@@ -250,8 +241,8 @@ class Topic(RecordWriter):
         if isinstance(error, unreached):
             why = f" ({self._client_log.first})" if self._client_log.first else ""
             return SourceError(
-                f"no broker answers at {self._servers}{why}{after}; start one (make kafka-up, from a clone), or mend "
-                "--bootstrap-servers or --config"
+                f"no broker responds at {self._servers}{why}{after}; start one (make kafka-up, from a clone), or "
+                "correct --bootstrap-servers or --config"
             )
         found = re.search(r"error_message=[\"'](.*?)[\"'], \w+=", str(error))
         why = found[1] if found else str(error)

@@ -1,6 +1,6 @@
-"""Kafka records to the bytes that the daemon's decoders read: the values, and what stands beside them.
+"""Conversion of Kafka records to blocks for the daemon's decoders: values, and fields from keys, times and headers.
 
-Values in JSON and csv go on as they are. Those in Avro and Protobuf become JSON text first.
+Values in JSON and csv are passed on unchanged; those in Avro and Protobuf become JSON text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from streammoe.types import IntArray
 from streammoe_connectors.formats.schema_registry import Registry, without_password
 from streammoe_connectors.kafka.fields import Record, RecordFields
 
-_PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}
-"""What reads values of a format, by the name under which it is installed."""
+_PACKAGES = {"avro": "fastavro", "protobuf": "protobuf"}  # the package to install for each format
 
 
 def _names(value: object) -> object:
@@ -36,26 +35,25 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
 class ValueSettings(BaseModel):
-    """What the records' values hold, and what else of a record goes into its event.
+    """The format of values, and the parts of a record that become fields of its event.
 
     Attributes:
         format: of the values.
         columns: for csv, the names of the values in each record, in order.
-        schema_file: for avro, an Avro schema (``.avsc``) that all values were written with; for protobuf, what
-            ``protoc --include_imports --descriptor_set_out=FILE`` writes.
+        schema_file: for avro, an Avro schema (``.avsc``) that all values were written with; for protobuf, the output of
+            ``protoc --include_imports --descriptor_set_out=FILE``.
         schema_registry: for avro instead of `schema_file`, the http(s) address of a registry with Confluent's
             interface. Each value then begins with a byte 0 and the 4 bytes of its schema's number. A user and a
-            password stand in the address, as in ``https://user:password@host``; messages leave them out.
+            password are part of the address, as in ``https://user:password@host``; messages omit them.
         message: for protobuf, the full name of the message, such as ``shop.Order``.
-        framing: for protobuf, what stands before each message: nothing (``none``), or what serializers for a
-            registry put there (``confluent``).
-        key_field: under which name the record's key goes into the event, as text.
-        timestamp_field: under which name the record's time goes into the event, as seconds since 1970.
-        header_fields: which headers go into the event under their own names, as texts; of several with one name the
-            last one counts.
+        framing: for protobuf, the prefix of each message: nothing (``none``), or that of serializers for a registry
+            (``confluent``).
+        key_field: name of the event's field for the record's key, as text.
+        timestamp_field: name of the event's field for the record's timestamp, as seconds since 1970.
+        header_fields: headers that become fields of the same names, as texts; the last of several equal ones counts.
 
-    Where a JSON, Avro or Protobuf value itself has one of the last three's names, the value's own counts. In csv they
-    become columns, in this order, before those of `columns`. A record without key, time or header has no such field.
+    If a JSON, Avro or Protobuf value itself has one of the last three names, the field of the value counts. In csv they
+    become columns, in this order, before `columns`. A record without key, timestamp or header lacks that field.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -75,9 +73,9 @@ class ValueSettings(BaseModel):
     def _only_csv(cls, columns: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         kind = info.data.get("format")
         if kind == "csv" and not columns:
-            raise ValueError('must name the values of a record, in order, where source.format is "csv"')
+            raise ValueError('must name the values of a record, in order, if source.format is "csv"')
         if kind in {"jsonl", "avro", "protobuf"} and columns is not None:
-            raise ValueError(f'must not be set where source.format is "{kind}", whose values have names')
+            raise ValueError(f'must not be set if source.format is "{kind}", whose values have names')
         return columns
 
     @field_validator("schema_registry")
@@ -86,13 +84,13 @@ class ValueSettings(BaseModel):
         if address is None:
             return None
         if info.data.get("format") in {"jsonl", "csv", "protobuf"}:
-            raise ValueError('must be set only where source.format is "avro"')
+            raise ValueError('must be set only if source.format is "avro"')
         try:
             parts = urlsplit(address)
             usable = (
                 parts.scheme in {"http", "https"} and bool((parts.hostname or "").encode("idna")) and parts.port != 0
             )
-        except ValueError:  # a port that is no number, a host that cannot be one
+        except ValueError:  # an invalid port or host
             usable = False
         if not usable or parts.query or parts.fragment or not re.fullmatch(r"[!-~]+", address):
             raise ValueError("must be the address of a registry, such as https://registry.example:8081")
@@ -103,15 +101,13 @@ class ValueSettings(BaseModel):
     def _has_schema(cls, path: str | None, info: ValidationInfo) -> str | None:
         match info.data.get("format"):
             case "jsonl" | "csv" as kind if path is not None:
-                raise ValueError(f'must not be set where source.format is "{kind}"')
+                raise ValueError(f'must not be set if source.format is "{kind}"')
             case "avro" if "schema_registry" in info.data and (path is None) == (info.data["schema_registry"] is None):
-                raise ValueError(
-                    'must be set where source.format is "avro", unless source.schema_registry is; and not both'
-                )
+                raise ValueError('must be set if source.format is "avro", unless source.schema_registry is; not both')
             case "protobuf" if path is None:
                 raise ValueError(
-                    'must be set where source.format is "protobuf": to what protoc --include_imports '
-                    "--descriptor_set_out=FILE writes"
+                    'must be set if source.format is "protobuf", to the output of protoc --include_imports '
+                    "--descriptor_set_out=FILE"
                 )
         return path
 
@@ -120,18 +116,18 @@ class ValueSettings(BaseModel):
     def _only_protobuf(cls, message: str | None, info: ValidationInfo) -> str | None:
         kind = info.data.get("format")
         if kind == "protobuf" and message is None:
-            raise ValueError(
-                'must be the full name of the message, such as shop.Order, where source.format is "protobuf"'
-            )
+            raise ValueError('must be the full name of the message, such as shop.Order, if source.format is "protobuf"')
         if kind in {"jsonl", "csv", "avro"} and message is not None:
-            raise ValueError('must be set only where source.format is "protobuf"')
+            raise ValueError('must be set only if source.format is "protobuf"')
         return message
 
     @field_validator("framing")
     @classmethod
     def _framed(cls, framing: str, info: ValidationInfo) -> str:
         if framing != "none" and info.data.get("format") in {"jsonl", "csv", "avro"}:
-            raise ValueError('must be "none" unless source.format is "protobuf"; for avro it goes by schema_registry')
+            raise ValueError(
+                'must be "none" unless source.format is "protobuf"; for avro it follows from schema_registry'
+            )
         return framing
 
     @field_validator("key_field", "timestamp_field")
@@ -139,7 +135,7 @@ class ValueSettings(BaseModel):
     def _own_name(cls, name: str | None, info: ValidationInfo) -> str | None:
         taken = {*(info.data.get("columns") or ()), info.data.get("key_field")}
         if name is not None and name in taken:
-            raise ValueError("must be a name of its own")
+            raise ValueError("must differ from the names of other fields")
         return name
 
     @field_validator("header_fields")
@@ -156,30 +152,27 @@ class ValueSettings(BaseModel):
 
 
 class Block(NamedTuple):
-    """The values of some records, as a `Batch` wants them."""
+    """The values of several records, as parts of a `Batch`."""
 
     block: bytes
-    """The values, each with a line end behind it. They may hold line ends of their own."""
+    """The values, each followed by a line end. They may themselves contain line ends."""
     ends: IntArray
-    """(n,) where each value ends, its line end included."""
-    refused: dict[int, tuple[str, str]]
-    """Index of each record that is no event, to reason and detail. In the block stands its value as it came."""
+    """(n,) where each value ends, including its line end."""
+    rejected: dict[int, tuple[str, str]]
+    """Reason and detail of each rejected record, by index. The block holds its original value."""
 
 
 class Values:
-    """Turns records into blocks of one format.
-
-    Args:
-        settings: what the values are.
+    """A converter from records to blocks of one format.
 
     Raises:
-        ConfigError: a file of schemas cannot be used, or a package is missing.
+        ConfigError: a schema file is not usable, or a package is missing.
     """
 
     format: str
     """Name of the decoder of the blocks: ``jsonl`` or ``csv``."""
     columns: tuple[str, ...] | None
-    """For csv the names of the columns."""
+    """Column names for csv."""
 
     def __init__(self, settings: ValueSettings) -> None:
         self._fields = RecordFields(settings.key_field, settings.timestamp_field, settings.header_fields)
@@ -192,44 +185,44 @@ class Values:
             self.columns = None
 
     def block(self, records: Sequence[Record]) -> Block:
-        """The values of `records`, none of which is ``None``.
+        """Convert `records`, none of which is a tombstone.
 
         Raises:
-            RetriableSourceError: the registry does not answer; the same records can be given again.
-            SourceError: the registry refuses to answer.
+            RetriableSourceError: the registry does not respond; the call may be repeated with the same records.
+            SourceError: the registry denies access.
         """
         raw = [record.value for record in records]
-        refused: dict[int, str] = {}
+        rejected: dict[int, str] = {}
         values = raw
         if self.format == "csv":
-            # So that values that end with a line end do not take the decoder's slow path.
+            # Values that end with a line end would take the decoder's slow path.
             values = [value.rstrip(b"\r\n") for value in raw]
         elif self._to_json is not None:
-            values = _converted(raw, self._to_json, refused)
+            values = _converted(raw, self._to_json, rejected)
         if self._fields.names:
-            columns = self._fields.read(records, refused)
+            columns = self._fields.read(records, rejected)
             add = self._fields.before_csv if self.format == "csv" else self._fields.into_json
             values = add(values, columns)
-        for i in refused:
+        for i in rejected:
             values[i] = raw[i]
         ends = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)) + 1)
         values.append(b"")  # for the last line end
-        return Block(b"\n".join(values), ends, {i: ("malformed", refused[i]) for i in sorted(refused)})
+        return Block(b"\n".join(values), ends, {i: ("malformed", rejected[i]) for i in sorted(rejected)})
 
 
-def _converted(raw: list[bytes], to_json: Callable[[bytes], bytes], refused: dict[int, str]) -> list[bytes]:
+def _converted(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: dict[int, str]) -> list[bytes]:
     values = []
     for i, value in enumerate(raw):
         try:
             values.append(to_json(value))
         except InvalidEvent as error:
-            refused[i] = str(error)
+            rejected[i] = str(error)
             values.append(value)
     return values
 
 
 def _reader(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
-    """What turns a value into JSON text, or ``None`` where it needs no turning."""
+    """Return the function that converts a value to JSON text, or ``None`` if no conversion is needed."""
     try:
         if settings.format == "avro":
             from streammoe_connectors.formats.avro import AvroFile, AvroRegistry

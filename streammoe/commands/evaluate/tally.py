@@ -90,7 +90,7 @@ class Tally:
         if self.outcomes["predicted_only"]:
             lines += [f"{self.outcomes['predicted_only']:,} events have no target (or no weight) and are ignored"]
         for reason, letter in self.first_of.items():
-            where = ", ".join(f"{name} {value}" for name, value in letter.place.items())
+            where = ", ".join(f"{name} {value}" for name, value in letter.location.items())
             first = printable(f"the first, at {where}: {letter.detail}")
             lines += [f"rejected {self.reasons[reason]:,} ({reason}); {first}"]
         return lines
@@ -103,7 +103,7 @@ class Tally:
     def refused(self) -> list[dict[str, Any]]:
         """Return the number of rejected records and the first one for each reason, as JSON values."""
         return [
-            {"reason": reason, "records": self.reasons[reason], "place": letter.place, "detail": letter.detail}
+            {"reason": reason, "records": self.reasons[reason], "place": letter.location, "detail": letter.detail}
             for reason, letter in self.first_of.items()
         ]
 

@@ -1,13 +1,11 @@
-"""Decoders: a batch's records to arrays.
+"""Decoders from the records of a batch to arrays.
 
-Each format decodes on two paths. The fast one takes what a compiled parser accepts beyond doubt; whatever it refuses
-goes record by record through the exact one (`to_row`), which alone decides what is refused and why. Both give the same
-floats and texts, so that what is learned does not depend on the company in which a record came.
+Each format has two paths. The fast one takes what a compiled parser accepts unambiguously; all else goes record by
+record through the exact one (`to_row`), which alone decides what is rejected and why. Both give the same floats and
+texts, so what is learned does not depend on the other records of a batch.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from streammoe.errors import ConfigError
 from streammoe.pipeline.decoders.rows import Decoded, Decoder, Row, Values, Wanted, require_targets, to_row
@@ -16,32 +14,13 @@ __all__ = ["Decoded", "Decoder", "Row", "Values", "Wanted", "decoder", "require_
 
 
 def decoder(format: str) -> Decoder:
-    """The decoder for `format`.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if format not in _DECODERS:
-        raise ConfigError(f"there is no decoder for format {format!r}; choose one of {', '.join(_DECODERS)}")
-    return _DECODERS[format]()
-
-
-def _arrow() -> Decoder:
+    """Create the decoder for `format`; raise `ConfigError` if there is none."""
+    # Imported on demand: all of them import Arrow.
     from streammoe.pipeline.decoders.arrow import ArrowDecoder
-
-    return ArrowDecoder()
-
-
-def _csv() -> Decoder:
     from streammoe.pipeline.decoders.csv import CsvDecoder
-
-    return CsvDecoder()
-
-
-def _jsonl() -> Decoder:
     from streammoe.pipeline.decoders.jsonl import JsonlDecoder
 
-    return JsonlDecoder()
-
-
-_DECODERS: dict[str, Callable[[], Decoder]] = {"csv": _csv, "jsonl": _jsonl, "arrow": _arrow}
+    decoders: dict[str, type[Decoder]] = {"csv": CsvDecoder, "jsonl": JsonlDecoder, "arrow": ArrowDecoder}
+    if format not in decoders:
+        raise ConfigError(f"there is no decoder for format {format!r}; choose one of {', '.join(decoders)}")
+    return decoders[format]()

@@ -1,4 +1,4 @@
-"""Columns of Arrow tables, as Parquet files hold them: null is missing, everything else has a type already."""
+"""Decoder for Arrow tables, as Parquet files hold them: null is missing, and every value has a type."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
 
 class ArrowDecoder:
-    """Decodes batches whose ``table`` is a ``pyarrow.RecordBatch``.
+    """A decoder for batches whose ``table`` is a ``pyarrow.RecordBatch``.
 
-    Of values whose type fits none of our kinds (lists, structures, bytes, durations) only that type is told.
+    Values of an unsupported type (lists, structures, bytes, durations) are only described by that type.
     """
 
     def names(self, batch: Batch, i: int) -> Values:
@@ -51,32 +51,32 @@ class ArrowDecoder:
 
 
 def texts_of(column: Any) -> tuple[list[str | None], BoolArray]:
-    """A column's values as `label` writes them, and which ones it refuses."""
+    """Return a column's values as `label` reads them, and which ones it rejects."""
     if not types.is_dictionary(column.type):
-        # Arrow makes no dictionaries of half floats.
+        # Arrow cannot encode half floats as dictionaries.
         column = (column.cast(pa.float32()) if types.is_float16(column.type) else column).dictionary_encode()
     n = len(column.dictionary)
     levels = np.full(n + 1, None, np.object_)
-    refused = np.zeros(n + 1, np.bool_)
+    rejected = np.zeros(n + 1, np.bool_)
     for code, value in enumerate(_plain(column.dictionary)):
         try:
             levels[code] = label("", value, text=False)
         except InvalidEvent:
-            refused[code] = True
+            rejected[code] = True
     codes = np.where(valid_of(column.indices), in_memory(column.indices), n)
-    return levels[codes].tolist(), refused[codes]
+    return levels[codes].tolist(), rejected[codes]
 
 
 def floats_of(column: Any) -> FloatArray:
-    """A column of 64-bit floats, NaN for null; not for writing."""
+    """Return a column of 64-bit floats, NaN for null; read-only."""
     values = in_memory(column)
     return np.where(valid_of(column), values, math.nan) if column.null_count else values
 
 
 def in_memory(column: Any) -> AnyArray:
-    """The numbers that a column is made of, anything for null; not for writing.
+    """Return the numbers in a column's buffer, arbitrary for null; read-only.
 
-    Arrow's own way there loads pandas, for a quarter of a second amid the first batch and memory for good.
+    Arrow's own conversion imports pandas, which takes a quarter of a second in the first batch, and memory.
     """
     return np.from_dlpack(
         pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
@@ -84,10 +84,7 @@ def in_memory(column: Any) -> AnyArray:
 
 
 def times_of(column: Any) -> FloatArray | None:
-    """A column of texts as `seconds` reads them, where all are times of one layout; else ``None``.
-
-    That is, they differ in digits only.
-    """
+    """Read a column of texts as `seconds` does if all are times that differ only in digits; else return ``None``."""
     seconds = np.full(len(column), math.nan)
     there = valid_of(column)
     column = column.drop_null().cast(pa.large_string())
@@ -101,14 +98,14 @@ def times_of(column: Any) -> FloatArray | None:
     if found is None or (np.diff(ends) != len(layout)).any():
         return None
     octets = np.frombuffer(block, np.uint8)[ends[0] : ends[-1]].reshape(n, len(layout))
-    digits = octets - np.uint8(ord("0"))  # what comes before the digits wraps around
+    digits = octets - np.uint8(ord("0"))  # characters before the digits wrap around
     varies = digits[0] <= 9
     if (octets[:, ~varies] != layout[~varies]).any() or (digits[:, varies] > 9).any():
         return None
 
     def part(group: int) -> IntArray:
         number = np.zeros(n, np.int64)
-        for at in range(*found.span(group)):  # of a part that is not there, none
+        for at in range(*found.span(group)):  # empty for a missing part
             number = 10 * number + digits[:, at]
         return number
 
@@ -135,14 +132,14 @@ def times_of(column: Any) -> FloatArray | None:
 
 def _columns(batch: Batch) -> dict[str, Any]:
     return {
-        # Arrow cannot do much with views.
+        # Arrow has few functions for views.
         name: column.cast(pa.large_string()) if types.is_string_view(column.type) else column
         for name, column in zip(batch.table.schema.names, batch.table.columns, strict=True)
     }
 
 
 def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
-    """Takes all values that are beyond doubt, and has the exact path decide on records with others."""
+    """Store all unambiguous values, and let the exact path decide on records with others."""
     doubtful = np.zeros(n, np.bool_)
     times = []
     for j, (name, kind) in enumerate(sheet.slots):
@@ -152,8 +149,8 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
         if types.is_dictionary(column.type) and kind != "text":
             column = column.dictionary_decode()
         if kind == "text" and _is_scalar(column.type):
-            sheet.texts[j][start : start + n], refused = texts_of(column)
-            doubtful |= refused
+            sheet.texts[j][start : start + n], rejected = texts_of(column)
+            doubtful |= rejected
         elif kind == "time" and _is_text(column.type):
             seconds = times_of(column)
             if seconds is None:
@@ -175,14 +172,14 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
                 sheet.put(i, {name: values[at] for name, values in wanted.items()}, text=False)
             except InvalidEvent as error:
                 sheet.reject(i, error)
-    # After the others: what is refused here must have no earlier reason.
+    # After the others, since records rejected here must have no earlier reason.
     for j, column in times:
         sheet.put_column(j, range(start, start + n), _plain(column), text=False)
     sheet.judge(start, start + n)
 
 
 def _floats(column: Any, kind: Kind) -> FloatArray | None:
-    """A column of numbers or times as floats, NaN for null; ``None`` if it holds neither."""
+    """Return a column of numbers or times as floats, NaN for null; ``None`` if it holds neither."""
     holds = column.type
     if kind == "time" and (types.is_timestamp(holds) or types.is_date(holds)):
         ticks, unit = _ticks(column)
@@ -194,14 +191,14 @@ def _floats(column: Any, kind: Kind) -> FloatArray | None:
         values[~valid_of(column)] = math.nan
         return values
     if types.is_decimal(holds):
-        column = column.cast(pa.string())  # the way to floats that rounds once
+        column = column.cast(pa.string())  # rounds only once
     elif not (types.is_integer(holds) or types.is_floating(holds) or (types.is_boolean(holds) and kind == "number")):
         return None
     return floats_of(column.cast(pa.float64(), safe=False))
 
 
 def _ticks(column: Any) -> tuple[AnyArray, str]:
-    """Times as whole numbers of a unit since 1970, anything for null."""
+    """Return times as whole numbers of a unit since 1970, arbitrary for null."""
     if types.is_date32(column.type):
         return in_memory(column.cast(pa.int32())).astype(np.int64), "D"
     unit = "ms" if types.is_date64(column.type) else column.type.unit
@@ -209,24 +206,24 @@ def _ticks(column: Any) -> tuple[AnyArray, str]:
 
 
 def valid_of(column: Any) -> BoolArray:
-    """Which values of a column are there."""
+    """Return which values of a column are not null."""
     return in_memory(column.is_valid().cast(pa.uint8())).view(np.bool_)
 
 
 def _plain(column: Any) -> list[object]:
-    """The values as the exact path knows them, whatever their type."""
+    """Convert values of any type to those that the exact path reads."""
     holds = column.type
     if types.is_dictionary(holds) and _is_readable(holds):
         return _plain(column.dictionary_decode())
     if types.is_timestamp(holds) or types.is_date(holds):
-        # Not as Python's own times, which know neither nanoseconds nor every time zone.
+        # Python's own times have neither nanoseconds nor all time zones.
         ticks, unit = _ticks(column)
         times = ticks.view(f"datetime64[{unit}]")
         return [time if valid else None for time, valid in zip(times, valid_of(column), strict=True)]
     if _is_text(holds):
         try:
             return list(column.to_pylist())
-        except UnicodeDecodeError:  # a file may claim what it likes
+        except UnicodeDecodeError:  # a file may claim to hold UTF-8 and not do so
             raw = column.cast(pa.large_binary() if types.is_large_string(holds) else pa.binary()).to_pylist()
             return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
     if _is_readable(holds):
@@ -235,7 +232,7 @@ def _plain(column: Any) -> list[object]:
 
 
 def _some(column: Any, rows: IntArray) -> list[object]:
-    """The same of some rows only."""
+    """Apply `_plain` to some rows only."""
     if _is_readable(column.type):
         return _plain(column.take(pa.array(rows)))
     return [_unreadable(column) if valid else None for valid in valid_of(column)[rows]]
@@ -250,7 +247,7 @@ def _is_text(holds: Any) -> bool:
 
 
 def _is_scalar(holds: Any) -> bool:
-    """Whether values of this type have a text of their own."""
+    """Whether values of this type can be read as text."""
     if types.is_dictionary(holds):
         return _is_scalar(holds.value_type)
     is_number = types.is_integer(holds) or types.is_floating(holds) or types.is_decimal(holds)

@@ -34,19 +34,19 @@ _FIELD = {
     )
     for delimiter in DELIMITERS
 }
-_LOOKED_AT = 4  # records that say which columns hold booleans,
-_LOOKED_AT_MOST = 32  # or more while a column has been empty
-_FEW = 256  # so few records are taken one by one rather than halved again
+_SAMPLED = 4  # records that determine which columns hold booleans,
+_SAMPLED_MOST = 32  # or more while a column has been empty
+_FEW = 256  # a run of so few records is decoded one by one rather than halved again
 _TRUE, _FALSE = ([form(text) for form in (str.lower, str.title, str.upper)] for text in sorted(BOOLEANS, reverse=True))
 
 
 class CsvDecoder:
-    """Decodes records whose column names the batch holds."""
+    """A decoder for csv records; the batch holds the column names."""
 
     def names(self, batch: Batch, i: int) -> Values:
         record = text_of(readable(batch, i))
         if record.startswith("\ufeff"):
-            raise malformed(record, "must not begin with a byte order mark, which belongs to the beginning of a stream")
+            raise malformed(record, "must not begin with a byte order mark, which may only begin a stream")
         fields = _fields(record, batch.delimiter)
         columns = _columns(batch)
         if len(fields) != len(columns):
@@ -82,12 +82,12 @@ class CsvDecoder:
         return sheet.finish()
 
     def _fill(self, sheet: Sheet, batch: Batch, start: int, stop: int, new: tuple[str, ...]) -> bool:
-        """Takes records `start` to `stop` by Arrow's parser; false if the exact path must decide."""
+        """Decode records `start` to `stop` by Arrow's parser; return false if the exact path must decide."""
         base = int(batch.ends[start - 1]) if start else 0
         ends = batch.ends[start:stop] - base
         block = batch.block[base : base + int(ends[-1])] if ends.size else b""
         header = _columns(batch)
-        # Arrow gets numbers as names: those of the header may be empty, double or meant for something else.
+        # Arrow gets numbers as column names, since names in the header may be empty, duplicate or special.
         where = {name: str(j) for j, name in enumerate(header)}
         numbers = {name for name, kind in sheet.slots if kind == "number" and name in where}
         booleans = self._booleans(batch, start, stop, numbers)
@@ -97,7 +97,7 @@ class CsvDecoder:
                 number = pa.bool_() if name in booleans else pa.float64()
                 expected = number if kind == "number" else pa.string()
                 if types.setdefault(where[name], expected) != expected:
-                    return False  # one column as two things
+                    return False  # one column with two roles
         if not types or not _plain(block, ends, batch.delimiter):
             return False
         try:
@@ -118,11 +118,11 @@ class CsvDecoder:
                     decimal_point=batch.decimal,
                 ),
             )
-        except pa.ArrowException:  # also an interrupt, which Arrow hands on to Python before it raises
+        except pa.ArrowException:  # also after an interrupt, which Arrow passes on to Python before it raises
             return False
         if len(table) != stop - start:
             return False
-        # Numbers first: what is refused below must have no earlier reason.
+        # Numbers first, since records rejected below must have no earlier reason.
         for j, (name, kind) in enumerate(sheet.slots):
             if kind == "number" and name in where:
                 column = table[where[name]]
@@ -161,10 +161,10 @@ class CsvDecoder:
         return True
 
     def _booleans(self, batch: Batch, start: int, stop: int, names: set[str]) -> set[str]:
-        """Which of these columns look as if they held booleans only, judged by the first records."""
+        """Return those of the columns that hold only booleans in the first records."""
         cells: dict[str, set[str]] = {name: set() for name in names}
-        for i in range(start, min(start + _LOOKED_AT_MOST, stop)):
-            if i >= start + _LOOKED_AT and all(cells.values()):
+        for i in range(start, min(start + _SAMPLED_MOST, stop)):
+            if i >= start + _SAMPLED and all(cells.values()):
                 break
             try:
                 values = self.names(batch, i)
@@ -193,13 +193,13 @@ def _fields(record: str, delimiter: str) -> list[str]:
         if not separator:
             return fields
         start = match.end()
-    raise malformed(record, f"must pair its quotes and hold line ends only inside them, and does not from {start} on")
+    raise malformed(record, f"must pair its quotes and have line ends only inside them, and does not from {start} on")
 
 
 def _plain(block: bytes, ends: IntArray, delimiter: str) -> bool:
-    """Whether every csv reader sees the same records and fields in `block`.
+    """Whether every csv reader would see the same records and fields in `block`.
 
-    Records end where lines end outside quotes; quotes only surround whole fields or are doubled inside of them.
+    Records end where lines end outside quotes; quotes only surround whole fields or are doubled inside them.
     """
     lone_returns = b"\r" in block and block.count(b"\r") != block.count(b"\r\n")
     has_mark = codecs.BOM_UTF8 in block and (block.startswith(codecs.BOM_UTF8) or b"\n" + codecs.BOM_UTF8 in block)

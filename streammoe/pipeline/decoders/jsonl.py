@@ -1,4 +1,4 @@
-"""JSON objects, one a record (RFC 8259; of a key that comes twice the last value counts)."""
+"""Decoder for JSON objects, one per record (RFC 8259; the last value of a duplicate key counts)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from streammoe.pipeline.decoders.values import LONGEST_TEXT, Kind, TooLarge
 from streammoe.ports import Batch
 from streammoe.types import FloatArray
 
-_DEPTH = 100  # a fixed limit, well below the interpreter's: what is refused must not depend on the caller's stack
+_DEPTH = 100  # a fixed limit, well below the interpreter's, so that rejection does not depend on the caller's stack
 _BETWEEN_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^"\[\]{}]+', re.DOTALL)
 
 
 class JsonlDecoder:
-    """Decodes objects of numbers, booleans, texts and nulls; fields that are not wanted may hold anything."""
+    """A decoder for objects of numbers, booleans, texts and nulls; unwanted fields may hold anything."""
 
     def names(self, batch: Batch, i: int) -> Values:
         return object_of(readable(batch, i))
@@ -39,7 +39,7 @@ class JsonlDecoder:
         ascii_only = batch.block.isascii()
         rows: list[Sequence[Any]] = []
         taken: list[int] = []
-        # One record at a time: a parser of whole blocks also takes two objects in a line, or one across two lines.
+        # One record at a time: a parser of whole blocks would accept two objects on a line, or one across two lines.
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
             record = batch.block[start:stop]
             if is_for_parser(record, ascii_only=ascii_only):
@@ -48,7 +48,7 @@ class JsonlDecoder:
                     taken.append(i)
                     continue
                 except msgspec.MsgspecError:
-                    pass  # the exact path says why, or accepts it
+                    pass  # the exact path accepts it or gives the reason
             try:
                 values = self.names(batch, i)
                 sheet.put(i, values, text=False)
@@ -67,7 +67,7 @@ class JsonlDecoder:
 
 
 def object_of(record: bytes) -> Values:
-    """A record, without its line end, as names and raw values: the exact path.
+    """Parse a record without its line end into names and raw values, on the exact path.
 
     Raises:
         InvalidEvent: it is ``malformed``.
@@ -85,12 +85,12 @@ def object_of(record: bytes) -> Values:
 
 
 def is_for_parser(record: bytes, *, ascii_only: bool = False) -> bool:
-    """Whether a compiled parser may judge a record: it leaves out both checks for what it skips."""
+    """Whether a compiled parser may decode a record: it checks neither depth nor UTF-8 in fields that it skips."""
     return _brackets(record) <= _DEPTH and (ascii_only or is_utf8(record))
 
 
 def _take(sheet: Sheet, records: Sequence[int], rows: list[Sequence[Any]]) -> None:
-    """Takes what the fast path found in these records."""
+    """Store the values that the fast path found in these records."""
     at = slice(0, len(rows)) if isinstance(records, range) else records
     if all(slot.kind == "number" for slot in sheet.slots):
         sheet.numbers[at] = np.array(rows, np.float64).reshape(len(rows), len(sheet.slots))
@@ -129,7 +129,7 @@ def _brackets(text: bytes) -> int:
 
 
 def _depth(record: str) -> int:
-    """How deep a parser would descend."""
+    """Return how deep a parser would descend."""
     if record.count("[") + record.count("{") <= _DEPTH:
         return 0
     brackets = _BETWEEN_BRACKETS.sub("", record)
@@ -141,19 +141,19 @@ _TYPES: dict[Kind, Any] = {
     "time": float | str | None,
     "text": Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None,
 }
-_MOST_NULLS = 64  # names that have been null only; a parser is compiled for each new one
+_MOST_NULLS = 64  # unknown names that have only been null; each new one compiles another parser
 
 
 @lru_cache(maxsize=64)
 def _reader(
     slots: tuple[Slot, ...], known: frozenset[str] | None, nulls: frozenset[str]
 ) -> Callable[[bytes], tuple[Any, ...]]:
-    """A compiled parser from a record to the values of `slots`.
+    """Compile a parser from a record to the values of `slots`.
 
     Args:
-        slots: what to take.
-        known: if given, a record with other names is refused, unless they
-        nulls: are listed here, and null.
+        slots: the values to read.
+        known: if given, a record with other names is rejected,
+        nulls: unless they are listed here and null.
     """
     others = {} if known is None else dict.fromkeys(known, msgspec.Raw) | dict.fromkeys(nulls, None)
     taken = {slot.name for slot in slots}
@@ -167,7 +167,7 @@ def _reader(
             forbid_unknown_fields=known is not None,
         )
     except ValueError:  # a name twice, or one that needs escapes in JSON
-        return _refuse
+        return _reject
     decode, astuple = msgspec.json.Decoder(record_type).decode, msgspec.structs.astuple
     if len(named) == len(slots):
         return lambda record: astuple(decode(record))
@@ -178,5 +178,5 @@ def _is_plain(name: str) -> bool:
     return json.dumps(name, ensure_ascii=False) == f'"{name}"'
 
 
-def _refuse(record: bytes) -> tuple[Any, ...]:
+def _reject(record: bytes) -> tuple[Any, ...]:
     raise msgspec.ValidationError(record)

@@ -1,4 +1,4 @@
-"""What decoders share: the values to take from records, one event at a time or in columns, and their checks."""
+"""The common part of all decoders: values to read from records, one by one or in columns, and their checks."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ Values = dict[str, object]
 
 
 class Slot(NamedTuple):
-    """A value to take from each record."""
+    """A value to read from each record."""
 
     name: str
     kind: Kind
 
 
 class Wanted(NamedTuple):
-    """What to take from each record."""
+    """The values to read from each record."""
 
     fields: tuple[str, ...]
-    """Names of the features, in the order of the columns of ``X``; one that a record lacks is missing."""
+    """Names of the features, in the order of the columns of ``X``; a record may lack some."""
     targets: tuple[str, ...] = ()
     """Names of the targets that are numbers, in the order of the columns of ``Y``."""
     label: str | None = None
-    """Name of the one target of a classifier."""
+    """Name of the target of a classifier."""
     weight: str | None = None
-    """Name of the field that says how much an event counts; without it, or where it is missing, that is 1."""
+    """Name of the field with the weight of an event; 1 if missing."""
     categorical: frozenset[str] = frozenset()
-    """Names of features that are texts, columns that come late included."""
+    """Names of features that are texts, including late columns."""
     timestamps: frozenset[str] = frozenset()
-    """Names of features that are times, the same."""
+    """Names of features that are times, including late columns."""
 
     def kind(self, field: str) -> Kind:
-        """How a feature is read."""
+        """Return how to read a feature."""
         return "text" if field in self.categorical else "time" if field in self.timestamps else "number"
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All values to take, in this order: features, targets, label, weight."""
+        """All values to read, in this order: features, targets, label, weight."""
         return (
             *(Slot(name, self.kind(name)) for name in self.fields),
             *(Slot(name, "number") for name in self.targets),
@@ -59,10 +59,10 @@ class Wanted(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """A record that carries no event."""
+    """A record that is not a valid event."""
 
-    index: int  # type: ignore[assignment]  # nobody searches this tuple
-    """Which record of the batch."""
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is never used
+    """Index of the record in the batch."""
     reason: str
     """One of `streammoe.errors.REASONS`."""
     detail: str
@@ -73,46 +73,42 @@ class Decoded(NamedTuple):
     """The events of a batch, in order."""
 
     rows: IntArray
-    """Which record of the batch each event came from, shape (n,)."""
+    """Index in the batch of each event's record, shape (n,)."""
     X: FloatArray
     """Features, shape (n, P), C-contiguous; NaN where missing, and in columns of texts."""
     texts: dict[int, list[str | None]]
-    """Of each column of texts the n values, by its index; ``None`` where missing."""
+    """The n values of each column of texts, by its index; ``None`` where missing."""
     Y: FloatArray
-    """Targets, shape (n, Q), C-contiguous; a row of NaN where there is none. An event has all of them or none."""
+    """Targets, shape (n, Q), C-contiguous; a row of NaN if there is none. An event has all targets or none."""
     labels: list[str | None] | None
-    """Of a classifier, the n labels; ``None`` where there is none."""
+    """The n labels for a classifier; ``None`` where missing."""
     weights: FloatArray
-    """How much each event counts, shape (n,), from 0 to `LARGEST_WEIGHT`."""
+    """Weight of each event, shape (n,), from 0 to `LARGEST_WEIGHT`."""
     rejected: list[Rejected]
     """In the order of the records."""
     first_new: tuple[int, Values] | None = None
-    """If columns may come late: the first good record to be learned with values under new names, and these, raw.
+    """With late columns: the index of the first good record with values for new columns, and these values, raw.
     Decoding has stopped before that record."""
 
 
 class Decoder(Protocol):
-    """One format. Holds no state that shapes a result."""
+    """A decoder for one format, without state that could affect a result."""
 
     def names(self, batch: Batch, i: int) -> Values:
-        """The i-th record as names and raw values.
-
-        Raises:
-            InvalidEvent: the record is ``malformed``.
-        """
+        """Return the i-th record as names and raw values; raise `InvalidEvent` if the record is ``malformed``."""
         ...
 
     def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
-        """All records of `batch`.
+        """Decode the records of `batch`.
 
         Args:
             batch: the records.
-            wanted: what to take from them.
-            ignore: given where columns may come late: the names that never become one. Decoding then stops before the
-                first good record that holds a value, not null, under a name that is neither wanted nor listed here,
-                so that the caller can let its model grow and go on with ``batch.tail``. One without target or of
-                weight 0, which lets no model grow, stops nothing. A record whose new values cannot be read as
-                ``wanted.kind`` says is refused.
+            wanted: the values to read.
+            ignore: given if columns may come late: the names that never become columns. Decoding then stops before the
+                first good record with a non-null value under a name that is neither wanted nor listed here, so that
+                the caller can widen its model and continue with ``batch.tail``. Records without target or with weight
+                0 do not stop it, since they add no columns. A record whose new values cannot be read as
+                ``wanted.kind`` says is rejected.
 
         Raises:
             SourceError: the header lacks a target.
@@ -121,7 +117,7 @@ class Decoder(Protocol):
 
 
 class Row(NamedTuple):
-    """One event."""
+    """A single event."""
 
     x: list[float]
     texts: dict[int, str | None]
@@ -131,11 +127,11 @@ class Row(NamedTuple):
 
 
 def to_row(values: Mapping[str, object], wanted: Wanted, *, text: bool = False) -> Row:
-    """What one record holds: the exact path of every format. The parts are those of `Decoded`.
+    """Read an event from a record, on the exact path of all formats; the parts are those of `Decoded`.
 
     Args:
-        values: the record, raw; other names than those wanted are ignored.
-        wanted: what to take.
+        values: the raw record; names that are not wanted are ignored.
+        wanted: the values to read.
         text: whether the format writes numbers as text, and missing values as empty text.
 
     Raises:
@@ -154,24 +150,20 @@ def to_row(values: Mapping[str, object], wanted: Wanted, *, text: bool = False) 
 
 
 class Sheet:
-    """The events of a batch while they are being read: what the fast and the exact path of each format fill."""
+    """The events of a batch while the fast and the exact path of a decoder fill it."""
 
     def __init__(self, n: int, wanted: Wanted) -> None:
         self.wanted = wanted
         self.slots = wanted.slots
         self.numbers: FloatArray = np.full((n, len(self.slots)), np.nan)
-        """A column for each slot, NaN in those of texts."""
+        """One column per slot, NaN in those of texts."""
         self.texts: dict[int, list[str | None]] = {
             j: [None] * n for j, slot in enumerate(self.slots) if slot.kind == "text"
         }
         self._rejected: dict[int, Rejected] = {}
 
     def put(self, i: int, values: Mapping[str, object], *, text: bool) -> None:
-        """Take record `i` on the exact path.
-
-        Raises:
-            InvalidEvent: it carries no event.
-        """
+        """Store record `i`, read on the exact path; raise `InvalidEvent` if it is not a valid event."""
         numbers, texts = _read(values, self.slots, text)
         self.numbers[i] = numbers
         for j, value in texts.items():
@@ -179,7 +171,7 @@ class Sheet:
         _check(self.wanted, numbers)
 
     def put_column(self, j: int, records: Iterable[int], values: Iterable[Any], *, text: bool) -> None:
-        """Take what slot `j`, a time or a text, holds in these records, value by value."""
+        """Store the values of slot `j`, a time or a text, in these records, one by one."""
         name, kind = self.slots[j]
         numbers, texts = self.numbers[:, j], self.texts.get(j)
         for i, value in zip(records, values, strict=True):
@@ -192,11 +184,11 @@ class Sheet:
                 self.reject(i, error)
 
     def reject(self, i: int, error: InvalidEvent) -> None:
-        """Refuse record `i`; of several reasons the first one counts."""
+        """Reject record `i`; the first of several reasons counts."""
         self._rejected.setdefault(i, Rejected(i, error.reason, str(error)))
 
     def judge(self, start: int, stop: int) -> None:
-        """Refuse those among the records from `start` to `stop`, from the fast path, that are no events as a whole."""
+        """Reject records `start` to `stop`, from the fast path, whose values are invalid in combination."""
         for i in start + np.flatnonzero(_is_odd(self.wanted, self.numbers[start:stop])):
             try:
                 _check(self.wanted, self.numbers[i].tolist())
@@ -204,7 +196,7 @@ class Sheet:
                 self.reject(int(i), error)
 
     def check_new(self, i: int, values: Mapping[str, object], *, text: bool) -> Values:
-        """New values of record `i`, which has been read; those that are missing, or will not be learned, left out.
+        """Return the new values of a stored record without missing ones; none if the record will not be learned.
 
         Raises:
             InvalidEvent: one cannot be read as a feature.
@@ -212,12 +204,12 @@ class Sheet:
         held: Values = {}
         for name in sorted(values):
             taken = READERS[self.wanted.kind(name)](name, values[name], text)
-            if taken is not None and taken == taken:  # noqa: PLR0124 - NaN, that is, missing, differs from itself
+            if taken is not None and taken == taken:  # noqa: PLR0124 - false for NaN, that is, missing
                 held[name] = values[name]
         return held if held and self._is_learned(i) else {}
 
     def _is_learned(self, i: int) -> bool:
-        """Whether record `i` has what it takes: targets, and a weight above 0."""
+        """Whether record `i` has its targets and a weight above 0."""
         wanted, numbers = self.wanted, self.numbers[i]
         P, Q = len(wanted.fields), len(wanted.targets)
         without = (
@@ -228,12 +220,12 @@ class Sheet:
         return not without
 
     def first_new(self, start: int, holds: BoolArray, read: Callable[[int], Values], *, text: bool) -> bool:
-        """Find the first record from `start` on that may come with new columns.
+        """Find the first record from `start` on that adds columns; return whether there is one.
 
         Args:
-            start: the record that `holds` begins with.
+            start: the index of the first record in `holds`.
             holds: which records have values under new names.
-            read: these values of a record.
+            read: returns these values of a record.
             text: see `to_row`.
         """
         for i in (start + np.flatnonzero(holds)).tolist():
@@ -249,10 +241,10 @@ class Sheet:
         return False
 
     new: tuple[int, Values] | None = None
-    """Where reading has to stop, see `Decoded.first_new`."""
+    """See `Decoded.first_new`."""
 
     def finish(self) -> Decoded:
-        """The events, less those rejected, up to the first one with new columns."""
+        """Return the events that were not rejected, up to the first one with new columns."""
         n = len(self.numbers) if self.new is None else self.new[0]
         rejected = [self._rejected[i] for i in sorted(self._rejected) if i < n]
         rows = np.delete(np.arange(n), [record.index for record in rejected])
@@ -276,7 +268,7 @@ class Sheet:
 
 
 def growing_runs(n: int) -> Iterator[tuple[int, int]]:
-    """Cuts n records into runs that double: where reading may have to stop early, little is read in vain.
+    """Divide n records into runs of doubling length, so that little is read in vain if decoding stops early.
 
     >>> list(growing_runs(300))
     [(0, 64), (64, 192), (192, 300)]
@@ -288,25 +280,21 @@ def growing_runs(n: int) -> Iterator[tuple[int, int]]:
 
 
 def require_targets(origin: str, header: Sequence[str], wanted: Wanted) -> None:
-    """Check that a header has all targets.
-
-    Raises:
-        SourceError: it lacks one.
-    """
+    """Raise `SourceError` if a header lacks a target."""
     for target in (*wanted.targets, *(name for name in (wanted.label,) if name is not None)):
         if target not in header:
             raise SourceError(
-                f"{origin} has no column {target!r}, which the settings name as target; its columns are "
+                f"{origin} has no column {target!r}, which is the target in the settings; its columns are "
                 f"{some_of(header)}{_hint(header)}"
             )
 
 
 def _hint(header: Sequence[str]) -> str:
-    """Say what a header that is none, or that another delimiter would divide, seems to want."""
+    """Suggest a setting for a header that looks like a record, or like csv with another delimiter."""
     if len(header) == 1 and (found := [mark for mark in DELIMITERS if mark in header[0]]):
         return f"; it looks like csv with another delimiter: set source.delimiter to {json.dumps(found[0])}"
     if all(name.replace(".", "", 1).removeprefix("-").isdecimal() for name in header):
-        return '; it looks like a record and no header: name the columns by source.header, such as ["a", "b", "y"]'
+        return '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"]'
     return ""
 
 
@@ -320,11 +308,7 @@ def is_utf8(data: bytes) -> bool:
 
 
 def readable(batch: Batch, i: int) -> bytes:
-    """The i-th record of `batch`.
-
-    Raises:
-        InvalidEvent: the source itself could make nothing of it, though its bytes may look sound.
-    """
+    """Return the i-th record of `batch`; raise `InvalidEvent` if the source could not decode it."""
     if i in batch.unreadable:
         reason, detail, _ = batch.unreadable[i]
         raise InvalidEvent(detail, reason=reason)
@@ -332,11 +316,7 @@ def readable(batch: Batch, i: int) -> bytes:
 
 
 def text_of(record: bytes) -> str:
-    """A record's text.
-
-    Raises:
-        InvalidEvent: it is not UTF-8.
-    """
+    """Decode a record as UTF-8; raise `InvalidEvent` if it is not."""
     try:
         return record.decode()
     except UnicodeDecodeError as error:
@@ -344,24 +324,24 @@ def text_of(record: bytes) -> str:
 
 
 def malformed(record: str | bytes, rule: str) -> InvalidEvent:
-    """The error for a record that cannot be taken apart."""
+    """Return the error for a record that cannot be parsed."""
     return InvalidEvent(f"record {shown(record)} {rule}", reason="malformed")
 
 
 def _read(values: Mapping[str, object], slots: Sequence[Slot], text: bool) -> tuple[list[float], dict[int, str | None]]:
-    """A number for each slot, NaN in those of texts; and these texts."""
+    """Read a number for each slot, NaN in those of texts, and these texts."""
     numbers, texts = [math.nan] * len(slots), {}
     for j, (name, kind) in enumerate(slots):
         value = values.get(name)
         if kind == "text":
             texts[j] = label(name, value, text)
         elif value is not None:
-            numbers[j] = READERS[kind](name, value, text)  # type: ignore[assignment]  # only texts are no numbers
+            numbers[j] = READERS[kind](name, value, text)  # type: ignore[assignment]  # only texts are not numbers
     return numbers, texts
 
 
 def _is_odd(wanted: Wanted, numbers: FloatArray) -> BoolArray:
-    """Which rows `_check` refuses."""
+    """Return which rows `_check` rejects."""
     P, Q = len(wanted.fields), len(wanted.targets)
     odd = np.zeros(len(numbers), np.bool_)
     if Q > 1:

@@ -1,4 +1,4 @@
-"""What one raw value means as a number, a time or a text: the exact judgement, the same for every format."""
+"""Exact reading of one raw value as a number, a time or a text, the same for every format."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from streammoe.values import as_text
 Kind = Literal["number", "time", "text"]
 
 LONGEST_TEXT = 256
-"""Characters of a label or level; they become columns and labels of metrics."""
+"""Most characters of a label or level, which become columns and labels of metrics."""
 
 SECOND_PARTS = {"D": 1, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-"""How many of a unit of time make a second; days are multiplied instead."""
+"""Ticks per second of each unit of time; days are handled separately."""
 DAY = 86_400
 
 
 class TooLarge(str):
-    """A number, as it was written, that no float can hold."""
+    """The text of a number that no float can hold."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class TooLarge(str):
 
 
 class Unreadable(str):
-    """Stands in for a value that is of no use here; its text says what it is."""
+    """A description that replaces a value of an unsupported type."""
 
     __slots__ = ()
 
@@ -44,12 +44,12 @@ class Unreadable(str):
 
 
 class CommaText(str):
-    """A cell of csv in which a comma stands before the decimals, and a point nowhere in a number."""
+    """A cell of csv whose decimal mark is a comma, so that no number contains a point."""
 
     __slots__ = ()
 
     def with_point(self) -> str:
-        """Return the text as a number is written elsewhere; one that has a point already becomes none."""
+        """Return the text with comma and point swapped; one with a point becomes an invalid number."""
         return self.translate(_SWAPPED)
 
     def __repr__(self) -> str:
@@ -60,11 +60,11 @@ _SWAPPED = str.maketrans(",.", ".,")
 
 
 def number(name: str, value: object, text: bool) -> float:
-    """A finite number; NaN where missing. Booleans are 1 and 0.
+    """Read a finite number; NaN if missing. Booleans are 1 and 0.
 
     Args:
         name: of the field, for the message.
-        value: raw.
+        value: the raw value.
         text: whether the format writes numbers as text, and missing values as empty text.
 
     Raises:
@@ -74,32 +74,32 @@ def number(name: str, value: object, text: bool) -> float:
         return math.nan
     if isinstance(value, str):
         if isinstance(value, TooLarge):
-            _refuse(name, value, "number", "out_of_range")
+            _reject(name, value, "number", "out_of_range")
         written = value.with_point() if isinstance(value, CommaText) else value
         if text and _NUMBER.fullmatch(written):
             read = float(written)
             if math.isinf(read):
-                _refuse(name, TooLarge(value), "number", "out_of_range")
+                _reject(name, TooLarge(value), "number", "out_of_range")
             return read
         if text and (truth := BOOLEANS.get(value.lower())) is not None:
             return truth
-        _refuse(name, value, "number", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
+        _reject(name, value, "number", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
     if not isinstance(value, bool | int | float | Decimal):
-        _refuse(name, value, "number", "wrong_type")
+        _reject(name, value, "number", "wrong_type")
     try:
         read = float(value)
     except OverflowError:
-        _refuse(name, value, "number", "out_of_range")
+        _reject(name, value, "number", "out_of_range")
     if not math.isfinite(read):
-        _refuse(name, value, "number", "not_finite")
+        _reject(name, value, "number", "not_finite")
     return read
 
 
 def seconds(name: str, value: object, text: bool) -> float:
-    """Seconds since 1970 in UTC; NaN where missing.
+    """Read a time as seconds since 1970 in UTC; NaN if missing.
 
-    Numbers are such seconds already; texts are ISO 8601 in its extended form, in UTC unless they say otherwise.
-    Arguments and errors as in `number`.
+    Numbers are such seconds already; texts are ISO 8601 in its extended form, in UTC unless they name another offset.
+    Arguments and errors are those of `number`.
 
     >>> seconds("t", "1970-01-02T00:00:00.5+01:00", text=False)
     82800.5
@@ -114,27 +114,27 @@ def seconds(name: str, value: object, text: bool) -> float:
     if value is None or (isinstance(value, int | float | Decimal | TooLarge) and not isinstance(value, bool)):
         return number(name, value, text)
     if not isinstance(value, str):
-        _refuse(name, value, "time", "wrong_type")
+        _reject(name, value, "time", "wrong_type")
     if text and (not value or _NUMBER.fullmatch(value.with_point() if isinstance(value, CommaText) else value)):
         return number(name, value, text)
     found = TIME.fullmatch(value.strip(" \t") if text else value)
     if found is None:
-        _refuse(name, value, "time", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
+        _reject(name, value, "time", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
     year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
     except ValueError:  # such as February 30
-        _refuse(name, value, "time", "wrong_type")
+        _reject(name, value, "time", "wrong_type")
     offset = int(f"{sign or '+'}1") * (int(hours or 0) * 3600 + int(minutes or 0) * 60)
     whole = days * DAY + int(hour or 0) * 3600 + int(minute or 0) * 60 + int(second or 0) - offset
     return _joined(whole, int((fraction or "").ljust(9, "0")))
 
 
 def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - called like the others
-    """A text, as which equal values are equal in every format; ``None`` where missing or empty.
+    """Read a text such that equal values are equal in every format; ``None`` if missing or empty.
 
-    Booleans are ``true`` and ``false``, whole numbers have no point, other numbers are written as Python does.
-    Arguments and errors as in `number`.
+    Booleans are ``true`` and ``false``, whole numbers have no point, other numbers are written as in Python.
+    Arguments and errors are those of `number`.
 
     >>> [label("c", value, text=False) for value in ("01", True, 7, 7.0, 0.1, "", None)]
     ['01', 'true', '7', '7', '0.1', None, None]
@@ -145,24 +145,24 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
         case None:
             return None
         case TooLarge():
-            _refuse(name, value, "number", "out_of_range")
+            _reject(name, value, "number", "out_of_range")
         case Unreadable():
-            _refuse(name, value, "text", "wrong_type")
+            _reject(name, value, "text", "wrong_type")
         case str():
-            found = str(value)  # without a class of ours, which nothing that is learned should keep
+            found = str(value)  # not an instance of a class of ours, since models keep it
         case float() | Decimal() if not math.isfinite(value):
-            _refuse(name, value, "text", "not_finite")
+            _reject(name, value, "text", "not_finite")
         case bool() | int() | float() | Decimal():
             found = as_text(value)
         case _:
-            _refuse(name, value, "text", "wrong_type")
+            _reject(name, value, "text", "wrong_type")
     if len(found) > LONGEST_TEXT:
-        _refuse(name, value, "text", "out_of_range")
+        _reject(name, value, "text", "out_of_range")
     if not found.isascii():
         try:
             found.encode()
-        except UnicodeEncodeError:  # half a surrogate pair, which JSON can write and nothing can store
-            _refuse(name, value, "text", "wrong_type")
+        except UnicodeEncodeError:  # half a surrogate pair, valid in JSON but not in UTF-8
+            _reject(name, value, "text", "wrong_type")
     return found or None
 
 
@@ -172,12 +172,12 @@ READERS: dict[Kind, Callable[[str, object, bool], float | str | None]] = {
     "text": label,
 }
 
-# What Arrow's csv reader takes for a finite number, and float() reads to the same bits.
+# Texts that Arrow's csv reader accepts as finite numbers, and float() reads to the same bits.
 _NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")
 _COMMA = re.compile(r"[ \t]*[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]+)?[ \t]*")
 _NOT_FINITE = re.compile(r"\s*[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\s*", re.IGNORECASE)
 BOOLEANS = {"true": 1.0, "false": 0.0}
-"""In lower case; text formats write them so."""
+"""Booleans in text formats, in lower case."""
 TIME = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"
     r"(?:[Tt ]([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?"
@@ -202,21 +202,21 @@ _RULES = {
 
 
 def _joined(whole: int, nanoseconds: int) -> float:
-    # In this order also for arrays, so that all formats round alike.
+    # In the same order as for arrays, so that all formats round alike.
     return float(whole) + nanoseconds / 1e9
 
 
-def _refuse(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
+def _reject(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
     message = f"field {name!r} is {shown(value)}; it {_RULES[kind, reason]}"
     if kind == "number" and isinstance(value, CommaText) and "." in value:
-        message += ' (no number holds a point where source.decimal is ",")'
+        message += ' (numbers cannot contain a point while source.decimal is ",")'
     elif kind == "number" and isinstance(value, str) and _COMMA.fullmatch(value):
-        message += ' (if the comma stands before decimals, set source.decimal to ",")'
+        message += ' (if the comma is the decimal mark, set source.decimal to ",")'
     raise InvalidEvent(message, reason=reason, feature=name)
 
 
 def some_of(names: Sequence[str]) -> str:
-    """Names for a message, however many and however long.
+    """List names for a message; at most ten, each shortened.
 
     >>> some_of(["a", "b"]), some_of([str(i) for i in range(12)])
     ("'a', 'b'", "'0', '1', '2', '3', '4', '5', '6', '7', '8', '9' and 2 others")

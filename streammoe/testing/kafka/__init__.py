@@ -1,4 +1,4 @@
-"""For tests and benchmarks with a real Kafka: brokers, their topics, and daemons that read them.
+"""Brokers, topics and daemons for tests and benchmarks with a real Kafka.
 
-Nothing of this is imported by `streammoe.testing`; `topics` and `lab` need the extra `kafka`.
+`streammoe.testing` imports none of this; `topics` and `lab` need the extra `kafka`.
 """

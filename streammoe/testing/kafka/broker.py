@@ -1,9 +1,9 @@
-"""A real Apache Kafka on this machine, without Docker: for tests, benchmarks and `make kafka-up`.
+"""A local Apache Kafka without Docker, for tests, benchmarks and `make kafka-up`.
 
-One node that is broker and controller (KRaft) and listens on loopback only. Maven fetches its jars once, into a cache.
-Needs Java 17 or newer, and Maven for that first time; of Python the standard library only.
+One node that is broker and controller (KRaft) and listens on loopback only. Maven downloads its jars once, into a
+cache. Needs Java 17 or newer, Maven for the download, and only Python's standard library.
 
-Run as a script, this file keeps the broker of a `SharedBroker` until its last user has ended.
+Run as a script, this file runs the broker of a `SharedBroker` until its last user has ended.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 15.0
 """Seconds from SIGTERM to SIGKILL."""
 PORTS = range(20_000, 32_000)
-"""Where free ports are looked for: below those that systems give to outgoing connections. A client that calls a stopped
-broker again and again could otherwise be given that very port, and be connected to itself."""
+"""Range of free ports, below those of outgoing connections. Otherwise a client that retries a stopped broker could get
+that very port, and be connected to itself."""
 
 POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -74,42 +74,38 @@ DEFAULTS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    # A mistyped topic must be an error, and one that is meant should be created with the partitions that it needs.
+    # A mistyped topic must be an error, and others should be created with the partitions that they need.
     "auto.create.topics.enable": "false",
-    # Tests and examples send records of long ago, which would expire at the next look.
+    # Tests and examples send records with old timestamps, which would expire.
     "log.retention.ms": "-1",
-    # One node: nothing to replicate to, and no other member to wait for.
+    # A single node, with nothing to replicate to and no other member to wait for.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # After a kill the node waits for its own session to end before it serves again: nine seconds by default.
+    # After a kill the node waits for its own session to end before it serves again, nine seconds by default.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "400",
-    # Tests of members that die do not want to wait for six seconds, the lowest limit by default.
+    # Tests of members that die should not wait for six seconds, the default minimum.
     "group.min.session.timeout.ms": "500",
 }
 
 
-class Unavailable(Exception):  # noqa: N818 - says of this machine, not of a broker, that something is amiss
-    """This machine lacks what a broker needs; the message says what, and how to get it."""
+class Unavailable(Exception):  # noqa: N818 - a state of this machine, not an error of a broker
+    """This machine lacks a requirement of the broker; the message says which, and how to install it."""
 
 
 class BrokerError(Exception):
-    """A broker did not start, or not stop."""
+    """A broker did not start."""
 
 
 # --- jars ------------------------------------------------------------------------------------------------------------
 
 
 def find_java() -> str:
-    """The `java` that runs the broker: that of JAVA_HOME, or the one on PATH.
-
-    Raises:
-        Unavailable: there is none, or it is too old.
-    """
+    """Return the path of `java`, from JAVA_HOME or PATH; raise `Unavailable` if there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
     advice = (
@@ -118,24 +114,24 @@ def find_java() -> str:
     if java is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "PATH holds no java"
         raise Unavailable(f"Kafka needs Java, and {where}; {advice}")
-    told = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr  # nosec B603 # without a shell
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([java, "-version"], check=False, capture_output=True, text=True).stderr  # nosec B603 # without a shell
+    version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < JAVA:
-        raise Unavailable(f"Kafka {KAFKA} does not run on {java} ({told.strip() or 'no version'}); {advice}")
+        raise Unavailable(f"Kafka {KAFKA} does not run on {java} ({output.strip() or 'no version'}); {advice}")
     return java
 
 
 def cache_folder() -> Path:
-    """Where the list of jars is kept."""
+    """Return the folder with the list of jars."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root, "streammoe", f"kafka-{KAFKA}")
 
 
 def class_path() -> str:
-    """The broker's jars, fetched by Maven if they are not here.
+    """Return the class path of the broker's jars, after downloading them by Maven if needed.
 
     Raises:
-        Unavailable: they are not, and Maven is missing or cannot fetch them.
+        Unavailable: Maven is missing or cannot download them.
     """
     kept = cache_folder() / "class-path.txt"
     with suppress(FileNotFoundError):
@@ -145,7 +141,7 @@ def class_path() -> str:
     mvn = shutil.which("mvn")
     if mvn is None:
         raise Unavailable(
-            f"Kafka {KAFKA} is fetched by Maven, and PATH holds no mvn; install it "
+            f"Kafka {KAFKA} is downloaded by Maven, and PATH holds no mvn; install it "
             "(Debian, Ubuntu: apt install maven; macOS: brew install maven)"
         )
     kept.parent.mkdir(parents=True, exist_ok=True)
@@ -159,20 +155,20 @@ def class_path() -> str:
             )
         except subprocess.TimeoutExpired:
             raise Unavailable(
-                f"Maven did not fetch Kafka {KAFKA} in {FETCH_TIMEOUT:g} s; is there a network?"
+                f"Maven did not download Kafka {KAFKA} in {FETCH_TIMEOUT:g} s; is there a network?"
             ) from None
         if done.returncode or not found.exists():
             said = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr.strip())
-            raise Unavailable(f"Maven cannot fetch Kafka {KAFKA}; the first time needs a network. It says: {said}")
+            raise Unavailable(f"Maven cannot download Kafka {KAFKA}, which needs a network. It says: {said}")
         found.replace(kept)
     return kept.read_text(encoding="utf-8").strip()
 
 
-# --- ports and answers -----------------------------------------------------------------------------------------------
+# --- ports -----------------------------------------------------------------------------------------------------------
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Return a free port of loopback."""
     for port in random.sample(PORTS, 100):  # nosec B311 # no secret
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -183,7 +179,7 @@ def free_port() -> int:
 
 
 def answers(port: int, timeout: float = 1.0) -> bool:
-    """Whether a Kafka on this port of loopback is ready to serve: it lists itself among the live brokers."""
+    """Whether a Kafka on this port of loopback is ready, that is, lists itself among the live brokers."""
     body = struct.pack(">hhih", 3, 4, 1, -1) + struct.pack(">i?", 0, False)  # Metadata 4, of no topic
     try:
         with socket.create_connection(("127.0.0.1", port), timeout) as connection:
@@ -209,16 +205,15 @@ def _receive(connection: socket.socket, count: int) -> bytes:
 
 
 class Broker:
-    """One Kafka node; its ports and data stay the same over restarts.
+    """A Kafka node whose port and data persist over restarts.
 
     Args:
-        folder: where its data, settings and log (``broker.log``) go; made if it is not there. One that was used before
-            is taken up again.
-        port: of 127.0.0.1; 0 takes any free one.
-        properties: settings of Kafka, over those in `DEFAULTS`.
-        heap: most memory for Java's heap, as in ``-Xmx``.
-        quick: start sooner (3 s instead of 5 s) with simply compiled code; a benchmark of the broker should do without.
-            A single Python client is slower than either.
+        folder: for data, settings and log (``broker.log``); created if missing, or used again.
+        port: of 127.0.0.1; 0 for any free one.
+        properties: settings of Kafka, which override `DEFAULTS`.
+        heap: largest Java heap, as in ``-Xmx``.
+        quick: start faster (3 s instead of 5 s) with less optimised code, which a benchmark of the broker should not
+            use. A single Python client is slower than either.
     """
 
     def __init__(
@@ -240,20 +235,20 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
+        """The process id, while the broker runs."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
     def log(self) -> Path:
-        """What Kafka has to say, from all starts."""
+        """Kafka's log of all starts."""
         return self.folder / "broker.log"
 
     def start(self, timeout: float = START_TIMEOUT) -> Self:
-        """Start and wait until it serves.
+        """Start and wait until it is ready.
 
         Raises:
             Unavailable: Java, Maven or the jars are missing.
-            BrokerError: the port is taken, or Kafka ended, or did not serve in time.
+            BrokerError: the port is in use, or Kafka ended, or was not ready in time.
         """
         if self.pid is not None:
             return self
@@ -279,7 +274,7 @@ class Broker:
                 )
                 if done.returncode:
                     raise BrokerError(f"Kafka cannot use {self.folder}:\n{self._last_words()}")
-            # A session of its own: Ctrl-C is for whoever started it, who then stops it in good order.
+            # In its own session, since Ctrl-C is for the process that started it, which then stops it properly.
             self._process = subprocess.Popen(  # nosec B603 # Kafka's own jars
                 [java, *options, "kafka.Kafka", str(settings)],
                 stdin=subprocess.DEVNULL,
@@ -295,13 +290,13 @@ class Broker:
         return self
 
     def kill9(self) -> None:
-        """End it as a power cut would, but for what the system still writes to disk."""
+        """Kill it, as a power cut would, except that the system still writes its buffers to disk."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """End it in good order, or by force after `timeout` seconds."""
+        """Stop it properly, or by force after `timeout` seconds."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -336,9 +331,9 @@ class Broker:
         deadline = time.monotonic() + timeout
         while not answers(self.port):
             if self.pid is None:
-                raise BrokerError(f"Kafka ended before it served; {self.log} says:\n{self._last_words()}")
+                raise BrokerError(f"Kafka ended before it was ready; {self.log} says:\n{self._last_words()}")
             if time.monotonic() >= deadline:
-                raise BrokerError(f"Kafka did not serve in {timeout:g} s; {self.log} says:\n{self._last_words()}")
+                raise BrokerError(f"Kafka was not ready in {timeout:g} s; {self.log} says:\n{self._last_words()}")
             time.sleep(0.05)
 
     def _last_words(self) -> str:
@@ -349,13 +344,13 @@ class Broker:
 
 
 class SharedBroker:
-    """A broker that processes share: the first one starts it, and it ends with the last one, however that ends.
+    """A broker shared by processes: the first one starts it, and it stops after the last one has ended in any way.
 
-    Each process holds a shared lock while it uses the broker. A keeper, in a process of its own, waits for the
-    exclusive lock, which the kernel grants once all others have let go or died, and stops the broker.
+    Each process holds a shared lock while it uses the broker. A separate keeper process waits for the exclusive lock,
+    which the kernel grants once all others have released theirs or died, and stops the broker.
 
     Args:
-        folder: the same one for all that share; it holds the locks, the address, and the broker's data and log.
+        folder: the same for all processes; holds the locks, the address, and the broker's data and log.
 
     Raises:
         Unavailable: Java, Maven or the jars are missing.
@@ -389,18 +384,18 @@ class SharedBroker:
             raise (Unavailable if kind == "Unavailable" else BrokerError)(message.strip())
 
     def close(self) -> None:
-        """Stop using the broker; the process that started it waits until all others have, and it has ended."""
+        """Stop using the broker; the process that started it waits until all others have done so and it has stopped."""
         self._using.close()
         if self._keeper is not None:
             self._keeper.wait()
 
 
 def _keep(folder: Path) -> None:
-    """Start the broker of a `SharedBroker`, report by closing the standard output, and stop it after its last user."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the broker's end
+    """Run the broker of a `SharedBroker` until its last user has ended; close the standard output once it is ready."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which stops the broker
     address = folder / "address"
     try:
-        # Compaction as soon as there is something to compact.
+        # Compact as soon as possible.
         properties = {"log.cleaner.backoff.ms": "500"}
         with Broker(folder, properties=properties) as broker, (folder / "using.lock").open("w") as using:
             address.write_text(broker.address, encoding="utf-8")
@@ -409,7 +404,7 @@ def _keep(folder: Path) -> None:
                 fcntl.flock(using, fcntl.LOCK_EX)
             finally:
                 address.unlink()
-                broker.stop()  # before the lock is let go
+                broker.stop()  # before the lock is released
     except (Unavailable, BrokerError) as error:
         sys.stdout.write(f"{type(error).__name__}: {error}")
 

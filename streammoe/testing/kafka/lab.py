@@ -1,4 +1,4 @@
-"""Daemons over topics of a real broker, to be started, killed and finished, and a process that fills topics."""
+"""Processes for experiments with a real broker: daemons that read topics, and a producer that fills them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from typing import Any
 from streammoe.persistence import read_checkpoint
 
 PATIENCE = 120.0
-"""Seconds that anything may take on a busy machine."""
+"""Longest wait in seconds, for a busy machine."""
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Return once the condition holds.
-
-    Raises:
-        TimeoutError: it did not within so many seconds.
-    """
+    """Return once the condition holds; raise TimeoutError if it does not within so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= deadline:
@@ -31,13 +27,13 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = PATI
 
 
 class Daemon:
-    """The command line in a folder of its own: learns `y` from a topic.
+    """A daemon process in its own folder that learns `y` from a topic.
 
     Args:
-        folder: made for it; holds the configuration, the log and the checkpoints.
+        folder: to be created; holds the configuration, the log and the checkpoints.
         address: of the broker.
-        topic: which it reads; the group is called like the folder.
-        settings: further ones by their full names, such as ``{"model.n_experts": 2}``.
+        topic: to read; the group has the name of the folder.
+        settings: further settings by their full names, such as ``{"model.n_experts": 2}``.
     """
 
     def __init__(self, folder: Path, address: str, topic: str, settings: Mapping[str, object] | None = None) -> None:
@@ -56,12 +52,12 @@ class Daemon:
             **(settings or {}),
         }
         self.config = folder / "config.toml"
-        # JSON's texts, numbers, truth values and lists are TOML's, too.
+        # Texts, numbers, truth values and lists are written alike in JSON and TOML.
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in chosen.items()]
         self.config.write_text("".join(lines), encoding="utf-8")
 
     def start(self, *settings: str) -> subprocess.Popen[bytes]:
-        """Start it in a session of its own; what it logs is appended to `log`, what it prints comes through a pipe."""
+        """Start it in its own session, with its log appended to `log` and its standard output in a pipe."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(  # nosec B603 # fixed words
                 self._command(settings), stdout=subprocess.PIPE, stderr=log, start_new_session=True
@@ -69,15 +65,11 @@ class Daemon:
         return self.process
 
     def finish(self, *settings: str) -> dict[str, Any]:
-        """Run it up to what is the end of the topic now; return its summary."""
+        """Run it up to the current end of the topic; return its summary."""
         return self.end(self.start("source.until=end", *settings))
 
     def end(self, process: subprocess.Popen[bytes], code: int = 0) -> dict[str, Any]:
-        """Wait for its end with this exit code; return its summary.
-
-        Raises:
-            RuntimeError: it ended with another one.
-        """
+        """Wait until it ends with this exit code, else raise RuntimeError; return its summary."""
         output = process.communicate(timeout=PATIENCE)[0]
         if process.returncode != code:
             raise RuntimeError(f"the daemon ended with {process.returncode}:\n{self.said}")
@@ -85,7 +77,7 @@ class Daemon:
         return summary
 
     def kill(self) -> None:
-        """End it as the kernel does when memory is short, if it still runs."""
+        """Kill it, if it still runs."""
         if self.process is not None and self.process.stdout is not None and not self.process.stdout.closed:
             self.process.send_signal(signal.SIGKILL)
             self.process.communicate()
@@ -97,21 +89,21 @@ class Daemon:
 
     @property
     def newest(self) -> str:
-        """The name of the newest checkpoint, or nothing."""
+        """The name of the newest checkpoint, or an empty text."""
         return max((path.name for path in self.state.glob("checkpoint-*.safetensors")), default="")
 
     @property
     def events(self) -> int:
-        """Events that the newest checkpoint has behind it."""
+        """Number of events up to the newest checkpoint."""
         return sum(self.metadata["counters"]["outcomes"].values()) if self.newest else 0
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Of the newest checkpoint."""
+        """Metadata of the newest checkpoint."""
         return read_checkpoint(self.state).metadata
 
     def wait_for_events(self, more_than: int) -> None:
-        """Return once a checkpoint has more than so many events behind it.
+        """Return once a checkpoint covers more than so many events.
 
         Raises:
             RuntimeError: it ended before.
@@ -131,14 +123,14 @@ class Daemon:
 
 
 class Producer:
-    """A process that sends the lines of a file, the i-th to partition i mod n, and waits until the broker has them.
+    """A process that sends the lines of a file, the i-th to partition i mod n, and waits for their acknowledgement.
 
     Args:
         address: of the broker.
-        topic: where to.
+        topic: to fill.
         path: of the file.
         partitions: of the topic.
-        rate: lines a second; 0 is as fast as possible.
+        rate: lines per second; 0 for as fast as possible.
     """
 
     SCRIPT = """
@@ -170,21 +162,17 @@ print(sent)
         )
 
     def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """Kill it, if it still runs."""
         self._process.kill()
         self._process.communicate()
 
     def stop(self) -> int:
-        """Send no more lines; return how many were sent, once the broker has them."""
+        """Stop sending; return how many lines were sent, once they are acknowledged."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
-        """Return how many lines were sent, once the broker has all of them.
-
-        Raises:
-            RuntimeError: it does not.
-        """
+        """Return how many lines were sent, once all are acknowledged; raise RuntimeError if that failed."""
         output = self._process.communicate(timeout=300)[0]
         if self._process.returncode:
             raise RuntimeError("the producer failed")

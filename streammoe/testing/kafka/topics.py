@@ -1,4 +1,4 @@
-"""Create, fill and read topics: what is asked for has happened when a call returns."""
+"""Synchronous creation, filling and reading of topics."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ TIMEOUT_SECONDS = 60
 
 
 class Topics:
-    """Topics of one broker. The clients connect when they are first needed, and are kept.
-
-    Args:
-        address: of the broker.
-    """
+    """The topics of the broker at `address`; clients are created at first use and reused."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -28,7 +24,7 @@ class Topics:
 
     @property
     def admin(self) -> Any:
-        """The client of kafka-python for everything else."""
+        """The admin client of kafka-python."""
         if self._admin is None:
             self._admin = KafkaAdminClient(bootstrap_servers=self.address)
         return self._admin
@@ -42,7 +38,7 @@ class Topics:
         while True:
             try:
                 self.admin.create_topics({topic: new}, timeout_ms=1000 * TIMEOUT_SECONDS, wait_for_metadata=True)
-            except NodeNotReadyError:  # the broker has just been started again; nothing was sent
+            except NodeNotReadyError:  # the broker has just been restarted; nothing was sent
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.2)
@@ -66,7 +62,7 @@ class Topics:
     ) -> list[int]:
         """Send these values (``None`` is a tombstone) in order, and return their offsets.
 
-        `timestamps` (ms), `keys` and `headers` go with them, one for each. Without `partition` the key decides.
+        `timestamps` (ms), `keys` and `headers` hold one entry per value. Without `partition` the key decides.
         """
         if self._producer is None:
             self._producer = KafkaProducer(bootstrap_servers=self.address, linger_ms=5)
@@ -86,7 +82,7 @@ class Topics:
         return [future.get(TIMEOUT_SECONDS).offset for future in sent]
 
     def read(self, topic: str, **settings: Any) -> list[Any]:
-        """Return all records of a topic as they are now, partition after partition."""
+        """Return the current records of a topic, partition by partition."""
         settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
         consumer = KafkaConsumer(bootstrap_servers=self.address, **settings)
         try:

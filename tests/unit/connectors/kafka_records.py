@@ -32,18 +32,18 @@ def batch_of(values, records):
 
 
 def outcomes(values, records, wanted):
-    """Of each record (x, texts, y) as they are read, or the reason for which it is refused."""
+    """Of each record (x, texts, y) as they are read, or the reason for which it is rejected."""
     batch = batch_of(values, records)
     decoded = decoder(batch.format).decode(batch, wanted)
     found = {bad.index: bad.reason for bad in decoded.rejected}
     for row, i in enumerate(decoded.rows.tolist()):
         texts = {wanted.fields[j]: column[row] for j, column in decoded.texts.items()}
         found[i] = (decoded.X[row].tobytes(), texts, decoded.Y[row].tobytes())
-    return found | {i: reason for i, (reason, _) in values.block(records).refused.items()}
+    return found | {i: reason for i, (reason, _) in values.block(records).rejected.items()}
 
 
 def numbers(values, records, *fields, **wanted):
-    """Each record's features, or the reason for which it is refused."""
+    """Each record's features, or the reason for which it is rejected."""
     found = outcomes(values, records, Wanted(fields, ("y",), **wanted))
     each = [found[i] for i in range(len(records))]
     return [reason if isinstance(reason, str) else np.frombuffer(reason[0]).tolist() for reason in each]
@@ -52,14 +52,14 @@ def numbers(values, records, *fields, **wanted):
 def only(values, octets, **of_record):
     """The JSON object that one value becomes."""
     block = values.block([record(octets, **of_record)])
-    assert block.refused == {}
+    assert block.rejected == {}
     assert block.ends.tolist() == [len(block.block)]
     return json.loads(block.block)
 
 
 def refusal(values, octets):
-    """Where and why one value is refused, which stands in the block as it is."""
+    """Where and why one value is rejected, which stands in the block as it is."""
     block = values.block([record(octets)])
     assert block.block == octets + b"\n"
-    ((index, (reason, _)),) = block.refused.items()
+    ((index, (reason, _)),) = block.rejected.items()
     return index, reason

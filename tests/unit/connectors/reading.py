@@ -49,7 +49,7 @@ def records(batches):
 
 
 def placed(batches):
-    return [(batch.place(i), batch.record(i), batch.too_long) for batch in batches for i in range(len(batch))]
+    return [(batch.location(i), batch.record(i), batch.too_long) for batch in batches for i in range(len(batch))]
 
 
 def through_json(position):

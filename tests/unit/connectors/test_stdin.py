@@ -37,7 +37,7 @@ def test_after_a_restart_records_count_as_new_and_have_other_places(caplog):
             writing.write(b"1\n")
             batch = source.poll(1)
             assert batch.end == {"kind": "stdin", "offset": 2}
-            found.append(batch.place(0))
+            found.append(batch.location(0))
     assert [place["offset"] for place in found] == [0, 0]
     assert found[0]["stdin"] != found[1]["stdin"]
     assert len(warnings(caplog)) == 1

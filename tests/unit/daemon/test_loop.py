@@ -290,7 +290,7 @@ def test_learning_waits_once_memory_holds_enough_of_what_cannot_be_written(build
     monkeypatch.setattr("streammoe.persistence.append_log.MOST_WAITING", 20_000)
     monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 0.01)
     ran = build(GOOD[:600], is_predicting=True, patience=1e9)
-    lines = ran.daemon._pipeline.predictions.sink._lines
+    lines = ran.daemon._pipeline.predictions.sink
     drain, attempts, held = lines._drain, [], []
 
     def full():

@@ -44,22 +44,22 @@ def test_lines_follow_those_of_the_last_run_and_a_torn_one_is_ended_first(tmp_pa
     path.write_bytes(b"x\nto")
     for lines in (b"a\n", b"b\nc\n"):
         log = AppendLog(path, "some.path")
-        log.write(lines)
+        log.append(lines)
         log.flush()
         log.close()
     assert path.read_bytes() == b"x\nto\na\nb\nc\n"
 
 
 def test_of_a_write_that_fails_halfway_nothing_stays_and_the_next_flush_has_it_all(disk, log, path):
-    log.write(b"first\n")
+    log.append(b"first\n")
     log.flush()
-    log.write(b"second\nthird\n")
+    log.append(b"second\nthird\n")
     disk.room = 9
     with pytest.raises(RetriableCheckpointError):
         log.flush()
     assert path.read_bytes() == b"first\n"
     disk.room = 10**9
-    log.write(b"fourth\n")
+    log.append(b"fourth\n")
     log.flush()
     assert path.read_bytes() == b"first\nsecond\nthird\nfourth\n"
 
@@ -69,21 +69,21 @@ def test_between_flushes_a_full_disk_raises_nothing_and_loses_nothing(disk, log,
     monkeypatch.setattr(append_log, "MOST_WAITING", 40)
     disk.room = 0
     for _ in range(4):
-        log.write(b"a line\n")
+        log.append(b"a line\n")
         assert not log.overdue
-    log.write(b"a longer line\n")
+    log.append(b"a longer line\n")
     assert log.overdue
     disk.room = 10**9
     log.flush()
     assert not log.overdue
     assert path.read_bytes() == b"a line\n" * 4 + b"a longer line\n"
-    log.write(b"another line\n")
+    log.append(b"another line\n")
     assert path.read_bytes().endswith(b"another line\n"), "lines are written between flushes again"
 
 
 def test_a_failed_sync_is_not_tried_again(log, monkeypatch):
     """The kernel has dropped the bytes by then, and a second sync would report success."""
-    log.write(b"a\n")
+    log.append(b"a\n")
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(CheckpointError) as failed:
@@ -93,16 +93,16 @@ def test_a_failed_sync_is_not_tried_again(log, monkeypatch):
 
 def test_after_its_file_is_moved_or_removed_a_new_one_is_written_and_the_moved_one_synced(log, path, monkeypatch):
     monkeypatch.setattr(append_log, "WRITTEN_AT_ONCE", 1)
-    log.write(b"a\n")  # in the file, and not yet on the disk
+    log.append(b"a\n")  # in the file, and not yet on the disk
     moved = path.rename(path.parents[1] / "moved")
     synced, sync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda descriptor: (synced.append(os.fstat(descriptor).st_ino), sync(descriptor)))
-    log.write(b"b\n")
+    log.append(b"b\n")
     log.flush()
     assert {moved.stat().st_ino, path.stat().st_ino} <= set(synced)
     assert (moved.read_bytes(), path.read_bytes()) == (b"a\n", b"b\n")
     path.unlink()
     path.parent.rmdir()
-    log.write(b"c\n")
+    log.append(b"c\n")
     log.flush()
     assert path.read_bytes() == b"c\n"

@@ -76,7 +76,7 @@ def run(line, events, format="jsonl", sizes=()):
     for batch in batches_of(events, format, sizes):
         processed = line.process(batch)
         outcomes.update(processed.outcomes)
-        letters += [(letter.place["row"], letter.reason, letter.stage) for letter in processed.letters]
+        letters += [(letter.location["row"], letter.reason, letter.stage) for letter in processed.letters]
         assert processed.reasons == Counter(letter.reason for letter in processed.letters)
         assert int(processed.bad.sum()) == len(processed.letters)
     assert outcomes.total() == len(events)

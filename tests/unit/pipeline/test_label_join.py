@@ -35,7 +35,7 @@ def joined(join, records, first=0, **more):
     """Return what goes on of these records: row, and the record as JSON, or the reason for which it is rejected."""
     found = join.join(batch_of(records, first, **more))
     whys = {i: unreadable.reason for i, unreadable in found.unreadable.items()}
-    return [(found.place(i)["row"], whys.get(i) or json.loads(found.record(i))) for i in range(len(found))]
+    return [(found.location(i)["row"], whys.get(i) or json.loads(found.record(i))) for i in range(len(found))]
 
 
 A, B = {"id": 1, "a": 2.0}, {"id": 1, "a": 3.0}
@@ -87,7 +87,7 @@ def test_what_cannot_be_read_passes_as_it_is_and_other_formats_are_an_error():
         assert (found.record(0), found.unreadable, join.pending) == (record, {}, 0)
     bad = Unreadable("malformed", "why", b"bytes")
     found = join.join(batch_of([LABEL, b"", {"id": 2, "a": 1}], unreadable={1: bad}))
-    assert (len(found), dict(found.unreadable), found.place(0)["row"]) == (2, {0: bad}, 1)
+    assert (len(found), dict(found.unreadable), found.location(0)["row"]) == (2, {0: bad}, 1)
     cut = batch_of([b'{"id'], 1, too_long=True)
     assert join.join(cut) is cut
     with pytest.raises(SourceError):
@@ -179,7 +179,7 @@ def test_every_event_counts_once():
 def test_a_rejected_event_is_in_the_letters_as_one_record():
     processed = settled(joining(), line_of(), batch_of([{"a": 1.0, "y": 1.0}, A, {"id": 1, "y": "?"}, {"y": 1.0}]))
     event, label = processed.letters
-    assert (event.place["row"], event.reason, event.format) == (1, "wrong_type", "jsonl")
+    assert (event.location["row"], event.reason, event.format) == (1, "wrong_type", "jsonl")
     assert json.loads(event.record) == {**A, "y": "?"}
     assert (label.reason, label.format) == ("no_key", None)  # no replay could learn it
 
@@ -191,7 +191,7 @@ def test_predictions_have_a_row_when_features_come_and_one_when_their_label_does
     early = [{"id": 2, "y": 2.0}, {"id": 2, "a": 1.0}]
     settled(joining(), line, batch_of([*full, A, full[0], LABEL, *early]))
     [rows] = kept
-    assert [place["row"] for place in rows.places[5:]] == [5, 6, 5, 9]
+    assert [place["row"] for place in rows.locations[5:]] == [5, 6, 5, 9]
     assert rows.versions[5:].tolist() == [5, 5, 6, 7]
     np.testing.assert_array_equal(rows.targets[5:, 0], [math.nan, 0.0, 5.0, 2.0])
     assert np.isfinite(rows.losses[5:]).tolist() == [False, True, True, True]

@@ -39,7 +39,8 @@ def test_outcomes_add_up_and_letters_come_in_the_order_of_the_records():
     assert processed.outcomes == {"learned": 3, "predicted_only": 1, "rejected": 4, "skipped": 3}
     assert processed.reasons == {"out_of_range": 2, "malformed": 2}
     rejected = [0, 1, 3, 5]
-    assert [letter.place["row"] for letter in processed.letters] == rejected == np.flatnonzero(processed.bad).tolist()
+    assert [letter.location["row"] for letter in processed.letters] == rejected
+    assert np.flatnonzero(processed.bad).tolist() == rejected
     assert [letter.record for letter in processed.letters] == [batch.record(i).rstrip() for i in rejected]
     assert line.model.n == 3 == line.scores.log_loss.count
 

@@ -89,7 +89,7 @@ def test_records_are_those_of_the_finished_file_wherever_a_writer_pauses_and_a_r
                 found.append(batch)
     log.rename(folder / "log.1")
     log.write_bytes(b"y,x\n9,9\n")  # only now is the last line of the first one complete
-    while not found or found[-1].place(0)["rotation"] == 0:
+    while not found or found[-1].location(0)["rotation"] == 0:
         found += take(followed, 1)
     followed.close()
     seen = [(place["offset"], *rest) for place, *rest in placed(found) if place["rotation"] == 0]
@@ -148,7 +148,7 @@ def test_the_rest_of_a_rotated_file_comes_before_the_new_one(write, opened, tmp_
     append(log, b"5\n")
     batches = take(followed, 2)
     assert records(batches) == [b"last", b"5"]
-    assert batches[-1].place(0) == {"path": str(log), "rotation": 1, "offset": 0}
+    assert batches[-1].location(0) == {"path": str(log), "rotation": 1, "offset": 0}
     assert followed.poll(0.05) is None
 
 
@@ -169,7 +169,7 @@ def test_rotation_may_continue_for_ever_and_files_that_are_gone_are_forgotten_an
         write("log", b"x\n%d\n" % i)
         (batch,) = take(followed, 1)
         assert records([batch]) == [b"%d" % i]
-        assert batch.place(0)["rotation"] == i
+        assert batch.location(0)["rotation"] == i
         sizes.append(len(batch.end["files"]))
     assert max(sizes) <= 5
     assert followed.poll(0.05) is None
@@ -209,7 +209,7 @@ def test_a_rotated_file_is_found_again_and_finished_first(rotated, opened, tmp_p
     batches = take(opened(tmp_path / "log", rotated, format="csv"), 5)
     assert records(batches) == [b"2", b"3", b"4", b"5", b"6"]
     assert [batch.columns for batch in batches] == [("x",), ("y",)]
-    assert [batch.place(0)["rotation"] for batch in batches] == [0, 1]
+    assert [batch.location(0)["rotation"] for batch in batches] == [0, 1]
     for batch, left in zip(batches, ([b"6"], []), strict=True):  # and each later position resumes where it should
         again = opened(tmp_path / "log", batch.end, format="csv")
         assert taken(again, len(left)) == left
@@ -246,7 +246,7 @@ def test_a_copy_under_the_same_path_is_as_good(write, opened, tmp_path, log):
     followed = opened(log, batch.end)
     (batch,) = take(followed, 1)
     assert records([batch]) == [b"3"]
-    assert batch.place(0)["rotation"] == 0
+    assert batch.location(0)["rotation"] == 0
     assert batch.end["files"][0]["inode"] == log.stat().st_ino
 
 
@@ -315,7 +315,7 @@ def test_what_was_lost_is_an_error_or_left_behind(opened, log, damage, running, 
     append(log, b"\n8\n")
     found = take(followed, len(LEFT[damage]))
     assert records(found) == LEFT[damage]
-    assert found[0].place(0)["rotation"] == 1
+    assert found[0].location(0)["rotation"] == 1
     assert any("on_truncate" in message for message in warnings(caplog))
 
 

@@ -42,7 +42,7 @@ def test_rows_columns_and_places(path, tmp_path):
     assert tables(batches).equals(TABLE)
     assert {(batch.format, batch.columns, batch.block) for batch in batches} == {("arrow", ("x", "y"), b"")}
     assert max(map(len, batches)) == 4096
-    assert batches[1].place(3) == {"path": str(path), "row": len(batches[0]) + 3}
+    assert batches[1].location(3) == {"path": str(path), "row": len(batches[0]) + 3}
     assert batches[0].record(1) == b'{"x": %r, "y": 1}' % float(TABLE["x"][1].as_py())
     path.rename(tmp_path / "data")
     assert tables(read(tmp_path / "data", format="parquet")).equals(TABLE)
@@ -55,7 +55,7 @@ def test_reading_resumes_anywhere_whatever_the_blocks(path):
         assert sum(map(len, rest)) == ROWS - done
         if rest:
             assert tables(rest).equals(TABLE.slice(done))
-            assert rest[0].place(0)["row"] == done
+            assert rest[0].location(0)["row"] == done
 
 
 def test_times_that_python_does_not_know_are_shown_in_ticks(tmp_path):

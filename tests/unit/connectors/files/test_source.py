@@ -89,7 +89,7 @@ def test_each_file_is_read_under_one_name_whatever_links_there_are(write, tmp_pa
     # The name that is no symbolic link, else the first one.
     first, content = ("m.csv", b"221") if (tmp_path / "a.csv").is_symlink() else ("a.csv", b"122")
     assert b"".join(records(batches)) == content
-    assert batches[0].place(0)["path"] == str(tmp_path / first)
+    assert batches[0].location(0)["path"] == str(tmp_path / first)
     (warning,) = warnings(caplog)
     assert all(name in warning for name in ("a.csv", "z.csv"))
 
@@ -118,7 +118,7 @@ def test_the_rest_of_a_record_that_is_too_long_is_no_record_and_takes_no_line_wi
     sound = [batch.record(i) for batch in batches for i in range(len(batch)) if not batch.too_long]
     assert sound == [*[b"1,2"] * 3, *[b"3,4"] * 3]
     (marked,) = [batch for batch in batches if batch.too_long]
-    assert (marked.place(0)["offset"], len(marked.record(0))) == (16, 6000)
+    assert (marked.location(0)["offset"], len(marked.record(0))) == (16, 6000)
     assert records(read(path, position=marked.end, **sizes)) == [b"3,4"] * 3
     # Although it seems to open a quote: that is only where the beginning was cut off.
     batches = read(write("b.csv", b'x\n"' + b"x" * 5998 + b'""' + b"x" * 7000 + b'"\n1\n2\n'), **sizes)

@@ -28,16 +28,16 @@ def test_others_wait_for_it_until_it_has_been_at_its_end_for_a_while():
 
 
 def test_a_position_holds_every_partition_topics_without_any_and_what_was_left():
-    lanes = [PartitionBuffer(Partition("a", 0), 3), PartitionBuffer(Partition("a", 10), 4)]
+    buffers = [PartitionBuffer(Partition("a", 0), 3), PartitionBuffer(Partition("a", 10), 4)]
     left = {"c": {"id": "id", "partitions": {"1": 9}}}
-    position = position_of("g", "me", {"a": "id", "b": None}, lanes, {})
+    position = position_of("g", "me", {"a": "id", "b": None}, buffers, {})
     assert position == {
         "kind": "kafka",
         "group": "g",
         "owner": "me",
         "topics": {"a": {"id": "id", "partitions": {"0": 3, "10": 4}}, "b": {"id": None, "partitions": {}}},
     }
-    assert position_of("g", "me", {"a": "id", "b": None}, lanes, left) == position | {"left": left}
+    assert position_of("g", "me", {"a": "id", "b": None}, buffers, left) == position | {"left": left}
     assert offsets_of(position) == {Partition("a", 0): 3, Partition("a", 10): 4}
     for sound in (position, position | {"left": left}):
         check_position(sound)

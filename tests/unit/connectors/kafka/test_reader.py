@@ -209,7 +209,7 @@ def test_a_slow_daemon_gets_the_status_behind_the_batch_that_it_takes(child):
     script.logs[0] = [Row(i, b"x" * 10_000) for i in range(50)]
     reader, until = start(max_poll_records=10)
     until(is_a("batch"))
-    wait_until(lambda: reader._untold, "the status is due while nothing is taken")
+    wait_until(lambda: reader._status_due, "the status is due while nothing is taken")
     kinds = []
     while kinds.count("batch") < 3:
         kinds.append(until(lambda _: True)["type"])
@@ -276,7 +276,7 @@ def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_cre
     script.deaf = {1}  # for which the records of the other one wait
     reader, until = start(on_lost="earliest")
     until(is_a("ready"))
-    wait_until(lambda: len(reader._lanes[Partition("t", 0)].records) == 4, "they are fetched")
+    wait_until(lambda: len(reader._buffers[Partition("t", 0)].records) == 4, "they are fetched")
     if recreated:
         script.recreate({0: [Row(0)], 1: []})
     else:
@@ -321,7 +321,7 @@ def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(chi
     until(is_a("ready"))
     wait_until(lambda: script.paused, "it is held back")
     assert script.paused == {0}
-    assert reader._lanes[Partition("t", 0)].bytes < 2 << 20
+    assert reader._buffers[Partition("t", 0)].bytes < 2 << 20
     script.deaf = set()
     take(until, 301)
     assert script.at == {0: 300, 1: 1}

@@ -17,7 +17,7 @@ GOOD = b'{"x":1,"y":2}'
 
 def test_values_stand_in_the_block_as_they_are_and_their_line_ends_neither_split_nor_join_them():
     block = values_of().block([record(b'{"x":1}'), record(b'{\n"x": 2}\n'), record(b"")])
-    assert (block.block, block.ends.tolist(), block.refused) == (b'{"x":1}\n{\n"x": 2}\n\n\n', [8, 19, 20], {})
+    assert (block.block, block.ends.tolist(), block.rejected) == (b'{"x":1}\n{\n"x": 2}\n\n\n', [8, 19, 20], {})
     pretty = json.dumps({"x": 1, "y": 2}, indent=2).replace("\n", "\r\n").encode() + b"\r\n"
     assert numbers(values_of(), [record(GOOD), record(pretty), record(GOOD + b"\n")], "x") == [[1], [1], [1]]
     csv = values_of(format="csv", columns=["x", "y"])

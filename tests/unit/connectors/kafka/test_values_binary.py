@@ -267,7 +267,7 @@ HOSTILE = [
 
 
 def test_hostile_avro_is_refused(avro):
-    assert avro().block([record(bytes(20))]).refused == {}
+    assert avro().block([record(bytes(20))]).rejected == {}
     for schema, octets in HOSTILE:
         assert refusal(avro(schema), octets) == (0, "malformed"), schema
 

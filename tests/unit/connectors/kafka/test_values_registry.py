@@ -146,7 +146,7 @@ def test_user_and_password_are_sent_and_never_shown(registry):
     assert numbers(values, [framed(7)], "x") == [[1]]
     assert registry.logins == ["Basic bWU6cEBzczo="]
     registry.answers = {"/schemas/ids/8": (401, {}), "/schemas/ids/9": (500, {})}
-    messages = [values.block([framed(10)]).refused[0][1]]
+    messages = [values.block([framed(10)]).rejected[0][1]]
     for number in (8, 9):
         with pytest.raises(SourceError, match=registry.address) as caught:
             values.block([framed(number)])
