@@ -10,11 +10,14 @@ import numpy as np
 
 from streammoe import batch
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.experts import families
+from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.pipeline import Schema
 from streammoe.settings import Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
+HEAVY_TAILED = [name for name, family in families().items() if isinstance(family, Elliptical)]
 
 
 def compile_kernels(settings: Settings | None = None) -> None:
@@ -32,9 +35,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
     arguments: dict[str, Any] = {"warmup": 48, "warmup_restarts": 2, "standardize": True}
     kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
-        # One compiled loop serves all noise with heavy tails.
-        "heavy-tailed": (MoERegressor, {"expert": "student_t"}, y),
-        "heavy-tailed outputs": (MoEMultiTargetRegressor, {"expert": "student_t"}, np.column_stack([y, X[:, 0]])),
+        **{name: (MoERegressor, {"expert": name}, y) for name in HEAVY_TAILED},
         "diagonal": (MoEMultiTargetRegressor, {"covariance": "diagonal"}, np.column_stack([y, X[:, 0]])),
         "full": (MoEMultiTargetRegressor, {"covariance": "full"}, np.column_stack([y, X[:, 0]])),
         "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
@@ -59,8 +60,8 @@ def compile_kernels(settings: Settings | None = None) -> None:
 def _kind(settings: Settings) -> str:
     """Which of the kernels the settings ask for, by the names of `compile_kernels`."""
     model, several = settings.model, len(settings.schema.targets) > 1
-    if model.expert != "gaussian":
-        return "heavy-tailed outputs" if several else "heavy-tailed"
+    if model.expert in HEAVY_TAILED:
+        return model.expert  # however many outputs there are
     return model.covariance if model.kind == "regressor" and several else model.kind
 
 
