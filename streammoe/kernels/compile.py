@@ -90,23 +90,28 @@ class _Stamped:
         return super().get_source_stamp(), sources_digest()  # type: ignore[misc]  # mixed into numba's locators
 
 
-class _CacheFiles(CompileResultCacheImpl):  # type: ignore[misc]  # numba has few types
+def _stamped(locator: type[object]) -> type[object]:
+    return type(f"Stamped{locator.__name__}", (_Stamped, locator), {})
+
+
+class _CacheFiles(CompileResultCacheImpl):
     """Names the files of a function by its module, since one loop is compiled for several."""
 
-    _locator_classes = tuple(
-        type(f"Stamped{locator.__name__}", (_Stamped, locator), {})
+    _locator_classes = [  # noqa: RUF012 - numba declares it so
+        _stamped(locator)
         for locator in CompileResultCacheImpl._locator_classes  # noqa: SLF001 - there is no other way to extend them
-    )
+    ]
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._module = function.__module__.rpartition(".")[2]
-        super().__init__(function)
+        super().__init__(function)  # type: ignore[no-untyped-call]  # numba has few types
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
-        return str(super().get_filename_base(f"{self._module}.{fullname}", abiflags))
+        name = super().get_filename_base(f"{self._module}.{fullname}", abiflags)  # type: ignore[no-untyped-call]  # same
+        return str(name)
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]  # same
+class _Cache(FunctionCache):
     """numba's cache on disk, shared between processes."""
 
     _impl_class = _CacheFiles
@@ -117,31 +122,32 @@ class _Cache(FunctionCache):  # type: ignore[misc]  # same
         return sig, codegen.magic_tuple()
 
 
-class _Kernel(CPUDispatcher):  # type: ignore[misc]  # same
+class _Kernel(CPUDispatcher):
     """A compiled function that Python calls."""
 
     def enable_caching(self) -> None:
-        self._cache = _Cache(self.py_func)
+        self._cache = _Cache(self.py_func)  # type: ignore[no-untyped-call]  # same
 
-    def __reduce__(self) -> str:
-        return self.__name__  # pickled by its name, as any function of a module is
+    def __reduce__(self) -> str:  # type: ignore[override]  # pickled by its name, as any function of a module is
+        return str(self.py_func.__name__)
 
 
-class _Unoptimised(JITCodeLibrary):  # type: ignore[misc]  # same
+class _Unoptimised(JITCodeLibrary):
     """Machine code of a function on its own, which nobody runs: what it is merged into is optimised as a whole."""
 
     def _optimize_final_module(self) -> None:
         pass
 
 
-class _PartCompiler(Compiler):  # type: ignore[misc]  # same
+class _PartCompiler(Compiler):
     """numba's compiler, but for what is left to the caller's turn."""
 
     def __init__(self, typingctx: Any, targetctx: Any, library: Any, *more: Any) -> None:
-        super().__init__(typingctx, targetctx, library or _Unoptimised(targetctx.codegen(), "part"), *more)
+        kept = library or _Unoptimised(targetctx.codegen(), "part")  # type: ignore[no-untyped-call]  # same
+        super().__init__(typingctx, targetctx, kept, *more)  # type: ignore[no-untyped-call]  # same
 
 
-class _Part(CPUDispatcher):  # type: ignore[misc]  # same
+class _Part(CPUDispatcher):
     """A function that kernels call; if Python calls it, it runs as it is written."""
 
     def _compile_for_args(self, *_: object, **__: object) -> Callable[..., object]:
