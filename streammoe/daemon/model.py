@@ -10,12 +10,16 @@ import numpy as np
 
 from streammoe import batch
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.estimators.noise import family_of
+from streammoe.experts import families
+from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.compile import compile_seconds
 from streammoe.options import Gaussian, RegressorOptions, WarmUp
 from streammoe.pipeline.pipeline import Schema
 from streammoe.settings import Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
+HEAVY_TAILED = [name for name, family in families().items() if isinstance(family, Elliptical)]
 
 
 def compile_kernels(settings: Settings | None = None) -> None:
@@ -33,9 +37,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
     arguments: dict[str, Any] = {"warmup": WarmUp(48, restarts=2), "standardize": True}
     kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
-        # One compiled loop serves all noise with heavy tails.
-        "heavy-tailed": (MoERegressor, {"expert": "student_t"}, y),
-        "heavy-tailed outputs": (MoEMultiTargetRegressor, {"expert": "student_t"}, np.column_stack([y, X[:, 0]])),
+        **{name: (MoERegressor, {"expert": name}, y) for name in HEAVY_TAILED},
         "diagonal": (MoEMultiTargetRegressor, {"expert": "gaussian"}, np.column_stack([y, X[:, 0]])),
         "full": (MoEMultiTargetRegressor, {"expert": Gaussian("full")}, np.column_stack([y, X[:, 0]])),
         "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
@@ -63,7 +65,7 @@ def _kind(settings: Settings) -> str:
     if not isinstance(model, RegressorOptions):
         return model.kind
     if not isinstance(model.expert, Gaussian):
-        return "heavy-tailed outputs" if several else "heavy-tailed"
+        return family_of(model.expert).name  # however many outputs there are
     return model.expert.covariance if several else model.kind
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from streammoe.experts.contract import Family, Parameters, squared_differences
@@ -27,8 +29,8 @@ class Categorical(Family):
     """Multinomial logistic regressions; an output is a class."""
 
     name = "categorical"
-    learn_rows = staticmethod(categorical.learn_rows)
-    score_rows = staticmethod(categorical.score_rows)
+    learn_rows = staticmethod(partial(categorical.learn_rows, ()))
+    score_rows = staticmethod(partial(categorical.score_rows, ()))
     warmup_schedule = Power(alpha=0.5)
     warmup_averaging = "decay"
     events_per_parameter = 18

@@ -44,9 +44,9 @@ class Family(ABC):
 
     name: ClassVar[str]
     learn_rows: LearningKernel
-    """The hot loop, with arguments and result of `streammoe.kernels.gaussian.learn_rows`."""
+    """The hot loop that `streammoe.kernels.loop` makes of the family's noise, without the first argument."""
     score_rows: Kernel
-    """The same without learning, with the arguments of `streammoe.kernels.gaussian.score_rows`."""
+    """The same without learning."""
     warmup_schedule: ClassVar[Schedule]
     """Steps of the one-expert fit that predicts during warm-up."""
     warmup_averaging: ClassVar[str | None]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
+from types import ModuleType
 
 import numpy as np
 
 from streammoe.experts.contract import Parameters
 from streammoe.experts.gaussian import Gaussian
-from streammoe.kernels import elliptical
-from streammoe.kernels.elliptical import Tails, irls_weight_rows
 from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.types import FloatArray
@@ -21,10 +20,11 @@ class Elliptical(Gaussian):
 
     is_exact = False
 
-    def __init__(self, tails: Tails) -> None:
-        self.tails = tails
-        self.learn_rows = partial(elliptical.learn_rows, tails)
-        self.score_rows = partial(elliptical.score_rows, tails)
+    def __init__(self, kernels: ModuleType, *shape: float) -> None:
+        """Bind the kernels of the noise, and the numbers that it has."""
+        self.learn_rows = partial(kernels.learn_rows, shape)
+        self.score_rows = partial(kernels.score_rows, shape)
+        self.trusted_rows = partial(kernels.trusted_rows, shape)
 
     def first_variances(self, Y: FloatArray) -> FloatArray:
         # With far too small a scale all events would be far, and hardly count.
@@ -55,5 +55,5 @@ class Elliptical(Gaussian):
 
     def trusted(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
         trusted = np.empty_like(tau)
-        irls_weight_rows(self.tails, theta.experts, theta.variances, R, Y, tau, trusted)
+        self.trusted_rows(theta.experts, theta.variances, R, Y, tau, trusted)
         return trusted

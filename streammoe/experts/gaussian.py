@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from streammoe.experts.contract import Family, Parameters
@@ -16,8 +18,8 @@ class Gaussian(Family):
     """Linear regressions whose outputs are independent given the expert."""
 
     name = "gaussian"
-    learn_rows = staticmethod(gaussian.learn_rows)
-    score_rows = staticmethod(gaussian.score_rows)
+    learn_rows = staticmethod(partial(gaussian.learn_rows, ()))
+    score_rows = staticmethod(partial(gaussian.score_rows, ()))
     warmup_schedule = Power(alpha=1.0)
     warmup_averaging = None
     events_per_parameter = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -18,8 +19,8 @@ class GaussianFull(Gaussian):
     """Linear regressions whose errors may be correlated."""
 
     name = "gaussian_full"
-    learn_rows = staticmethod(gaussian_full.learn_rows)
-    score_rows = staticmethod(gaussian_full.score_rows)
+    learn_rows = staticmethod(partial(gaussian_full.learn_rows, ()))
+    score_rows = staticmethod(partial(gaussian_full.score_rows, ()))
 
     def variances_of(self, variances: FloatArray, n_experts: int) -> FloatArray:
         return np.repeat(np.diag(variances)[None], n_experts, axis=0)

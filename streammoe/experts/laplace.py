@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from streammoe.experts.elliptical import Elliptical
-from streammoe.kernels.elliptical import Tails
-from streammoe.kernels.laplace import TIP
+from streammoe.kernels import laplace
 from streammoe.noise import RoundedLaplace
 
 
@@ -15,11 +14,11 @@ class Laplace(Elliptical):
     most_outputs = 1
 
     def __init__(self) -> None:
-        super().__init__(Tails(0.0))
-        self.noise = RoundedLaplace(TIP)
+        super().__init__(laplace)
+        self.noise = RoundedLaplace(laplace.TIP)
 
     def entropy(self, n_outputs: int) -> float:
-        return RoundedLaplace(TIP).entropy
+        return RoundedLaplace(laplace.TIP).entropy
 
 
 FAMILY = Laplace()

@@ -10,7 +10,6 @@ from streammoe import noise
 from streammoe.errors import ConfigError
 from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels import student_t
-from streammoe.kernels.elliptical import Tails
 
 DEGREES = 4.0
 """ν unless told."""
@@ -27,16 +26,17 @@ class StudentT(Elliptical):
         if not LEAST_DEGREES < degrees_of_freedom <= MOST_DEGREES:
             rule = f"it must be above {LEAST_DEGREES:g}, or there is no variance, and at most {MOST_DEGREES:g}"
             raise ConfigError(f"degrees_of_freedom: got {degrees_of_freedom!r}; {rule}")
-        super().__init__(Tails(float(degrees_of_freedom)))
-        self.noise = noise.StudentT(float(degrees_of_freedom))
+        self.degrees = float(degrees_of_freedom)
+        super().__init__(student_t, self.degrees)
+        self.noise = noise.StudentT(self.degrees)
 
     def __reduce__(self) -> tuple[type[StudentT], tuple[float]]:
         return StudentT, (cast("noise.StudentT", self.noise).degrees,)
 
     def entropy(self, n_outputs: int) -> float:
-        nu, Q = self.tails.degrees, n_outputs
+        nu, Q = self.degrees, n_outputs
         energy = 0.5 * (nu + Q) * float(digamma(0.5 * (nu + Q)) - digamma(0.5 * nu))
-        return energy + student_t.log_constant(nu, Q)
+        return energy + student_t.log_constant((nu,), Q)
 
 
 FAMILY = StudentT()

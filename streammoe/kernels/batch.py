@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.kernels.compile import jit
+from streammoe.kernels.compile import jit, part
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
 from streammoe.kernels.softmax import adaptive_weight, bound_mix, softmax
 from streammoe.types import FloatArray
@@ -137,7 +137,7 @@ def fit_covariances(
             covariances[k, q, q] = max(covariances[k, q, q], variance_floor * prior_variances[q])
 
 
-@jit
+@part
 def error_of(theta: FloatArray, r: FloatArray, y: float) -> float:
     """Y − Υ r."""
     mean = 0.0

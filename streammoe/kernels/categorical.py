@@ -1,10 +1,10 @@
-"""Categorical experts (multinomial logistic regression): the hot loop of learning and scoring.
+"""Categorical experts: multinomial logistic regression.
 
 Each expert is the gate's own filter once more, with the classes in place of the experts and the responsibility as the
 event's weight ([MM] Algorithm 3; docs/algorithm.md has the derivation). Targets are class indexes, as floats, so that
 NaN can say that there is none; the first class is the reference.
 
-Shapes: n events, K experts, M classes, p_w and p_v features of gate and experts; coefficients (K, M−1, p_v).
+Shapes: K experts, M classes, p_w and p_v features of gate and experts; coefficients (K, M−1, p_v); B events of a group.
 """
 
 from __future__ import annotations
@@ -13,42 +13,12 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.compile import inline, jit
-from streammoe.kernels.groups import (
-    amounts_of,
-    average_weight_of,
-    far_limits,
-    finish_group,
-    gather,
-    group_of,
-    is_far,
-    kept_by,
-    mass_after,
-    n_waiting,
-    settle_gate,
-    settle_softmax,
-    stand_alone,
-)
+from streammoe.kernels.compile import hook, inline, jit, part
+from streammoe.kernels.groups import Group, settle_softmax
 from streammoe.kernels.linalg import VANISHED, dot
-from streammoe.kernels.shared import (
-    REFRESH_BELOW,
-    RESIDUAL_EVERY,
-    average_weight,
-    blend,
-    blend_all,
-    finish_step,
-    mix,
-    refresh_expert,
-    refresh_gate,
-    residual_of_gate,
-    residual_share,
-    route,
-    step_gate,
-    topped_up,
-)
+from streammoe.kernels.loop import Noise, Shape, loop
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, softmax, step_softmax
-from streammoe.kernels.soundness import is_sound_after, keep_finite
-from streammoe.kernels.state import LearningOptions, MMState, Trace
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
 
 UNLIKELY = 1e-250
@@ -56,20 +26,33 @@ UNLIKELY = 1e-250
 
 
 @inline
+def log_constant(shape: Shape, M: int) -> float:  # noqa: ARG001 - every noise is called with the same arguments
+    """Nothing that `evaluate` needs."""
+    return 0.0
+
+
+@inline
+def scratch_rows(M: int) -> int:  # noqa: ARG001 - same
+    """Nor does it need scratch."""
+    return 0
+
+
+@hook
 def evaluate(
+    shape: Shape,  # noqa: ARG001 - same
+    constant: float,  # noqa: ARG001 - same
+    scratch: FloatArray,  # noqa: ARG001 - same
     gate: FloatArray,
     experts: FloatArray,
+    variances: FloatArray,  # noqa: ARG001 - same
     w: FloatArray,
     r: FloatArray,
     y: FloatArray,
     shares: FloatArray,
     probabilities: FloatArray,
-    joint: FloatArray,
+    tau: FloatArray,
 ) -> float:
-    """Write g_k(x), e_k(m|x) and the responsibilities τ_k ([MM] eq. 15) and return −log s(y|x).
-
-    Where y is NaN the responsibilities are the gate's shares and the result is NaN.
-    """
+    """As `streammoe.kernels.loop.Noise` asks, with e_k(m|x) for means."""
     K, M = probabilities.shape
     for k in range(K - 1):
         shares[k] = dot(gate[k], w)
@@ -82,22 +65,22 @@ def evaluate(
         softmax(probabilities[k])
     if math.isnan(y[0]):
         for k in range(K):
-            joint[k] = shares[k]
+            tau[k] = shares[k]
         return np.nan
     label = int(y[0])
     total = 0.0
     for k in range(K):
-        joint[k] = shares[k] * probabilities[k, label]
-        total += joint[k]
+        tau[k] = shares[k] * probabilities[k, label]
+        total += tau[k]
     if total < UNLIKELY:
-        return unlikely(gate, experts, w, r, label, joint)
+        return unlikely(gate, experts, w, r, label, tau)
     inverse = 1.0 / total
     for k in range(K):
-        joint[k] *= inverse
+        tau[k] *= inverse
     return -math.log(total)
 
 
-@jit
+@part
 def unlikely(
     gate: FloatArray, experts: FloatArray, w: FloatArray, r: FloatArray, label: int, joint: FloatArray
 ) -> float:
@@ -127,113 +110,137 @@ def unlikely(
     return -largest - math.log(total)
 
 
-@jit
-def score_rows(
-    gate: FloatArray,
-    experts: FloatArray,
-    variances: FloatArray,  # noqa: ARG001 - every family is called with the same arguments
-    W: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    losses: FloatArray,
-    predictions: FloatArray,
-    responsibilities: FloatArray,
-    trace: Trace,
+@hook
+def trust(shape: Shape, tau: FloatArray, scratch: FloatArray, trusted: FloatArray, M: int) -> None:
+    """Nothing to note: every event counts alike."""
+
+
+@hook
+def step_experts(
+    state: MMState,
+    options: LearningOptions,
+    keep: float,
+    fresh: float,
+    amount: float,
+    tau: FloatArray,
+    trusted: FloatArray,  # noqa: ARG001 - same
+    probabilities: FloatArray,
+    r: FloatArray,
+    y: FloatArray,
+    gain: FloatArray,
+    push: FloatArray,
 ) -> None:
-    """Score rows without learning: −log s(y|x), class probabilities, and τ (or the gate's g where y is NaN)."""
-    K = experts.shape[0]
-    shares = np.empty(K)
-    probabilities = np.empty((K, experts.shape[1] + 1))
-    for i in range(W.shape[0]):
-        losses[i] = evaluate(gate, experts, W[i], R[i], Y[i], shares, probabilities, responsibilities[i])
-        mix(shares, probabilities, predictions[i])
-        record(trace, i, shares, probabilities)
+    """As `streammoe.kernels.loop.Noise` asks."""
+    K, M = probabilities.shape
+    label = int(y[0])
+    for k in range(K):
+        if tau[k] == 0.0:
+            state.masses[k] = max(keep * state.masses[k], VANISHED)
+            continue
+        size = amount * tau[k]
+        weight = size
+        if options.adaptive:
+            weight *= adaptive_weight(probabilities[k])
+        for m in range(1, M):
+            push[m - 1] = probabilities[k, m]
+        if label > 0:
+            push[label - 1] -= 1.0
+        step_softmax(
+            state.experts[k],
+            state.expert_grams[k],
+            state.expert_inverses[k],
+            r,
+            push,
+            gain,
+            weight,
+            size,
+            options.expert_curvature,
+        )
+        state.masses[k] = max(keep * state.masses[k] + fresh * tau[k], VANISHED)
+
+
+@part
+def settle_expert(
+    state: MMState,
+    options: LearningOptions,
+    k: int,
+    keep: float,  # noqa: ARG001 - same
+    group: Group,
+    amounts: FloatArray,
+    tau: FloatArray,
+    trusted: FloatArray,  # noqa: ARG001 - same
+    probabilities: FloatArray,
+    mass: float,  # noqa: ARG001 - same
+    weights: FloatArray,
+    sizes: FloatArray,
+    pushes: FloatArray,
+) -> None:
+    """As `streammoe.kernels.loop.Noise` asks."""
+    total = 0.0
+    for i in range(weights.shape[0]):
+        sizes[i] = weights[i] = amounts[i] * tau[i, k]
+        total += sizes[i]
+        if options.adaptive:
+            weights[i] *= adaptive_weight(probabilities[i, k])
+        label = int(group.Y[i, 0])
+        for m in range(1, pushes.shape[1]):
+            pushes[i, m - 1] = probabilities[i, k, m] - (1.0 if m == label else 0.0)
+    if total > 0.0:
+        curvature = options.expert_curvature
+        settle_softmax(state.experts[k], state.expert_grams[k], group.R, pushes, weights, sizes, curvature)
 
 
 @inline
-def record(trace: Trace, i: int, shares: FloatArray, probabilities: FloatArray) -> None:
-    """Keep what each expert said about row i, if somebody asks."""
-    if i >= trace.shares.shape[0]:
-        return
-    for k in range(shares.shape[0]):
-        trace.shares[i, k] = shares[k]
-        for m in range(probabilities.shape[1]):
-            trace.means[i, k, m] = probabilities[k, m]
+def top_up(state: MMState, k: int, share: float, old: FloatArray) -> None:
+    """Nothing to top up: there are no variances."""
 
 
-@jit
-def learn_rows(
+@inline
+def residual_of_expert(
     state: MMState,
-    residual: FloatArray,
     options: LearningOptions,
-    gammas: FloatArray,
-    weights: FloatArray,
-    W: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    losses: FloatArray,
-    predictions: FloatArray,
-    trace: Trace,
-) -> bool:
-    """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
+    k: int,
+    event_weight: float,
+    tau: FloatArray,
+    trusted: FloatArray,  # noqa: ARG001 - same
+    probabilities: FloatArray,
+    r: FloatArray,
+    y: FloatArray,
+    linear: FloatArray,
+    push: FloatArray,
+    residual: FloatArray,
+    at: int,
+    square: float,
+    share: float,
+) -> tuple[int, float]:
+    """As `streammoe.kernels.loop.Noise` asks; the blocks are R, linear part, mass."""
+    label = int(y[0])
+    amount = event_weight * tau[k]
+    for m in range(1, probabilities.shape[1]):
+        push[m - 1] = amount * (probabilities[k, m] - (m == label))
+    bent = amount * adaptive_weight(probabilities[k]) if options.adaptive else amount
+    at, more = residual_of_softmax(
+        state.experts[k],
+        state.expert_grams[k],
+        state.decay[0],
+        r,
+        push,
+        bent,
+        options.expert_curvature,
+        linear,
+        residual,
+        at,
+        share,
+    )
+    entry = amount - state.masses[k]
+    residual[at] += share * (entry - residual[at])
+    return at + 1, square + (more + entry * entry)
 
-    Args:
-        state: changed in place.
-        residual: (size + 2,) running means of the convergence residual, changed in place.
-        options: the hyper-parameters that steps need.
-        gammas: step sizes of the rows that have a target, in order.
-        weights: (n,) how much each row counts, 1 for a plain one.
-        W, R, Y: (n, p_w), (n, p_v), (n, 1) gate features, expert features, class indexes.
-        losses, predictions: (n,) and (n, M), written: −log s(y|x) and the probabilities, before the row is learned.
-        trace: written where its arrays are not empty.
 
-    Returns:
-        Whether state, losses and predictions are sound; if they are not, the state is to be thrown away.
-    """
-    K, free = state.experts.shape[0], state.experts.shape[1]
-    shares = np.empty(K)
-    tau = np.empty(K)
-    push = np.empty(max(K, free + 1))
-    probabilities = np.empty((K, free + 1))
-    gate_gain = np.empty(W.shape[1])
-    gain = np.empty(R.shape[1])
-    size = state.group.shape[0]
-    waiting = n_waiting(state)
-    limits = far_limits(state)
-    learned = 0
-    for i in range(W.shape[0]):
-        w, r, y = W[i], R[i], Y[i]
-        losses[i] = evaluate(state.average_gate, state.average_experts, w, r, y, shares, probabilities, tau)
-        mix(shares, probabilities, predictions[i])
-        record(trace, i, shares, probabilities)
-        if math.isnan(y[0]):
-            continue
-        gamma = gammas[learned]
-        learned += 1
-        if size > 0:
-            far = is_far(limits, w, r, weights[i])
-            if not far:
-                if not gather(state, waiting, w, r, y, weights[i], gamma):
-                    return False
-                waiting += 1
-            if waiting == size or (far and waiting > 0):
-                learn_group(state, residual, options, waiting)
-                waiting = 0
-                limits = far_limits(state)
-            if not far:
-                continue
-            stand_alone(state)
-        evaluate(state.gate, state.experts, w, r, y, shares, probabilities, tau)
-        route(tau, options.top_k)
-        if state.n[0] % RESIDUAL_EVERY == 0:
-            track_residual(state, residual, options, weights[i], shares, tau, probabilities, w, r, y)
-        step(state, options, gamma, weights[i], shares, tau, probabilities, w, r, y, gate_gain, gain, push)
-        weight = average_weight(state, options, gamma)
-        blend(state.average_gate, state.gate, weight)
-        blend_all(state.average_experts, state.experts, weight)
-        if size > 0:
-            limits = far_limits(state)
-    return is_sound_after(state, Y, losses, predictions)
+CATEGORICAL = Noise(
+    log_constant, scratch_rows, evaluate, trust, step_experts, settle_expert, top_up, residual_of_expert
+)
+learn_rows, score_rows = loop(CATEGORICAL, __name__)
 
 
 @jit
@@ -274,164 +281,3 @@ def expected_entropy(expert: FloatArray, gram: FloatArray, draws: FloatArray) ->
                 total -= probability * math.log(probability)
     mean: float = total / draws.shape[0]
     return mean
-
-
-@inline
-def step(
-    state: MMState,
-    options: LearningOptions,
-    gamma: float,
-    event_weight: float,
-    shares: FloatArray,
-    tau: FloatArray,
-    probabilities: FloatArray,
-    w: FloatArray,
-    r: FloatArray,
-    y: FloatArray,
-    gate_gain: FloatArray,
-    gain: FloatArray,
-    push: FloatArray,
-) -> None:
-    """One event of [MM] Algorithm 3 in O(K p²): statistics by a step γ, parameters in closed form."""
-    K, M = probabilities.shape
-    keep = 1.0 - gamma
-    decay = state.decay[0] * keep
-    amount = gamma * event_weight / decay
-    label = int(y[0])
-    step_gate(state, options, amount, shares, tau, push, w, gate_gain)
-    for k in range(K):
-        if tau[k] == 0.0:
-            state.masses[k] = max(keep * state.masses[k], VANISHED)
-            continue
-        size = amount * tau[k]
-        weight = size
-        if options.adaptive:
-            weight *= adaptive_weight(probabilities[k])
-        for m in range(1, M):
-            push[m - 1] = probabilities[k, m]
-        if label > 0:
-            push[label - 1] -= 1.0
-        step_softmax(
-            state.experts[k],
-            state.expert_grams[k],
-            state.expert_inverses[k],
-            r,
-            push,
-            gain,
-            weight,
-            size,
-            options.expert_curvature,
-        )
-        state.masses[k] = max(keep * state.masses[k] + gamma * event_weight * tau[k], VANISHED)
-    finish_step(state, gamma, decay)
-    if decay < REFRESH_BELOW:
-        refresh(state, topped_up(state, options, gamma))
-
-
-@jit
-def learn_group(state: MMState, residual: FloatArray, options: LearningOptions, B: int) -> None:
-    """Learn the B events that wait by one step."""
-    K, free = state.experts.shape[0], state.experts.shape[1]
-    group = group_of(state, B)
-    shares, tau, probabilities = np.empty((B, K)), np.empty((B, K)), np.empty((B, K, free + 1))
-    for i in range(B):
-        w, r, y = group.W[i], group.R[i], group.Y[i]
-        evaluate(state.gate, state.experts, w, r, y, shares[i], probabilities[i], tau[i])
-        route(tau[i], options.top_k)
-        if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
-            track_residual(state, residual, options, group.weights[i], shares[i], tau[i], probabilities[i], w, r, y)
-    keep = kept_by(group.gammas)
-    amounts = amounts_of(state, group, keep)
-    settle_gate(state, options, group, amounts, shares, tau)
-    sizes, weights, pushes = np.empty(B), np.empty(B), np.empty((B, free))
-    for k in range(K):
-        total = 0.0
-        for i in range(B):
-            sizes[i] = weights[i] = amounts[i] * tau[i, k]
-            total += sizes[i]
-            if options.adaptive:
-                weights[i] *= adaptive_weight(probabilities[i, k])
-            label = int(group.Y[i, 0])
-            for m in range(free):
-                pushes[i, m] = probabilities[i, k, m + 1] - (1.0 if m + 1 == label else 0.0)
-        if total > 0.0:
-            settle_softmax(
-                state.experts[k],
-                state.expert_grams[k],
-                group.R,
-                pushes,
-                weights,
-                sizes,
-                options.expert_curvature,
-            )
-        state.masses[k] = mass_after(state, k, keep, group, tau)
-    finish_group(state, keep)
-    if state.decay[0] < REFRESH_BELOW:
-        refresh(state, topped_up(state, options, group.gammas[B - 1]))
-    weight = average_weight_of(state, options, group.gammas)
-    blend(state.average_gate, state.gate, weight)
-    blend_all(state.average_experts, state.experts, weight)
-
-
-@jit
-def refresh(state: MMState, prior_weight: float) -> None:
-    """Rebuild the inverses from their Gram matrices, after topping the prior up to `prior_weight`."""
-    K = state.experts.shape[0]
-    missing = prior_weight - state.prior_weight[0]
-    refresh_gate(state, missing)
-    for k in range(K):
-        refresh_expert(state, k, missing / K)
-        state.masses[k] += missing / K
-    state.prior_weight[0] = prior_weight
-    state.decay[0] = 1.0
-
-
-@jit
-def track_residual(
-    state: MMState,
-    residual: FloatArray,
-    options: LearningOptions,
-    event_weight: float,
-    shares: FloatArray,
-    tau: FloatArray,
-    probabilities: FloatArray,
-    w: FloatArray,
-    r: FloatArray,
-    y: FloatArray,
-) -> None:
-    """Take S̄ − s of this event into the exponentially weighted mean of it and of its norm (math: the mean field).
-
-    `residual` holds the mean vector, then the mean norm, then the count. Blocks: G, gate linear part, and for each
-    expert R, linear part, mass.
-    """
-    K, M = probabilities.shape
-    share = residual_share(residual, options)
-    decay = state.decay[0]
-    label = int(y[0])
-    linear = np.empty((max(K, M), max(w.shape[0], r.shape[0])))
-    push = np.empty(max(K, M))
-    at, square = residual_of_gate(state, residual, options, event_weight, shares, tau, w, push, linear, share)
-    for k in range(K):
-        amount = event_weight * tau[k]
-        for m in range(1, M):
-            push[m - 1] = amount * (probabilities[k, m] - (m == label))
-        bent = amount * adaptive_weight(probabilities[k]) if options.adaptive else amount
-        at, more = residual_of_softmax(
-            state.experts[k],
-            state.expert_grams[k],
-            decay,
-            r,
-            push,
-            bent,
-            options.expert_curvature,
-            linear,
-            residual,
-            at,
-            share,
-        )
-        entry = amount - state.masses[k]
-        residual[at] += share * (entry - residual[at])
-        square += more + entry * entry
-        at += 1
-    residual[-2] += share * (math.sqrt(square) - residual[-2])
-    keep_finite(residual)

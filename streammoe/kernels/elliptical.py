@@ -1,293 +1,210 @@
-"""Linear experts whose noise has heavier tails than a Gaussian's: the hot loop of learning and scoring.
+"""Linear experts whose noise is spread by itself in each output: a Gaussian's, or one with heavier tails.
 
 The density of an event hangs on its squared distance δ² = Σ_q (y_q − Υ_kq r)² / σ_kq² alone, as exp(−E(δ²)) / Π_q σ_kq
 with an E that is concave, so that a tangent in δ² lies above it: the event enters as a Gaussian one whose weight is
-u = 2 E′(δ²), and everything else is the step of `streammoe.kernels.gaussian` (docs/algorithm.md, "Heavy tails").
+u = 2 E′(δ²), and everything else is the step of [MM] Algorithm 2 (docs/algorithm.md, "Heavy tails"). Variances are
+squared scales σ².
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.kernels import laplace, student_t
-from streammoe.kernels.compile import inline, jit
-from streammoe.kernels.gaussian import WIDE, record, step, step_group, track_residual
-from streammoe.kernels.groups import far_limits, gather, group_of, is_far, n_waiting, stand_alone
-from streammoe.kernels.linear import shares_and_means
-from streammoe.kernels.shared import RESIDUAL_EVERY, average_weight, blend, blend_all, mix, route
-from streammoe.kernels.soundness import is_sound_after
-from streammoe.kernels.state import LearningOptions, MMState, Trace
+from streammoe.kernels.compile import hook, inline, jit
+from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
+from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
+from streammoe.kernels.loop import Kernel, Noise, Shape, named
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
 
-
-class Tails(NamedTuple):
-    """Which noise it is. Kernels of one signature serve all of them, and are compiled once."""
-
-    degrees: float
-    """ν of Student's t; 0 is Laplace's noise, of one output."""
+WIDE = 1e100
+"""A product of variances beyond this, or below its inverse, is turned into its logarithm before it overflows."""
 
 
-@inline
-def energy(tails: Tails, square: float, Q: int) -> float:
-    """E(δ²)."""
-    return student_t.energy(square, tails.degrees, Q) if tails.degrees > 0.0 else laplace.energy(square)
+def elliptical(energy: Kernel, irls_weight: Kernel, log_constant: Kernel) -> Noise:
+    """Describe experts to the loop by their noise; each function is made by `inline`.
 
-
-@inline
-def irls_weight(tails: Tails, square: float, Q: int) -> float:
-    """The event's weight u = 2 E′(δ²)."""
-    return student_t.irls_weight(square, tails.degrees, Q) if tails.degrees > 0.0 else laplace.irls_weight(square)
-
-
-@inline
-def log_constant(tails: Tails, Q: int) -> float:
-    """−log of the density at σ = 1 and δ² = 0, less E(0)."""
-    return student_t.log_constant(tails.degrees, Q) if tails.degrees > 0.0 else laplace.LOG_AREA
-
-
-@inline
-def evaluate(
-    tails: Tails,
-    constant: float,
-    gate: FloatArray,
-    experts: FloatArray,
-    squared_scales: FloatArray,
-    w: FloatArray,
-    r: FloatArray,
-    y: FloatArray,
-    shares: FloatArray,
-    means: FloatArray,
-    joint: FloatArray,
-    squares: FloatArray,
-    roots: FloatArray,
-) -> float:
-    """Write g_k(x), Υ_k r, the responsibilities τ_k ([MM] eq. 15) and δ²_k, and return −log s(y|x).
-
-    Where y is NaN the responsibilities are the gate's shares and the result is NaN. `roots` is scratch, (K,).
+    Args:
+        energy: ``(shape, square, Q)`` → E(δ²).
+        irls_weight: ``(shape, square, Q)`` → the event's weight u = 2 E′(δ²).
+        log_constant: ``(shape, Q)`` → what −log of the density holds besides E(δ²) and Σ_q log σ_q.
     """
-    K, Q = squared_scales.shape
-    log_gate = shares_and_means(gate, experts, w, r, shares, means, joint)
-    if math.isnan(y[0]):
-        for k in range(K):
-            joint[k] = shares[k]
-        return np.nan
-    largest: float = -np.inf
-    for k in range(K):
-        square = 0.0
-        product = 1.0
-        for q in range(Q):
-            error = y[q] - means[k, q]
-            square += error * error / squared_scales[k, q]
-            product *= squared_scales[k, q]
-            if Q > 1 and not 1.0 / WIDE < product < WIDE:
-                joint[k] -= 0.5 * math.log(product)
-                product = 1.0
-        roots[k] = product
-        squares[k] = square
-        joint[k] -= energy(tails, square, Q)
-        largest = max(largest, joint[k])
-    total = 0.0
-    for k in range(K):
-        joint[k] = math.exp(joint[k] - largest) / math.sqrt(roots[k])
-        total += joint[k]
-    inverse = 1.0 / total
-    for k in range(K):
-        joint[k] *= inverse
-    loss: float = log_gate - largest - math.log(total) + constant
-    return loss
 
-
-@jit
-def score_rows(
-    tails: Tails,
-    gate: FloatArray,
-    experts: FloatArray,
-    squared_scales: FloatArray,
-    W: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    losses: FloatArray,
-    predictions: FloatArray,
-    responsibilities: FloatArray,
-    trace: Trace,
-) -> None:
-    """Score rows without learning: −log s(y|x), the predicted mean, and τ (or the gate's g where y is NaN)."""
-    K, Q = squared_scales.shape
-    constant = log_constant(tails, Q)
-    shares, squares, roots = np.empty(K), np.empty(K), np.empty(K)
-    means = np.empty((K, Q))
-    for i in range(W.shape[0]):
-        losses[i] = evaluate(
-            tails,
-            constant,
-            gate,
-            experts,
-            squared_scales,
-            W[i],
-            R[i],
-            Y[i],
-            shares,
-            means,
-            responsibilities[i],
-            squares,
-            roots,
-        )
-        mix(shares, means, predictions[i])
-        record(trace, i, shares, means, squared_scales)
-
-
-@jit
-def learn_rows(
-    tails: Tails,
-    state: MMState,
-    residual: FloatArray,
-    options: LearningOptions,
-    gammas: FloatArray,
-    weights: FloatArray,
-    W: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    losses: FloatArray,
-    predictions: FloatArray,
-    trace: Trace,
-) -> bool:
-    """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
-
-    Arguments, but for `tails`, and result are those of `streammoe.kernels.gaussian.learn_rows`; the variances of the
-    state are squared scales.
-    """
-    K, Q = state.variances.shape
-    constant = log_constant(tails, Q)
-    shares, tau, trusted, scratch = np.empty(K), np.empty(K), np.empty(K), np.empty(K)
-    means = np.empty((K, Q))
-    gate_gain, gain = np.empty(W.shape[1]), np.empty(R.shape[1])
-    size = state.group.shape[0]
-    waiting = n_waiting(state)
-    limits = far_limits(state)
-    learned = 0
-    for i in range(W.shape[0]):
-        w, r, y = W[i], R[i], Y[i]
-        losses[i] = evaluate(
-            tails,
-            constant,
-            state.average_gate,
-            state.average_experts,
-            state.average_variances,
-            w,
-            r,
-            y,
-            shares,
-            means,
-            tau,
-            trusted,
-            scratch,
-        )
-        mix(shares, means, predictions[i])
-        record(trace, i, shares, means, state.average_variances)
+    @hook
+    def evaluate(
+        shape: Shape,
+        constant: float,
+        scratch: FloatArray,
+        gate: FloatArray,
+        experts: FloatArray,
+        variances: FloatArray,
+        w: FloatArray,
+        r: FloatArray,
+        y: FloatArray,
+        shares: FloatArray,
+        means: FloatArray,
+        tau: FloatArray,
+    ) -> float:
+        K, Q = variances.shape
+        log_gate = shares_and_means(gate, experts, w, r, shares, means, tau)
         if math.isnan(y[0]):
-            continue
-        gamma = gammas[learned]
-        learned += 1
-        if size > 0:
-            far = is_far(limits, w, r, weights[i])
-            if not far:
-                if not gather(state, waiting, w, r, y, weights[i], gamma):
-                    return False
-                waiting += 1
-            if waiting == size or (far and waiting > 0):
-                learn_group(tails, constant, state, residual, options, waiting)
-                waiting = 0
-                limits = far_limits(state)
-            if not far:
-                continue
-            stand_alone(state)
-        evaluate(
-            tails,
-            constant,
-            state.gate,
-            state.experts,
-            state.variances,
-            w,
-            r,
-            y,
-            shares,
-            means,
-            tau,
-            trusted,
-            scratch,
-        )
-        route(tau, options.top_k)
-        for k in range(K):
-            trusted[k] = tau[k] * irls_weight(tails, trusted[k], Q)
-        if state.n[0] % RESIDUAL_EVERY == 0:
-            track_residual(state, residual, options, weights[i], shares, tau, trusted, w, r, y)
-        step(state, options, gamma, weights[i], shares, tau, trusted, means, w, r, y, gate_gain, gain, scratch)
-        weight = average_weight(state, options, gamma)
-        blend(state.average_gate, state.gate, weight)
-        blend_all(state.average_experts, state.experts, weight)
-        blend(state.average_variances, state.variances, weight)
-        if size > 0:
-            limits = far_limits(state)
-    return is_sound_after(state, Y, losses, predictions)
-
-
-@jit
-def learn_group(
-    tails: Tails,
-    constant: float,
-    state: MMState,
-    residual: FloatArray,
-    options: LearningOptions,
-    B: int,
-) -> None:
-    """Learn the B events that wait by one step."""
-    K, Q = state.variances.shape
-    group = group_of(state, B)
-    shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, Q))
-    scratch = np.empty(K)
-    for i in range(B):
-        evaluate(
-            tails,
-            constant,
-            state.gate,
-            state.experts,
-            state.variances,
-            group.W[i],
-            group.R[i],
-            group.Y[i],
-            shares[i],
-            means[i],
-            tau[i],
-            trusted[i],
-            scratch,
-        )
-        route(tau[i], options.top_k)
-        for k in range(K):
-            trusted[i, k] = tau[i, k] * irls_weight(tails, trusted[i, k], Q)
-    step_group(state, residual, options, group, shares, tau, trusted, means)
-
-
-@jit
-def irls_weight_rows(
-    tails: Tails,
-    experts: FloatArray,
-    squared_scales: FloatArray,
-    R: FloatArray,
-    Y: FloatArray,
-    tau: FloatArray,
-    trusted: FloatArray,
-) -> None:
-    """Write τ u of each row and expert to `trusted`, (n, K)."""
-    K, Q, p = experts.shape
-    for i in range(R.shape[0]):
+            for k in range(K):
+                tau[k] = shares[k]
+            return np.nan
+        largest: float = -np.inf
         for k in range(K):
             square = 0.0
+            product = 1.0
             for q in range(Q):
-                error = Y[i, q]
-                for j in range(p):
-                    error -= experts[k, q, j] * R[i, j]
-                square += error * error / squared_scales[k, q]
-            trusted[i, k] = tau[i, k] * irls_weight(tails, square, Q)
+                error = y[q] - means[k, q]
+                square += error * error / variances[k, q]
+                product *= variances[k, q]
+                if Q > 1 and not 1.0 / WIDE < product < WIDE:
+                    tau[k] -= 0.5 * math.log(product)
+                    product = 1.0
+            scratch[1, k] = product
+            scratch[0, k] = square
+            tau[k] -= energy(shape, square, Q)
+            largest = max(largest, tau[k])
+        total = 0.0
+        for k in range(K):
+            # A division by the root of the determinant costs a third of a logarithm above.
+            tau[k] = math.exp(tau[k] - largest) / math.sqrt(scratch[1, k])
+            total += tau[k]
+        inverse = 1.0 / total
+        for k in range(K):
+            tau[k] *= inverse
+        loss: float = log_gate - largest - math.log(total) + constant
+        return loss
+
+    @hook
+    def trust(shape: Shape, tau: FloatArray, scratch: FloatArray, trusted: FloatArray, Q: int) -> None:
+        for k in range(tau.shape[0]):
+            trusted[k] = tau[k] * irls_weight(shape, scratch[0, k], Q)
+
+    return linear_noise(log_constant, _scratch_rows, evaluate, trust, _step_experts, SPREAD)
+
+
+def irls_weight_rows(irls_weight: Kernel, module: str) -> Kernel:
+    """Make `trusted_rows` of a noise, to be kept under this name in `module`."""
+
+    def trusted_rows(
+        shape: Shape,
+        experts: FloatArray,
+        squared_scales: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        tau: FloatArray,
+        trusted: FloatArray,
+    ) -> None:
+        """Write τ u of each row and expert to `trusted`, (n, K)."""
+        K, Q, p = experts.shape
+        for i in range(R.shape[0]):
+            for k in range(K):
+                square = 0.0
+                for q in range(Q):
+                    error = Y[i, q]
+                    for j in range(p):
+                        error -= experts[k, q, j] * R[i, j]
+                    square += error * error / squared_scales[k, q]
+                trusted[i, k] = tau[i, k] * irls_weight(shape, square, Q)
+
+    return jit(named(trusted_rows, module))
+
+
+@inline
+def _scratch_rows(Q: int) -> int:  # noqa: ARG001 - every noise is called with the same arguments
+    return 2
+
+
+@hook
+def _step_experts(
+    state: MMState,
+    options: LearningOptions,
+    keep: float,
+    fresh: float,
+    amount: float,
+    tau: FloatArray,
+    trusted: FloatArray,
+    means: FloatArray,
+    r: FloatArray,
+    y: FloatArray,
+    gain: FloatArray,
+    push: FloatArray,  # noqa: ARG001 - other experts need it
+) -> None:
+    # With stored matrices R̃ = R / decay and their inverses P̃ = decay · P, the update of R by (1−γ) and γ τ r rᵀ is a
+    # rank-1 update of R̃ with weight γ τ / decay⁺, and R⁺⁻¹ r = P̃ r / (decay⁺ (1 + weight · rᵀ P̃ r)).
+    for k in range(tau.shape[0]):
+        if tau[k] == 0.0:
+            # Nothing of it moves but its mass: what it knows is worth as much less as `decay` says.
+            state.masses[k] = max(keep * state.masses[k], VANISHED)
+            continue
+        weight = amount * trusted[k]
+        quadratic = symmetric_product(state.expert_inverses[k], r, gain)
+        shrink = 1.0 / (1.0 + weight * quadratic)
+        old_mass = keep * state.masses[k]
+        new = fresh * trusted[k]
+        # Without a prior a starved expert's mass would reach 0 and its variance 0/0; so it stays, dead but finite.
+        mass = max(old_mass + fresh * tau[k], VANISHED)
+        for q in range(y.shape[0]):
+            error = y[q] - means[k, q]
+            # 1 − γ τ rᵀ R⁺⁻¹ r, written so that it cannot become negative, is the factor `shrink`.
+            variance = (old_mass * state.variances[k, q] + new * error * error * shrink) / mass
+            state.variances[k, q] = max(variance, options.variance_floor * state.prior_variances[q])
+            push_size = weight * shrink * error
+            for j in range(r.shape[0]):
+                state.experts[k, q, j] += push_size * gain[j]
+        state.masses[k] = mass
+        add_outer(state.expert_inverses[k], gain, -weight * shrink)
+        add_outer(state.expert_grams[k], r, weight)
+
+
+@inline
+def _settle(
+    state: MMState, options: LearningOptions, k: int, q: int, keep: float, left: FloatArray, mass: float
+) -> None:
+    value = keep * (state.decay[0] * left[q, q] + state.masses[k] * state.variances[k, q]) / mass
+    state.variances[k, q] = max(value, options.variance_floor * state.prior_variances[q])
+
+
+@inline
+def _top_up(state: MMState, k: int, q: int, share: float, old: FloatArray, mass: float) -> None:
+    # (Υ_old − Υ_new) R (Υ_old − Υ_new)ᵀ + share (Υ_0 − Υ_new) Λ (Υ_0 − Υ_new)ᵀ, what both parts leave unexplained,
+    # reduces to this by the normal equations of Υ_new.
+    spread = 0.0
+    for j in range(old.shape[1]):
+        spread += (
+            share
+            * state.prior_expert_gram[j]
+            * (state.prior_experts[q, j] - state.experts[k, q, j])
+            * (state.prior_experts[q, j] - old[q, j])
+        )
+    total = state.masses[k] * state.variances[k, q] + share * state.prior_variances[q] + max(spread, 0.0)
+    state.variances[k, q] = total / mass
+
+
+@inline
+def _residual(
+    state: MMState,
+    k: int,
+    q: int,
+    amount: float,
+    y: FloatArray,
+    linear: FloatArray,
+    residual: FloatArray,
+    at: int,
+    square: float,
+    share: float,
+) -> tuple[int, float]:
+    # The block is Σ τ y².
+    explained = 0.0
+    for i in range(state.experts.shape[2]):
+        explained += linear[q, i] * state.experts[k, q, i]
+    entry = amount * y[q] * y[q] - (state.masses[k] * state.variances[k, q] + explained)
+    residual[at] += share * (entry - residual[at])
+    return at + 1, square + entry * entry
+
+
+SPREAD = Spread(_settle, _top_up, _residual)

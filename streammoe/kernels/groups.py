@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.kernels.compile import jit
+from streammoe.kernels.compile import jit, part
 from streammoe.kernels.linalg import VANISHED, dot, invert_spd, solve_spd, symmetric_product
 from streammoe.kernels.shared import average_weight
 from streammoe.kernels.softmax import adaptive_weight
@@ -43,7 +43,7 @@ def n_waiting(state: MMState) -> int:
     return start
 
 
-@jit
+@part
 def gather(state: MMState, at: int, w: FloatArray, r: FloatArray, y: FloatArray, weight: float, gamma: float) -> bool:
     """Let an event wait in row `at` of its group; False if it must not, and the state is to be thrown away."""
     row = state.group[at]
@@ -60,7 +60,7 @@ def gather(state: MMState, at: int, w: FloatArray, r: FloatArray, y: FloatArray,
     return sound
 
 
-@jit
+@part
 def far_limits(state: MMState) -> FloatArray:
     """(p_w + p_v,) how large the square of a feature, times the weight, may be in a group; see `FAR`.
 
@@ -80,7 +80,7 @@ def far_limits(state: MMState) -> FloatArray:
     return limits
 
 
-@jit
+@part
 def is_far(limits: FloatArray, w: FloatArray, r: FloatArray, weight: float) -> bool:
     """Whether an event has to make a step of its own, which no rounding harms."""
     column = 0
@@ -92,7 +92,7 @@ def is_far(limits: FloatArray, w: FloatArray, r: FloatArray, weight: float) -> b
     return False
 
 
-@jit
+@part
 def stand_alone(state: MMState) -> None:
     """Bring the inverses up to date, which groups leave alone, for an event that makes a step of its own."""
     if state.gate.shape[0] > 0:
@@ -117,7 +117,7 @@ class Group(NamedTuple):
     """(B,) their steps."""
 
 
-@jit
+@part
 def group_of(state: MMState, waiting: int) -> Group:
     """The events that wait, as kernels like them: each part by itself."""
     p_w, p_v = state.gate_gram.shape[0], state.experts.shape[2]
@@ -131,7 +131,7 @@ def group_of(state: MMState, waiting: int) -> Group:
     )
 
 
-@jit
+@part
 def kept_by(gammas: FloatArray) -> float:
     """1 − Γ, what is left of the statistics before the group."""
     keep = 1.0
@@ -140,7 +140,7 @@ def kept_by(gammas: FloatArray) -> float:
     return max(keep, LEAST_KEPT)
 
 
-@jit
+@part
 def amounts_of(state: MMState, group: Group, keep: float) -> FloatArray:
     """(B,) γ times the weight of each event, over the new decay; γ is its part of the group's step."""
     B = group.weights.shape[0]
@@ -189,7 +189,7 @@ def pulls_of(rows: FloatArray, pushes: FloatArray, sizes: FloatArray, N: int) ->
     return pulls
 
 
-@jit
+@part
 def settle_softmax(
     coefficients: FloatArray,
     gram: FloatArray,
@@ -224,7 +224,7 @@ def settle_softmax(
             coefficients[k, j] -= curvature[0] * (pulls[k, j] + curvature[1] * total[j])
 
 
-@jit
+@part
 def settle_gate(
     state: MMState,
     options: LearningOptions,
@@ -249,7 +249,7 @@ def settle_gate(
     )
 
 
-@jit
+@part
 def weigh(
     group: Group,
     k: int,
@@ -261,7 +261,7 @@ def weigh(
 ) -> bool:
     """Write with what weight each event enters linear expert k, (B,), and its errors, (B, Q); whether any does.
 
-    `amounts` (B,), `trusted` (B, K) and `means` (B, K, Q) are as in `streammoe.kernels.gaussian.step_group`.
+    `amounts` (B,), `trusted` (B, K) and `means` (B, K, Q) are those of `streammoe.kernels.loop.Noise.settle_expert`.
     """
     total = 0.0
     for i in range(weights.shape[0]):
@@ -272,7 +272,7 @@ def weigh(
     return total > 0.0
 
 
-@jit
+@part
 def settle_linear(state: MMState, k: int, rows: FloatArray, weights: FloatArray, errors: FloatArray) -> FloatArray:
     """Υ_k ← Υ_k + Σ weight · ρ (R⁺⁻¹ r)ᵀ, where R⁺ = R + Σ weight · r rᵀ is updated first; all in stored units.
 
@@ -313,7 +313,7 @@ def settle_linear(state: MMState, k: int, rows: FloatArray, weights: FloatArray,
     return left
 
 
-@jit
+@part
 def mass_after(state: MMState, k: int, keep: float, group: Group, tau: FloatArray) -> float:
     """m_k after a group whose responsibilities are `tau`, (B, K)."""
     B = tau.shape[0]
@@ -323,7 +323,7 @@ def mass_after(state: MMState, k: int, keep: float, group: Group, tau: FloatArra
     return max(mass, VANISHED)
 
 
-@jit
+@part
 def finish_group(state: MMState, keep: float) -> None:
     """The weight of all before the group has shrunk; the next one begins empty."""
     state.decay[0] *= keep
@@ -332,7 +332,7 @@ def finish_group(state: MMState, keep: float) -> None:
         row[-2] = 0.0
 
 
-@jit
+@part
 def average_weight_of(state: MMState, options: LearningOptions, gammas: FloatArray) -> float:
     """How far the served parameters move towards the iterate of this group: as far as for so many equal iterates."""
     kept: float = 1.0

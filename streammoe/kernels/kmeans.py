@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.kernels.compile import jit
+from streammoe.kernels.compile import jit, part
 from streammoe.types import FloatArray
 
 
@@ -69,7 +69,7 @@ def kmeans(points: FloatArray, first: int, draws: FloatArray, K: int, rounds: in
     return distortion
 
 
-@jit
+@part
 def squared_distance(a: FloatArray, b: FloatArray) -> float:
     """‖a − b‖²."""
     total = 0.0

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import inline
+from streammoe.kernels.elliptical import elliptical, irls_weight_rows
+from streammoe.kernels.loop import Shape, loop
 
 TIP = 0.1
 """δ, half the width of the tip in units of b. The density at 0 is 5 % lower than Laplace's, outside 0.2 % higher."""
@@ -19,13 +21,23 @@ LOG_AREA = math.log(AREA)
 
 
 @inline
-def energy(square: float) -> float:
+def energy(shape: Shape, square: float, Q: int) -> float:  # noqa: ARG001 - every noise is called with the same arguments
     """h(z) at z²."""
     z = math.sqrt(square)
     return z if z > TIP else 0.5 * (square / TIP + TIP)
 
 
 @inline
-def irls_weight(square: float) -> float:
+def irls_weight(shape: Shape, square: float, Q: int) -> float:  # noqa: ARG001 - same
     """The weight u = 1 / max(|z|, δ), twice the slope of `energy` in z²."""
     return 1.0 / max(math.sqrt(square), TIP)
+
+
+@inline
+def log_constant(shape: Shape, Q: int) -> float:  # noqa: ARG001 - same
+    """Log of the density's integral at b = 1."""
+    return LOG_AREA
+
+
+learn_rows, score_rows = loop(elliptical(energy, irls_weight, log_constant), __name__)
+trusted_rows = irls_weight_rows(irls_weight, __name__)

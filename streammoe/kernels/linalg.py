@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.compile import inline, jit, part
 from streammoe.types import FloatArray
 
 VANISHED = 1e-100
@@ -66,7 +66,7 @@ def add_outer(matrix: FloatArray, vector: FloatArray, weight: float) -> None:
             matrix[i, j] += scaled * vector[j]
 
 
-@jit
+@part
 def add_product(matrix: FloatArray, vector: FloatArray, out: FloatArray) -> None:
     """``out += matrix @ vector`` for a symmetric matrix."""
     for j in range(vector.shape[0]):
@@ -130,7 +130,7 @@ def solve_spd(matrix: FloatArray, rows: FloatArray, factor: FloatArray) -> None:
             row[i] *= scale[i]
 
 
-@jit
+@part
 def _factor(matrix: FloatArray, scale: FloatArray, factor: FloatArray) -> float:
     """Write 1/√diagonal to `scale` and U with UᵀU = the scaled matrix to `factor`; return how much was added to it."""
     p = matrix.shape[0]
@@ -144,7 +144,7 @@ def _factor(matrix: FloatArray, scale: FloatArray, factor: FloatArray) -> float:
     return damping
 
 
-@jit
+@part
 def _cholesky_upper(matrix: FloatArray, scale: FloatArray, damping: float, factor: FloatArray) -> bool:
     """Factor ``S matrix S + damping I = Uᵀ U`` into the upper triangle of `factor`; False where a pivot vanishes."""
     p = matrix.shape[0]
@@ -169,7 +169,7 @@ def _cholesky_upper(matrix: FloatArray, scale: FloatArray, damping: float, facto
     return True
 
 
-@jit
+@part
 def _invert_upper(factor: FloatArray) -> None:
     """Replace an upper triangular matrix by its inverse, in place, row by row from the bottom."""
     p = factor.shape[0]

@@ -1,18 +1,104 @@
 """Linear experts: what families share whose experts are linear, whatever their noise.
 
-Their step stands in each family's own loop: as a function of its own, between the covariance's updates, it cost 15 % of
-the speed.
-
-Shapes: K experts, Q outputs, p features.
+Shapes: K experts, Q outputs, p features, B events of a group.
 """
 
 from __future__ import annotations
 
-from streammoe.kernels.compile import inline
+import math
+from functools import cache
+from typing import NamedTuple
+
+from streammoe.kernels.compile import inline, part
+from streammoe.kernels.groups import Group, settle_linear, weigh
 from streammoe.kernels.linalg import dot
+from streammoe.kernels.loop import Kernel, Noise
 from streammoe.kernels.softmax import softmax
-from streammoe.kernels.state import MMState
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
+
+LOG_2PI = math.log(2.0 * math.pi)
+
+
+class Spread(NamedTuple):
+    """What there is to do about the variances of linear experts; each is made by `inline`, for output q of expert k."""
+
+    settle: Kernel
+    """``(state, options, k, q, keep, left, mass)``: a group, whose step leaves `left`, (Q, Q), unexplained."""
+    top_up: Kernel
+    """``(state, k, q, share, old, mass)``: `share` of the prior, given the coefficients before."""
+    residual: Kernel
+    """``(state, k, q, amount, y, linear, residual, at, square, share)`` → ``(at, square)``: blocks of the convergence
+    residual, where `linear` is Υ_k R_k and `amount` weighs the event."""
+
+
+def linear_noise(
+    log_constant: Kernel, scratch_rows: Kernel, evaluate: Kernel, trust: Kernel, step_experts: Kernel, spread: Spread
+) -> Noise:
+    """Describe linear experts to the loop."""
+    return Noise(log_constant, scratch_rows, evaluate, trust, step_experts, *_experts(spread))
+
+
+@cache
+def _experts(spread: Spread) -> tuple[Kernel, Kernel, Kernel]:
+    """Make what linear experts of any noise share, once for each kind of spread."""
+    settle_spread, top_up_spread, residual_of_spread = spread
+
+    @part
+    def settle_expert(
+        state: MMState,
+        options: LearningOptions,
+        k: int,
+        keep: float,
+        group: Group,
+        amounts: FloatArray,
+        tau: FloatArray,  # noqa: ARG001 - same
+        trusted: FloatArray,
+        means: FloatArray,
+        mass: float,
+        weights: FloatArray,
+        sizes: FloatArray,  # noqa: ARG001 - same
+        errors: FloatArray,
+    ) -> None:
+        if weigh(group, k, amounts, trusted, means, weights, errors):
+            left = settle_linear(state, k, group.R, weights, errors)
+            for q in range(errors.shape[1]):
+                settle_spread(state, options, k, q, keep, left, mass)
+
+    @inline
+    def top_up(state: MMState, k: int, share: float, old: FloatArray) -> None:
+        for q in range(old.shape[0]):
+            top_up_spread(state, k, q, share, old, state.masses[k] + share)
+
+    @inline
+    def residual_of_expert(
+        state: MMState,
+        options: LearningOptions,  # noqa: ARG001 - same
+        k: int,
+        event_weight: float,
+        tau: FloatArray,
+        trusted: FloatArray,
+        means: FloatArray,  # noqa: ARG001 - same
+        r: FloatArray,
+        y: FloatArray,
+        linear: FloatArray,
+        push: FloatArray,  # noqa: ARG001 - same
+        residual: FloatArray,
+        at: int,
+        square: float,
+        share: float,
+    ) -> tuple[int, float]:
+        # Blocks: R, linear part, those of the variances, mass.
+        amount = event_weight * trusted[k]
+        at, more = residual_of_linear(state, k, r, y, amount, linear, residual, at, share)
+        square += more
+        for q in range(y.shape[0]):
+            at, square = residual_of_spread(state, k, q, amount, y, linear, residual, at, square, share)
+        entry = event_weight * tau[k] - state.masses[k]
+        residual[at] += share * (entry - residual[at])
+        return at + 1, square + entry * entry
+
+    return settle_expert, top_up, residual_of_expert
 
 
 @inline

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.compile import inline, part
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, step_softmax
-from streammoe.kernels.state import LearningOptions, MMState
+from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
 REFRESH_BELOW = 0.5
@@ -24,6 +24,22 @@ def mix(shares: FloatArray, means: FloatArray, out: FloatArray) -> None:
         for k in range(shares.shape[0]):
             total += shares[k] * means[k, q]
         out[q] = total
+
+
+@inline
+def record(trace: Trace, i: int, shares: FloatArray, means: FloatArray, variances: FloatArray) -> None:
+    """Keep what each expert says about row i, if anybody asks; `variances` is (K, Q), (K, Q, Q) or (K, 0)."""
+    if i >= trace.shares.shape[0]:
+        return
+    for k in range(shares.shape[0]):
+        trace.shares[i, k] = shares[k]
+        for m in range(means.shape[1]):
+            trace.means[i, k, m] = means[k, m]
+        for q in range(variances.shape[1]):
+            if variances.ndim == 3:
+                trace.variances[i, k, q] = variances[k, q, q]
+            else:
+                trace.variances[i, k, q] = variances[k, q]
 
 
 @inline
@@ -72,7 +88,7 @@ def step_gate(
     step_softmax(state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, options.curvature)
 
 
-@jit
+@part
 def refresh_gate(state: MMState, missing: float) -> None:
     """Rebuild the gate's inverse from its Gram matrix, after adding `missing` of the prior's statistics.
 
@@ -94,7 +110,7 @@ def refresh_gate(state: MMState, missing: float) -> None:
         add_product(state.gate_inverse, pull, state.gate[k])
 
 
-@jit
+@part
 def refresh_expert(state: MMState, k: int, share: float) -> None:
     """Rebuild an expert's inverse from its Gram matrix, after adding `share` of the prior's statistics.
 
@@ -187,7 +203,16 @@ def average_weight(state: MMState, options: LearningOptions, gamma: float) -> fl
 
 @inline
 def blend(average: FloatArray, raw: FloatArray, weight: float) -> None:
-    """Move the rows of `average` towards `raw`, both (m, p)."""
+    """Move `average` towards `raw`, both (m, p) or (K, m, p)."""
+    if raw.ndim == 3:
+        for k in range(raw.shape[0]):
+            _blend_rows(average[k], raw[k], weight)
+    else:
+        _blend_rows(average, raw, weight)
+
+
+@inline
+def _blend_rows(average: FloatArray, raw: FloatArray, weight: float) -> None:
     if weight >= 1.0:
         # θ̄ + 1 · (θ − θ̄) is not θ in floating point.
         for k in range(raw.shape[0]):
@@ -197,10 +222,3 @@ def blend(average: FloatArray, raw: FloatArray, weight: float) -> None:
     for k in range(raw.shape[0]):
         for j in range(raw.shape[1]):
             average[k, j] += weight * (raw[k, j] - average[k, j])
-
-
-@inline
-def blend_all(average: FloatArray, raw: FloatArray, weight: float) -> None:
-    """The same for (K, m, p)."""
-    for k in range(raw.shape[0]):
-        blend(average[k], raw[k], weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from streammoe.kernels.compile import jit
+from streammoe.kernels.compile import jit, part
 from streammoe.kernels.state import MMState
 from streammoe.types import FloatArray
 
@@ -43,7 +43,7 @@ def is_sound(state: MMState) -> bool:
     )
 
 
-@jit
+@part
 def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
     """The same, and whether what was said of each row before it was learned can be averaged.
 
@@ -62,7 +62,7 @@ def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, prediction
     return is_sound(state)
 
 
-@jit
+@part
 def keep_finite(residual: FloatArray) -> None:
     """Begin the convergence residual anew where its mean norm has overflowed: it is for people to look at."""
     if not math.isfinite(residual[-2]):
@@ -70,7 +70,7 @@ def keep_finite(residual: FloatArray) -> None:
             residual[at] = 0.0
 
 
-@jit
+@part
 def _is_finite(values: FloatArray) -> bool:
     for value in values.flat:  # noqa: SIM110 - numba knows no generators
         if not math.isfinite(value):
@@ -78,7 +78,7 @@ def _is_finite(values: FloatArray) -> bool:
     return True
 
 
-@jit
+@part
 def _has_finite_diagonal(matrix: FloatArray) -> bool:
     for i in range(matrix.shape[0]):  # noqa: SIM110 - same
         if not math.isfinite(matrix[i, i]):
@@ -86,7 +86,7 @@ def _has_finite_diagonal(matrix: FloatArray) -> bool:
     return True
 
 
-@jit
+@part
 def _have_finite_diagonals(matrices: FloatArray) -> bool:
     for k in range(matrices.shape[0]):  # noqa: SIM110 - same
         if not _has_finite_diagonal(matrices[k]):

@@ -1,7 +1,7 @@
 """Student-t noise: what an event far from an expert costs, and how far it is trusted.
 
 t_ν with Q outputs and a diagonal scale has the density Γ((ν+Q)/2) / (Γ(ν/2) (νπ)^(Q/2) Π_q σ_q) (1 + δ²/ν)^(−(ν+Q)/2)
-at the squared distance δ² = Σ_q (y_q − μ_q)² / σ_q².
+at the squared distance δ² = Σ_q (y_q − μ_q)² / σ_q². `shape` is (ν,).
 """
 
 from __future__ import annotations
@@ -9,22 +9,28 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import inline
+from streammoe.kernels.elliptical import elliptical, irls_weight_rows
+from streammoe.kernels.loop import Shape, loop
 
 
 @inline
-def energy(square: float, degrees: float, Q: int) -> float:
+def energy(shape: Shape, square: float, Q: int) -> float:
     """−log of the density at δ², up to the scale and a constant: ½ (ν + Q) log(1 + δ²/ν)."""
-    return 0.5 * (degrees + Q) * math.log(1.0 + square / degrees)
+    return 0.5 * (shape[0] + Q) * math.log(1.0 + square / shape[0])
 
 
 @inline
-def irls_weight(square: float, degrees: float, Q: int) -> float:
+def irls_weight(shape: Shape, square: float, Q: int) -> float:
     """The weight u = (ν + Q) / (ν + δ²), twice the slope of `energy` in δ²."""
-    return (degrees + Q) / (degrees + square)
+    return (shape[0] + Q) / (shape[0] + square)
 
 
 @inline
-def log_constant(degrees: float, Q: int) -> float:
+def log_constant(shape: Shape, Q: int) -> float:
     """What −log of the density holds besides `energy` and Σ_q log σ_q."""
-    peak = math.lgamma(0.5 * (degrees + Q)) - math.lgamma(0.5 * degrees)
-    return 0.5 * Q * math.log(degrees * math.pi) - peak
+    peak = math.lgamma(0.5 * (shape[0] + Q)) - math.lgamma(0.5 * shape[0])
+    return 0.5 * Q * math.log(shape[0] * math.pi) - peak
+
+
+learn_rows, score_rows = loop(elliptical(energy, irls_weight, log_constant), __name__)
+trusted_rows = irls_weight_rows(irls_weight, __name__)

@@ -87,8 +87,8 @@ FAULTS = {
     "heavy tails": [
         Fault(
             "student-t-without-outputs",
-            "return (degrees + Q) / (degrees + square)",
-            "return (degrees + 1) / (degrees + square)",
+            "return (shape[0] + Q) / (shape[0] + square)",
+            "return (shape[0] + 1) / (shape[0] + square)",
         ),
     ],
     "softmax": [

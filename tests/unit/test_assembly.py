@@ -87,8 +87,8 @@ def test_settings_reach_the_model(here):
 
 
 def test_kernels_of_heavy_tails_are_compiled_before_events(here):
-    assert model._kind(settings("model.expert=student_t")) == "heavy-tailed"
-    assert model._kind(settings(*OUTPUTS, "model.expert=student_t")) == "heavy-tailed outputs"
+    assert model._kind(settings("model.expert=laplace")) == "laplace"
+    assert model._kind(settings(*OUTPUTS, "model.expert=student_t")) == "student_t"
 
 
 COLUMNS = [

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from scipy.integrate import quad
 
-from streammoe.kernels import laplace, student_t
+from streammoe.kernels import gaussian, laplace, student_t
 from streammoe.noise import NORMAL, RoundedLaplace, StudentT
 
 laws = pytest.mark.parametrize("law", [NORMAL, StudentT(2.1), RoundedLaplace(0.1), RoundedLaplace(1.5)], ids=str)
@@ -53,12 +53,12 @@ def test_they_are_those_of_scipy():
 
 def test_the_kernels_have_the_same_densities_and_weights_that_are_twice_the_slope():
     for z in (0.0, 0.03, 0.1, 0.7, 50.0):
-        loss = laplace.energy(z * z) + laplace.LOG_AREA
+        loss = laplace.energy((), z * z, 1) + laplace.log_constant((), 1)
         assert loss == pytest.approx(-math.log(RoundedLaplace(laplace.TIP).pdf_at(z)), rel=1e-12)
-        loss = student_t.energy(z * z, 3.0, 1) + student_t.log_constant(3.0, 1)
+        loss = student_t.energy((3.0,), z * z, 1) + student_t.log_constant((3.0,), 1)
         assert loss == pytest.approx(-math.log(StudentT(3.0).pdf_at(z)), rel=1e-12)
     for square in (1e-6, 0.004, 0.5, 30.0, 1e8):
         step = 1e-5 * square
-        for kernel, more in ((laplace, ()), (student_t, (4.0, 3))):
-            slope = (kernel.energy(square + step, *more) - kernel.energy(square - step, *more)) / (2.0 * step)
-            assert kernel.irls_weight(square, *more) == pytest.approx(2.0 * slope, rel=1e-4)
+        for kernel, shape, Q in ((gaussian, (), 2), (laplace, (), 1), (student_t, (4.0,), 3)):
+            slope = (kernel.energy(shape, square + step, Q) - kernel.energy(shape, square - step, Q)) / (2.0 * step)
+            assert kernel.irls_weight(shape, square, Q) == pytest.approx(2.0 * slope, rel=1e-4)

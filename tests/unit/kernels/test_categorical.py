@@ -28,7 +28,7 @@ def test_scores_never_vanish(size):
     labels = np.random.default_rng(1).integers(4, size=40)
     losses, predictions, tau = np.empty(40), np.empty((40, 4)), np.empty((40, 3))
     given = gate, experts, np.empty((3, 0)), R, R, labels[:, None].astype(float)
-    categorical.score_rows(*given, losses, predictions, tau, NOTHING)
+    categorical.score_rows((), *given, losses, predictions, tau, NOTHING)
     expected, shares = reference(gate, experts, R, labels)
     np.testing.assert_allclose(losses, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(tau, shares, rtol=1e-5, atol=1e-9)
@@ -43,7 +43,7 @@ def test_both_ways_meet_where_one_hands_over_to_the_other():
     for logit in np.linspace(threshold - 1.0, threshold + 1.0, 21):
         losses, predictions, tau = np.empty(1), np.empty((1, 2)), np.empty((1, 1))
         given = np.empty((0, 1)), np.full((1, 1, 1), -logit), np.empty((1, 0)), one, one, one
-        categorical.score_rows(*given, losses, predictions, tau, NOTHING)
+        categorical.score_rows((), *given, losses, predictions, tau, NOTHING)
         assert losses[0] == pytest.approx(-log_softmax([0.0, -logit])[1], rel=1e-13)
 
 

@@ -1,0 +1,357 @@
+"""The hot loop of learning and scoring, for every kind of expert.
+
+A family's kernel file describes its experts by a `Noise`: what an event costs, and what an expert learns from it. From
+that `loop` makes functions of the family's own, into which numba merges those of the noise, so that the choice costs
+nothing at run time.
+
+The state is a named tuple of arrays, updated in place. Gram matrices are kept as ``decay * stored``, where ``decay``
+is Π(1−γ) since the last refresh: an event then costs a rank-1 update of each matrix and no rescaling. Everything on
+the right-hand side of an update uses the old parameters and the new Gram matrices, exactly as in [MM] Algorithms 2
+and 3 (docs/algorithm.md has the derivation).
+
+Shapes: n events, K experts, M outputs or classes, Q columns of targets, p_w and p_v features of gate and experts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from streammoe.kernels.compile import jit, part
+from streammoe.kernels.groups import (
+    amounts_of,
+    average_weight_of,
+    far_limits,
+    finish_group,
+    gather,
+    group_of,
+    is_far,
+    kept_by,
+    mass_after,
+    n_waiting,
+    settle_gate,
+    stand_alone,
+)
+from streammoe.kernels.shared import (
+    REFRESH_BELOW,
+    RESIDUAL_EVERY,
+    average_weight,
+    blend,
+    finish_step,
+    mix,
+    record,
+    refresh_expert,
+    refresh_gate,
+    residual_of_gate,
+    residual_share,
+    route,
+    step_gate,
+    topped_up,
+)
+from streammoe.kernels.soundness import is_sound_after, keep_finite
+from streammoe.kernels.state import LearningOptions, MMState, Trace
+from streammoe.types import FloatArray
+
+Kernel = Callable[..., Any]
+Function = TypeVar("Function", bound=Callable[..., Any])
+Shape = tuple[float, ...]
+"""The numbers that a noise has at run time, such as ν of Student's t; mostly none."""
+
+
+class Noise(NamedTuple):
+    """What the loop asks of one kind of expert; each is made by `hook` or `part`.
+
+    `tau`, (K,), is the responsibilities of an event, `trusted`, (K,), is what enters all of an expert but its mass: τ
+    itself, or τ u for experts that trust far events less. `means`, (K, M), is what each expert predicts.
+    """
+
+    log_constant: Kernel
+    """``(shape, M)`` → what `evaluate` wants to be computed once, as a rule a part of −log of the density."""
+    scratch_rows: Kernel
+    """``(M,)`` → how many rows of scratch `evaluate` wants, each as long as K and M are."""
+    evaluate: Kernel
+    """``(shape, constant, scratch, gate, experts, variances, w, r, y, shares, means, tau)`` → −log s(y|x), or NaN where
+    y is NaN. Writes g_k(x), the means, and τ ([MM] eq. 15), or g where y is NaN."""
+    trust: Kernel
+    """``(shape, tau, scratch, trusted, M)``: writes `trusted`, given the routed responsibilities and what `evaluate`
+    left in `scratch`."""
+    step_experts: Kernel
+    """``(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)``: learns one event in O(K p²).
+    `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same over the new decay; `gain`, (p_v,), and
+    `push`, (max(K, M),), are scratch. All experts at once: a function for each of them costs speed."""
+    settle_expert: Kernel
+    """``(state, options, k, keep, group, amounts, tau, trusted, means, mass, weights, sizes, errors)``: the same for a
+    group of B events, whose arrays have one axis more. `mass` is the new one; (B,), (B,) and (B, M) are scratch."""
+    top_up: Kernel
+    """``(state, k, share, old)``: adds `share` of the prior to the variances, given the coefficients before."""
+    residual_of_expert: Kernel
+    """``(state, options, k, event_weight, tau, trusted, means, r, y, linear, push, residual, at, square, share)`` →
+    ``(at, square)``: an expert's blocks of the convergence residual."""
+
+
+def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
+    """Make `learn_rows` and `score_rows` of a noise, to be kept under these names in `module`."""
+    evaluate, trust = noise.evaluate, noise.trust
+    log_constant, scratch_rows = noise.log_constant, noise.scratch_rows
+    refresh = _refresh(noise.top_up)
+    track_residual = _track_residual(noise.residual_of_expert)
+    step_experts = noise.step_experts
+    settle_group = _settle_group(noise.settle_expert, refresh, track_residual)
+
+    def score_rows(
+        shape: Shape,
+        gate: FloatArray,
+        experts: FloatArray,
+        variances: FloatArray,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        responsibilities: FloatArray,
+        trace: Trace,
+    ) -> None:
+        """Score rows without learning: −log s(y|x), the prediction, and τ (or the gate's g where y is NaN)."""
+        K, M = experts.shape[0], predictions.shape[1]
+        shares, means = np.empty(K), np.empty((K, M))
+        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
+        for i in range(W.shape[0]):
+            tau = responsibilities[i]
+            losses[i] = evaluate(
+                shape, constant, scratch, gate, experts, variances, W[i], R[i], Y[i], shares, means, tau
+            )
+            mix(shares, means, predictions[i])
+            record(trace, i, shares, means, variances)
+
+    @part
+    def learn_group(
+        shape: Shape, state: MMState, residual: FloatArray, options: LearningOptions, B: int, M: int
+    ) -> None:
+        """Learn the B events that wait by one step."""
+        K = state.experts.shape[0]
+        group = group_of(state, B)
+        shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, M))
+        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
+        for i in range(B):
+            evaluate(
+                shape,
+                constant,
+                scratch,
+                state.gate,
+                state.experts,
+                state.variances,
+                group.W[i],
+                group.R[i],
+                group.Y[i],
+                shares[i],
+                means[i],
+                tau[i],
+            )
+            route(tau[i], options.top_k)
+            trust(shape, tau[i], scratch, trusted[i], M)
+        settle_group(state, residual, options, group, shares, tau, trusted, means)
+
+    def learn_rows(
+        shape: Shape,
+        state: MMState,
+        residual: FloatArray,
+        options: LearningOptions,
+        gammas: FloatArray,
+        weights: FloatArray,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        trace: Trace,
+    ) -> bool:
+        """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
+
+        Args:
+            shape: the numbers of the noise.
+            state: changed in place.
+            residual: (size + 2,) running means of the convergence residual, changed in place.
+            options: the hyper-parameters that steps need.
+            gammas: step sizes of the rows that have a target, in order.
+            weights: (n,) how much each row counts, 1 for a plain one.
+            W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets or class indexes.
+            losses, predictions: (n,) and (n, M), written: −log s(y|x), and the mean or the probabilities of classes,
+                before the row is learned.
+            trace: written where its arrays are not empty.
+
+        Returns:
+            Whether state, losses and predictions are sound; if they are not, the state is to be thrown away.
+        """
+        K, M = state.experts.shape[0], predictions.shape[1]
+        shares, tau, trusted, means = np.empty(K), np.empty(K), np.empty(K), np.empty((K, M))
+        gate_gain, gain, push = np.empty(W.shape[1]), np.empty(R.shape[1]), np.empty(max(K, M))
+        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
+        size = state.group.shape[0]
+        waiting = n_waiting(state)
+        limits = far_limits(state)
+        learned = 0
+        for i in range(W.shape[0]):
+            w, r, y = W[i], R[i], Y[i]
+            losses[i] = evaluate(
+                shape,
+                constant,
+                scratch,
+                state.average_gate,
+                state.average_experts,
+                state.average_variances,
+                w,
+                r,
+                y,
+                shares,
+                means,
+                tau,
+            )
+            mix(shares, means, predictions[i])
+            record(trace, i, shares, means, state.average_variances)
+            if math.isnan(y[0]):
+                continue
+            gamma = gammas[learned]
+            learned += 1
+            if size > 0:
+                far = is_far(limits, w, r, weights[i])
+                if not far:
+                    if not gather(state, waiting, w, r, y, weights[i], gamma):
+                        return False
+                    waiting += 1
+                if waiting == size or (far and waiting > 0):
+                    learn_group(shape, state, residual, options, waiting, M)
+                    waiting = 0
+                    limits = far_limits(state)
+                if not far:
+                    continue
+                stand_alone(state)
+            evaluate(shape, constant, scratch, state.gate, state.experts, state.variances, w, r, y, shares, means, tau)
+            route(tau, options.top_k)
+            trust(shape, tau, scratch, trusted, M)
+            if state.n[0] % RESIDUAL_EVERY == 0:
+                track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
+            keep = 1.0 - gamma
+            decay = state.decay[0] * keep
+            fresh = gamma * weights[i]
+            amount = fresh / decay
+            step_gate(state, options, amount, shares, tau, push, w, gate_gain)
+            step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
+            finish_step(state, gamma, decay)
+            if decay < REFRESH_BELOW:
+                refresh(state, topped_up(state, options, gamma))
+            weight = average_weight(state, options, gamma)
+            blend(state.average_gate, state.gate, weight)
+            blend(state.average_experts, state.experts, weight)
+            blend(state.average_variances, state.variances, weight)
+            if size > 0:
+                limits = far_limits(state)
+        return is_sound_after(state, Y, losses, predictions)
+
+    return jit(named(learn_rows, module)), jit(named(score_rows, module))
+
+
+def named(function: Function, module: str) -> Function:
+    """Let a function count as one of `module`, by which it is cached and pickled."""
+    function.__module__, function.__qualname__ = module, function.__name__
+    return function
+
+
+@cache
+def _refresh(top_up: Kernel) -> Kernel:
+    @part
+    def refresh(state: MMState, prior_weight: float) -> None:
+        """Rebuild the inverses from their Gram matrices, after topping the prior up to `prior_weight`."""
+        K = state.experts.shape[0]
+        missing = prior_weight - state.prior_weight[0]
+        share = missing / K
+        refresh_gate(state, missing)
+        for k in range(K):
+            old = state.experts[k].copy()
+            refresh_expert(state, k, share)
+            if share <= 0.0:
+                continue
+            top_up(state, k, share, old)
+            state.masses[k] += share
+        state.prior_weight[0] = prior_weight
+        state.decay[0] = 1.0
+
+    return refresh
+
+
+@cache
+def _track_residual(residual_of_expert: Kernel) -> Kernel:
+    @part
+    def track_residual(
+        state: MMState,
+        residual: FloatArray,
+        options: LearningOptions,
+        event_weight: float,
+        shares: FloatArray,
+        tau: FloatArray,
+        trusted: FloatArray,
+        means: FloatArray,
+        w: FloatArray,
+        r: FloatArray,
+        y: FloatArray,
+    ) -> None:
+        """Take S̄ − s of this event into the exponentially weighted mean of it and of its norm (math: the mean field).
+
+        `residual` holds the mean vector, then the mean norm, then the count. Blocks: G, gate linear part, and those of
+        each expert.
+        """
+        K, M = means.shape
+        share = residual_share(residual, options)
+        linear = np.empty((max(K, M), max(w.shape[0], r.shape[0])))
+        push = np.empty(max(K, M))
+        at, square = residual_of_gate(state, residual, options, event_weight, shares, tau, w, push, linear, share)
+        for k in range(K):
+            at, square = residual_of_expert(
+                state, options, k, event_weight, tau, trusted, means, r, y, linear, push, residual, at, square, share
+            )
+        residual[-2] += share * (math.sqrt(square) - residual[-2])
+        keep_finite(residual)
+
+    return track_residual
+
+
+@cache
+def _settle_group(settle_expert: Kernel, refresh: Kernel, track_residual: Kernel) -> Kernel:
+    @part
+    def settle_group(
+        state: MMState,
+        residual: FloatArray,
+        options: LearningOptions,
+        group: Any,
+        shares: FloatArray,
+        tau: FloatArray,
+        trusted: FloatArray,
+        means: FloatArray,
+    ) -> None:
+        """Make one step of a group, given what the parameters say of its events: (B, K), and means (B, K, M)."""
+        B, K, M = means.shape
+        for i in range(B):
+            if (state.n[0] - B + i) % RESIDUAL_EVERY == 0:
+                w, r, y = group.W[i], group.R[i], group.Y[i]
+                weight = group.weights[i]
+                track_residual(state, residual, options, weight, shares[i], tau[i], trusted[i], means[i], w, r, y)
+        keep = kept_by(group.gammas)
+        amounts = amounts_of(state, group, keep)
+        settle_gate(state, options, group, amounts, shares, tau)
+        weights, sizes, errors = np.empty(B), np.empty(B), np.empty((B, M))
+        for k in range(K):
+            mass = mass_after(state, k, keep, group, tau)
+            settle_expert(state, options, k, keep, group, amounts, tau, trusted, means, mass, weights, sizes, errors)
+            state.masses[k] = mass
+        finish_group(state, keep)
+        if state.decay[0] < REFRESH_BELOW:
+            refresh(state, topped_up(state, options, group.gammas[B - 1]))
+        weight = average_weight_of(state, options, group.gammas)
+        blend(state.average_gate, state.gate, weight)
+        blend(state.average_experts, state.experts, weight)
+        blend(state.average_variances, state.variances, weight)
+
+    return settle_group

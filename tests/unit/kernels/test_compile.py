@@ -1,0 +1,49 @@
+"""When machine code of the kernels is compiled, and when it comes from the cache on disk."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import streammoe
+from streammoe.kernels import student_t
+
+PROGRAM = """
+import numpy as np
+from streammoe.kernels.batch import adaptive_weights
+from streammoe.kernels.compile import compile_seconds
+out = np.empty(1)
+adaptive_weights(np.array([[0.2, 0.3, 0.5]]), out)
+print(out[0], compile_seconds())
+"""
+
+
+@pytest.mark.slow  # it compiles two kernels
+def test_an_edit_of_what_is_merged_into_a_kernel_of_another_file_is_noticed(tmp_path):
+    copy = tmp_path / "streammoe"
+    shutil.copytree(Path(streammoe.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def found():
+        command = [sys.executable, "-c", PROGRAM]
+        run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return [float(part) for part in run.stdout.split()]
+
+    assert found()[1] > 0.0
+    assert found() == [1.0, 0.0]
+    softmax = copy / "kernels" / "softmax.py"
+    source = softmax.read_text()
+    edited = source.replace("if apart <= 0.0:\n        return 1.0\n", "if apart <= 0.0:\n        return 0.5\n")
+    assert edited != source
+    softmax.write_text(edited)
+    weight, seconds = found()
+    assert weight == 0.5
+    assert seconds > 0.0
+
+
+def test_kernels_are_pickled_by_name():
+    assert pickle.loads(pickle.dumps(student_t.learn_rows)) is student_t.learn_rows
