@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from numbers import Real
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, cast, get_type_hints
 
-import numba
 import numpy as np
 from annotated_types import Interval
 
@@ -41,7 +41,7 @@ class Power(NamedTuple):
 
     def steps(self, first: int, count: int) -> FloatArray:
         """γ_n for n = first, …, first + count − 1, each with the very bits that the scalar call gives."""
-        return _power_steps(first, count, *self)
+        return _compiled_steps()(first, count, *self)
 
 
 class Constant(NamedTuple):
@@ -168,18 +168,17 @@ def _ends(interval: Interval) -> tuple[Any, Any]:
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def _jit(function: Function) -> Function:
-    return cast("Function", numba.njit(cache=True)(function))
-
-
 # A compiled loop over the scalar power, because NumPy's vectorised one rounds by an element's place in its array, and
 # a step must not depend on where a batch was cut.
-@_jit
 def _power_steps(first: int, count: int, alpha: float, gamma0: float, offset: float) -> FloatArray:
     steps = np.empty(count)
     for i in range(count):
         steps[i] = min(gamma0 * math.pow(first + i + offset, -alpha), LARGEST)
     return steps
+
+
+@cache
+def _compiled_steps() -> Callable[[int, int, float, float, float], FloatArray]:
+    import numba  # takes a second, and settings and help need no steps
+
+    return cast("Callable[[int, int, float, float, float], FloatArray]", numba.njit(cache=True)(_power_steps))
