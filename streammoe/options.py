@@ -270,6 +270,8 @@ class Choice(NamedTuple):
         value = _plain(value)
         if value is None:
             return None if self.none else default
+        if isinstance(value, Schedule):  # a named tuple, whose constructor checks nothing
+            return self._made(self.table(value), default)
         if type(value) in self.kinds.values():
             return value
         if self.number is not None and isinstance(value, int | float) and not isinstance(value, bool):

@@ -107,7 +107,7 @@ def from_kafka(values, format):
     """What `KafkaSource` gives for records with these values."""
     decoded = values_of(format=format, **({"columns": list(COLUMNS)} if format == "csv" else {}))
     found = decoded.block([record(value) for value in values])
-    assert not found.refused
+    assert not found.rejected
     yield Batch(found.block, found.ends, format, decoded.columns, "topic", lambda i: {"offset": i}, {})
 
 
