@@ -1,6 +1,7 @@
 """Of `streammoe.daemon.server` and `streammoe.daemon.access`: responses, warnings and errors."""
 
 import http.client
+import re
 from unittest.mock import patch
 
 from prometheus_client import CollectorRegistry
@@ -53,7 +54,7 @@ def responses(_):
         ask("/metrics", Host="page.example")
     finally:
         server.close()
-    return "\n".join(lines)
+    return re.sub(r"turned for \d+ s", "turned for {seconds} s", "\n".join(lines))
 
 
 CASES = {

@@ -113,7 +113,7 @@ def test_what_keeps_it_from_saving_for_a_while_ends_nothing(here, whole, follow,
     give_back = take(here, daemon)
     try:
         append(here / "all.jsonl", REST)
-        daemon.wait_for("nothing can be saved")
+        daemon.wait_for("cannot save")
         if take != use_up_descriptors:
             daemon.wait_for_events(EVENTS)  # learning goes on
             assert daemon.metric("streammoe_checkpoint_failures_total") >= 1
