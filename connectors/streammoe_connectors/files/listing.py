@@ -268,6 +268,15 @@ def is_same(file: File, stream: Readable) -> bool:
     return digest(head) == file["head_sha256"]
 
 
+def is_at(path: str, file: File) -> bool:
+    """Whether a regular file at `path` begins like `file`."""
+    status = status_at(path)
+    if status is None or not stat.S_ISREG(status.st_mode):
+        return False
+    with explained(path), Path(path).open("rb") as stream:
+        return is_same(file, stream)
+
+
 def check_head(file: File, stream: Readable) -> None:
     """Raise `SourceError` unless a stream begins like `file`; rewinds the stream."""
     if not is_same(file, stream):
