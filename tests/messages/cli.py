@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from streammoe import MoERegressor
 from streammoe.commands import main
+from streammoe.daemon.signals import StopFlag
 
 CONFIG = """
 source = { kind = "file", path = "data.csv" }
@@ -49,7 +50,14 @@ def _prepare():
     model.save("other.model")
 
 
-def _call(*arguments, before=()):
+def _stopped():
+    """Return a flag that says from the beginning that a stop was requested."""
+    flag = StopFlag()
+    flag.requested = True
+    return contextlib.nullcontext(flag)
+
+
+def _call(*arguments, before=(), stop=contextlib.nullcontext):
     """Return a case of a command in a folder with files of every kind, after one that ends well."""
 
     def call(folder):
@@ -58,11 +66,16 @@ def _call(*arguments, before=()):
             _prepare()
             if before:
                 assert CliRunner().invoke(main, before).exit_code == 0
-            done = CliRunner().invoke(main, arguments, env={"COLUMNS": "120"}, prog_name="streammoe")
+            with stop():
+                done = CliRunner().invoke(main, arguments, env={"COLUMNS": "120"}, prog_name="streammoe")
         lines = [line for line in done.output.splitlines() if line.strip() and not re.match(r"\d{4}-\d\d-\d\d ", line)]
         return "\n".join([f"exit {done.exit_code}", *lines])
 
     return call
+
+
+def _is_stopped():
+    return patch("streammoe.daemon.signals.StopFlag", _stopped)
 
 
 _RUN = ("run", "config.toml")
@@ -112,5 +125,7 @@ CASES = {
     "run config.toml --from-model other.model, again": _call(*_RUN, "--from-model", "other.model", before=_RUN),
     "run config.toml --set model.n_experts=2, again": _call(*_RUN, "--set", "model.n_experts=2", before=_RUN),
     "rollback state, with one checkpoint": _call("rollback", "state", before=_RUN),
+    "evaluate, stopped at once": _call("evaluate", "data.csv", "--target", "y", stop=_is_stopped),
+    "fit, stopped at once": _call("fit", "data.csv", "--target", "y", stop=_is_stopped),
     "rollback state --to 7": _call("rollback", "state", "--to", "7", before=_RUN),
 }
