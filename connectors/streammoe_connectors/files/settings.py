@@ -14,7 +14,7 @@ class CsvSettings(BaseModel):
 
     Attributes:
         delimiter: separates two values.
-        decimal: decimal mark of numbers.
+        decimal: decimal mark of numbers; those that contain the delimiter must be quoted.
         header: ``True`` if the first line names the columns; else their names, and every line is a record.
     """
 
@@ -28,13 +28,6 @@ class CsvSettings(BaseModel):
     @classmethod
     def _tab(cls, delimiter: Any) -> Any:
         return "\t" if delimiter == "\\t" else delimiter  # as a shell passes it
-
-    @field_validator("decimal")
-    @classmethod
-    def _differs(cls, decimal: str, info: ValidationInfo) -> str:
-        if decimal == info.data.get("delimiter"):
-            raise ValueError('must not be source.delimiter; set that too, such as to ";"')
-        return decimal
 
     @field_validator("header")
     @classmethod

@@ -23,7 +23,7 @@ WRONG = [
     *({"follow": True, "path": "*.csv.gz"}, {"follow": True, "format": "parquet"}),
 ]
 WRONG_DIALECTS = [
-    *({"delimiter": ";;"}, {"delimiter": "."}, {"decimal": ";"}, {"decimal": ","}),
+    *({"delimiter": ";;"}, {"delimiter": "."}, {"decimal": ";"}),
     *({"header": header} for header in (False, [], ["a", "a"], "a")),
 ]
 
