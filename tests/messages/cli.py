@@ -36,6 +36,7 @@ def _prepare():
     for name in ("binary.csv", "binary.jsonl", "binary.csv.gz", "binary.toml", "binary.model"):
         Path(name).write_bytes(bytes(range(256)) * 8)
     Path("cut.csv.gz").write_bytes(gzip.compress(Path("data.csv").read_bytes(), mtime=0)[:-9])
+    Path("scrambled.csv.gz").write_bytes(gzip.compress(b"a,b,y\n" + b"?,1,2\n" * 1500, mtime=0)[:-9])
     Path("utf-16.csv").write_bytes("a,y\n1,2\n".encode("utf-16"))
     Path("letters.jsonl").write_text("no letter\n")
     Path("no-target.jsonl").write_text('{"a": 1}\n')
@@ -95,7 +96,7 @@ _WRONG = {
     ),
     "run config.toml --set source.path=": (
         *("missing.csv", "folder", "loop.csv", "file", "twice.csv", "mostly-bad.csv", "binary.csv", "binary.jsonl"),
-        *("binary.csv.gz", "cut.csv.gz", "utf-16.csv"),
+        *("binary.csv.gz", "cut.csv.gz", "scrambled.csv.gz", "utf-16.csv"),
     ),
     "run config.toml --set metrics.enabled=true --set metrics.port=0 --set": (
         *(f"metrics.tls_certfile={name} --set metrics.tls_keyfile={name}" for name in ("missing.pem", "data.csv")),

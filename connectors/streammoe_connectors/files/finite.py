@@ -12,7 +12,7 @@ from pathlib import Path
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position
-from streammoe_connectors.files.gzipped import GzipStream
+from streammoe_connectors.files.gzipped import UNVERIFIED, GzipStream
 from streammoe_connectors.files.listing import (
     HEAD_BYTES,
     PARQUET,
@@ -49,6 +49,7 @@ class FiniteFiles:
         self._files: list[File] = []
         self._at = 0
         self._reader: RecordReader | ParquetReader | None = None
+        self._caveat = ""  # until the end of the current file
         self._raw_bytes: Callable[[], int] = int  # bytes on disk of the current file read so far
         self._done_bytes = 0
         self._bytes_total = 0
@@ -191,7 +192,7 @@ class FiniteFiles:
         if not len(batch) and not (isinstance(reader, RecordReader) and reader.empty):
             return None
         skipped, self._skipped = self._skipped, 0
-        return replace(batch, end=self._position, skipped=skipped)
+        return replace(batch, end=self._position, skipped=skipped, caveat="" if reader.done else self._caveat)
 
     @property
     def _position(self) -> Position:
@@ -208,6 +209,7 @@ class FiniteFiles:
                 kind = kind_of(path, settings.format, raw.read(HEAD_BYTES))
                 raw.seek(0)
                 size = os.fstat(raw.fileno()).st_size
+            self._caveat = f"{path} may be damaged: {UNVERIFIED}" if kind.gzipped else ""
             reader: RecordReader | ParquetReader
             if kind.format == PARQUET:
                 reader = parquet = ParquetReader(raw, path=path, size=size, block_rows=settings.block_rows, start=start)

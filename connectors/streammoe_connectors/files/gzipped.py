@@ -6,11 +6,12 @@ import zlib
 from typing import BinaryIO
 
 from streammoe.errors import SourceError
-from streammoe_connectors.files.listing import explained
+from streammoe_connectors.files.listing import GZIP_MAGIC, explained
 
 _RAW_BYTES = 1 << 16  # deflate expands at most 1,032-fold
 _PIECE_BYTES = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
+UNVERIFIED = "the checksum of a gzip file is at its end, which has not been reached; gzip -t checks the file"
 
 
 def _reason(error: zlib.error) -> str:
@@ -76,6 +77,12 @@ class GzipStream:
         except zlib.error as error:
             self._salvaged = _salvage(before, self._input)
             at = self._offset + len(self._salvaged)
+            if self.raw_bytes == len(self._input) and not self._input.startswith(GZIP_MAGIC):
+                self._damage = SourceError(
+                    f"{self._path} is not gzip data, although its name ends in .gz; if it is plain text, rename it "
+                    "without that ending, else restore it"
+                )
+                return b""
             self._damage = SourceError(
                 f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content "
                 f"({_reason(error)}); the content before has been read, and part of it may be corrupt, since damage "

@@ -23,7 +23,7 @@ PARQUET = "parquet"
 HEAD_BYTES = 4096
 _LOGGER = logging.getLogger("streammoe.source")
 _MOST_WARNED = 10
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _FORMATS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
 
 
@@ -241,7 +241,7 @@ def file_at(path: str, inode: int, head: bytes) -> File:
 def kind_of(path: str, format: str, head: bytes) -> Kind:
     """Determine the kind of a file: by extension for the format ``auto``, else compression by its first bytes."""
     if format != "auto":
-        return Kind(format, gzipped=format != PARQUET and head.startswith(_GZIP_MAGIC))
+        return Kind(format, gzipped=format != PARQUET and head.startswith(GZIP_MAGIC))
     extensions = [extension.lower() for extension in Path(path).suffixes]
     gzipped = extensions[-1:] == [".gz"]
     known = _FORMATS.get(extensions[-2] if gzipped and len(extensions) > 1 else (extensions or [""])[-1])
