@@ -250,7 +250,7 @@ def kind_of(path: str, format: str, head: bytes) -> Kind:
         raise SourceError(
             f"{path} has the extension {shown!r}; known extensions are {', '.join(_FORMATS)}, and .gz after those of "
             "text formats; set source.format to 'csv', 'jsonl' or 'parquet' (for streammoe produce --read-as, for "
-            "streammoe evaluate --format)"
+            "streammoe evaluate and fit --format)"
         )
     return Kind(known, gzipped)
 
