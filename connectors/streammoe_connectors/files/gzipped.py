@@ -86,8 +86,8 @@ class GzipStream:
             self._damage = SourceError(
                 f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content "
                 f"({_reason(error)}); the content before has been read, and part of it may be corrupt, since damage "
-                "can go undetected until the checksum at the end. Restore the file (gzip -t checks it) and start again; "
-                "a daemon resumes there, so start it with --fresh unless only the rest was damaged"
+                "can go undetected until the checksum at the end. Restore the file (gzip -t checks it) and start "
+                "again; a daemon resumes there, so start it with --fresh unless only the rest was damaged"
             )
             return b""
         self._between_members = self._decoder.eof

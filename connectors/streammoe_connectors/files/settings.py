@@ -29,10 +29,11 @@ class CsvSettings(BaseModel):
     def _tab(cls, delimiter: Any) -> Any:
         return "\t" if delimiter == "\\t" else delimiter  # as a shell passes it
 
-    @field_validator("header")
+    @field_validator("header", mode="before")
     @classmethod
-    def _names(cls, header: Literal[True] | list[str]) -> Literal[True] | list[str]:
-        if header is not True and not (header and all(map(str.strip, header)) and len(set(header)) == len(header)):
+    def _names(cls, header: Any) -> Any:
+        names = header if isinstance(header, list) and all(isinstance(name, str) for name in header) else []
+        if header is not True and not (names and all(map(str.strip, names)) and len(set(names)) == len(names)):
             raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
         return header
 
