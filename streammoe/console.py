@@ -110,6 +110,12 @@ def _exit_out_of(what: str, remedy: str) -> NoReturn:
     sys.exit(70)
 
 
+def end_without_result(exit_code: int, what: str) -> NoReturn:
+    """End a command that was stopped before it had anything to print or save; `what` says so."""
+    click.echo(f"stopped {what}", err=True)
+    sys.exit(exit_code)
+
+
 def ignore_progress(progress: tuple[int, int] | None) -> None:
     """Do nothing."""
 

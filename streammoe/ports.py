@@ -103,6 +103,8 @@ class Batch:
     """Separates two values of csv."""
     decimal: str = "."
     """Decimal mark of numbers in csv."""
+    caveat: str = ""
+    """Why the source cannot vouch for the content yet; part of the message if too many records are rejected."""
 
     def __len__(self) -> int:
         return len(self.ends) if self.table is None else int(self.table.num_rows)

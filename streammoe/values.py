@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,7 +18,11 @@ ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNO
 """Texts to pass to `datetime.fromisoformat`, which alone would accept any letter between date and time."""
 
 
-def number(value: object, name: object) -> float:
+NO_VALUE = "leave the key out where a value is missing"
+NO_TARGET = "an event without a target can be predicted, but not learned"
+
+
+def number(value: object, name: object, advice: str = NO_VALUE) -> float:
     """Convert the value of a feature or target to a float; raise `InvalidEvent` if it would poison a model."""
     if isinstance(value, float | int | np.floating | np.integer | np.bool_) and not isinstance(value, np.timedelta64):
         try:
@@ -30,7 +35,7 @@ def number(value: object, name: object) -> float:
             problem, reason = "is not a finite number", "not_finite"
     else:
         problem, reason = f"is {a_kind(value)}, not a number", "wrong_type"
-    raise _invalid(name, value, f"{problem}; leave the key out where a value is missing", reason)
+    raise _invalid(name, value, f"{problem}; {advice}", reason)
 
 
 def as_text(value: bool | float | Decimal) -> str:
@@ -121,9 +126,11 @@ def check_name(name: object, what: str = "feature name", place: str = "x") -> No
     """
     if isinstance(name, str) or (type(name) is int and -(2**63) <= name < 2**63):
         return
-    problem = "is beyond 64 bits" if type(name) is int else f"is {a_kind(name)}"
-    rule = "checkpoints hold names that are text or whole numbers of 64 bits; rename it"
-    raise InvalidEvent(f"{place}: the {what} {shown(name)} {problem}; {rule}", reason="wrong_type")
+    kind = "a NumPy integer" if isinstance(name, np.integer) else a_kind(name)
+    problem = "is beyond 64 bits" if type(name) is int else f"is {kind}"
+    subject = f"one {what}" if name is None else f"the {what} {shown(name)}"
+    rule = "checkpoints hold names that are text or Python's whole numbers of 64 bits; rename it"
+    raise InvalidEvent(f"{place}: {subject} {problem}; {rule}", reason="wrong_type")
 
 
 def a_kind(value: object) -> str:
@@ -141,6 +148,7 @@ def a_kind(value: object) -> str:
         (int | np.integer, "a whole number"),
         (float | np.floating, "a decimal number"),
         (np.ndarray, "an array"),
+        (Mapping, "a mapping"),
     )
     for kind, words in kinds:
         if isinstance(value, kind):

@@ -13,8 +13,14 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
+import logging
 import os
+import re
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,6 +39,7 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
 from streammoe.types import FloatArray
 
+LOGGER = logging.getLogger("streammoe.demo")
 Events = list[tuple[dict[str, Any], Any]]
 PORT = 9464
 """Default port of the metrics."""
@@ -58,9 +65,8 @@ class Task(NamedTuple):
         return "accuracy" if self.classify else "root mean squared error"
 
 
-CONFIG_NAME = "demo.toml"
 CONFIG = """\
-# Written by `streammoe demo`; `streammoe run {folder}/demo.toml --fresh` streams the same file again.
+# Written by `streammoe demo`; `streammoe run {config} --fresh` streams the same file again.
 [source]
 kind = "file"
 path = {data}
@@ -90,6 +96,15 @@ _CLASSIFICATION = """\
 kind = "classifier"
 n_experts = 2
 warmup = 300  # a single expert predicts meanwhile"""
+
+
+class Files(NamedTuple):
+    """Files of a demonstration."""
+
+    config: Path
+    data: Path
+    state: Path
+    dead_letters: Path
 
 
 class Report(NamedTuple):
@@ -126,14 +141,17 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
         note = "while this runs; --stay keeps them up"
         if port is None:
             try:
-                running = opened.enter_context(_opened(folder, task, events, PORT, on_batch))
+                files, running = opened.enter_context(_opened(folder, task, events, PORT, on_batch))
             except ConfigError:
                 # If the port was not the problem, the next attempt raises the actual one.
-                running = opened.enter_context(_opened(folder, task, events, 0, on_batch))
+                files, running = opened.enter_context(_opened(folder, task, events, 0, on_batch))
                 note = f"a free port, because {PORT} cannot be used; {note}"
         else:
-            running = opened.enter_context(_opened(folder, task, events, port, on_batch))
+            files, running = opened.enter_context(_opened(folder, task, events, port, on_batch))
+        kept = set(files.state.glob("set-aside-*"))
         summary = running.daemon.run(stop)
+        for replaced in set(files.state.glob("set-aside-*")) - kept:
+            shutil.rmtree(replaced)  # checkpoints of an earlier demo
         # The window of the scores is longer than this stream, so it covers every error.
         averages = running.daemon.scores.averages
         values = averages["hits"].window if classify else averages["squared_error"].window
@@ -145,34 +163,83 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
             table=_table(task, summary.learned, rows),
             locations=[
                 f"metrics     {running.metrics_url} ({note})",
-                f"checkpoint  {summary.checkpoint} (streammoe inspect {folder / 'checkpoints'})",
-                f"config      {folder / CONFIG_NAME} (streammoe run {folder / CONFIG_NAME} --fresh)",
+                f"checkpoint  {summary.checkpoint} ({_command('inspect', files.state)})",
+                f"config      {files.config} ({_command('run', files.config)} --fresh)",
             ],
             wait=lambda: _wait(stop),
         )
 
 
 @contextmanager
-def _opened(folder: Path, task: Task, events: Events, port: int, on_batch: ProgressListener) -> Iterator[Running]:
+def _opened(
+    folder: Path, task: Task, events: Events, port: int, on_batch: ProgressListener
+) -> Iterator[tuple[Files, Running]]:
     """Write data and configuration, and open the daemon with them."""
-    config = CONFIG.format(
-        folder=folder,
-        data=json.dumps(str(folder / task.data)),
-        target=task.target,
-        model=task.model,
-        state=json.dumps(str(folder / "checkpoints")),
-        dead_letters=json.dumps(str(folder / "dead-letters.jsonl")),
-        port=port,
-    )
+    data = _csv(events, task.target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / task.data, _csv(events, task.target))
-        _replace(folder / CONFIG_NAME, config)
+        files = _files(folder, task, data)
+        _replace(files.data, data)
+        _replace(files.config, _config(files, task, port))
     except OSError as error:
         raise ConfigError(f"--dir {folder}: cannot be written ({error.strerror}); name another folder") from error
-    settings = load_settings(folder / CONFIG_NAME, environment={})
+    settings = load_settings(files.config, environment={})
     with open_daemon(settings, fresh=True, on_batch=on_batch) as running:
-        yield running
+        yield files, running
+
+
+def _files(folder: Path, task: Task, data: str) -> Files:
+    """Return the files to write: those of an earlier demo, or under other names where somebody has changed one."""
+    source = next(path for n in _numbers() if not _is_changed(path := folder / f"{n}{'-' * bool(n)}{task.data}", data))
+    candidates = (
+        Files(folder / f"demo{n}.toml", source, folder / f"checkpoints{n}", folder / f"dead-letters{n}.jsonl")
+        for n in _numbers()
+    )
+    return next(files for files in candidates if not _is_changed(files.config, _config(files, task, 0)))
+
+
+def _numbers() -> Iterator[str]:
+    """Yield what tells names apart: nothing first."""
+    yield ""
+    yield from map(str, itertools.count(2))
+
+
+def _is_changed(path: Path, text: str) -> bool:
+    """Whether a file exists, and has another text, whatever port it names; log that it is kept."""
+    port = rb"(?m)^port = \d+$"
+    if not path.exists() or re.sub(port, b"", path.read_bytes()) == re.sub(port, b"", text.encode()):
+        return False
+    LOGGER.warning("%s is not as this demo writes it; it is kept, and another name is used", path)
+    return True
+
+
+def _config(files: Files, task: Task, port: int) -> str:
+    return CONFIG.format(
+        config=files.config,
+        data=json.dumps(str(files.data)),
+        target=task.target,
+        model=task.model,
+        state=json.dumps(str(files.state)),
+        dead_letters=json.dumps(str(files.dead_letters)),
+        port=port,
+    )
+
+
+def _command(name: str, path: Path) -> str:
+    """Return a command line that works where this one was started."""
+    program = sys.argv[0]
+    if Path(program).name == "__main__.py":
+        words = [sys.executable, "-m", "streammoe"]
+    elif Path(program).name != "streammoe" or _is_on_path(program):
+        words = ["streammoe"]
+    else:
+        words = [program]
+    return shlex.join([*words, name, str(path)])
+
+
+def _is_on_path(program: str) -> bool:
+    found = shutil.which("streammoe")
+    return found is not None and Path(found).resolve() == Path(program).resolve()
 
 
 def _replace(path: Path, text: str) -> None:

@@ -91,8 +91,15 @@ def to_text(found: dict[str, Any]) -> str:
         elif name == "experts":
             lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
         else:
-            lines.append(f"{name:14} {json.dumps(value) if isinstance(value, dict | list) else printable(str(value))}")
+            lines.append(f"{name:14} {_plain(value)}")
     return "\n".join(lines)
+
+
+def _plain(value: Any) -> str:
+    """Return a JSON value as text; a dash if there is none."""
+    if value is None:
+        return "-"
+    return json.dumps(value) if isinstance(value, bool | dict | list) else printable(str(value))
 
 
 def _expert(k: int, expert: dict[str, Any]) -> str:
@@ -106,7 +113,8 @@ def _generation(entry: dict[str, Any]) -> str:
     if not entry["sound"]:
         return printable(f"{entry['generation']}  rejected: {entry['problem']}")
     return printable(
-        f"{entry['generation']}  sound, n {entry['n']}, created {entry['created']}, {entry['state_digest']}"
+        f"{entry['generation']}  sound, n {_plain(entry['n'])}, created {_plain(entry['created'])}, "
+        f"{_plain(entry['state_digest'])}"
     )
 
 

@@ -522,7 +522,7 @@ class Daemon:
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
             self._report_new_reasons(processed.letters)
             self._latest_rejection = processed.letters[-1].detail
-        self._judge(partial(self._guard.judge, processed.bad))
+        self._judge(partial(self._guard.judge, processed.bad), batch.caveat)
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
             LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
@@ -545,8 +545,12 @@ class Daemon:
                 self._jumped(self._on_jump, jump, batch)
         self._publish()
 
-    def _judge(self, judge: Callable[[], None]) -> None:
+    def _judge(self, judge: Callable[[], None], caveat: str = "") -> None:
         """Call a check of the guard; if it fails the run, dead letters are made durable first, since they say why.
+
+        Args:
+            judge: the check.
+            caveat: why the records may be at fault rather than their producer.
 
         Raises:
             TooManyBadRecords: the model and its positions stay at the last checkpoint.
@@ -555,7 +559,8 @@ class Daemon:
             judge()
         except TooManyBadRecords as error:
             self._dead_letters.flush()
-            raise TooManyBadRecords(f"{error}. The latest: {self._latest_rejection}") from None
+            also = f". Besides, {caveat}" if caveat else ""
+            raise TooManyBadRecords(f"{error}. The latest: {self._latest_rejection}{also}") from None
 
     @property
     def _goes_back(self) -> bool:

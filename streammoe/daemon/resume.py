@@ -157,14 +157,14 @@ def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
             f"{settings.checkpoint.dir}: its checkpoint was written by version {shown(found.metadata.get('version'))} "
             f"with settings that this version does not know ({printable(', '.join(unknown))[:500]}), so it might go on "
             "differently; run "
-            "that version or a later one, go back to an earlier checkpoint (streammoe rollback), or begin anew with "
+            "that version or a later one, go back to an earlier checkpoint (streammoe rollback), or start over with "
             "--fresh"
         )
         raise CheckpointError(message)
     if differences:
         message = (
             f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. "
-            "Change them back, set checkpoint.dir to another folder, or begin anew with --fresh"
+            "Change them back, set checkpoint.dir to another folder, or start over with --fresh"
         )
         raise CheckpointError(message)
     model = model_of(found, settings.checkpoint.dir)
@@ -343,7 +343,7 @@ def seen_by_readers(
         message = (
             f"{problem} committed: the group has no offsets of this daemon (have they expired, or was the group "
             f"renamed?). To take it that they were, write {generation} into the file {store.folder / CONFIRMED}; if "
-            "they were not, those since the generation before are missing. Or begin anew with --fresh, which makes all "
+            "they were not, those since the generation before are missing. Or start over with --fresh, which makes all "
             "predictions again"
         )
         raise CheckpointError(message)

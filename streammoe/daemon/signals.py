@@ -26,6 +26,7 @@ class StopFlag:
 
     def __init__(self, *, armed: bool = True) -> None:
         self.requested = False
+        self._number = signal.SIGINT
         self._armed = armed
         self._before: dict[signal.Signals, Any] = {}
 
@@ -39,6 +40,11 @@ class StopFlag:
         for stop, handler in self._before.items():
             signal.signal(stop, handler)
 
+    @property
+    def exit_code(self) -> int:
+        """For a process that the signal has left without a result."""
+        return 128 + self._number
+
     def arm(self) -> None:
         """Let the first signal only set the flag from now on."""
         self._armed = True
@@ -47,6 +53,7 @@ class StopFlag:
         if self.requested or not self._armed:
             # Not sys.exit, which would run clean-up that may be what hangs. The last checkpoint is always valid.
             os._exit(128 + number)
+        self._number = signal.Signals(number)
         self.requested = True
 
 

@@ -310,6 +310,7 @@ class MixtureOfExperts(Arguments):
 
         Raises:
             PoisonedModel: a number in it is not finite; nothing was written.
+            OSError: the file cannot be written.
         """
         durable.replace(durable.path_of(path), *pieces(self.arrays(), self.describe()))
 

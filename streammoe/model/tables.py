@@ -10,8 +10,9 @@ import numpy as np
 from streammoe.errors import InvalidEvent
 from streammoe.features import Encoder
 from streammoe.model.checks import finite_array, names_in, rectangle
+from streammoe.text import counted
 from streammoe.types import AnyArray, FloatArray, IntArray
-from streammoe.values import check_name, level
+from streammoe.values import a_kind, check_name, level
 
 Texts: TypeAlias = Mapping[Any, Sequence[str | None]]
 """(n,) levels of each category by its name, None where missing."""
@@ -73,9 +74,10 @@ def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Seq
     Raises:
         InvalidEvent: it has another shape than (n, P), holds what is no finite number, or the names do not fit.
     """
-    X = rectangle(X, "X")
+    given, X = X, rectangle(X, "X")
     if np.ndim(X) != 2:
-        msg = f"X: got {np.ndim(X)} dimension(s); it must be (n, P), one row for each event"
+        got = counted(np.ndim(X), "dimension") if np.ndim(X) else a_kind(given)
+        msg = f"X: got {got}; it must be (n, P), one row for each event"
         raise InvalidEvent(msg, reason="wrong_shape")
     width = np.shape(X)[1]
     names = _default_names(width, fields) if feature_names is None else names_in(feature_names, "feature_names")

@@ -26,7 +26,7 @@ from streammoe.noise import StudentT
 from streammoe.options import is_label
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
-from streammoe.values import a_kind, check_name, number
+from streammoe.values import NO_TARGET, a_kind, check_name, number
 
 Label: TypeAlias = str | int | bool
 
@@ -155,7 +155,7 @@ class Number(Targets):
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         # The first test settles nearly every value.
-        return np.array([[y if type(y) is float and y - y == 0.0 else number(y, "target")]]), None
+        return np.array([[y if type(y) is float and y - y == 0.0 else number(y, "target", NO_TARGET)]]), None
 
     def one(self, predictions: FloatArray) -> float:
         return float(predictions[0, 0])
@@ -217,15 +217,18 @@ class Numbers(Targets):
         found = sorted(given, key=str)
         names = self.names or found
         if not names or len(found) != len(names) or set(found) != set(names):
-            msg = f"target: got the outputs {found!r}; every event must bring exactly {names or 'some'}, each once"
+            got = f"the outputs {found!r}" if found else "no outputs"
+            rule = f"every event must bring exactly {names!r}" if names else "the first event must bring all outputs"
+            msg = f"target: got {got}; {rule}, each once"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
         return names
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         if not isinstance(y, Mapping):
-            msg = f"target: got {shown(y)}, {a_kind(y)}; it must be a mapping of outputs to numbers"
+            got = a_kind(y) if y is None else f"{shown(y)}, {a_kind(y)}"
+            msg = f"target: got {got}; it must be a mapping of outputs to numbers"
             raise InvalidEvent(msg, reason="wrong_type", feature="target")
-        return np.array([[number(y[name], name) for name in self.names_in(y)]]), None
+        return np.array([[number(y[name], name, NO_TARGET) for name in self.names_in(y)]]), None
 
     def one(self, predictions: FloatArray) -> dict[Any, float]:
         return dict(zip(self.names, predictions[0].tolist(), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from streammoe.errors import ConfigError
@@ -31,7 +32,7 @@ def replace(path: Path, *data: bytes | memoryview) -> None:
     permissions are not carried over.
 
     Raises:
-        OSError: the folder cannot be written, or the disk is full.
+        OSError: the folder cannot be written, or the disk is full; it names `path`.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
@@ -41,8 +42,12 @@ def replace(path: Path, *data: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):  # the first error counts
+            temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)  # the name that the caller knows
+            del error.filename2
         raise
     sync_folder(path.parent)
 

@@ -308,8 +308,8 @@ class Pipeline:
             if fields.isdisjoint(names):
                 raise ConfigError(
                     f"{batch.origin}: has none of the initial model's features ({missing}) but "
-                    f"{', '.join(map(repr, sorted(names - self.schema.others)))}; rename the columns, or start over "
-                    "with another model (--fresh)"
+                    f"{', '.join(map(repr, sorted(names - self.schema.others)))}; rename the columns, or start from "
+                    "another model (a daemon needs --fresh for that)"
                 )
             if missing:
                 LOGGER.warning("%s: features of the initial model are missing: %s", batch.origin, missing)

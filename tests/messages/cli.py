@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from streammoe import MoERegressor
 from streammoe.commands import main
+from streammoe.daemon.signals import StopFlag
 
 CONFIG = """
 source = { kind = "file", path = "data.csv" }
@@ -35,6 +36,7 @@ def _prepare():
     for name in ("binary.csv", "binary.jsonl", "binary.csv.gz", "binary.toml", "binary.model"):
         Path(name).write_bytes(bytes(range(256)) * 8)
     Path("cut.csv.gz").write_bytes(gzip.compress(Path("data.csv").read_bytes(), mtime=0)[:-9])
+    Path("scrambled.csv.gz").write_bytes(gzip.compress(b"a,b,y\n" + b"?,1,2\n" * 1500, mtime=0)[:-9])
     Path("utf-16.csv").write_bytes("a,y\n1,2\n".encode("utf-16"))
     Path("letters.jsonl").write_text("no letter\n")
     Path("no-target.jsonl").write_text('{"a": 1}\n')
@@ -49,7 +51,14 @@ def _prepare():
     model.save("other.model")
 
 
-def _call(*arguments, before=()):
+def _stopped():
+    """Return a flag that says from the beginning that a stop was requested."""
+    flag = StopFlag()
+    flag.requested = True
+    return contextlib.nullcontext(flag)
+
+
+def _call(*arguments, before=(), stop=contextlib.nullcontext):
     """Return a case of a command in a folder with files of every kind, after one that ends well."""
 
     def call(folder):
@@ -58,11 +67,16 @@ def _call(*arguments, before=()):
             _prepare()
             if before:
                 assert CliRunner().invoke(main, before).exit_code == 0
-            done = CliRunner().invoke(main, arguments, env={"COLUMNS": "120"}, prog_name="streammoe")
+            with stop():
+                done = CliRunner().invoke(main, arguments, env={"COLUMNS": "120"}, prog_name="streammoe")
         lines = [line for line in done.output.splitlines() if line.strip() and not re.match(r"\d{4}-\d\d-\d\d ", line)]
         return "\n".join([f"exit {done.exit_code}", *lines])
 
     return call
+
+
+def _is_stopped():
+    return patch("streammoe.daemon.signals.StopFlag", _stopped)
 
 
 _RUN = ("run", "config.toml")
@@ -82,7 +96,7 @@ _WRONG = {
     ),
     "run config.toml --set source.path=": (
         *("missing.csv", "folder", "loop.csv", "file", "twice.csv", "mostly-bad.csv", "binary.csv", "binary.jsonl"),
-        *("binary.csv.gz", "cut.csv.gz", "utf-16.csv"),
+        *("binary.csv.gz", "cut.csv.gz", "scrambled.csv.gz", "utf-16.csv"),
     ),
     "run config.toml --set metrics.enabled=true --set metrics.port=0 --set": (
         *(f"metrics.tls_certfile={name} --set metrics.tls_keyfile={name}" for name in ("missing.pem", "data.csv")),
@@ -112,5 +126,7 @@ CASES = {
     "run config.toml --from-model other.model, again": _call(*_RUN, "--from-model", "other.model", before=_RUN),
     "run config.toml --set model.n_experts=2, again": _call(*_RUN, "--set", "model.n_experts=2", before=_RUN),
     "rollback state, with one checkpoint": _call("rollback", "state", before=_RUN),
+    "evaluate, stopped at once": _call("evaluate", "data.csv", "--target", "y", stop=_is_stopped),
+    "fit, stopped at once": _call("fit", "data.csv", "--target", "y", stop=_is_stopped),
     "rollback state --to 7": _call("rollback", "state", "--to", "7", before=_RUN),
 }

@@ -130,6 +130,15 @@ CASES = {
     "too far from what was accepted": learning({"a": 3.0}, {"a": 4e9}, n_experts=2),
     "a feature name, a tuple": lambda _: MoERegressor().predict_one({("a", "b"): 1.0}),
     "a feature name, beyond 64 bits": learning({2**70: 1.0}),
+    "a feature name, NumPy's": learning({np.int64(3): 1.0}),
+    "a feature name, None": learning({None: 1.0}),
+    "a value, a dict": learning({"a": {}}),
+    "a target, None": learning({"a": 1.0}, y=None),
+    "no outputs": learning({"a": 1.0}, y={}, kind=MoEMultiTargetRegressor),
+    "outputs, None": learning({"a": 1.0}, y=None, kind=MoEMultiTargetRegressor),
+    "an array, None": lambda _: MoERegressor().learn_array(None, None),
+    "a file in no folder": lambda folder: MoERegressor().save(folder / "no" / "model"),
+    "a file, a folder": lambda folder: MoERegressor().save(folder),
     "feature names of no layout": lambda _: Encoder(
         n_outputs=1, degree=1, gate_degree=1, range_factor=0.0, timestamps=("t",)
     ).set_features(["t:day_sin", "x"]),

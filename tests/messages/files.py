@@ -58,6 +58,26 @@ def resumed(change):
     return case
 
 
+def renamed(change):
+    """Return a case: a file has been read to its end, is renamed and changed, and a start follows."""
+
+    def case(folder):
+        path = folder / "a.csv"
+        path.write_bytes(b"x\n1\n")
+        with source(path) as files:
+            files.seek(None)
+            position = files.poll(0).end
+        change(path.rename(folder / "b.csv"))
+        opened("*.csv", position)(folder)
+
+    return case
+
+
+def appended(path):
+    with path.open("ab") as stream:
+        stream.write(b"2\n")
+
+
 def followed(change, **settings):
     """Return a case: a file is followed and read, and then it changes."""
 
@@ -143,6 +163,8 @@ CASES = {
     "a header that is too long": read(b"a" * 5000, max_record_bytes=4096),
     "a file removed between two runs": resumed(lambda path: path.unlink()),
     "a file replaced between two runs": resumed(lambda path: path.write_bytes(b"y\n" + b"2\n" * 100)),
+    "a file renamed after it was read": renamed(lambda _: None),
+    "a file renamed after it was read, and grown": renamed(appended),
     "a position of Kafka": opened("a.csv", {"kind": "kafka"}),
     "a position that is none": opened("a.csv", {"kind": "file", "files": [{"path": 7}]}),
     "a file that is no Parquet": read(b"x,y\n1,2\n", "a.parquet"),

@@ -47,7 +47,7 @@ _WRONG_FLAGS = (
         "model.warmup.restarts=0",
         "source.kind=kafak",
     ),
-    *("source.format=xls", "predictions.kind=paper"),
+    *("source.format=xls", "source.header=[1, 2]", "predictions.kind=paper"),
     # Columns
     *(f"schema.target={value}" for value in ("", "[]", "[1, 2]", "['y', 'y']")),
     *(f"schema.features={value}" for value in ("a", "['a', 2]", "['y']")),

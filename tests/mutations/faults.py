@@ -367,6 +367,7 @@ FAULTS = {
             'self._is_inside = not self._buffer.startswith(b"\\n")',
             "self._is_inside = False",
         ),
+        Fault("renamed-file-read-again", 'and _is_gone(file["path"]):', 'and not file["path"]:'),
         Fault("rotated-file-lost", "for name in (path, *_siblings(path)) if", "for name in (path,) if"),
         Fault("successor-without-data", 'self.file["inode"] and status.st_size:', 'self.file["inode"]:'),
         Fault(

@@ -213,5 +213,5 @@ def test_a_second_signal_during_a_long_fit_leaves_at_once(wide):
 
 
 def test_a_command_that_fits_ends_soon_too_and_leaves_no_model(wide):
-    stopped(wide.start("fit", "rows.csv", "--config", "config.toml", "--out", "past.model"), 1)
+    stopped(wide.start("fit", "rows.csv", "--config", "config.toml", "--out", "past.model"), CODES["TERM"])
     assert not (wide / "past.model").exists()

@@ -254,12 +254,13 @@ def test_fit_goes_on_from_a_saved_model(call, data):
     call("fit", *Y, "--from-model", "m.model", "--degree", 2, code=4)
 
 
-def test_a_fit_that_is_stopped_while_it_reads_ends_without_results(call, data, monkeypatch):
+def test_a_command_that_is_stopped_while_it_reads_ends_without_results(call, data, monkeypatch):
     flag = "streammoe.daemon.signals.StopFlag."
     monkeypatch.setattr(f"{flag}__enter__", lambda flag: setattr(flag, "requested", 1) or flag)
     monkeypatch.setattr(f"{flag}__exit__", lambda *_: None)
-    assert call("fit", *Y, "--out", "m.model", code=1).stdout == ""
-    assert not (data / "m.model").exists()
+    for command, option, file in (("fit", "--out", "m.model"), ("evaluate", "--html", "page.html")):
+        assert call(command, *Y, option, file, code=130).stdout == ""
+        assert not (data / file).exists()
 
 
 # --- dead letters --------------------------------------------------------------------------------------------------

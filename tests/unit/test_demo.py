@@ -36,6 +36,24 @@ def test_regression_is_won_and_two_may_run_at_a_time_or_one_after_the_other(tmp_
         assert again.table.startswith("1,001 events")
     names = {path.name for path in folder.iterdir()}
     assert names == {"trump-approval.csv", "demo.toml", "checkpoints", "dead-letters.jsonl"}
+    assert not list(folder.glob("checkpoints/set-aside-*"))
+
+
+def test_what_somebody_has_edited_is_kept_and_commands_are_those_that_work_here(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", [".venv/bin/streammoe", "demo"])
+    monkeypatch.setattr("streammoe.commands.demo.REGRESSION", REGRESSION._replace(events=_few, baselines=dict))
+    for name in ("demo.toml", REGRESSION.data):
+        (tmp_path / name).write_text("mine")
+    for _ in range(2):
+        with run(tmp_path, port=0) as report:
+            found = report.locations[2]
+    assert {(tmp_path / name).read_text() for name in ("demo.toml", REGRESSION.data)} == {"mine"}
+    assert f".venv/bin/streammoe run {tmp_path}/demo2.toml" in found
+    assert not list(tmp_path.glob("demo3*"))
+
+
+def _few():
+    return [({"a": float(i)}, float(i % 3)) for i in range(30)]
 
 
 def test_a_port_that_was_asked_for_must_be_free(tmp_path):

@@ -67,3 +67,4 @@ def test_the_command_prints_all_of_it(summary):
     for entry in found["generations"]:
         assert any(line.startswith(f"generations    {entry['generation']}  sound, n {entry['n']}, ") for line in lines)
     assert f"state_digest   {summary.state_digest}" in lines
+    assert not {"None", "True", "False"}.intersection(text.split())

@@ -42,7 +42,7 @@ PASSWORD = [*SERVED, "metrics.username=prometheus", "metrics.password_file=secre
 CHANGED = {
     **{flag.partition("=")[0]: [flag] for flag in FLAGS.split()},
     "source.kind": ["source.kind=stdin", "source.format=csv"],
-    "source.decimal": ["source.delimiter=;", "source.decimal=,"],
+    "source.decimal": ["source.decimal=,"],
     "model.expert": ["model.expert=student_t"],
     "model.schedule.kind": ["model.schedule={kind='constant', gamma=0.1}"],
     "metrics.enabled": SERVED,

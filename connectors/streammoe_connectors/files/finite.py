@@ -12,7 +12,7 @@ from pathlib import Path
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position
-from streammoe_connectors.files.gzipped import GzipStream
+from streammoe_connectors.files.gzipped import UNVERIFIED, GzipStream
 from streammoe_connectors.files.listing import (
     HEAD_BYTES,
     PARQUET,
@@ -22,9 +22,11 @@ from streammoe_connectors.files.listing import (
     expand,
     explained,
     inspect,
+    is_at,
     is_named,
     kind_of,
     listed,
+    status_at,
     without_other_names,
 )
 from streammoe_connectors.files.parquet import ParquetReader
@@ -47,6 +49,7 @@ class FiniteFiles:
         self._files: list[File] = []
         self._at = 0
         self._reader: RecordReader | ParquetReader | None = None
+        self._caveat = ""  # until the end of the current file
         self._raw_bytes: Callable[[], int] = int  # bytes on disk of the current file read so far
         self._done_bytes = 0
         self._bytes_total = 0
@@ -57,6 +60,7 @@ class FiniteFiles:
         known = {Path(file["path"]).absolute() for file in before}
         found = [path for path in expand(self._settings.path) if Path(path).absolute() not in known]
         found = without_other_names(found, [file["path"] for file in before])
+        before, found = self._under_new_names(before, found)
         if not before and not found:
             raise SourceError(
                 f"source.path {self._settings.path!r} matches no file; correct the path, or put the files there"
@@ -67,7 +71,7 @@ class FiniteFiles:
             self._files.append(inspect(path, self._settings.format))
             if position is not None:
                 _LOGGER.info("%s is new since the checkpoint; it is read after the files listed there", path)
-        sizes = [self._size_done(file) if file["done"] else _size_now(file) for file in self._files]
+        sizes = [self._size_done(file) if file["done"] else _size_at(file["path"]) for file in self._files]
         self._done_bytes = sum(size for size, file in zip(sizes, self._files, strict=True) if file["done"])
         self._bytes_total = sum(sizes)
         self._skip_done()
@@ -115,13 +119,60 @@ class FiniteFiles:
         with explained(path), Path(path).open("rb") as stream:
             check_head(file, stream)
             kind = kind_of(path, self._settings.format, stream.read(HEAD_BYTES))
-        size = _size_now(file)
+        size = _size_at(path)
         # The size of other kinds is only known to their readers.
         if kind.format != PARQUET and not kind.gzipped and size < file["offset"]:
             raise SourceError(
                 f"{path} was truncated: it has {size} bytes, but {file['offset']} had been read; {START_AFRESH}"
             )
         return {**now, "offset": file["offset"]}
+
+    def _under_new_names(self, before: list[File], found: list[str]) -> tuple[list[File], list[str]]:
+        """Return the files of a position under their present names, and the paths that are left as new.
+
+        A file whose path is gone is recognised by inode, size and first bytes once it was read to its end: it was
+        renamed, or another hard link to it stays. If a plain file has grown by whole lines, reading continues there,
+        which is right even for a new file that has the inode of a removed one and begins with the same lines.
+        """
+        gone: dict[int, list[int]] = {}
+        for i, file in enumerate(before):
+            if file["done"] and _size_read(file) and _is_gone(file["path"]):
+                gone.setdefault(file["inode"], []).append(i)
+        files, new = list(before), []
+        for path in found:
+            status = status_at(path)
+            same = [] if status is None else gone.get(status.st_ino, [])
+            same = [i for i in same if _size_read(files[i]) <= _size_at(path) and is_at(path, files[i])]
+            if not same:
+                new.append(path)
+                continue
+            longest = max(same, key=lambda i: _size_read(files[i]))
+            gone[files[longest]["inode"]].remove(longest)
+            had, size = files[longest], _size_at(path)
+            files[longest] = file = {**had, "path": path}
+            rest = "it is not read again"
+            if size > _size_read(had) and self._may_continue(file):
+                file["done"] = False
+                file.pop("size", None)
+                rest = f"only the {size - had['offset']} bytes by which it has grown are read"
+            _LOGGER.info(
+                "%s is %s under another name, which had been read completely; %s. If it is a new file, replace it by a "
+                "copy of itself",
+                path,
+                had["path"],
+                rest,
+            )
+        return files, new
+
+    def _may_continue(self, file: File) -> bool:
+        """Whether a finished file is plain and what had been read of it ends with a line."""
+        path = file["path"]
+        with explained(path), Path(path).open("rb") as stream:
+            kind = kind_of(path, self._settings.format, stream.read(HEAD_BYTES))
+            if kind.gzipped or kind.format == PARQUET or _size_read(file) != file["offset"]:
+                return False
+            stream.seek(file["offset"] - 1)
+            return stream.read(1) == b"\n"
 
     def _next(self) -> Batch | None:
         """Return a batch of the current file, or ``None`` if there were only blank lines or its end."""
@@ -141,7 +192,7 @@ class FiniteFiles:
         if not len(batch) and not (isinstance(reader, RecordReader) and reader.empty):
             return None
         skipped, self._skipped = self._skipped, 0
-        return replace(batch, end=self._position, skipped=skipped)
+        return replace(batch, end=self._position, skipped=skipped, caveat="" if reader.done else self._caveat)
 
     @property
     def _position(self) -> Position:
@@ -158,6 +209,7 @@ class FiniteFiles:
                 kind = kind_of(path, settings.format, raw.read(HEAD_BYTES))
                 raw.seek(0)
                 size = os.fstat(raw.fileno()).st_size
+            self._caveat = f"{path} may be damaged: {UNVERIFIED}" if kind.gzipped else ""
             reader: RecordReader | ParquetReader
             if kind.format == PARQUET:
                 reader = parquet = ParquetReader(raw, path=path, size=size, block_rows=settings.block_rows, start=start)
@@ -185,7 +237,7 @@ class FiniteFiles:
 
     def _size_done(self, file: File) -> int:
         """Return the size of a finished file, which may be gone; report a new file under its name as an error."""
-        path, had = file["path"], file.get("size", file["offset"])
+        path, had = file["path"], _size_read(file)
         # A followed file was rotated away before it was done; files that the settings do not match are not opened.
         if "rotation" in file or not is_named(self._settings.path, path):
             return had
@@ -207,6 +259,18 @@ class FiniteFiles:
         return had
 
 
-def _size_now(file: File) -> int:
-    with explained(file["path"]):
-        return Path(file["path"]).stat().st_size
+def _size_at(path: str) -> int:
+    with explained(path):
+        return Path(path).stat().st_size
+
+
+def _size_read(file: File) -> int:
+    """Return the size on disk that a finished file had."""
+    return file.get("size", file["offset"])
+
+
+def _is_gone(path: str) -> bool:
+    try:
+        return status_at(path) is None
+    except SourceError:  # it may still be there
+        return False

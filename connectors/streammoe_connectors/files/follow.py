@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -25,8 +24,8 @@ from streammoe_connectors.files.listing import (
     file_at,
     identity,
     inspect,
+    is_at,
     is_named,
-    is_same,
     kind_of,
     listed,
     status_at,
@@ -208,7 +207,7 @@ class FollowedFiles:
                 continue
             if Path(path).absolute() in paths or path in self._ignored:
                 continue
-            stays = [file for file in self._done if file["inode"] == status.st_ino and _is_at(path, file)]
+            stays = [file for file in self._done if file["inode"] == status.st_ino and is_at(path, file)]
             kept += stays
             if not stays:
                 new.append(path)
@@ -279,7 +278,7 @@ class FollowedFiles:
     def _may_have_grown(self, file: File) -> bool:
         """Whether a file that was finished while nothing was followed is still there and can be followed."""
         path = file["path"]
-        if not _is_at(path, file):
+        if not is_at(path, file):
             return False
         with explained(path), Path(path).open("rb") as stream:
             return _is_plain(path, self._settings.format, stream.read(HEAD_BYTES))
@@ -379,7 +378,7 @@ def _find(file: File, others: set[int], format: str) -> BinaryIO:
     path = file["path"]
     names = [name for name in (path, *_siblings(path)) if _inode_at(name) == file["inode"]]
     copies = [] if _inode_at(path) in others else [path]
-    found = next((name for name in (*names, *copies) if _is_at(name, file)), None)
+    found = next((name for name in (*names, *copies) if is_at(name, file)), None)
     if found is None:
         wrong = "was overwritten" if path in names else "is no longer there, nor under another name in its folder"
         raise LostError(
@@ -416,12 +415,3 @@ def _siblings(path: str) -> list[str]:
 def _inode_at(path: str) -> int | None:
     status = status_at(path)
     return None if status is None else status.st_ino
-
-
-def _is_at(path: str, file: File) -> bool:
-    """Whether a regular file at `path` begins like `file`."""
-    status = status_at(path)
-    if status is None or not stat.S_ISREG(status.st_mode):
-        return False
-    with explained(path), Path(path).open("rb") as stream:
-        return is_same(file, stream)

@@ -6,11 +6,12 @@ import zlib
 from typing import BinaryIO
 
 from streammoe.errors import SourceError
-from streammoe_connectors.files.listing import explained
+from streammoe_connectors.files.listing import GZIP_MAGIC, explained
 
 _RAW_BYTES = 1 << 16  # deflate expands at most 1,032-fold
 _PIECE_BYTES = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
+UNVERIFIED = "the checksum of a gzip file is at its end, which has not been reached; gzip -t checks the file"
 
 
 def _reason(error: zlib.error) -> str:
@@ -76,11 +77,17 @@ class GzipStream:
         except zlib.error as error:
             self._salvaged = _salvage(before, self._input)
             at = self._offset + len(self._salvaged)
+            if self.raw_bytes == len(self._input) and not self._input.startswith(GZIP_MAGIC):
+                self._damage = SourceError(
+                    f"{self._path} is not gzip data, although its name ends in .gz; if it is plain text, rename it "
+                    "without that ending, else restore it"
+                )
+                return b""
             self._damage = SourceError(
                 f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content "
                 f"({_reason(error)}); the content before has been read, and part of it may be corrupt, since damage "
-                "can go undetected until the checksum at the end. Restore the file (gzip -t checks it) and start over "
-                "with --fresh; or, if only the rest was damaged, start again: reading resumes there"
+                "can go undetected until the checksum at the end. Restore the file (gzip -t checks it) and start "
+                "again; a daemon resumes there, so start it with --fresh unless only the rest was damaged"
             )
             return b""
         self._between_members = self._decoder.eof
@@ -88,7 +95,7 @@ class GzipStream:
         if at_end and not data and not self._between_members:
             self._damage = SourceError(
                 f"{self._path} is truncated: its gzip data ends after byte {self._offset} of its content; the content "
-                "before has been read. Complete the file (gzip -t checks it) and start again: reading resumes there"
+                "before has been read. Complete the file (gzip -t checks it) and start again: a daemon resumes there"
             )
         return data
 

@@ -23,7 +23,7 @@ PARQUET = "parquet"
 HEAD_BYTES = 4096
 _LOGGER = logging.getLogger("streammoe.source")
 _MOST_WARNED = 10
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _FORMATS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
 
 
@@ -241,7 +241,7 @@ def file_at(path: str, inode: int, head: bytes) -> File:
 def kind_of(path: str, format: str, head: bytes) -> Kind:
     """Determine the kind of a file: by extension for the format ``auto``, else compression by its first bytes."""
     if format != "auto":
-        return Kind(format, gzipped=format != PARQUET and head.startswith(_GZIP_MAGIC))
+        return Kind(format, gzipped=format != PARQUET and head.startswith(GZIP_MAGIC))
     extensions = [extension.lower() for extension in Path(path).suffixes]
     gzipped = extensions[-1:] == [".gz"]
     known = _FORMATS.get(extensions[-2] if gzipped and len(extensions) > 1 else (extensions or [""])[-1])
@@ -250,7 +250,7 @@ def kind_of(path: str, format: str, head: bytes) -> Kind:
         raise SourceError(
             f"{path} has the extension {shown!r}; known extensions are {', '.join(_FORMATS)}, and .gz after those of "
             "text formats; set source.format to 'csv', 'jsonl' or 'parquet' (for streammoe produce --read-as, for "
-            "streammoe evaluate --format)"
+            "streammoe evaluate and fit --format)"
         )
     return Kind(known, gzipped)
 
@@ -266,6 +266,15 @@ def is_same(file: File, stream: Readable) -> bool:
     head = stream.read(file["head_bytes"])
     stream.seek(0)
     return digest(head) == file["head_sha256"]
+
+
+def is_at(path: str, file: File) -> bool:
+    """Whether a regular file at `path` begins like `file`."""
+    status = status_at(path)
+    if status is None or not stat.S_ISREG(status.st_mode):
+        return False
+    with explained(path), Path(path).open("rb") as stream:
+        return is_same(file, stream)
 
 
 def check_head(file: File, stream: Readable) -> None:

@@ -14,7 +14,7 @@ class CsvSettings(BaseModel):
 
     Attributes:
         delimiter: separates two values.
-        decimal: decimal mark of numbers.
+        decimal: decimal mark of numbers; those that contain the delimiter must be quoted.
         header: ``True`` if the first line names the columns; else their names, and every line is a record.
     """
 
@@ -29,17 +29,11 @@ class CsvSettings(BaseModel):
     def _tab(cls, delimiter: Any) -> Any:
         return "\t" if delimiter == "\\t" else delimiter  # as a shell passes it
 
-    @field_validator("decimal")
+    @field_validator("header", mode="before")
     @classmethod
-    def _differs(cls, decimal: str, info: ValidationInfo) -> str:
-        if decimal == info.data.get("delimiter"):
-            raise ValueError('must not be source.delimiter; set that too, such as to ";"')
-        return decimal
-
-    @field_validator("header")
-    @classmethod
-    def _names(cls, header: Literal[True] | list[str]) -> Literal[True] | list[str]:
-        if header is not True and not (header and all(map(str.strip, header)) and len(set(header)) == len(header)):
+    def _names(cls, header: Any) -> Any:
+        names = header if isinstance(header, list) and all(isinstance(name, str) for name in header) else []
+        if header is not True and not (names and all(map(str.strip, names)) and len(set(names)) == len(names)):
             raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
         return header
 

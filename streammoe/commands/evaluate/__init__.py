@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from streammoe.console import file_options, logged, progress_bar, setting_options
+from streammoe.console import end_without_result, file_options, logged, progress_bar, setting_options
 
 
 @click.command("evaluate")
@@ -48,7 +48,8 @@ def command(
     [model] and [schema] can be set, for example --set model.range_factor=1e9.
 
     If more than half of the records were rejected (--set dead_letters.max_ratio=0.5), nothing is printed, and the exit
-    code is 5; if nothing could be learned at all, it is 3.
+    code is 5; if nothing could be learned at all, it is 3. Ctrl-C ends the run with the scores so far; if there are
+    none yet, the exit code is 130 (143 on SIGTERM).
 
     \b
     Example:
@@ -76,6 +77,8 @@ def command(
             on_batch=follow,
             stop=stop,
         )
+    if found.stopped and not found.curves["streammoe"].count:
+        end_without_result(stop.exit_code, "before an event was scored; there are no results, and nothing was written")
     if plot is not None:
         report.write_plot(found, plot)
     if page is not None:

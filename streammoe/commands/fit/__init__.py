@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from streammoe.console import file_options, logged, progress_bar, setting_options
+from streammoe.console import end_without_result, file_options, logged, progress_bar, setting_options
 
 METHODS = "em, gradient_em, gradient_descent, mm"
 """Spelled out here because the module that defines them is slow to import."""
@@ -65,7 +65,8 @@ def command(
 
     Nothing is written except to the files given by --out, --trace and --plot. A daemon continues with the saved model
     (`streammoe run CONFIG --from-model MODEL`) if its [model] and [schema] are the same; --config reads them from its
-    configuration. Ctrl-C ends the fit after the current round; the best round is saved and printed.
+    configuration. Ctrl-C ends the fit after the current round; the best round is saved and printed. While it still
+    reads, or looks for starts, there is no fit yet: it ends with exit code 130 (143 on SIGTERM), and writes nothing.
 
     Rejected records are left out, with a warning that counts them by reason. If they are more than half of all
     (--set dead_letters.max_ratio=0.5, or that of --config), nothing is fitted, and the exit code is 5; if nothing could
@@ -114,7 +115,7 @@ def command(
             stop=stop,
         )
     if found is None:
-        raise click.Abort
+        end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
     if out is not None:
         found.fit.model.save(out)
     if trace is not None:

@@ -292,9 +292,16 @@ def require_targets(origin: str, header: Sequence[str], wanted: Wanted) -> None:
 def _hint(header: Sequence[str]) -> str:
     """Suggest a setting for a header that looks like a record, or like csv with another delimiter."""
     if len(header) == 1 and (found := [mark for mark in DELIMITERS if mark in header[0]]):
-        return f"; it looks like csv with another delimiter: set source.delimiter to {json.dumps(found[0])}"
+        mark = json.dumps(found[0])
+        return (
+            f"; it looks like csv with another delimiter: set source.delimiter to {mark} (for streammoe evaluate "
+            f"and fit --delimiter {mark})"
+        )
     if all(name.replace(".", "", 1).removeprefix("-").isdecimal() for name in header):
-        return '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"]'
+        return (
+            '; it looks like a record, not a header: name the columns by source.header, such as ["a", "b", "y"] (for '
+            "streammoe evaluate and fit --header a,b,y)"
+        )
     return ""
 
 

@@ -211,7 +211,9 @@ def _reject(name: str, value: object, kind: Kind, reason: str) -> NoReturn:
     if kind == "number" and isinstance(value, CommaText) and "." in value:
         message += ' (numbers cannot contain a point while source.decimal is ",")'
     elif kind == "number" and isinstance(value, str) and _COMMA.fullmatch(value):
-        message += ' (if the comma is the decimal mark, set source.decimal to ",")'
+        message += (
+            ' (if the comma is the decimal mark, set source.decimal to ",", for streammoe evaluate and fit --decimal ,)'
+        )
     raise InvalidEvent(message, reason=reason, feature=name)
 
 

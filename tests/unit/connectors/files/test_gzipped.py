@@ -38,10 +38,17 @@ def test_what_is_compressed_shows_by_extension_or_magic_and_members_may_be_padde
     for name, form in [("a.json.gz", {}), ("A.JSONL.GZ", {}), ("log.3", {"format": "jsonl"})]:
         assert records(read(write(name, data), **form)) == [b"1", b"2"]
     assert records(read(write("misnamed.gz", b"1\n"), format="jsonl")) == [b"1"]
+    assert until_failure(write("misnamed.jsonl.gz", b"1\n"))[0] == []
+
+
+def test_until_the_checksum_is_reached_a_batch_says_that_its_content_is_not_verified(write):
+    batches = read(write("a.csv.gz", COMPRESSED), block_bytes=4096)
+    assert [bool(batch.caveat) for batch in batches] == [True] * (len(batches) - 1) + [False]
+    assert not any(batch.caveat for batch in read(write("a.csv", CONTENT), block_bytes=4096))
 
 
 def test_what_comes_before_a_damage_is_given_and_then_the_byte_is_named(write):
-    for at in (0, 3, 66_001, len(COMPRESSED) - 5):
+    for at in (2, 66_001, len(COMPRESSED) - 5):
         damaged = bytearray(COMPRESSED)
         damaged[at : at + 3] = bytes(255 - octet for octet in damaged[at : at + 3])
         sound = sound_beginning(bytes(damaged))

@@ -13,7 +13,7 @@ from streammoe.errors import SourceError
 from streammoe_connectors.files.listing import expand, is_named
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
-from tests.unit.connectors.reading import drain, read, records, source, through_json, warnings
+from tests.unit.connectors.reading import append, drain, read, records, source, through_json, warnings
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ WRONG = [
     *({"follow": True, "path": "*.csv.gz"}, {"follow": True, "format": "parquet"}),
 ]
 WRONG_DIALECTS = [
-    *({"delimiter": ";;"}, {"delimiter": "."}, {"decimal": ";"}, {"decimal": ","}),
+    *({"delimiter": ";;"}, {"delimiter": "."}, {"decimal": ";"}),
     *({"header": header} for header in (False, [], ["a", "a"], "a")),
 ]
 
@@ -106,6 +106,33 @@ def test_a_link_to_a_file_that_a_position_lists_is_not_read_again(write, tmp_pat
     link(tmp_path / "a.csv", path)
     write("n.csv", b"a\n2\n")
     assert records(read(tmp_path / "*.csv", end)) == [b"2"]
+
+
+def test_a_finished_file_under_another_name_is_not_read_again(write, tmp_path):
+    path, other = write("m.csv", b"a\n1\n"), tmp_path / "n.csv"
+    other.hardlink_to(path)
+    end = through_json(read(tmp_path / "*.csv")[-1].end)
+    path.unlink()
+    assert read(tmp_path / "*.csv", end) == []
+    write("o.csv", b"a\n2\n")
+    (batch,) = read(tmp_path / "*.csv", end)
+    assert (records([batch]), batch.end["files"][0]["path"]) == ([b"2"], str(other))
+    other.rename(tmp_path / "k.csv")
+    assert read(tmp_path / "*.csv", through_json(batch.end)) == []
+    append(tmp_path / "k.csv", b"3\n")
+    assert records(read(tmp_path / "*.csv", through_json(batch.end))) == [b"3"]
+    # The inode of a removed file is soon given to another one.
+    (tmp_path / "k.csv").write_bytes(b"a\n4\n5\n")
+    assert records(read(tmp_path / "*.csv", through_json(batch.end))) == [b"4", b"5"]
+
+
+def test_a_finished_file_that_has_another_name_is_continued_only_at_the_beginning_of_a_line(write, tmp_path):
+    for name, content, more, left in (("a", b"a\n1", b"2\n", []), ("b", b"a\n", b"3\n", [b"3"])):
+        (tmp_path / name).mkdir()
+        path = write(f"{name}/x.csv", content)
+        end = through_json(read(path)[-1].end)
+        append(path.rename(tmp_path / name / "y.csv"), more)
+        assert records(read(tmp_path / name / "*.csv", end)) == left
 
 
 # --- records --------------------------------------------------------------------------------------------------------
