@@ -132,19 +132,72 @@ class _Kernel(CPUDispatcher):
         return str(self.py_func.__name__)
 
 
-class _Unoptimised(JITCodeLibrary):
-    """Machine code of a function on its own, which nobody runs: what it is merged into is optimised as a whole."""
+class _KernelLibrary(JITCodeLibrary):
+    """Machine code of a kernel."""
+
+    def _optimize_final_module(self) -> None:
+        # numba lets a linker replace what is merged from other functions, so that the optimiser may rely on nothing
+        # that it finds out about them. Nobody does: they are the kernel's own.
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage.name == "linkonce_odr":
+                function.linkage = "internal"
+        super()._optimize_final_module()  # type: ignore[no-untyped-call]  # numba has few types
+
+
+class _KernelCompiler(Compiler):
+    """numba's compiler for a function that Python calls."""
+
+    def __init__(self, typingctx: Any, targetctx: Any, library: Any, *more: Any) -> None:
+        if library is None:
+            library = _KernelLibrary(targetctx.codegen(), "kernel")  # type: ignore[no-untyped-call]  # same
+            library.enable_object_caching()
+        super().__init__(typingctx, targetctx, library, *more)  # type: ignore[no-untyped-call]  # same
+
+
+class _HookLibrary(JITCodeLibrary):
+    """Code that is only merged into that of kernels, so that no machine code is made of it alone."""
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()  # type: ignore[no-untyped-call]  # same
+        self._finalized = True
+
+
+class _InlineLibrary(_HookLibrary):
+    """The same, not optimised alone either: the kernel is optimised as a whole."""
 
     def _optimize_final_module(self) -> None:
         pass
 
 
-class _PartCompiler(Compiler):
-    """numba's compiler, but for what is left to the caller's turn."""
+class _PartLibrary(_InlineLibrary):
+    """The same, as functions of the kernel: copies of them in its loop would slow down that and compiling."""
 
-    def __init__(self, typingctx: Any, targetctx: Any, library: Any, *more: Any) -> None:
-        kept = library or _Unoptimised(targetctx.codegen(), "part")  # type: ignore[no-untyped-call]  # same
-        super().__init__(typingctx, targetctx, kept, *more)  # type: ignore[no-untyped-call]  # same
+    def add_ir_module(self, ir_module: Any) -> None:
+        for function in ir_module.functions:
+            if not function.is_declaration and "alwaysinline" not in function.attributes:
+                function.attributes.add("noinline")
+        super().add_ir_module(ir_module)  # type: ignore[no-untyped-call]  # same
+
+
+class _HookCompiler(Compiler):
+    """numba's compiler, but for the steps that only what Python calls needs."""
+
+    library_class: type[JITCodeLibrary] = _HookLibrary
+
+    def __init__(
+        self, typingctx: Any, targetctx: Any, library: Any, args: Any, result: Any, flags: Any, *more: Any
+    ) -> None:
+        flags.no_compile = True
+        kept = library or self.library_class(targetctx.codegen(), "part")
+        super().__init__(typingctx, targetctx, kept, args, result, flags, *more)  # type: ignore[no-untyped-call]  # same
+
+
+class _InlineCompiler(_HookCompiler):
+    library_class = _InlineLibrary
+
+
+class _PartCompiler(_HookCompiler):
+    library_class = _PartLibrary
 
 
 class _Part(CPUDispatcher):
@@ -154,8 +207,10 @@ class _Part(CPUDispatcher):
         return cast("Callable[..., object]", self.py_func)
 
     def add_overload(self, cres: Any) -> None:
-        # It has no wrapper, so that Python's calls must not find it.
-        self.overloads[tuple(cres.signature.args)] = cres
+        # It has no wrapper, so that Python's calls must not find it; callers find it by a key that stands for one.
+        key = object()
+        cres.target_context.insert_user_function(key, cres.fndesc, [cres.library])
+        self.overloads[tuple(cres.signature.args)] = cres._replace(entry_point=key)
 
 
 def jit(function: Function) -> Function:
@@ -165,26 +220,29 @@ def jit(function: Function) -> Function:
     and remove the checks for finite numbers. ``error_model="numpy"`` gives inf and NaN instead of exceptions, which
     would keep loops from being vectorised.
     """
-    kernel = _Kernel(function, targetoptions={**OPTIONS, "nogil": True})
+    kernel = _Kernel(function, targetoptions={**OPTIONS, "nogil": True}, pipeline_class=_KernelCompiler)
     kernel.enable_caching()
     return cast("Function", kernel)
 
 
 def part(function: Function) -> Function:
-    """Compile `function` as a part of the kernels that call it, with which it is cached."""
-    return cast("Function", _Part(function, targetoptions={**OPTIONS, "no_cpython_wrapper": True}))
+    """Compile `function` as a part of the kernels that call it, with which it is optimised and cached."""
+    return _part(function, _PartCompiler)
 
 
 def hook(function: Function) -> Function:
     """Like `part`, and merged into its callers: passing arrays between small functions costs more than their work."""
-    options = {**OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
-    return cast("Function", _Part(function, targetoptions=options))
+    return _part(function, _HookCompiler, forceinline=True)
 
 
 def inline(function: Function) -> Function:
-    """Like `hook`, but optimised with its callers alone, which halves the time of a first start.
+    """Like `hook`, but optimised with its callers alone, which shortens a first start.
 
     For small functions; larger ones are slower than as a `hook`, since the compiler sees less of what they do not need.
     """
-    options = {**OPTIONS, "no_cpython_wrapper": True, "forceinline": True}
-    return cast("Function", _Part(function, targetoptions=options, pipeline_class=_PartCompiler))
+    return _part(function, _InlineCompiler, forceinline=True)
+
+
+def _part(function: Function, compiler: type[_HookCompiler], **options: bool) -> Function:
+    targetoptions = {**OPTIONS, "no_cpython_wrapper": True, **options}
+    return cast("Function", _Part(function, targetoptions=targetoptions, pipeline_class=compiler))
