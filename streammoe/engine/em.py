@@ -8,7 +8,7 @@ import numpy as np
 
 from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.interruption import interruptible
-from streammoe.engine.mm import no_trace
+from streammoe.engine.mixture import no_trace
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import (

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from streammoe.engine.em import Em
-from streammoe.engine.mm import no_trace
+from streammoe.engine.mixture import no_trace
 from streammoe.experts import Parameters
 from streammoe.kernels.batch import softmax_gradient, softmax_objective
 from streammoe.types import FloatArray

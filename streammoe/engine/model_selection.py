@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import interruptible
@@ -97,7 +97,7 @@ def entrants(
             problem = error
             continue
         work = len(buffer.W) * row_cost(family, Shape(n_experts, family.n_rows(n_outputs), p_w, p_v))
-        scores, _ = interruptible(work, mm.score, family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
+        scores, _ = interruptible(work, mixture.score, family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
         loss = float(np.sum(buffer.weights * scores.losses)) + len(buffer.W) * prior_gain(state)
         penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
         found.append(Entrant(state, loss + penalty))
@@ -117,7 +117,7 @@ class Candidate(NamedTuple):
     options: LearningOptions
 
 
-def led(runs: Sequence[mm.Scores], totals: FloatArray, weights: FloatArray) -> tuple[mm.Scores, FloatArray]:
+def led(runs: Sequence[mixture.Scores], totals: FloatArray, weights: FloatArray) -> tuple[mixture.Scores, FloatArray]:
     """The scores of each row by the run that had cost least before it, earlier ones winning ties.
 
     Args:
@@ -134,7 +134,7 @@ def led(runs: Sequence[mm.Scores], totals: FloatArray, weights: FloatArray) -> t
     return _chosen(runs, sums[:, :-1].argmin(axis=0)), sums[:, -1].copy()
 
 
-def _chosen(runs: Sequence[mm.Scores], leads: IntArray) -> mm.Scores:
+def _chosen(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:
     """The scores of each row by the run that `leads` names; experts that it does not have get a share of 0."""
     if not len(leads) or (leads == leads[0]).all():
         return runs[int(leads[0]) if len(leads) else 0]
@@ -148,7 +148,7 @@ def _chosen(runs: Sequence[mm.Scores], leads: IntArray) -> mm.Scores:
             rows = np.flatnonzero(leads == at) if len(array) else np.empty(0, dtype=np.int64)
             whole[rows] = np.pad(array[rows], [(0, 0), *_missing(array, whole)])
         parts.append(whole)
-    return mm.Scores(losses, predictions, Trace(*parts))
+    return mixture.Scores(losses, predictions, Trace(*parts))
 
 
 def _missing(array: FloatArray, whole: FloatArray) -> list[tuple[int, int]]:

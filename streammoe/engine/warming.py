@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.engine.mm import Scores, joined, learn, learning_options, new_residual, random_start
+from streammoe.engine.mixture import Scores, joined, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
 from streammoe.types import AnyArray, FloatArray, IntArray

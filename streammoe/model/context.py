@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.bounds import LARGEST_BUFFER, LARGEST_MODEL, buffer_bytes, model_bytes
-from streammoe.engine import em, mm, warmup
+from streammoe.engine import em, mixture, warmup
 from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftWatch
 from streammoe.engine.interruption import interruptible
@@ -90,7 +90,7 @@ class Context:
     def learning_options(self, n_experts: int) -> LearningOptions:
         """Return the options of a mixture's steps."""
         options = self.options
-        return mm.learning_options(
+        return mixture.learning_options(
             bound=options.bound,
             n_experts=n_experts,
             n_rows=self.family.n_rows(self.targets.n_outputs),
@@ -105,13 +105,13 @@ class Context:
         """Return a mixture that continues from a state, with all that its steps need."""
         n_outputs = self.targets.n_outputs
         state = grouping(state, self.options.batch_size, self.family.n_targets(n_outputs))
-        residual = mm.new_residual(self.family, state, n_outputs)
+        residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""
         options = self.options
-        return mm.random_start(
+        return mixture.random_start(
             self.family,
             n_experts=1 if options.is_choosing else options.most_experts,
             p_w=self.encoder.gate_width,

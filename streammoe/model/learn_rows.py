@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.state import Trace
@@ -175,17 +175,17 @@ def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: 
 def _none_used(learner: Learner, Y: FloatArray, rejected: dict[int, InvalidEvent]) -> Outcome:
     n = len(Y)
     nothing = np.full((n, learner.targets.n_outputs), np.nan)
-    return Outcome(rejected, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, mm.no_trace())
+    return Outcome(rejected, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, mixture.no_trace())
 
 
-def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
+def _used(Y: FloatArray, scores: mixture.Scores) -> Outcome:
     return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
 
 
 def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
     """The outcome of consecutive runs of rows, each with the index of its first row."""
     outcomes = [outcome for _, outcome in pieces]
-    scores = mm.joined([mm.Scores(*outcome[3:]) for outcome in outcomes])
+    scores = mixture.joined([mixture.Scores(*outcome[3:]) for outcome in outcomes])
     refused = {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()}
     # Where a class was not known yet, joining has put a probability of 0.
     scores.predictions[list(refused)] = np.nan

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.drift import Drift
 from streammoe.engine.split_merge import life
 from streammoe.engine.state import MMState, UnsoundError
@@ -104,7 +104,7 @@ class Learner:
 
     # -- Learning rows -------------------------------------------------------------------------------------------------
 
-    def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
+    def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mixture.Scores:
         """Learn raw rows that are in range; what is due at a count happens right behind the event that brings it.
 
         Raises:
@@ -130,10 +130,10 @@ class Learner:
                     self.undo.expire()
                 before = int(learned[stop - 1])
             if stop == len(X):
-                return mm.joined(runs)
+                return mixture.joined(runs)
             start = stop
 
-    def learn_coded(self, events: Events, *, traced: bool = False) -> mm.Scores:
+    def learn_coded(self, events: Events, *, traced: bool = False) -> mixture.Scores:
         """Learn rows in range whose categories are texts; a new level gets its column at its own event."""
         X, texts, Y, weights = events
         if not texts:
@@ -151,7 +151,7 @@ class Learner:
                 field = encoder.fields.index(name)
                 X[piece, field] = encoder.codes(field, column[piece])
             runs.append(self.learn(X[piece], Y[piece], weights[piece], traced=traced))
-        return mm.joined(runs)
+        return mixture.joined(runs)
 
     def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
         """Take rows into the ranges, and make room for the columns that they bring.
@@ -195,21 +195,23 @@ class Learner:
 
     # -- Predicting ----------------------------------------------------------------------------------------------------
 
-    def score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mm.Scores, FloatArray]:
+    def score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mixture.Scores, FloatArray]:
         """Score raw rows, and return their responsibilities, or without targets the gate's shares."""
         context = self.context
         targets = context.targets
         state, encoder = self.phase.served(context)
         if state is None:
             losses = np.full(len(X), np.nan)
-            return mm.Scores(losses, targets.blank(len(X)), mm.no_trace()), np.empty((len(X), 0))
+            return mixture.Scores(losses, targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
         # Predicting never raises on range: what is too large for the powers to hold counts as the largest that is not.
         W, R = encoder.design(encoder.bounded(X))
         if len(state.masses) == 1:  # there is no gate; that of the one expert in a warm-up has the experts' features
             W = R
         scaler = encoder.scaler
         Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
-        scores, responsibilities = mm.score(context.family, state, W, R, Z, n_outputs=targets.n_outputs, traced=traced)
+        scores, responsibilities = mixture.score(
+            context.family, state, W, R, Z, n_outputs=targets.n_outputs, traced=traced
+        )
         return in_units(scores, scaler), responsibilities
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
@@ -278,7 +280,7 @@ class Learner:
     def convergence_residual(self) -> float:
         """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted; NaN before there is a mixture."""
         leader = self.phase.leader
-        return float("nan") if leader is None else mm.convergence_residual(leader.residual)
+        return float("nan") if leader is None else mixture.convergence_residual(leader.residual)
 
     @property
     def last_drift(self) -> Drift | None:

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.state import MMState
 from streammoe.features import Encoder
@@ -52,7 +52,9 @@ class Phase(ABC):
         """Do what is due at this count, and return the phase after it."""
 
     @abstractmethod
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
         """Learn raw rows, of which at most the last one makes something due.
 
         Args:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from streammoe.checked import array_of
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.model_selection import Candidate, led
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.features import Encoder
@@ -77,10 +77,10 @@ class ProvisionalMixture:
         X: FloatArray,
         Y: FloatArray,
         weights: FloatArray,
-        one: mm.Scores,
+        one: mixture.Scores,
         *,
         traced: bool,
-    ) -> mm.Scores:
+    ) -> mixture.Scores:
         """Learn raw rows that the one expert has learned; each row's score is that of the one that led before it.
 
         Args:
@@ -101,7 +101,7 @@ class ProvisionalMixture:
         # single one is the end of the mixture, so there is nothing to go back to.
         before = copy_state(state, self._spare) if len(X) > 1 else None
         try:
-            own = mm.learn(
+            own = mixture.learn(
                 context.family,
                 state,
                 residual,
@@ -120,7 +120,7 @@ class ProvisionalMixture:
                 raise UnsoundError(["totals"])
         except UnsoundError:
             if before is not None:
-                self.candidate = Candidate(before, mm.new_residual(context.family, before, n_outputs), options)
+                self.candidate = Candidate(before, mixture.new_residual(context.family, before, n_outputs), options)
                 self._spare = None
             raise
         self._spare = before or self._spare
@@ -158,10 +158,12 @@ class ProvisionalMixture:
         return cls(candidate, scaler, array_of(arrays, "warmup.totals", "float64", (2,)).copy())
 
 
-def in_units(scores: mm.Scores, scaler: Scaler) -> mm.Scores:
+def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:
     """Scores in the target's own units."""
     center, scale = scaler.target_center, scaler.target_scale
     trace = scores.trace
     if len(trace.shares):
         trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
-    return mm.Scores(scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace)
+    return mixture.Scores(
+        scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace
+    )

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.drift import DriftWatch
 from streammoe.engine.model_selection import Candidate, led, n_parameters, race_start
 from streammoe.engine.prior_gain import prior_gain
@@ -73,7 +73,7 @@ def window(context: Context, n: int) -> int:
 
 
 class Features(NamedTuple):
-    """Rows in the coordinates of a mixture, as `mm.learn` takes them."""
+    """Rows in the coordinates of a mixture, as `mixture.learn` takes them."""
 
     W: FloatArray
     R: FloatArray
@@ -90,7 +90,9 @@ class Streaming(Phase):
     def n(self) -> int:
         return int(self.leader.state.n[0])
 
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
         encoder = context.encoder
         scaler = encoder.scaler
         features = Features(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
@@ -100,14 +102,14 @@ class Streaming(Phase):
             scores = self._learn_watched(context, context.watch, features, traced=traced)
         return in_units(scores, scaler)
 
-    def _learn_watched(self, context: Context, watch: DriftWatch, rows: Features, *, traced: bool) -> mm.Scores:
+    def _learn_watched(self, context: Context, watch: DriftWatch, rows: Features, *, traced: bool) -> mixture.Scores:
         """Learn rows in pieces, and show their losses to the detector: after a drift, steps and average restart.
 
         Steps of a piece are set before it is learned, and a drift may be found in its midst. So a piece is learned as
         if there were none, which is nearly always right; else it is undone, and learned again up to the drift.
         """
 
-        def learn(start: int, stop: int, steps: Steps) -> mm.Scores:
+        def learn(start: int, stop: int, steps: Steps) -> mixture.Scores:
             return self.step(context, steps, Features(*(array[start:stop] for array in rows)), traced=traced)
 
         n_rows = len(rows.Y)
@@ -148,10 +150,10 @@ class Streaming(Phase):
                 self.restart_average()
             runs.append(scores)
             start = stop
-        return mm.joined(runs)
+        return mixture.joined(runs)
 
     @abstractmethod
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
         """Learn rows, and return what they looked like before.
 
         Raises:
@@ -222,7 +224,7 @@ class Mixture(Streaming):
     def on_due(self, context: Context) -> Streaming:
         return self._examined(context) if len(self.leader.state.masses) > 1 else self
 
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
         return _learn(context, self.leader, steps, rows, traced=traced)
 
     def change(self, context: Context, change: Change) -> None:
@@ -311,7 +313,7 @@ class Race(Streaming):
             self._rank()
         return self._decided(context) if n == self.until else self
 
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
         """Let every candidate learn these rows; each row's score is that of the one that led before it."""
         runs = [_learn(context, candidate, steps, rows, traced=traced) for candidate in self.candidates]
         scores, self.totals = led(runs, self.totals, rows.weights)
@@ -381,10 +383,12 @@ class Race(Streaming):
         return Mixture(self.candidates[best])
 
 
-def _learn(context: Context, candidate: Candidate, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+def _learn(context: Context, candidate: Candidate, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
     W, R, Y, weights = rows
     n_outputs = context.targets.n_outputs
-    return mm.learn(context.family, *candidate, steps, W, R, Y, weights=weights, n_outputs=n_outputs, traced=traced)
+    return mixture.learn(
+        context.family, *candidate, steps, W, R, Y, weights=weights, n_outputs=n_outputs, traced=traced
+    )
 
 
 def _report(context: Context, n: int, expert: int, what: str, why: str) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from streammoe.engine import mm, model_selection, warmup
+from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.model_selection import Entrant
 from streammoe.engine.state import MMState, UnsoundError, is_finite, widen, with_class
 from streammoe.engine.warming import OneExpert
@@ -52,10 +52,12 @@ class Blank(Phase):
     def on_due(self, context: Context) -> Phase:
         return self
 
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
         """Do nothing: no label has been met, so there is nothing to learn and nothing to predict."""
         nothing = np.full(len(X), np.nan)
-        return mm.Scores(nothing, np.empty((len(X), 0)), mm.blank_trace(len(X) if traced else 0))
+        return mixture.Scores(nothing, np.empty((len(X), 0)), mixture.blank_trace(len(X) if traced else 0))
 
     def served(self, context: Context) -> tuple[None, Encoder]:
         return None, context.encoder
@@ -107,7 +109,9 @@ class WarmUp(Phase):
         self._fit_provisional(context)
         return self
 
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
         _, R = context.encoder.design(X)
         one = self.one.learn(X, R, Y, weights, traced=traced)
         return self._learn_provisional(context, X, Y, weights, one, traced=traced)
@@ -118,10 +122,10 @@ class WarmUp(Phase):
         X: FloatArray,
         Y: FloatArray,
         weights: FloatArray,
-        one: mm.Scores,
+        one: mixture.Scores,
         *,
         traced: bool,
-    ) -> mm.Scores:
+    ) -> mixture.Scores:
         """Let a mixture, if any, learn what the one expert has learned, up to an event that leaves it unsound."""
         if self.provisional is None:
             return one
@@ -135,9 +139,9 @@ class WarmUp(Phase):
         middle = len(X) // 2
         runs = []
         for half in (slice(0, middle), slice(middle, None)):
-            said = mm.Scores(one.losses[half], one.predictions[half], Trace(*(array[half] for array in one.trace)))
+            said = mixture.Scores(one.losses[half], one.predictions[half], Trace(*(array[half] for array in one.trace)))
             runs.append(self._learn_provisional(context, X[half], Y[half], weights[half], said, traced=traced))
-        return mm.joined(runs)
+        return mixture.joined(runs)
 
     def served(self, context: Context) -> tuple[MMState, Encoder]:
         provisional = self.provisional
@@ -206,11 +210,11 @@ class WarmUp(Phase):
             )
             entrants = _fitted_without_outliers(context, X, Y)
         if len(entrants) == 1:
-            mixture = Mixture(context.candidate(entrants[0].state))
+            phase = Mixture(context.candidate(entrants[0].state))
             if options.is_choosing:
-                K = len(mixture.leader.state.masses)
+                K = len(phase.leader.state.masses)
                 LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", options.most_experts, K)
-            return mixture
+            return phase
         candidates = [context.candidate(entrant.state) for entrant in entrants]
         totals = np.array([entrant.total for entrant in entrants])
         until = len(X) + model_selection.race_length(len(X))

@@ -1,4 +1,4 @@
-"""The incremental stochastic MM scheme ([MM] Algorithms 1 and 2): start, step, score."""
+"""Start, learn and score the state of a mixture: the incremental stochastic MM scheme ([MM] Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
