@@ -171,7 +171,11 @@ FAULTS = {
     ],
     "poison": [
         Fault("undo-without-replay", "for function, arguments in since:", "for function, arguments in since[1:]:"),
-        Fault("undo-forgets-drift", "other.watch = self.watch and self.watch.copy()", "other.watch = self.watch"),
+        Fault(
+            "undo-forgets-drift",
+            "other.detector = self.detector and self.detector.copy()",
+            "other.detector = self.detector",
+        ),
         Fault("nan-prediction-sound", "if not abs(prediction) <= LARGEST", "if abs(prediction) > LARGEST"),
     ],
     "distributions": [

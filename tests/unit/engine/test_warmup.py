@@ -120,7 +120,7 @@ def steps():
 
 
 def fitted(steps, second, rounds=100):
-    theta = steps.under(np.column_stack([~second, second]).astype(float))
+    theta = steps.fitted_to(np.column_stack([~second, second]).astype(float))
     return warmup.CandidateFit(steps.run(theta, rounds), theta)
 
 
