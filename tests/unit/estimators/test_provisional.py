@@ -109,7 +109,7 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(neve
         return model, np.concatenate([model.learn_array(inputs[at], labels[at], weights=weights[at]) for at in parts])
 
     model, losses = learn()
-    assert any("leaves no finite mixture" in record.msg for record in caplog.records)
+    assert any("makes the mixture infinite" in record.msg for record in caplog.records)
     plain, alone = never(learn)
     assert model.state_digest() == plain.state_digest()
     assert losses[60:].tobytes() == alone[60:].tobytes()
@@ -118,10 +118,10 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(neve
 
 
 def test_costs_beyond_all_numbers_end_it(never, monkeypatch):
-    def led(runs, totals, weights, led=provisional.led):
-        return led(runs, totals, np.where(weights == 2.0, np.inf, weights))
+    def leading_scores(runs, totals, weights, original=provisional.leading_scores):
+        return original(runs, totals, np.where(weights == 2.0, np.inf, weights))
 
-    monkeypatch.setattr(provisional, "led", led)
+    monkeypatch.setattr(provisional, "leading_scores", leading_scores)
 
     def learn():
         model = MoERegressor(**BRIEF)
@@ -142,7 +142,7 @@ def test_if_nothing_finite_comes_of_a_fit_the_one_expert_goes_on(never, monkeypa
 
     monkeypatch.setattr(warmup, "fit", unsound)
     model = trained(n=200, **BRIEF)
-    assert [record.args[0] for record in caplog.records if "nothing finite" in record.msg] == [FIRST, 2 * FIRST]
+    assert [record.args[0] for record in caplog.records if "the fit to" in record.msg] == [FIRST, 2 * FIRST]
     assert model.state_digest() == never(lambda: trained(n=200, **BRIEF)).state_digest()
 
 
