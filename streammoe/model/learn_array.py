@@ -32,7 +32,7 @@ def learn_array(
         names: names of new outputs; by default y0, y1, …
 
     Raises:
-        InvalidEvent: a row that would poison the model; its index is in ``row`` and nothing was learned.
+        InvalidEvent: a row would poison the model; its index is in ``row`` and nothing was learned.
     """
     if isinstance(y, Mapping | str | bytes):
         msg = f"y: got {shown(y)}, {a_kind(y)}; it must be an array or a list, one target for each row"

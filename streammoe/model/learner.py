@@ -72,7 +72,7 @@ class Learner:
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value that would poison the model; nothing was changed.
+            InvalidEvent: a value would poison the model; nothing was changed.
         """
         context = self.context
         target, new_label = context.targets.read_one(y)
