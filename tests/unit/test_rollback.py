@@ -163,7 +163,7 @@ def assert_refused(named="", **options):
     assert checkpoints() == before
 
 
-def test_it_is_refused_while_a_daemon_runs_or_without_a_checkpoint_to_go_back_to(learned):
+def test_it_is_rejected_while_a_daemon_runs_or_without_an_earlier_checkpoint(learned):
     with FolderLock(STATE):
         assert_refused()
     _, second, *_, newest = store().generations()
@@ -180,7 +180,7 @@ def test_it_is_refused_while_a_daemon_runs_or_without_a_checkpoint_to_go_back_to
 
 
 @pytest.mark.parametrize("is_chained", [False, True])
-def test_it_is_refused_on_a_stream_that_cannot_be_read_again(here, is_chained):
+def test_it_is_rejected_on_a_stream_that_cannot_be_read_again(here, is_chained):
     position = {"kind": "stdin", "offset": 7}
     kept = {"kind": "chain", "positions": [None, position]} if is_chained else position
     prepare(*[{"positions": [kept]}] * 2)
@@ -188,14 +188,14 @@ def test_it_is_refused_on_a_stream_that_cannot_be_read_again(here, is_chained):
 
 
 @pytest.mark.parametrize("confirmed", [0, 1, 2])
-def test_it_is_refused_behind_predictions_that_have_been_seen_or_may_have_been(here, confirmed):
+def test_it_is_rejected_if_later_predictions_have_been_seen_or_may_have_been(here, confirmed):
     prepare(*[{"transactional": True}] * 2)
     store().confirm(confirmed)
     assert_refused("generation 2")
 
 
 @pytest.mark.parametrize(("metadata", "confirmed"), [({}, 2), ({"transactional": True}, 1)])
-def test_it_is_refused_over_damaged_ones_of_which_a_broker_may_know(here, metadata, confirmed):
+def test_it_is_rejected_over_damaged_ones_of_which_a_broker_may_know(here, metadata, confirmed):
     """The confirmed one, or one whose number would be used again and taken for seen."""
     prepare(metadata)
     store().path(2).write_bytes(b"damaged")
@@ -203,7 +203,7 @@ def test_it_is_refused_over_damaged_ones_of_which_a_broker_may_know(here, metada
     assert_refused("generation 2", to=1)
 
 
-def test_it_is_refused_behind_dead_letters_that_have_left_their_file(learned):
+def test_it_is_rejected_if_later_dead_letters_have_left_their_file(learned):
     before = store().generations()[-1]
     replay(LETTERS, settings("model.range_factor=1e12"))
     assert_refused(f"generation {before + 1}", to=before)
@@ -219,7 +219,7 @@ def call(*arguments):
     return CliRunner().invoke(main, [*map(str, arguments)])
 
 
-def test_the_command_says_what_comes_again(learned):
+def test_the_command_reports_what_is_read_again(learned):
     before = store().generations()[-2]
     done = call("rollback", "state", "--json")
     assert done.exit_code == 0, done.stderr

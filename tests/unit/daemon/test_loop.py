@@ -206,7 +206,7 @@ def never_again(at_once, monkeypatch):
     monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 1e6)
 
 
-def test_learning_goes_on_while_nothing_can_be_saved(build, at_once):
+def test_learning_continues_while_nothing_can_be_saved(build, at_once):
     ran = build(GOOD[:1000], policy=every(200), patience=1e9)
     Full(ran, 3)
     unsaved = []

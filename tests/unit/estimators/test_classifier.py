@@ -8,7 +8,7 @@ from streammoe.options import WarmUp
 from tests.unit.estimators.models import QUICK, classes, dicts, same
 
 
-def test_two_opposite_experts_are_told_apart():
+def test_two_opposite_experts_are_separated():
     X, y = classes(3000)
     model = MoEClassifier(2, warmup=WarmUp(300, restarts=2))
     losses = model.learn_array(X, y)

@@ -39,7 +39,7 @@ def never(monkeypatch):
 
 
 def fits(caplog):
-    return [record.args[0] for record in caplog.records if record.msg.startswith("warm-up: a mixture")]
+    return [record.args[0] for record in caplog.records if record.msg.startswith("warm-up: fitted a mixture")]
 
 
 def test_fits_come_at_counts_that_double_but_not_where_they_bring_nothing(never, caplog):
@@ -82,7 +82,7 @@ def test_the_mixture_predicts_better_than_one_expert_and_leaves_no_trace(kind, m
     np.testing.assert_equal(model.parameters(), plain.parameters())
 
 
-def test_its_distribution_is_in_the_units_of_the_targets_and_its_shares_are_not_told():
+def test_its_distribution_is_in_the_units_of_the_targets_and_its_shares_are_not_exposed():
     model = trained(MoEMultiTargetRegressor, 150, **BRIEF, expert=Gaussian("full"), standardize=True)
     event = {"a": 0.2, "b": 1.0, "c": -1.0}
     covariances = model.predict_distribution_one(event).covariances
@@ -134,7 +134,7 @@ def test_costs_beyond_all_numbers_end_it(never, monkeypatch):
     assert model.state_digest() == never(learn).state_digest()
 
 
-def test_if_nothing_finite_comes_of_a_fit_the_one_expert_goes_on(never, monkeypatch, caplog):
+def test_if_a_fit_is_not_finite_the_one_expert_continues(never, monkeypatch, caplog):
     def unsound(family, buffer, *, brief, fit=warmup.fit, **arguments):
         if brief:
             raise UnsoundError(["masses"])

@@ -61,7 +61,7 @@ def test_a_singular_matrix_is_damped_and_reported():
 
 
 @pytest.mark.parametrize("absent", [[2, 5], [0, 1, 2, 3, 4, 5]])
-def test_a_feature_that_has_always_been_zero_stands_apart(absent):
+def test_a_feature_that_has_always_been_zero_is_decoupled(absent):
     matrix = spd(6)
     matrix[absent] = matrix[:, absent] = 0.0
     inverse, sound = inverse_of(matrix)

@@ -152,7 +152,7 @@ def test_without_any_one_of_its_flushes_it_would_not(root, tmp_path, monkeypatch
         assert next(problems(recorder, tmp_path / "scratch"), None), f"nobody would notice that {site} is gone"
 
 
-def test_cut_after_cut_it_goes_on(root, monkeypatch):
+def test_it_resumes_after_cut_upon_cut(root, monkeypatch):
     """A cut in the middle of some saves, a start from what is left, another cut, and so on."""
     chance = random.Random(0)
     for turn in range(1, 11):

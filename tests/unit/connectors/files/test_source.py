@@ -70,7 +70,7 @@ NAMED = {
 }
 
 
-def test_a_pattern_stands_for_files_below_its_folder_that_are_not_hidden():
+def test_a_pattern_matches_files_below_its_folder_that_are_not_hidden():
     for pattern, paths in NAMED.items():
         assert {path: is_named(pattern, path) for path in paths} == paths
 
