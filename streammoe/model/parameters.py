@@ -92,12 +92,12 @@ def continue_from(
     n = int(parameters["n"])
     prior = family.unit_prior(options.prior_strength, wide_w, wide_v, Q)
     if "prior" in parameters:
-        told = {"variances": np.ones(n_variances), **parameters["prior"]}
+        given = {"variances": np.ones(n_variances), **parameters["prior"]}
         prior = prior._replace(
-            gate_gram=_shaped(told, "gate_gram", (p_w,), (wide_w,)),
-            expert_gram=_shaped(told, "expert_gram", (p_v,), (wide_v,)),
-            experts=_shaped(told, "experts", (N, p_v), (N, wide_v)),
-            variances=_shaped(told, "variances", (n_variances,), (n_variances,)),
+            gate_gram=_shaped(given, "gate_gram", (p_w,), (wide_w,)),
+            expert_gram=_shaped(given, "expert_gram", (p_v,), (wide_v,)),
+            experts=_shaped(given, "experts", (N, p_v), (N, wide_v)),
+            variances=_shaped(given, "variances", (n_variances,), (n_variances,)),
         )
     if "scale" in parameters:
         encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})

@@ -1,4 +1,4 @@
-"""Algorithm 1 by itself: its formula, its two worked examples, what it rejects, and its files."""
+"""Algorithm 1 without experts: its formula, its two worked examples, what it rejects, and its files."""
 
 import copy
 import doctest

@@ -1,4 +1,4 @@
-"""Going back on purpose: what is learned again, and when it is refused because something would be lost."""
+"""Rollback: what is learned again, and when it is rejected because something would be lost."""
 
 import json
 import shutil
@@ -125,7 +125,7 @@ def test_it_goes_back_from_the_one_that_a_start_would_take(learned):
 
 
 def test_a_newer_format_can_be_left(learned):
-    """After a downgrade this is the way back, and the user's own wish."""
+    """After a downgrade this is how to return, at the user's own request."""
     newest = store().generations()[-1]
     store().path(newest + 1).write_bytes(_pack({}, '{"format":2}'))
     with pytest.raises(CheckpointError):
@@ -151,15 +151,15 @@ def test_dead_letters_that_come_again_are_replayed_once(learned):
     assert describe_checkpoint(STATE)["n"] == RECORDS
 
 
-# --- refused, and nothing is changed --------------------------------------------------------------------------------
+# --- rejected, and nothing is changed -------------------------------------------------------------------------------
 
 
 def assert_refused(named="", **options):
-    """A rollback is refused with an error that names this, and changes nothing."""
+    """Check that a rollback is rejected with an error that names this, and changes nothing."""
     before = checkpoints()
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as rejected:
         roll_back(STATE, **options)
-    assert named in str(refused.value)
+    assert named in str(rejected.value)
     assert checkpoints() == before
 
 

@@ -86,7 +86,7 @@ def test_the_default_file_holds_every_setting_with_its_default_and_a_comment() -
     assert set(written) == set(Settings.__annotations__) - {"sources"}
     for name, table in written.items():
         found = dict(table)
-        if name == "model":  # words stand for objects there
+        if name == "model":  # words are short for objects there
             assert RegressorOptions(**found) == RegressorOptions()
             continue
         of_kind = {"predictions": NoPredictions, "dead_letters": module.DeadLetterFile}

@@ -1,4 +1,4 @@
-"""What is written while learning goes on: the state as it was, one at a time, and no failure is lost."""
+"""Checkpoints written while learning continues: the state as it was, one at a time, and no failure is lost."""
 
 import logging
 import signal
@@ -67,7 +67,7 @@ def test_a_signal_that_does_not_interrupt_the_wait_is_noticed_while_it_lasts(wri
         assert store.began.wait(10)
         while not is_waiting():
             time.sleep(0.01)
-        # To another thread than the one that waits, which goes on waiting as it does when a signal comes just before.
+        # To another thread than the one that waits, which keeps waiting, as when a signal arrives just before.
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         deadline = time.monotonic() + 8
         while not noticed and time.monotonic() < deadline:

@@ -65,7 +65,7 @@ def test_fits_come_at_counts_that_double_but_not_where_they_bring_nothing(never,
 def test_the_mixture_predicts_better_than_one_expert_and_leaves_no_trace(kind, more, never):
     rows, targets = STREAMS[kind](200)
     if kind is MoEClassifier:
-        targets = np.where(np.abs(rows[:, 0]) > 0.7, "far", "near")  # as no line tells
+        targets = np.where(np.abs(rows[:, 0]) > 0.7, "far", "near")  # not linearly separable
 
     def learn():
         model, last = kind(**BRIEF, **more), WARM_UP - 1

@@ -48,7 +48,7 @@ def test_a_singular_matrix_is_damped_and_reported():
         inverse, sound = inverse_of(matrix)
         assert not sound
         assert np.isfinite(inverse).all()
-        # Positive in every direction, so that a filter that goes on from it never steps uphill.
+        # Positive in every direction, so that a filter that continues from it never steps uphill.
         scale = np.sqrt(np.diag(inverse))
         assert np.linalg.eigvalsh(inverse / np.outer(scale, scale)).min() > -1e-7
     # The least-norm solution of x1 + x2 = 2, as for two equal columns.

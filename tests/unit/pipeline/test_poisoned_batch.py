@@ -95,7 +95,7 @@ def test_a_poisoned_model_is_never_saved_nor_are_poisoned_scores(what, tmp_path)
         if what == "log_loss":
             running.scores.log_loss.total = np.inf
         else:
-            running.model.learner.state.expert_grams[0, 0, 1] = np.inf  # beside the diagonal, where no step looks
+            running.model.learner.state.expert_grams[0, 0, 1] = np.inf  # off the diagonal, which no step reads
         with pytest.raises(PoisonedModel) as error:
             running.checkpoint()
     assert error.value.exit_code == 7

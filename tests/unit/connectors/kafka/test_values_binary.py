@@ -1,4 +1,4 @@
-"""Values in Avro and Protobuf become JSON that the decoder takes or refuses for what they were."""
+"""Values in Avro and Protobuf become JSON that the decoder accepts or rejects like the originals."""
 
 import io
 import json
@@ -178,7 +178,7 @@ def test_numbers_that_are_not_finite_are_rejected_and_not_missing(form):
     values, encode = form
     given = [{"int64": 3}, {"int64": 3, "double": math.nan}, {"int64": 3, "y": math.inf}, {"int64": 3, "y": -math.inf}]
     found = numbers(values(), [record(encode(**fields)) for fields in given], "int64")
-    assert found == [[3], [3], "not_finite", "not_finite"]  # of a field that is not read nobody asks
+    assert found == [[3], [3], "not_finite", "not_finite"]  # a field that is not read does not matter
 
 
 def test_bytes_become_text_or_are_left_out(form):
@@ -320,7 +320,7 @@ def test_all_kinds_of_fields_and_those_with_presence_only_if_set(protobuf):
     assert only(protobuf(), order(set=0.0)) == EMPTY | {"set": 0}
     assert only(protobuf(), order(color=9)) == EMPTY | {"color": 9}  # an unknown member is its number
     assert only(protobuf("shop.Other"), order(double=1.5, string="a")) == {"x": 1.5}  # without what its schema lacks
-    assert only(protobuf("Old"), Old(id=3).SerializeToString()) == {"id": 3}  # without a default that nobody set
+    assert only(protobuf("Old"), Old(id=3).SerializeToString()) == {"id": 3}  # without a default that was not set
 
 
 PART = b"\xc2\x01"
