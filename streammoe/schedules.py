@@ -96,7 +96,7 @@ SCHEDULES: Mapping[str, type[Schedule]] = {"power": Power, "constant": Constant}
 
 
 def power(alpha: float = 0.6, gamma0: float = 1.0, offset: float = 0) -> Power:
-    """Steps that shrink like n^(−alpha): the estimate converges.
+    """Create steps that shrink like n^(−alpha), so that the estimate converges.
 
     Args:
         alpha: in [0.5, 1]; 1 with `gamma0` = 1 gives plain running means. Below 1, average the iterates.
@@ -120,7 +120,7 @@ def power(alpha: float = 0.6, gamma0: float = 1.0, offset: float = 0) -> Power:
 
 
 def constant(gamma: float) -> Constant:
-    """Steps of one size: the estimate forgets, and so follows a stream that drifts.
+    """Create steps of one size: the estimate forgets, and so follows a stream that drifts.
 
     Args:
         gamma: in (0, 1); about the last 1/gamma events count.

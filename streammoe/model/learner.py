@@ -269,7 +269,7 @@ class Learner:
 
     @property
     def masses(self) -> FloatArray:
-        """(K,) share of events of each expert, m_k / Σ m; NaN before there is a mixture."""
+        """Each expert's share of events, (K,): m_k / Σ m; NaN before there is a mixture."""
         state = self.state
         if state is None:
             return self._no_masses()

@@ -148,7 +148,7 @@ class Targets(ABC):
 
 
 class Number(Targets):
-    """One number."""
+    """Targets that are one number."""
 
     def __init__(self, family: Family) -> None:
         super().__init__(family, 1, 1)
@@ -183,7 +183,7 @@ class Number(Targets):
 
 
 class Numbers(Targets):
-    """Several numbers, each with a name; the names are those of the first event unless fixed before."""
+    """Targets that are several named numbers; the names are those of the first event unless fixed before."""
 
     def __init__(self, family: Family) -> None:
         super().__init__(family, 0, 0)
@@ -269,7 +269,7 @@ class Numbers(Targets):
 
 
 class Labels(Targets):
-    """A label: a string, a boolean or a number; new labels are added as they appear, unless all are given.
+    """Targets that are labels: strings, booleans or numbers; new ones are added as they appear, unless all are given.
 
     Args:
         family: family of the experts.

@@ -165,7 +165,7 @@ def test_a_model_of_another_kind_or_with_other_features_classes_or_outputs():
     assert_rejected("its classes are [", flags=["model.kind=classifier"])
     fitted(names=("a", "c"))
     assert_rejected("schema.features")
-    assert_rejected("its features hold 'c'", flags=["schema.features=*", "schema.ignore=['c']"])
+    assert_rejected("its features include 'c'", flags=["schema.features=*", "schema.ignore=['c']"])
     fitted(names=(0, 1))
     assert_rejected("its features are [0, 1]")
     fitted(categorical=("a",))
