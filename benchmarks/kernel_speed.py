@@ -102,12 +102,12 @@ def schedule_of(case: Case):
 
 def seconds_an_event(case: Case, p: int, count: int, repeats: int = 3) -> float:
     """Measure the kernel as called for each batch, averaging included; the best of a few runs of `count` events."""
-    from streammoe.engine import mm
+    from streammoe.engine import mixture
     from streammoe.experts import families
     from streammoe.layout import padded
 
     schedule, family = schedule_of(case), families()[case.family]
-    options = mm.learning_options(
+    options = mixture.learning_options(
         bound=case.bound,
         n_experts=case.K,
         n_rows=family.n_rows(case.n_outputs),
@@ -121,8 +121,8 @@ def seconds_an_event(case: Case, p: int, count: int, repeats: int = 3) -> float:
     best = np.inf
     for _ in range(repeats):
         state = start(case, padded(p))
-        residual = mm.new_residual(family, state, case.n_outputs)
-        learn = partial(mm.learn, family, state, residual, options, schedule, n_outputs=case.n_outputs)
+        residual = mixture.new_residual(family, state, case.n_outputs)
+        learn = partial(mixture.learn, family, state, residual, options, schedule, n_outputs=case.n_outputs)
         learn(R[:2], R[:2], Y[:2])
         begun = time.perf_counter()
         learn(R, R, Y)

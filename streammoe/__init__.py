@@ -1,7 +1,6 @@
 """Streaming mixture-of-experts learning: a daemon and a River model that learn one event at a time."""
 
-# By this name type checkers know it; typing itself takes a while to import, and the command must not wait for it before
-# it has taken over the signals.
+# Type checkers recognise this name; importing typing takes a while, and the command must handle signals before that.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -60,7 +59,7 @@ _OPTIONS = {"Auto", "Decay", "Exponential", "Gaussian", "Laplace", "PageHinkley"
 
 
 def __getattr__(name: str) -> "Any":
-    """Import things when they are first asked for: connectors, their processes and the command do without most."""
+    """Import names on first use: connectors, their processes and the command need only a few."""
     from importlib import import_module
 
     if name in _ESTIMATORS:

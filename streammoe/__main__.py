@@ -1,7 +1,7 @@
-"""The command as a process of its own: `streammoe`, or ``python -m streammoe``.
+"""The command as a process: `streammoe`, or ``python -m streammoe``.
 
-It imports next to nothing before `main` has taken over the signals, and nothing here may: until then Ctrl-C ends the
-process with Python's traceback.
+It imports as little as possible before `main` handles signals: until then Ctrl-C ends the process with Python's
+traceback.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 
 def main() -> None:
     """Run the command line; a signal that a command does not handle itself ends the process without a traceback."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # also amid the next import, and while Python shuts down
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # also during the next import, and while Python shuts down
     from streammoe.daemon.signals import StopFlag
 
     with StopFlag(armed=False):
@@ -20,14 +20,14 @@ def main() -> None:
         try:
             command()
         except SystemExit as end:
-            leave_at_once_amid_a_fit(end)
+            exit_without_waiting_for_a_fit(end)
             raise
 
 
-def leave_at_once_amid_a_fit(end: SystemExit) -> None:
-    """End the process without waiting for a fit that was given up; everything is saved and closed by now."""
+def exit_without_waiting_for_a_fit(end: SystemExit) -> None:
+    """Exit without waiting for an abandoned fit; everything is saved and closed by now."""
     interruption = sys.modules.get("streammoe.engine.interruption")  # importing it would take a second
-    if interruption is None or not interruption.is_running_on() or not isinstance(end.code, int | None):
+    if interruption is None or not interruption.has_abandoned_calls() or not isinstance(end.code, int | None):
         return
     import logging
 

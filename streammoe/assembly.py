@@ -19,14 +19,14 @@ from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels, schema_of
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import (
-    begun,
     check,
+    initial_model,
     is_blank,
     labels_of,
-    resumed,
+    last_good_checkpoint,
+    resume_model,
     scores_of,
-    seen_by_readers,
-    undoubted,
+    visible_to_consumers,
 )
 from streammoe.daemon.server import Health, MetricsServer
 from streammoe.errors import ConfigError
@@ -114,15 +114,15 @@ def open_daemon(
             if writer.sink.transactional:
                 position = None if latest is None else latest[1].metadata["positions"][0]
                 recovered = _recovered(writer.sink, position, health)
-        latest = latest and seen_by_readers(store, latest, recovered)
+        latest = latest and visible_to_consumers(store, latest, recovered)
         if latest is not None and settings.guard.on_jump == "rollback":
-            latest = undoubted(store, latest)
+            latest = last_good_checkpoint(store, latest)
         generation, kept = latest or (0, None)
         metadata = kept.metadata if kept is not None else {}
         # A checkpoint that was written before anything was read only records where reading and predictions began.
         found = None if kept is None or is_blank(kept) else kept
         made = Restart() if writer is None else restart(writer.sink, None if kept is None else metadata)
-        model = begun(settings, from_model) if found is None else resumed(settings, found)
+        model = initial_model(settings, from_model) if found is None else resume_model(settings, found)
         if from_model is not None:
             LOGGER.info(
                 "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
@@ -229,7 +229,7 @@ def _on_jump(
         saved.append([generation, found.metadata["n"]])
 
     def restore(found: Checkpoint) -> Restored:
-        model = resumed(settings, found)
+        model = resume_model(settings, found)
         pipeline = Pipeline(model, schema_of(settings), scores_of(settings, found, model), writer)
         return Restored(pipeline, _loss_guard(model, found), labels_of(settings, found), found.arrays["guard.latest"])
 

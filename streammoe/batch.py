@@ -1,4 +1,4 @@
-"""Batch fits: all rows at once, by EM or by one of three other methods; the model goes on streaming from there.
+"""Batch fits: all rows at once, by EM or one of three other methods; the model can continue to learn from a stream.
 
 >>> import numpy as np
 >>> from streammoe import MoERegressor, batch
@@ -8,7 +8,7 @@
 >>> done = batch.fit(model, X, y)
 >>> done.converged, model.n, bool(done.rmse < 0.2)
 (True, 500, True)
->>> model.learn_one({"x0": 0.5, "x1": 2.0}, 3.0)  # streaming goes on
+>>> model.learn_one({"x0": 0.5, "x1": 2.0}, 3.0)  # continues from a stream
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ TOLERANCE = 1e-7
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted model, and the way there."""
+    """A fitted model, with the rounds that led to it."""
 
     model: MixtureOfExperts
     method: str
     start: str
     n: int
-    """Rows fitted: those with a target and a weight above 0."""
+    """Number of rows fitted: those with a target and a weight above 0."""
     trace: tuple[Round, ...]
-    """The start and each round, of the start that has led to the likeliest end."""
+    """The rounds from the start that led to the best result, the start included."""
     reason: str
-    """Why the last round was the last."""
+    """Why the fit ended."""
     log_loss: float
     """Weighted mean of −log s(y|x) over the rows under the model, in the target's own units, in nats."""
     rmse: float | None
-    """Root of the weighted mean squared error over the rows, and over the outputs; of regressions."""
+    """Root of the weighted mean squared error over rows and outputs; None for classifiers."""
     accuracy: float | None
-    """Weighted part of the rows whose likeliest class is theirs; of classifiers."""
+    """Weighted fraction of rows whose likeliest class is correct; None for regressors."""
     seconds: float
-    """That the fit took, starts included."""
+    """Duration of the fit, starts included."""
 
     @property
     def converged(self) -> bool:
-        """Whether it ended because there was no more to gain."""
+        """Whether it ended because there was nothing more to gain."""
         return self.reason in {CONVERGED, STATIONARY}
 
     @property
     def rounds(self) -> int:
-        """Rounds after the start."""
+        """Number of rounds after the start."""
         return self.trace[-1].number
 
     @property
     def objective(self) -> float:
-        """Penalised log-likelihood of an event where the fit has ended, in the model's own coordinates."""
+        """Final penalised log-likelihood per event, in the model's own coordinates."""
         return max(each.objective for each in self.trace)
 
 
@@ -91,17 +91,17 @@ def fit(
     feature_names: Sequence[Any] | None = None,
     on_round: Listener | None = None,
 ) -> Fit:
-    """Fit a model to all rows at once; it can then predict, save, and go on with `learn_one`.
+    """Fit a model to all rows at once; it can then predict, be saved, and continue with `learn_one`.
 
-    The rows go through the model's own encoder, as those of a warm-up do: categories, times, missing values, and, with
+    The rows pass through the model's own encoder, like those of a warm-up: categories, times, missing values, and, with
     ``standardize``, moments that are frozen from then on. Afterwards the model is one whose warm-up was these rows:
     its statistics are their averages and ``model.n`` is their number.
 
-    Every method maximises the same: the mean log-likelihood, with the prior's `prior_strength` pseudo-events (at least
+    Every method maximises the mean log-likelihood, with the prior's `prior_strength` pseudo-events (at least
     0.001, or a degenerate expert would have unbounded likelihood).
 
     Args:
-        model: a regressor or classifier of ours. On an error it stays what it was.
+        model: a regressor or classifier of this package. On an error it is not modified.
         X: (n, P) finite numbers; or a data frame; or a sequence of n dicts, in which a key may be missing.
         y: targets as `learn_array`, `learn_many` or `learn_one` take them.
         method: ``"em"``: responsibilities, then weighted least squares and weighted softmax regressions to convergence
@@ -111,23 +111,23 @@ def fit(
             are coordinates in which they stay positive: their logarithms, or for full covariances the Cholesky factor,
             relative to the present one, with its diagonal as logarithms.
         start: ``"warmup"``: the starts of a warm-up, over all rows, for a model that has learned nothing; the method
-            runs from the likeliest few, and the best end counts. ``"model"``: the parameters that the model serves,
-            with its own prior and scales; what it has learned so far shapes nothing but this start.
-        rounds: most rounds from each start.
+            runs from the likeliest few, and the best result counts. ``"model"``: the parameters that the model serves,
+            with its own prior and scales; what it has learned so far affects only this start.
+        rounds: maximum number of rounds from each start.
         tolerance: stop when a round changes the penalised mean log-likelihood by no more than this.
-        step: step size of the two gradient methods; without it each step is searched for by backtracking (Armijo), so
-            that none lowers the likelihood. A given one may: then the likeliest round counts.
-        weights: (n,) how much each row counts, in [0, 1e6]; 1 without it.
-        feature_names: of the columns of an array; without them x0, x1, …
-        on_round: told of each `Round` as it ends; if it returns True, the fit ends there.
+        step: step size of the two gradient methods; by default, a backtracking line search (Armijo) ensures that no
+            step lowers the likelihood. A given step size may lower it: then the likeliest round counts.
+        weights: (n,) weight of each row, in [0, 1e6]; by default 1.
+        feature_names: names of the columns of an array; by default x0, x1, …
+        on_round: called with each `Round` as it ends; if it returns True, the fit ends there.
 
     Raises:
-        ConfigError: an argument is none that can be used, or nothing finite comes of the rows.
-        InvalidEvent: a row that would poison the model; its index is in ``row``.
+        ConfigError: an argument is invalid, or the fit is not finite.
+        InvalidEvent: a row would poison the model; its index is in ``row``.
     """
     check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
     if on_round is not None and not callable(on_round):
-        raise ConfigError(f"on_round: got {shown(on_round)}; it must be a function that takes a Round")
+        raise ConfigError(f"on_round: got {shown(on_round)}; it must be a function of a Round")
     trial = copy.deepcopy(model)
     with fitting.gathering(trial.learner):
         _gather(trial, X, y, weights, feature_names)
@@ -148,10 +148,10 @@ def fit_gathered(
     step: float | None = None,
     on_round: Listener | None = None,
 ) -> Fit:
-    """`fit` to the rows that a model has learned within `gathering`; on an error the model is to be thrown away.
+    """Fit the rows that a model has learned within `gathering`; discard the model on an error.
 
     Raises:
-        ConfigError: there are no rows, or nothing finite comes of them.
+        ConfigError: there are no rows, or the fit is not finite.
     """
     began = time.perf_counter()
     try:
@@ -166,8 +166,7 @@ def fit_gathered(
         )
     except UnsoundError as error:
         raise ConfigError(
-            f"fit: nothing finite comes of the rows ({error}); look for values that are far out, and let "
-            "prior_strength be above 0"
+            f"fit: no convergence to finite parameters ({error}); look for outliers, and set prior_strength above 0"
         ) from error
     classify = model.is_classifier
     squares = np.empty((0, 1)) if classify else (done.targets - done.predictions) ** 2
@@ -188,12 +187,12 @@ def fit_gathered(
 def check(
     model: MixtureOfExperts, *, method: str, start: str, rounds: int, tolerance: float, step: float | None
 ) -> None:
-    """See that a fit can be asked for.
+    """Check the arguments of a fit.
 
     Raises:
-        ConfigError: with everything that cannot be used.
+        ConfigError: arguments are invalid; it lists all of them.
     """
-    if not issubclass(type(model), MixtureOfExperts):  # River's pipelines pass as instances of what they end with
+    if not issubclass(type(model), MixtureOfExperts):  # River's pipelines pass isinstance for their last step
         raise ConfigError(
             f"model: got {shown(model)}; give a MoERegressor, MoEMultiTargetRegressor or MoEClassifier, "
             "without a pipeline around it"
@@ -210,11 +209,11 @@ def check(
         ),
         (
             not is_one_of(start, ("model",)) or not model.is_warming_up,
-            'start: "model" needs a model that has parameters; the warm-up of this one is not over: give "warmup"',
+            'start: "model" needs a model that has parameters; the warm-up of this one is not over; use "warmup"',
         ),
         (
             not is_one_of(start, ("warmup",)) or model.n == 0,
-            f'start: "warmup" needs a model that has learned nothing; this one has learned {model.n}: give "model"',
+            f'start: "warmup" needs a model that has learned nothing; this one learned {model.n} events; use "model"',
         ),
     ]
     problems = [problem for holds, problem in rules if not holds]
@@ -227,7 +226,7 @@ def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names:
         raise ConfigError("X: got no rows; give at least one, with a target and a weight above 0")
     if hasattr(X, "columns"):
         if feature_names is not None:
-            raise ConfigError("feature_names: a data frame names its columns itself; leave feature_names out")
+            raise ConfigError("feature_names: a data frame has its own column names; omit feature_names")
         model.learn_many(X, y, weights)
     elif isinstance(X, Sequence) and isinstance(X[0], Mapping):
         _gather_events(model, X, y, weights)

@@ -1,15 +1,15 @@
-"""How large a model may become: what the combination of its options and columns costs."""
+"""Limits on the size of a model, which depends on both its options and its columns."""
 
 from __future__ import annotations
 
 LARGEST_MODEL = 2**30
-"""Bytes of a state; in use are several times as many, for copies and checkpoints."""
+"""Maximum bytes of a state; copies and checkpoints take several times as much."""
 LARGEST_BUFFER = 2**32
-"""Bytes of a warm-up's rows, or of a group's, with their features."""
+"""Maximum bytes of the rows of a warm-up or group, with their features."""
 
 
 def model_bytes(n_experts: int, n_rows: int, gate_features: int, expert_features: int) -> int:
-    """Bytes of a state: Gram matrices with their inverses, and coefficients with their averages.
+    """Return the bytes of a state: Gram matrices with their inverses, and coefficients with their averages.
 
     Args:
         n_experts: K.
@@ -26,7 +26,7 @@ def model_bytes(n_experts: int, n_rows: int, gate_features: int, expert_features
 
 
 def buffer_bytes(rows: int, gate_features: int, expert_features: int) -> int:
-    """Bytes of rows as they came, and as features of gate and experts.
+    """Return the bytes of raw rows together with their gate and expert features.
 
     >>> buffer_bytes(1_000, 100, 100)
     2400000

@@ -1,4 +1,4 @@
-"""Events (dicts) to arrays: order, types and ranges, levels, times, missing values, standardisation, powers."""
+"""Encoding of events (dicts) as arrays: order, types, ranges, levels, times, missing values, scaling and powers."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from streammoe.values import check_name, level, not_a_mapping, number, seconds
 
 LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
-"""Beyond this a square no longer fits beside others in a Gram matrix."""
+"""Beyond this, a square no longer fits into a Gram matrix with others."""
 UNPLACED = -1.0
-"""The code of a level that is no column."""
+"""The code of a level without a column."""
 
 
 class Encoder:
-    """Turns events into raw rows and raw rows into features, and remembers what that takes.
+    """Encoder of events into raw rows, and of raw rows into features.
 
     A *field* is a key of events: numeric, categorical or a timestamp. A raw row (F,) has one number for each: the
-    value; the code 0, 1, … of the level, −1 for one that is no column; seconds since 1970-01-01 UTC; NaN where missing.
+    value; the code 0, 1, … of the level, −1 for one without a column; seconds since 1970-01-01 UTC; NaN where missing.
     A *column* is a feature of degree 1: a numeric field, a level of a categorical one, or one of six cyclic parts of a
-    timestamp. Fields are ordered by name within the event that first shows them; later ones are appended, and so are
-    the columns of levels that come later. Raw rows stay what they are when that happens.
+    timestamp. Fields are ordered by name within the event that first contains them; later ones are appended, and so
+    are the columns of later levels. Existing raw rows remain valid.
 
     Args:
         n_outputs: Q.
-        degree: highest power of the numeric fields that experts see.
-        gate_degree: the same for the gate.
-        range_factor: of the rule for numeric fields and targets; 0 turns it off.
+        degree: highest power of the numeric fields in expert features.
+        gate_degree: highest power in gate features.
+        range_factor: factor of the range rule for numeric fields and targets; 0 disables it.
         categorical: names of the fields that hold categories.
         timestamps: names of the fields that hold times.
-        max_levels: most levels of a field that become columns.
+        max_levels: maximum number of levels of a field that become columns.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Encoder:
         self.timestamps = frozenset(timestamps)
         self.max_levels = max_levels
         self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
-        """Largest absolute value of a number that the highest power still lets through."""
+        """Largest absolute value of a number whose highest power is still in range."""
         self.fields: list[Any] = []
         self.kinds: list[int] = []
         self.levels: dict[Any, dict[str, int]] = {}
@@ -78,18 +78,18 @@ class Encoder:
         self.feature_names: list[Any] = []
         """Names of the columns: ``x`` of a numeric field, ``color=red``, ``t:day_sin``, …"""
         self.unplaced: dict[Any, int] = {}
-        """Events learned, by field, whose level is none of its `max_levels`; not kept in checkpoints."""
+        """Number of events learned, by field, whose level has no column; not saved in checkpoints."""
         self.scaler = identity_scaler(0, n_outputs)
         self.largest = np.zeros(0)
         self.target_largest = np.zeros(n_outputs)
         self._index: dict[Any, int] = {}
         self._entries: list[tuple[int, str | None]] = []
-        """Fields, with ``None``, and levels in the order in which they came; columns follow from it."""
+        """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
         self._plan = plan_of([], [], self.limit)
         self._measure()
 
     def _measure(self) -> None:
-        """Set the numbers of features, which follow from the columns."""
+        """Compute the numbers of features from the columns."""
         columns, numeric = len(self.feature_names), len(self._plan.numeric)
         self.n_gate_features = 1 + columns + (self.gate_degree - 1) * numeric
         """p_w."""
@@ -101,7 +101,7 @@ class Encoder:
         """Length of a row of expert features, padding included."""
 
     def copy(self) -> Encoder:
-        """One that goes on from here by itself."""
+        """Return an independent copy."""
         other = copy.copy(self)
         for name in ("fields", "kinds", "feature_names", "unplaced", "largest", "target_largest", "_index", "_entries"):
             setattr(other, name, getattr(self, name).copy())
@@ -109,18 +109,18 @@ class Encoder:
         return other  # scaler and plan are never changed, only replaced
 
     def scaled(self, scaler: Scaler) -> Encoder:
-        """The same by another scaler, for designs only: it shares all that grows."""
+        """Return an encoder with another scaler, for `design` only: it shares everything that grows."""
         other = copy.copy(self)
         other.scaler = scaler
         return other
 
     @property
     def layout(self) -> Layout:
-        """The columns as they are now."""
+        """The current columns."""
         return Layout(len(self.feature_names), len(self._plan.numeric))
 
     def widths_with(self, news: News) -> tuple[int, int]:
-        """p_w and p_v of gate and experts, once `news` are taken in."""
+        """Return p_w and p_v, the numbers of gate and expert features, with `news` added."""
         kinds = [self._kind(name) for name in news.fields]
         numeric = kinds.count(NUMERIC)
         columns = numeric + len(CYCLES) * kinds.count(TIMESTAMP) + len(news.levels)
@@ -133,7 +133,7 @@ class Encoder:
         """Fix the fields of an encoder that has none, in this order; categorical ones have no levels yet.
 
         Raises:
-            InvalidEvent: a name is neither text nor a whole number.
+            InvalidEvent: a name is neither a string nor an integer.
         """
         names = list(names)
         for name in names:
@@ -144,7 +144,7 @@ class Encoder:
         """Fix fields and levels of an encoder that has none, so that these are its `feature_names`.
 
         Raises:
-            ConfigError: a timestamp lacks one of its six columns, or a name stands twice.
+            ConfigError: a timestamp lacks one of its six columns, or a name occurs twice.
         """
         wanted = list(names)
         for name in wanted:
@@ -154,7 +154,7 @@ class Encoder:
         at = 0
         while at < len(wanted):
             name = wanted[at]
-            # Of two fields "a" and "a=b" the longer one is meant by "a=b=c".
+            # If there are fields "a" and "a=b", then "a=b=c" is a level of the latter.
             prefix = max((p for p in categorical if isinstance(name, str) and name.startswith(p)), key=len, default="")
             if prefix:
                 self._append([(categorical[prefix], name[len(prefix) :])])
@@ -164,15 +164,15 @@ class Encoder:
         if self.feature_names != wanted or len(set(wanted)) < len(wanted):
             msg = (
                 f"feature_names: got {wanted!r}; with these categorical and timestamp fields they would be "
-                f"{self.feature_names!r}; name each once, a level as field=level, a timestamp by all of its six columns"
+                f"{self.feature_names!r}; name each once, a level as field=level, a timestamp by all its six columns"
             )
             raise ConfigError(msg)
 
     def news(self, event: Mapping[Any, object]) -> News:
-        """Fields and levels of `event` that are not held yet and would be after learning it.
+        """Return the fields and levels of `event` that learning it would add.
 
         Raises:
-            InvalidEvent: the value of a categorical field is no category, or a name is neither text nor a whole number.
+            InvalidEvent: the value of a categorical field is not a category, or a name neither a string nor an integer.
         """
         index = self._index
         unseen = [name for name in event if name not in index]
@@ -192,11 +192,11 @@ class Encoder:
     def arrivals(
         self, texts: Mapping[Any, Sequence[str | None]], learned: BoolArray | None = None
     ) -> list[tuple[int, tuple[tuple[Any, str], ...]]]:
-        """Rows that bring new levels, and which, in order: where an array has to be cut to equal a loop over events.
+        """Return, in order, the rows that bring new levels, with these levels: an array is cut there to equal a loop.
 
         Args:
             texts: (n,) levels of each categorical field, in the order of the fields; ``None`` is missing.
-            learned: (n,) which rows are learned; others bring nothing. Without it all are.
+            learned: (n,) which rows are learned; others bring nothing. By default all are.
         """
         found: dict[int, list[tuple[Any, str]]] = {}
         for name, column in texts.items():
@@ -210,27 +210,27 @@ class Encoder:
         return [(i, tuple(levels)) for i, levels in sorted(found.items())]
 
     def append_levels(self, levels: Iterable[tuple[Any, str]]) -> None:
-        """Give new levels, (field, text), of fields that are held a column each, in this order.
+        """Add a column for each new level, (field, text), of known fields, in this order.
 
         Raises:
-            ValueError: a field is not categorical or has `max_levels` levels, or it has this level; nothing is changed.
+            ValueError: a field is not categorical, has `max_levels` levels or has this level; nothing was changed.
         """
         new = list(levels)
         for at, (name, text) in enumerate(new):
             before = [*self.levels.get(name, ()), *(other for field, other in new[:at] if field == name)]
             if name not in self.levels or text in before or len(before) >= self.max_levels:
-                raise ValueError(f"{name!s}: cannot take level {text!r} beside {before!r}; take what `arrivals` gives")
+                raise ValueError(f"{name!s}: cannot add level {text!r} to {before!r}; add what `arrivals` returns")
         self._append(new)
 
     def codes(self, field: int, texts: Sequence[str | None]) -> FloatArray:
-        """(n,) codes of the levels of the field at this index: −1 for a level that is no column, NaN for ``None``."""
+        """Return the codes of a field's levels, (n,): −1 for a level without a column, NaN for ``None``."""
         known: dict[str | None, float] = {None: math.nan}
         known.update(self.levels[self.fields[field]])
         get = known.get
         return np.array([get(text, UNPLACED) for text in texts], dtype=np.float64)
 
     def moved(self, layout: Layout, degree: int) -> IntArray:
-        """Where the features of degree up to `degree` stand now that stood in order when the `layout` was this one."""
+        """Return the new indexes of the features, up to `degree`, of an earlier layout."""
         first = 1 + len(self.feature_names)
         N = len(self._plan.numeric)
         powers = [first + d * N + r for d in range(degree - 1) for r in range(layout.numeric)]
@@ -239,12 +239,12 @@ class Encoder:
     # -- Events to raw rows ----------------------------------------------------------------------------------------
 
     def row(self, event: Mapping[Any, object], news: News = NO_NEWS) -> FloatArray:
-        """One event as a raw row (1, F), or (1, F + new fields) with the codes that new levels will get.
+        """Encode one event as a raw row (1, F), or (1, F + new fields) with the codes that new levels will get.
 
-        Other names are ignored, other levels are −1.
+        Other names are ignored; other levels become −1.
 
         Raises:
-            InvalidEvent: a value is of the wrong type or not finite, or a name is neither text nor a whole number.
+            InvalidEvent: a value is of the wrong type or not finite, or a name is neither a string nor an integer.
         """
         index, kinds = self._index, self.kinds
         codes: dict[tuple[Any, str], float] = {}
@@ -265,7 +265,7 @@ class Encoder:
                 continue
             kind = kinds[j]
             if kind == NUMERIC:
-                # The first test settles nearly every value; `number` would cost most of the time of a prediction.
+                # The first test succeeds for nearly every value; `number` would take most of the time of a prediction.
                 row[j] = value if type(value) is float and value - value == 0.0 else number(value, name)
             elif kind == CATEGORICAL:
                 text = level(value, name)
@@ -276,20 +276,20 @@ class Encoder:
         return np.array([row])
 
     def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
-        """Take rows into the ranges, and what they bring into fields and levels: all of them or none.
+        """Widen the ranges by rows, and add their new fields and levels: all or nothing.
 
         Args:
             rows: (n, F + new fields).
             targets: (n, Q).
-            news: the new fields, and levels.
+            news: the new fields and levels.
 
         Raises:
             InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
         """
         largest = np.concatenate([self.largest, np.zeros(len(news.fields))]) if news else self.largest.copy()
         target_largest = self.target_largest.copy()
-        verdicts, refused = self._screen(rows, targets, self._kinds_with(news), largest, target_largest)
-        if refused:
+        verdicts, n_rejected = self._screen(rows, targets, self._kinds_with(news), largest, target_largest)
+        if n_rejected:
             at = int(np.argmax(verdicts >= 0))
             error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), news)
             error.row = at
@@ -303,11 +303,11 @@ class Encoder:
         self.target_largest = target_largest
 
     def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
-        """−1 for each raw row that is in range, else the field at fault; accepted rows widen the ranges."""
+        """Return −1 for each raw row in range, else the offending field; accepted rows widen the ranges."""
         return self._screen(X, Y, self._plan.kinds, self.largest, self.target_largest)[0]
 
     def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int, news: News = NO_NEWS) -> InvalidEvent:
-        """The error for a raw row that `screen` refused."""
+        """Return the error for a raw row that `screen` rejected."""
         names = [*self.fields, *news.fields, *["target"] * len(target)]
         largest = np.concatenate([self.largest, np.zeros(len(news.fields)), self.target_largest])
         name, value, seen = names[verdict], float(np.concatenate([row, target])[verdict]), float(largest[verdict])
@@ -315,28 +315,28 @@ class Encoder:
             rule = "a time is in seconds since 1970-01-01 UTC, in the years 1 to 9999; divide milliseconds by 1000"
             return InvalidEvent(f"{name!s}: {value:g} is out of range: {rule}", reason="out_of_range", feature=name)
         rule = (
-            f"the limit is {self.limit:g}, whatever range_factor is; rescale it, or mend the record"
+            f"the limit is {self.limit:g}, regardless of range_factor; rescale it, or correct the record"
             if abs(value) > self.limit
             else f"the largest accepted so far is {seen:g} and range_factor is {self.range_factor:g}; rescale it or "
-            "raise range_factor (0 turns the rule off)"
+            "raise range_factor (0 disables the rule)"
         )
         msg = f"{name!s}: {value:g} is out of range: {rule}"
         return InvalidEvent(msg, reason="out_of_range", feature=name)
 
     def bounded(self, X: FloatArray) -> FloatArray:
-        """Raw rows with what is out of all range at its end, for predictions, which never raise on range."""
+        """Clip raw rows to the absolute limits, for predictions, which never raise on range."""
         bounded: FloatArray = np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)
         return bounded
 
     def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
-        """Count the rows to be learned whose level found no place in a full field, and say so once for each field."""
+        """Count rows to be learned whose level has no column because the field is full; warn once for each field."""
         for name, codes in self.levels.items():
             if len(codes) < self.max_levels:
                 continue
             count = int(((X[:, self._index[name]] == UNPLACED) & ~np.isnan(Y[:, 0])).sum())
             if count and name not in self.unplaced:
                 LOGGER.warning(
-                    "%s: has %d levels, as many as max_levels allows; events with others are learned without theirs",
+                    "%s: has %d levels, as many as max_levels allows; events with others are learned without them",
                     name,
                     len(codes),
                 )
@@ -346,14 +346,14 @@ class Encoder:
     # -- Raw rows to features --------------------------------------------------------------------------------------
 
     def design(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Gate features W and expert features R of raw rows X (n, F), each padded with zeros to its width."""
+        """Compute gate features W and expert features R of raw rows X (n, F), each padded with zeros to its width."""
         R = self._expand(X, self.degree, self.expert_width)
         if self.gate_degree == self.degree:
             return R, R
         return self._expand(X, self.gate_degree, self.gate_width), R
 
     def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
-        """Freeze means, and with `standardize` the scales, of the numeric fields as they are in the warm-up buffer."""
+        """Freeze means, and with `standardize` the scales, of the numeric fields in the warm-up buffer."""
         fields, columns = self._plan.numeric.T
         means, scales = moments(np.take(X, fields, axis=1))
         scaler = identity_scaler(len(self.feature_names), Y.shape[1])
@@ -365,10 +365,10 @@ class Encoder:
             scaler = scaler._replace(target_center=target_means, target_scale=target_scales)
         self.scaler = scaler
 
-    # -- Keeping it ------------------------------------------------------------------------------------------------
+    # -- In a checkpoint -------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, AnyArray]:
-        """All that shapes what comes next, by name; names and levels are JSON."""
+        """Return everything that affects future learning, as named arrays; names and levels are JSON."""
         arrays = {
             "encoder.columns": as_json(self.fields),
             "encoder.largest": self.largest,
@@ -381,11 +381,10 @@ class Encoder:
         return arrays
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Become, from nothing, the encoder that `arrays` describes; without kinds all fields are numeric.
+        """Restore a new encoder from what `arrays` returned; if kinds are missing, all fields are numeric.
 
         Raises:
-            CheckpointError: a field is of another kind there than `categorical` and `timestamps` make it here, or
-                `arrays` describe no encoder.
+            CheckpointError: the kind of a field contradicts `categorical` and `timestamps`, or the arrays are invalid.
         """
         names = names_of(arrays, "encoder.columns", (str, int))
         kinds = list_of(arrays, "encoder.kinds") if "encoder.kinds" in arrays else ["numeric"] * len(names)
@@ -403,10 +402,10 @@ class Encoder:
         self.target_largest = array_of(arrays, "encoder.target_largest", "float64", (Q,), least=0.0)
 
     def check_rows(self, X: FloatArray) -> None:
-        """Make sure that raw rows of a checkpoint, (n, F), are some that this encoder has let in.
+        """Check that this encoder could have accepted the raw rows of a checkpoint, (n, F).
 
         Raises:
-            CheckpointError: they are not.
+            CheckpointError: it could not.
         """
         for j, name in enumerate(self.fields):
             column = X[:, j]
@@ -414,17 +413,17 @@ class Encoder:
             least, most = float(self._plan.lowest[j]), float(self._plan.highest[j])
             if self.kinds[j] == CATEGORICAL:
                 least, most = UNPLACED, len(self.levels[name]) - 1
-                require((present == np.floor(present)).all(), f"array warmup.X holds what is no code of {shown(name)}")
+                require((present == np.floor(present)).all(), f"array warmup.X holds an invalid code of {shown(name)}")
             inside = (present >= least) & (present <= most)
             require(inside.all(), f"array warmup.X holds values of {shown(name)} outside of {least:g} to {most:g}")
 
-    # -- Inside ----------------------------------------------------------------------------------------------------
+    # -- Internals -------------------------------------------------------------------------------------------------
 
     def _kind(self, name: Any) -> int:
         return CATEGORICAL if name in self.categorical else TIMESTAMP if name in self.timestamps else NUMERIC
 
     def _kinds_with(self, news: News) -> IntArray:
-        """(F + new fields,)."""
+        """Return the kinds of all fields, new ones included, (F + new fields,)."""
         if not news.fields:
             return self._plan.kinds
         return np.array([*self.kinds, *map(self._kind, news.fields)], dtype=np.int64)
@@ -437,10 +436,10 @@ class Encoder:
         largest: FloatArray,
         target_largest: FloatArray,
     ) -> tuple[IntArray, int]:
-        """A verdict for each row, and how many are refused; the ranges given are widened."""
+        """Return a verdict for each row, and the number of rejected rows; the given ranges are widened in place."""
         verdicts = np.empty(len(X), dtype=np.int64)
-        refused = screen_rows(X, Y, kinds, largest, target_largest, self.range_factor, self.limit, verdicts)
-        return verdicts, refused
+        n_rejected = screen_rows(X, Y, kinds, largest, target_largest, self.range_factor, self.limit, verdicts)
+        return verdicts, n_rejected
 
     def _expand(self, X: FloatArray, degree: int, width: int) -> FloatArray:
         plan, scaler = self._plan, self.scaler

@@ -1,4 +1,4 @@
-"""Where fields and their levels stand among the columns, and what an event adds to them."""
+"""The layout of fields and levels as columns, and additions to it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from streammoe.text import shown
 from streammoe.types import FloatArray, IntArray
 
 CYCLES = ("day_sin", "day_cos", "week_sin", "week_cos", "year_sin", "year_cos")
-"""Names of a timestamp's columns, behind its own."""
+"""Suffixes of the names of a timestamp's columns."""
 LANES = 4
-"""Rows of features are padded with zeros to a multiple of this, which the processor's vector units like best."""
+"""Rows of features are padded with zeros to a multiple of this, for the processor's vector units."""
 MOST_PLACES = 10_000_000
-"""Categorical fields times levels of the largest one, in a checkpoint: a short list could ask for any memory."""
+"""Limit on categorical fields times levels of the largest: a short list in a checkpoint could claim any memory."""
 
 
 def padded(n_features: int) -> int:
-    """Length of a row that holds so many features.
+    """Return the length of a row that holds so many features.
 
     >>> padded(11), padded(12)
     (12, 12)
@@ -31,7 +31,7 @@ def padded(n_features: int) -> int:
 
 
 class News(NamedTuple):
-    """New fields and levels of an event, which an encoder does not hold yet; false when there are none."""
+    """New fields and levels of an event, which an encoder does not have yet; falsy if there are none."""
 
     fields: tuple[Any, ...] = ()
     """Names of new fields, ordered by name."""
@@ -46,19 +46,19 @@ NO_NEWS = News()
 
 
 class Layout(NamedTuple):
-    """How many columns there were: enough to say where their features stand later, see `Encoder.moved`."""
+    """The number of columns at some time, from which `Encoder.moved` computes where their features are later."""
 
     columns: int
     numeric: int
 
 
 class Plan(NamedTuple):
-    """Fields and levels as the kernels want them; shapes of the others at `expand_rows`."""
+    """Fields and levels in the form that kernels take; see `expand_rows` for other shapes."""
 
     kinds: IntArray
     """(F,)."""
     lowest: FloatArray
-    """(F,) and `highest` (F,): what a prediction takes a value for that is out of all range."""
+    """(F,) and `highest` (F,): limits to which predictions clip values."""
     highest: FloatArray
     numeric: IntArray
     coded: IntArray
@@ -67,7 +67,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(kinds: Sequence[int], entries: Sequence[tuple[int, str | None]], limit: float) -> Plan:
-    """The plan of fields of these kinds, which come with their levels in the order of `entries`."""
+    """Return the plan of fields of these kinds, which appear with their levels in the order of `entries`."""
     bounds = {NUMERIC: (-limit, limit), CATEGORICAL: (-math.inf, math.inf), TIMESTAMP: (EARLIEST, LATEST)}
     numeric, timed = [], []
     placed: dict[int, list[int]] = {}
@@ -101,26 +101,26 @@ def plan_of(kinds: Sequence[int], entries: Sequence[tuple[int, str | None]], lim
 def restored_entries(
     names: Sequence[Any], kinds: Sequence[int], plan: Sequence[Any], max_levels: int
 ) -> list[tuple[Any, str | None]]:
-    """Return the fields and levels that a checkpoint's plan lists, in the order in which they came.
+    """Return the fields and levels that a checkpoint's plan lists, in order of appearance.
 
     Raises:
-        CheckpointError: they cannot have come in that order.
+        CheckpointError: that order is impossible.
     """
     met = 0
     levels: dict[int, set[str]] = {}
     for entry in plan:
         j, text = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
         if text is None:
-            require(j == met and not isinstance(j, bool), f"encoder.plan has {shown(entry)} where field {met} is due")
+            require(j == met and not isinstance(j, bool), f"encoder.plan has {shown(entry)} instead of field {met}")
             if kinds[met] == CATEGORICAL:
                 levels[met] = set()
             met += 1
             continue
         known = levels.get(j) if isinstance(j, int) else None
         fits = known is not None and isinstance(text, str) and text not in known and len(known) < max_levels
-        require(fits, f"encoder.plan has {shown(entry)}, which is no new level of a categorical field")
+        require(fits, f"encoder.plan has {shown(entry)}, which is not a new level of a categorical field")
         cast("set[str]", known).add(text)
     require(met == len(names), f"encoder.plan has {met} of the {len(names)} fields")
     places = len(levels) * max(map(len, levels.values()), default=0)
-    require(places <= MOST_PLACES, f"encoder.plan has levels for a table of {places} places; at most {MOST_PLACES}")
+    require(places <= MOST_PLACES, f"encoder.plan has levels for a table of {places} entries, above {MOST_PLACES}")
     return [(names[j], text) for j, text in plan]

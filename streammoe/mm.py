@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streammoe.checked import LARGEST_COUNT, array_of, is_finite_number, require, restoring
-from streammoe.engine.mm import convergence_residual, learning_options
+from streammoe.engine.mixture import convergence_residual, learning_options
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.shared import iterate_weight
 from streammoe.model.checks import event_weight, is_whole
@@ -439,7 +439,7 @@ class _State(NamedTuple):
     iterate: _Packed
     average: _Packed
     residual: FloatArray
-    """E(S̄ − s), E‖S̄ − s‖ and how many events entered, as `engine.mm.convergence_residual` takes it."""
+    """E(S̄ − s), E‖S̄ − s‖ and how many events entered, as `engine.mixture.convergence_residual` takes it."""
 
 
 def _no_residual(s: _Packed | None) -> FloatArray:

@@ -1,7 +1,7 @@
-"""Distributions of one number around 0 at scale 1: what an expert's noise is like.
+"""Noise distributions of experts: one number around 0 at scale 1.
 
-Arrays go through scipy's functions element by element; single numbers, of which a search for a quantile needs many, may
-have a way of their own.
+Arrays go through SciPy's functions element by element; single numbers, of which a search for a quantile needs many, may
+have faster implementations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ROOT_2 = math.sqrt(2.0)
 _ROOT_2PI = math.sqrt(2.0 * math.pi)
 _STANDARD = NormalDist()
 _FAR = 40.0
-"""Deviations from its centre at which a Gaussian has no density that a float holds."""
+"""Deviations from its centre at which a Gaussian density underflows."""
 
 
 class Noise(ABC):
@@ -30,34 +30,34 @@ class Noise(ABC):
     @property
     @abstractmethod
     def variance(self) -> float:
-        """At scale 1."""
+        """Variance at scale 1."""
 
     @abstractmethod
     def pdf(self, z: FloatArray) -> FloatArray:
-        """The density."""
+        """Return the density."""
 
     @abstractmethod
     def cdf(self, z: FloatArray) -> FloatArray:
-        """P(Z ≤ z); small probabilities keep their digits."""
+        """Return P(Z ≤ z); small probabilities have full relative precision."""
 
     @abstractmethod
     def quantile(self, q: FloatArray) -> FloatArray:
-        """The z with P(Z ≤ z) = q, for probabilities in (0, 1); small ones keep their digits."""
+        """Return z with P(Z ≤ z) = q, for probabilities in (0, 1); small ones have full relative precision."""
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> FloatArray:
-        """Random draws."""
+        """Draw random numbers."""
 
     def pdf_at(self, z: float) -> float:
-        """`pdf` of a single number."""
+        """Return `pdf` of a single number."""
         return float(self.pdf(np.asarray(z)))
 
     def cdf_at(self, z: float) -> float:
-        """`cdf` of a single number."""
+        """Return `cdf` of a single number."""
         return float(self.cdf(np.asarray(z)))
 
     def quantile_at(self, q: float) -> float:
-        """`quantile` of a single probability."""
+        """Return `quantile` of a single probability."""
         return float(self.quantile(np.asarray(q)))
 
 
@@ -117,7 +117,7 @@ class StudentT(Noise):
     def cdf(self, z: FloatArray) -> FloatArray:
         half = 0.5 * self.degrees
         part = z * z / self.degrees
-        # Each form of the incomplete beta function has its digits on its own side.
+        # Each form of the incomplete beta function is precise on its own side.
         near = np.minimum(part, 1.0)
         below = 0.5 * np.where(
             part < 1.0, betaincc(0.5, half, near / (1.0 + near)), betainc(half, 0.5, 1.0 / (1.0 + part))
@@ -153,7 +153,7 @@ class RoundedLaplace(Noise):
 
     @cached_property
     def _inside(self) -> float:
-        """What e^(h) at the tip's edge and a Gaussian integral over all numbers make of the tip."""
+        """Factor of the Gaussian integral over all numbers in the area of the tip."""
         return math.exp(-0.5 * self.tip) * math.sqrt(2.0 * math.pi * self.tip)
 
     @cached_property
@@ -175,7 +175,7 @@ class RoundedLaplace(Noise):
 
     @property
     def entropy(self) -> float:
-        """In nats, log C + E[h(z)]: E[z h′(z)] = 1 by parts, z h′ being h outside the tip and 2 h − tip inside."""
+        """Entropy in nats, log C + E[h(z)]; E[z h′(z)] = 1 by parts, z h′ being h outside the tip, 2 h − tip inside."""
         inside = (self.tip - 1.0) * self._inner_area + 2.0 * self.tip * math.exp(-self.tip)
         return math.log(self.area) + 1.0 + 0.5 * inside / self.area
 
@@ -196,7 +196,7 @@ class RoundedLaplace(Noise):
         lower = np.minimum(q, 1.0 - q)
         share = np.clip((0.5 - lower) * 2.0 * self.area / self._inside, 0.0, 1.0)
         inside = math.sqrt(2.0 * self.tip) * erfinv(share)
-        # Where a probability lies in the tail is told by the tail: there the inverse error function may be infinite.
+        # In the tail use the tail's own formula: the inverse error function may be infinite there.
         size = np.where(lower * self.area < math.exp(-self.tip), -np.log(lower * self.area), inside)
         return np.asarray(np.where(q < 0.5, -size, size))
 

@@ -53,7 +53,7 @@ Part = TypeVar("Part")
 
 
 class Facts(NamedTuple):
-    """What is said of an option besides its type, range, default and first sentence."""
+    """Properties of an option in addition to its type, range, default and description."""
 
     change: Change | None = None
     """None: as is usual in its section."""
@@ -80,7 +80,7 @@ def option(default: Any, doc: str, **given: Any) -> Any:
 
 
 def facts_of(field: FieldInfo) -> Facts:
-    """Return what `option` was told of a field; of other fields nothing."""
+    """Return the properties that `option` recorded for a field; none for other fields."""
     extra = field.json_schema_extra
     facts: Any = extra.get("facts") if isinstance(extra, dict) else None
     return facts or Facts()
@@ -111,7 +111,7 @@ _RULES = {
     "tuple_type": "must be a list",
     "unexpected_keyword_argument": "unknown",
 }
-"""What pydantic says in Python's words, as those who write a config file say it, by the type of its error."""
+"""Rules in the words of config files for those that pydantic states in Python's, by type of error."""
 
 
 def rule_of(error: ErrorDetails) -> str:
@@ -252,20 +252,20 @@ Averaging: TypeAlias = Polyak | Decay | Exponential
 
 
 class Choice(NamedTuple):
-    """What an option may be that is an object: the object itself, what stands for it, or its table in settings."""
+    """The forms of an option that is an object: the object itself, its short form, or its table in settings."""
 
     kinds: Mapping[str, Any]
-    """Its classes, by the name that stands for each with its defaults; without a name where there is only one."""
+    """Its classes, by the name that is short for each with its defaults; no name if there is only one."""
     none: str = ""
     """The word for none of them."""
     number: Callable[[Any], object] | None = None
-    """What a number stands for."""
+    """The object for which a number is short."""
 
     def read(self, value: object, default: object) -> object:
-        """Return the object that a value stands for, of an option with this default.
+        """Return the object for which a value is short, of an option with this default.
 
         Raises:
-            ValueError: it stands for none.
+            ValueError: it is not a valid short form.
         """
         value = _plain(value)
         if value is None:
@@ -300,13 +300,13 @@ class Choice(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What a value must be."""
+        """The rule that values must satisfy."""
         said = ["a whole number"] if self.number else []
         said += [repr(word) for word in (*self.kinds, self.none) if word]
         return " or ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
 
     def opened(self, value: object) -> dict[str, Any]:
-        """Return the table that a plain word or number stands for, to be changed in part.
+        """Return the table for which a plain word or number is short, to be changed in part.
 
         >>> CHOICES["warmup"].opened(200), CHOICES["expert"].opened("student_t"), CHOICES["drift"].opened("off")
         ({'size': 200}, {'kind': 'student_t'}, {})
@@ -557,7 +557,7 @@ class Options(Section):
 
 
 SEVERAL = "several outputs"
-"""Key of the validation context: whether there are, or may be, more outputs than one; left out, nobody knows."""
+"""Key of the validation context: whether there are, or may be, more outputs than one; if absent, it is unknown."""
 
 
 class RegressorOptions(Options):

@@ -15,11 +15,11 @@ from streammoe.types import FloatArray
 
 MOST_STEPS = 400
 MOST_ROUNDS = 200
-"""Bisection alone would need fewer of either."""
+"""Limit on Newton or bisection steps; bisection alone needs fewer."""
 
 
 def lower_quantile(q: float, shares: list[float], means: list[float], scales: list[float], noise: Noise) -> float:
-    """Return the y with P(Y ≤ y) = q ≤ ½, by Newton steps inside a bracket, or bisection where they do no better.
+    """Return the y with P(Y ≤ y) = q ≤ ½, by Newton steps inside a bracket, or bisection if they do no better.
 
     All shares are above 0. Every component has less than q below the lowest of their quantiles, and more than q above
     the highest; these bracket y, up to rounding.
@@ -42,7 +42,7 @@ def lower_quantile(q: float, shares: list[float], means: list[float], scales: li
         low, high = (y, high) if probability < q else (low, y)
         following = math.inf
         if density > 0.0 and probability > 0.0:
-            # On the logarithm, which is nearly linear in the tail, where the probability itself curves sharply.
+            # Newton on the logarithm: it is nearly linear in the tail, where the probability itself curves sharply.
             following = y - math.log(probability / q) * (probability / density)
         if not (low <= following <= high and abs(following - y) < 0.5 * step):
             following = low + 0.5 * (high - low)
@@ -63,14 +63,14 @@ def mixture_intervals(
     halved wherever a Newton step leaves it or gains too little.
 
     Args:
-        shares: (n, K) of the components, from 0 to 1.
+        shares: (n, K) shares of the components, from 0 to 1.
         means: (n, K, Q).
         variances: (n, K, Q), above 0; squared scales for other noise.
         level: probability of the interval, from 0 (the median, twice) to below 1.
-        noise: of each component, at scale 1.
+        noise: noise of each component, at scale 1.
 
     Returns:
-        (n, Q, 2) lower and upper ends, to about 1e-9 of the smallest deviation; NaN where an argument is.
+        (n, Q, 2) lower and upper ends, accurate to about 1e-9 of the smallest deviation; NaN where an argument is.
 
     >>> mixture_intervals(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)), 0.9).round(4).tolist()
     [[[-1.6449, 1.6449]]]

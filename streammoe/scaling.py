@@ -1,4 +1,4 @@
-"""Scales of columns and targets, fitted once to the events of a warm-up."""
+"""Scales of columns and targets, fitted once, to the events of a warm-up."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from streammoe.kernels.robust import winsorised
 from streammoe.types import AnyArray, FloatArray
 
 LEAST_SCALE = 1e-3
-"""Smallest scale of a column, in units of its plain standard deviation, far values included."""
+"""Smallest scale of a column, in units of its standard deviation with outliers."""
 
 
 class Scaler(NamedTuple):
-    """Frozen at the end of warm-up, and part of the state. Identity until then."""
+    """Centers and scales, frozen at the end of warm-up and part of the state; the identity until then."""
 
     fill: FloatArray
-    """(C,) what a missing number becomes: the column's mean, 0 before it is known."""
+    """(C,) replacement of missing numbers: the column's mean, 0 before it is known."""
     center: FloatArray
-    """(C,) and `scale` (C,): inputs enter as (x − center)/scale; 0 and 1 where the column is not a numeric field."""
+    """(C,) and `scale` (C,): inputs become (x − center)/scale; 0 and 1 if the column is not a numeric field."""
     scale: FloatArray
     target_center: FloatArray
-    """(Q,) and `target_scale` (Q,): the same for the outputs."""
+    """(Q,) and `target_scale` (Q,): likewise for the outputs."""
     target_scale: FloatArray
 
 
 def identity_scaler(n_columns: int, n_outputs: int) -> Scaler:
-    """Nothing is moved or scaled; missing values are 0."""
+    """Return a scaler that changes nothing; missing values become 0."""
     return Scaler(np.zeros(n_columns), np.zeros(n_columns), np.ones(n_columns), np.zeros(n_outputs), np.ones(n_outputs))
 
 
 def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
-    """Return the scaler with so many columns, the new ones neither moved nor scaled."""
+    """Extend a scaler to `n_columns` columns; new ones are neither centered nor scaled."""
     more = n_columns - len(scaler.fill)
     return scaler._replace(
         fill=np.concatenate([scaler.fill, np.zeros(more)]),
@@ -45,10 +45,10 @@ def wider_scaler(scaler: Scaler, n_columns: int) -> Scaler:
 
 
 def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int, n_outputs: int) -> Scaler:
-    """The scaler whose arrays are called ``prefix.fill`` and so on.
+    """Restore the scaler whose arrays are called ``prefix.fill`` and so on.
 
     Raises:
-        CheckpointError: one is missing, has another shape, or holds what no scaler can.
+        CheckpointError: one is missing, has another shape, or holds invalid values.
     """
     C, Q = n_columns, n_outputs
     shapes = {"fill": C, "center": C, "scale": C, "target_center": Q, "target_scale": Q}
@@ -59,11 +59,11 @@ def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int,
 
 
 def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Means and usable scales of columns; NaN is missing.
+    """Return means and usable scales of columns; NaN is missing.
 
-    They are never learned again, so one absurd value must not shape them: columns are winsorised. Should what was far
-    out be no accident after all, it still must not come out a million times larger than the rest; so no scale is below
-    a thousandth of the plain one.
+    They are never updated, so one absurd value must not determine them: columns are winsorised. But if outliers turn
+    out to be regular values, they must not become a million times larger than the rest; so no scale is below a
+    thousandth of the standard deviation with outliers.
     """
     present = ~np.isnan(values)
     counts = np.maximum(present.sum(axis=0), 1)
@@ -75,5 +75,5 @@ def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _usable(deviations: FloatArray, means: FloatArray) -> FloatArray:
-    """Standard deviations, with 1 for a column that does not vary beyond its rounding."""
+    """Replace standard deviations by 1 for columns that do not vary beyond rounding."""
     return np.where(deviations > 1e-12 * np.abs(means) + VANISHED, deviations, 1.0)

@@ -32,15 +32,15 @@ class Power(NamedTuple):
 
     @property
     def forgets(self) -> bool:
-        """Whether old events fade at a constant rate, so that an average must forget as well."""
+        """Whether old events fade at a constant rate, so that an average must forget too."""
         return False
 
     def __call__(self, n: int) -> float:
-        """γ of the n-th event, counted from 1."""
+        """Return γ of the n-th event, counted from 1."""
         return min(self.gamma0 * math.pow(n + self.offset, -self.alpha), LARGEST)
 
     def steps(self, first: int, count: int) -> FloatArray:
-        """γ_n for n = first, …, first + count − 1, each with the very bits that the scalar call gives."""
+        """Return γ_n for n = first, …, first + count − 1, bit for bit as the scalar call."""
         return _compiled_steps()(first, count, *self)
 
 
@@ -51,15 +51,15 @@ class Constant(NamedTuple):
 
     @property
     def forgets(self) -> bool:
-        """Whether old events fade at a constant rate, so that an average must forget as well."""
+        """Whether old events fade at a constant rate, so that an average must forget too."""
         return True
 
     def __call__(self, n: int) -> float:
-        """γ of the n-th event, counted from 1."""
+        """Return γ of the n-th event, counted from 1."""
         return min(self.gamma, LARGEST)
 
     def steps(self, first: int, count: int) -> FloatArray:
-        """γ_n for n = first, …, first + count − 1, each with the very bits that the scalar call gives."""
+        """Return γ_n for n = first, …, first + count − 1, bit for bit as the scalar call."""
         return np.full(count, self(first))
 
 
@@ -67,36 +67,36 @@ Schedule: TypeAlias = Power | Constant
 
 
 class Restarted(NamedTuple):
-    """γ_n = max(base(n), again(seen + n − at)): steps that were made wider after `at` events, and shrink again.
+    """γ_n = max(base(n), again(seen + n − at)): steps that were widened after `at` events, and shrink again.
 
-    No setting: a model makes it of its schedule where a drift is found.
+    Not a setting: a model derives it from its schedule when a drift is detected.
     """
 
     base: Schedule
     again: Schedule
     at: int
-    """Events learned when they were made wider."""
+    """Events learned when steps were widened."""
     seen: int
-    """Events that `again` takes for seen by then."""
+    """Events that `again` counts as seen by then."""
 
     def __call__(self, n: int) -> float:
-        """γ of the n-th event, n > at."""
+        """Return γ of the n-th event, n > at."""
         return max(self.base(n), self.again(self.seen + n - self.at))
 
     def steps(self, first: int, count: int) -> FloatArray:
-        """γ_n for n = first, …, first + count − 1, each with the very bits that the scalar call gives."""
+        """Return γ_n for n = first, …, first + count − 1, bit for bit as the scalar call."""
         again = self.again.steps(self.seen + first - self.at, count)
         return np.maximum(self.base.steps(first, count), again)
 
 
 Steps: TypeAlias = Schedule | Restarted
-"""What says the step of each event."""
+"""A source of step sizes."""
 SCHEDULES: Mapping[str, type[Schedule]] = {"power": Power, "constant": Constant}
 """The name of each schedule in config files and checkpoints."""
 
 
 def power(alpha: float = 0.6, gamma0: float = 1.0, offset: float = 0) -> Power:
-    """Steps that shrink like n^(−alpha): the estimate converges.
+    """Create steps that shrink like n^(−alpha), so that the estimate converges.
 
     Args:
         alpha: in [0.5, 1]; 1 with `gamma0` = 1 gives plain running means. Below 1, average the iterates.
@@ -120,7 +120,7 @@ def power(alpha: float = 0.6, gamma0: float = 1.0, offset: float = 0) -> Power:
 
 
 def constant(gamma: float) -> Constant:
-    """Steps of one size: the estimate forgets, and so follows a stream that drifts.
+    """Create steps of one size: the estimate forgets, and so follows a stream that drifts.
 
     Args:
         gamma: in (0, 1); about the last 1/gamma events count.
@@ -138,7 +138,7 @@ Checked = TypeVar("Checked", bound=Schedule)
 
 
 def _validated(schedule: Checked) -> Checked:
-    """The same schedule with plain floats, or every number that is out of its range in one error."""
+    """Return the schedule with plain floats; report every number out of range in one error."""
     hints = get_type_hints(type(schedule), include_extras=True)
     numbers: dict[str, object] = schedule._asdict()
     problems = [
@@ -168,8 +168,8 @@ def _ends(interval: Interval) -> tuple[Any, Any]:
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
-# A compiled loop over the scalar power, because NumPy's vectorised one rounds by an element's place in its array, and
-# a step must not depend on where a batch was cut.
+# A compiled loop over the scalar power, because rounding in NumPy's vectorised one depends on an element's position in
+# the array, and a step must not depend on where a batch was cut.
 def _power_steps(first: int, count: int, alpha: float, gamma0: float, offset: float) -> FloatArray:
     steps = np.empty(count)
     for i in range(count):
@@ -179,6 +179,6 @@ def _power_steps(first: int, count: int, alpha: float, gamma0: float, offset: fl
 
 @cache
 def _compiled_steps() -> Callable[[int, int, float, float, float], FloatArray]:
-    import numba  # takes a second, and settings and help need no steps
+    import numba  # takes a second to import, which settings and help can do without
 
     return cast("Callable[[int, int, float, float, float], FloatArray]", numba.njit(cache=True)(_power_steps))

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.papers.baselines import features
 from streammoe import schedules
 from streammoe.engine.em import Buffer, Em, one_expert_prior
-from streammoe.engine.mm import learning_options
+from streammoe.engine.mixture import learning_options
 from streammoe.engine.starts import spectral_starts
 from streammoe.experts import Parameters, families
 

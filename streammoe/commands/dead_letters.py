@@ -23,7 +23,7 @@ import numpy as np
 from streammoe.configuration import load_settings
 from streammoe.console import logged, setting_options
 from streammoe.daemon.model import compile_kernels
-from streammoe.daemon.resume import resumed_pipeline
+from streammoe.daemon.resume import resume_pipeline
 from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
 from streammoe.pipeline.dead_letters import read_letter
@@ -174,7 +174,7 @@ class _Replay:
         self.store = store
         self.found = found
         self.reason = reason
-        self.pipeline: Pipeline = resumed_pipeline(settings, found)
+        self.pipeline: Pipeline = resume_pipeline(settings, found)
         self.place = str(path.resolve())
         names = found.metadata.get("replayed", {})
         self.before: set[str] = {key for keys in names.values() for key in keys}

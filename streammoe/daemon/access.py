@@ -1,4 +1,4 @@
-"""Who may read metrics: passwords and tokens, TLS, and the host names that are answered."""
+"""Access to metrics: passwords and tokens, TLS, and permitted host names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOGGER = logging.getLogger("streammoe.metrics")
 
 
 class Access:
-    """Credentials that a request for metrics needs. Holds digests of the secrets and not the secrets themselves.
+    """Credentials required for metrics, stored as digests of the secrets.
 
     Args:
         settings: the section ``[metrics]``.
 
     Raises:
-        ConfigError: the file or variable of a secret cannot be read, or holds none.
+        ConfigError: the file or variable of a secret cannot be read, or is empty.
     """
 
     def __init__(self, settings: Metrics) -> None:
@@ -41,7 +41,7 @@ class Access:
         if token is not None:
             if not (token.isascii() and token.isprintable() and " " not in token):
                 raise ConfigError(
-                    "metrics.bearer_token: must be visible ASCII characters without blanks, since a header cannot hold "
+                    "metrics.bearer_token: must be visible ASCII characters without spaces, since a header cannot hold "
                     "others; make one with: openssl rand -hex 32"
                 )
             self._expected.append(_digest(b"bearer", token.encode()))
@@ -50,7 +50,7 @@ class Access:
     def allows(self, authorization: str | None) -> bool:
         """Return whether a request with this header, or none, may read metrics.
 
-        Takes the same time however much of a secret was guessed.
+        Takes constant time, however much of a secret was guessed.
         """
         if not self._expected:
             return True
@@ -65,12 +65,12 @@ class Access:
         return any(hmac.compare_digest(digest, expected) for expected in self._expected)
 
     def warn_if_exposed(self, address: str, *, encrypted: bool) -> None:
-        """Log a warning where others than this machine's users may read metrics, or see credentials."""
+        """Log a warning if other machines may read metrics, or credentials cross the network unencrypted."""
         if is_loopback(address):
             return
         if not self._expected:
             LOGGER.warning(
-                "metrics.host %s: ANYBODY WHO REACHES THIS MACHINE CAN READ THE METRICS, including names of outputs "
+                "metrics.host %s: ANYBODY WHO CAN REACH THIS MACHINE CAN READ THE METRICS, including names of outputs "
                 "and topics; set metrics.username with metrics.password_file, or metrics.bearer_token_file%s, or "
                 "restrict access by a firewall",
                 address,
@@ -85,15 +85,15 @@ class Access:
 
 
 class HostNames:
-    """Host names that requests may use; without this check a web page could read metrics by DNS rebinding.
+    """Host names that requests may use, which prevents web pages from reading metrics by DNS rebinding.
 
     A page's own domain name may be made to resolve to 127.0.0.1. The browser then takes this server's answers for the
-    page's, but still sends that name in the header ``Host``. A server that listens on other addresses has names that it
-    cannot know, and answers all of them unless the settings list some.
+    page's, but still sends that name in the header ``Host``. A server that listens on other addresses may have any
+    name, so it accepts all of them unless the settings list some.
 
     Args:
-        address: the address that is bound.
-        allowed: ``metrics.allowed_hosts``; answered in addition to this machine's loopback names.
+        address: address to which the server is bound.
+        allowed: ``metrics.allowed_hosts``, in addition to this machine's loopback names.
     """
 
     def __init__(self, address: str, allowed: Iterable[str]) -> None:
@@ -101,13 +101,13 @@ class HostNames:
         self._any = not self._allowed and not is_loopback(address)
 
     def include(self, name: str) -> bool:
-        """Return whether a request with this host name, without its port, may be answered."""
+        """Return whether requests may use this host name, given without port."""
         name = _plain(name)
         return self._any or name == "localhost" or name in self._allowed or is_loopback(name)
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether this is an address in 127.0.0.0/8, or ::1; names are not."""
+    """Return whether this is an address in 127.0.0.0/8, or ::1; host names are not."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -115,15 +115,15 @@ def is_loopback(address: str) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Return a host name in lower case, without brackets around an IPv6 address or the dot of a complete name."""
+    """Return a host name in lower case, without brackets around an IPv6 address and without a trailing dot."""
     return name.lower().removeprefix("[").removesuffix("]").removesuffix(".")
 
 
 def tls_context(settings: Metrics) -> ssl.SSLContext | None:
-    """Return a context for TLS 1.2 or later with the certificate of the settings; ``None`` where they name none.
+    """Return a context for TLS 1.2 or later with the certificate of the settings; ``None`` if there is none.
 
     Raises:
-        ConfigError: certificate or key cannot be read, or do not go together.
+        ConfigError: certificate or key cannot be read, or do not match.
     """
     certificate, key = settings.tls_certfile, settings.tls_keyfile
     if certificate is None or key is None:
@@ -133,12 +133,12 @@ def tls_context(settings: Metrics) -> ssl.SSLContext | None:
     for setting, path in (("tls_certfile", certificate), ("tls_keyfile", key)):
         check_readable(f"metrics.{setting}", path)
     try:
-        # The password is never asked for: a daemon has nobody to ask.
+        # Never prompt for a password: a daemon has no terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError:
         raise ConfigError(
             f"metrics.tls_certfile {certificate!r} with metrics.tls_keyfile {key!r}: cannot be used; "
-            "both must be PEM files, the key must be that of the certificate, and without a password"
+            "both must be PEM files, and the key must match the certificate and have no password"
         ) from None
     return context
 
@@ -151,5 +151,5 @@ def _secret(settings: Metrics, name: str) -> str | None:
     secret = read_secret(settings, name, "metrics")
     if secret == "":
         given = next(each for each in (name, f"{name}_env", f"{name}_file") if getattr(settings, each) is not None)
-        raise ConfigError(f"metrics.{given}: is empty, which would let everybody in; put a secret there")
+        raise ConfigError(f"metrics.{given}: is empty, which would grant access to anybody; set a secret")
     return secret

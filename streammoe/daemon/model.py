@@ -1,4 +1,4 @@
-"""The model that settings describe, and the kernels that it needs."""
+"""Construction of the model that settings describe, and compilation of its kernels."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ HEAVY_TAILED = [name for name, family in families().items() if isinstance(family
 
 
 def compile_kernels(settings: Settings | None = None) -> None:
-    """Run the kernels once, so that compilation (cached after the first time) never happens amid events.
+    """Run the kernels once, so that compilation (cached after the first time) never interrupts events.
 
     Args:
-        settings: of the daemon whose family of experts is compiled; all of them without it.
+        settings: settings of the daemon whose family of experts is compiled; by default all families.
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(64, 2))
     y = np.where(X[:, 0] > 0.0, X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=64)
     before = compile_seconds()
     logger = logging.getLogger("streammoe.estimators")
-    was, logger.disabled = logger.disabled, True  # nobody wants to hear of these models
+    was, logger.disabled = logger.disabled, True  # messages about these models would confuse users
     arguments: dict[str, Any] = {"warmup": WarmUp(48, restarts=2), "standardize": True}
     kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
@@ -51,7 +51,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 model.learn_array(X, target)
                 model.log_likelihood_array(X, target)
                 model.experts()
-                if settings is None:  # daemons take no gradients
+                if settings is None:  # daemons need no gradients
                     batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
     finally:
         logger.disabled = was
@@ -60,17 +60,17 @@ def compile_kernels(settings: Settings | None = None) -> None:
 
 
 def _kind(settings: Settings) -> str:
-    """Which of the kernels the settings ask for, by the names of `compile_kernels`."""
+    """Return the kind of kernels that the settings need, as named in `compile_kernels`."""
     model, several = settings.model, len(settings.schema.targets) > 1
     if not isinstance(model, RegressorOptions):
         return model.kind
     if not isinstance(model.expert, Gaussian):
-        return family_of(model.expert).name  # however many outputs there are
+        return family_of(model.expert).name  # regardless of the number of outputs
     return model.expert.covariance if several else model.kind
 
 
 def schema_of(settings: Settings) -> Schema:
-    """Which fields of a record mean what."""
+    """Return the meaning of the fields of a record."""
     schema = settings.schema
     return Schema(
         targets=schema.targets,
@@ -85,24 +85,24 @@ def schema_of(settings: Settings) -> Schema:
 
 
 def _ignored_key(settings: Settings) -> tuple[str, ...]:
-    """The key of labels, where it would be a feature though nobody names it as one."""
+    """Return the key of labels if it would become a feature although it is not listed as one."""
     key, schema = settings.labels.key, settings.schema
     return () if key is None or schema.features != "*" or key in schema.ignore else (key,)
 
 
 def model_from(settings: Settings) -> MixtureOfExperts:
-    """A new model as the settings describe it."""
+    """Create the model that the settings describe, with a warning if they do not fit together well."""
     if settings.schema.timestamps and settings.model.averaging is not None:
         LOGGER.warning(
-            "schema.timestamps: times move slowly, so that single steps fit what is near, and the average of their "
-            'coefficients (model.averaging = %r) may fit nothing; compare with model.averaging = "none"',
+            "schema.timestamps: times change slowly, so recent steps fit only recent times, and the average of their "
+            'coefficients (model.averaging = %r) may fit none; compare with model.averaging = "none"',
             settings.model.averaging_kind,
         )
-    return described(settings)
+    return empty_model(settings)
 
 
-def described(settings: Settings) -> MixtureOfExperts:
-    """Return an empty model as the settings describe it."""
+def empty_model(settings: Settings) -> MixtureOfExperts:
+    """Create the model that the settings describe."""
     schema = settings.schema
     regressor = MoEMultiTargetRegressor if len(schema.targets) > 1 else MoERegressor
     estimator: type[MixtureOfExperts] = MoEClassifier if settings.model.kind == "classifier" else regressor

@@ -1,4 +1,4 @@
-"""SIGHUP: the settings are read again, and those that may change are taken between two batches."""
+"""Reload on SIGHUP: settings are read again, and those that may change are applied between two batches."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from streammoe.settings import Settings, change_policy
 LOGGER = logging.getLogger("streammoe.reload")
 
 JUDGING = ("labels", "model", "predictions")
-"""Sections whose settings say what becomes of an event, or what is written of it."""
+"""Sections whose settings determine what happens to an event, or what is written about it."""
 
 
 class Reconfigurable(Protocol):
-    """What takes other settings while it runs."""
+    """An object to which other settings can be applied while it runs."""
 
     def reconfigure(self, settings: Settings, *, judging: bool) -> None:
-        """Take those settings that may change; with `judging`, what came before is made safe from the new ones.
+        """Apply the settings that may change; with `judging`, save a checkpoint first if needed.
 
         Raises:
-            RetriableCheckpointError: that cannot be done for now; nothing was changed.
+            RetriableCheckpointError: that is not possible at present; nothing was changed.
         """
         ...
 
 
 class Reload:
-    """Reads the settings again when that is asked for, and has all of them taken, or none.
+    """Reload of the settings on request: all changes are applied, or none.
 
     Args:
         flag: set by SIGHUP.
-        settings: in force.
-        load: reads and checks them as at the start: flag over environment over file.
-        file: that one.
+        settings: the current settings.
+        load: reads and validates settings as at the start: flag over environment over file.
+        file: the config file.
     """
 
     def __init__(self, flag: HangupFlag, settings: Settings, load: Callable[[], Settings], file: Path) -> None:
@@ -50,39 +50,39 @@ class Reload:
 
     @property
     def requested(self) -> bool:
-        """Whether SIGHUP has come since the last time."""
+        """Whether SIGHUP was received since the last reload."""
         return self._flag.requested
 
     def carry_out(self, daemon: Reconfigurable) -> str:
-        """Read the settings, and hand them to the daemon; one of `metrics.RELOAD_OUTCOMES`."""
+        """Read the settings and apply them to the daemon; return one of `metrics.RELOAD_OUTCOMES`."""
         self._flag.requested = False
-        if self._file.exists() and not self._file.is_file():  # a pipe would be waited for, with all of the learning
-            return _refused(f"{self._file}: is no regular file, so it cannot be read again; restart")
+        if self._file.exists() and not self._file.is_file():  # reading from a pipe would block learning
+            return _rejected(f"{self._file}: is not a regular file, so it cannot be read again; restart")
         try:
             new = self._load()
         except (StreammoeError, OSError) as error:
-            return _refused(str(error))
+            return _rejected(str(error))
         before, after = _flat(self._settings), _flat(new)
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         fixed = [name for name in changed if name not in reloadable(new)]
         if fixed:
-            return _refused(f"{', '.join(fixed)} cannot change while the daemon runs; change that back, or restart")
+            return _rejected(f"{', '.join(fixed)} cannot change while the daemon runs; revert that, or restart")
         if not changed:
-            LOGGER.info("SIGHUP: the settings are what they were")
+            LOGGER.info("SIGHUP: the settings have not changed")
             return "unchanged"
         try:
             daemon.reconfigure(new, judging=any(name.partition(".")[0] in JUDGING for name in changed))
         except RetriableCheckpointError as error:
-            return _refused(f"a checkpoint has to come before them. {error}; then send SIGHUP again")
+            return _rejected(f"a checkpoint must be saved before they change. {error}; then send SIGHUP again")
         self._settings = new
         said = ", ".join(f"{name} = {after.get(name)!r} (was {before.get(name)!r})" for name in changed)
-        LOGGER.info("SIGHUP: from now on %s", said)
+        LOGGER.info("SIGHUP: applied %s", said)
         return "applied"
 
 
-def _refused(why: str) -> str:
+def _rejected(why: str) -> str:
     for line in why.splitlines():
-        LOGGER.error("SIGHUP: all settings stay as they were: %s", line)
+        LOGGER.error("SIGHUP: no setting was changed: %s", line)
     return REFUSED
 
 
@@ -98,7 +98,7 @@ def reloadable(settings: Settings) -> set[str]:
 
 
 def _flat(settings: Settings) -> dict[str, object]:
-    """Every setting by its name."""
+    """Return every setting by its name."""
     return {f"{name}.{field}": value for name, section in _sections(settings).items() for field, value in section}
 
 

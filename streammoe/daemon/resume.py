@@ -1,6 +1,6 @@
-"""Resume a daemon from its checkpoint, or begin with a model that was fitted elsewhere.
+"""Resume a daemon from its checkpoint, or start with a model that was fitted elsewhere.
 
-Both hold what they find to what the settings describe, before anything is learned.
+In both cases the model is compared with the settings before anything is learned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
 from streammoe.daemon.guards import last_good
-from streammoe.daemon.model import described, model_from, schema_of
+from streammoe.daemon.model import empty_model, model_from, schema_of
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.options import ClassifierOptions, current_names, facts_of, written
@@ -25,33 +25,33 @@ from streammoe.settings import MODELS, Settings, change_policy, learning_default
 from streammoe.text import printable, shown
 
 LOGGER = logging.getLogger("streammoe.assembly")
-OF_THE_SCHEMA = {"categorical", "timestamps"}
-"""Arguments that a configuration has in ``[schema]``."""
+SCHEMA_ARGUMENTS = {"categorical", "timestamps"}
+"""Arguments of a model that are settings in ``[schema]``."""
 
 
-def begun(settings: Settings, given: Path | None) -> MixtureOfExperts:
-    """The model that a daemon without checkpoints begins with."""
+def initial_model(settings: Settings, given: Path | None) -> MixtureOfExperts:
+    """Return the model with which a daemon without checkpoints starts."""
     model = model_from(settings)
-    return model if given is None else given_model(given, model, schema_of(settings))
+    return model if given is None else load_matching_model(given, model, schema_of(settings))
 
 
-def given_model(path: Path, like: MixtureOfExperts, schema: Schema) -> MixtureOfExperts:
-    """Read a model that `save` or a daemon wrote, and see that it is the one that the settings describe.
+def load_matching_model(path: Path, like: MixtureOfExperts, schema: Schema) -> MixtureOfExperts:
+    """Load a model that `save` or a daemon wrote, and check that it matches the settings.
 
     Args:
-        path: a file, or a daemon's checkpoint folder, of which only the model is taken.
-        like: an empty model as the settings describe it. Its `range_factor` and `reseed` are taken over.
-        schema: of the settings.
+        path: a file, or a daemon's checkpoint folder, of which only the model is used.
+        like: an empty model according to the settings; the loaded model gets its `range_factor` and `reseed`.
+        schema: schema of the settings.
 
     Raises:
-        CheckpointError: there is no sound model, or it is another one; with everything that differs.
+        CheckpointError: there is no valid model, or it differs from the settings; the message lists all differences.
     """
     model = load(path)
     differences = list(_differences(model, like, schema))
     if differences:
         raise CheckpointError(
             f"--from-model {path}: it is not the model that the settings describe: {'; '.join(differences)}. "
-            "Change the settings, or fit a model with these"
+            "Change the settings, or fit a model with them"
         )
     model.set_range_factor(like.range_factor)
     model.set_reseed(like.reseed)
@@ -60,37 +60,37 @@ def given_model(path: Path, like: MixtureOfExperts, schema: Schema) -> MixtureOf
 
 def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema) -> Iterator[str]:
     if type(model) is not type(like):
-        yield f"it is a {type(model).__name__}, and model.kind and schema.target ask for a {type(like).__name__}"
+        yield f"it is a {type(model).__name__}, but model.kind and schema.target require a {type(like).__name__}"
         return
     given, wanted = as_settings(model), as_settings(like)
     for name in given:
-        section = "schema" if name in OF_THE_SCHEMA else "model"
+        section = "schema" if name in SCHEMA_ARGUMENTS else "model"
         if given[name] != wanted[name] and not (section == "model" and _is_free(model, name)):
-            yield f"{section}.{name} is {written(wanted[name])}, and it has {written(given[name])}"
+            yield f"{section}.{name} is {written(wanted[name])}, but the model has {written(given[name])}"
     fields = model.fields
     if not fields:
         yield "it has learned nothing, so it has no features yet"
     elif not all(isinstance(name, str) for name in fields):
-        yield f"its features are {fields!r}, and names in records are texts"
+        yield f"its features are {fields!r}, but names in records are strings"
     elif schema.features is not None and set(fields) != set(schema.features):
-        yield f"schema.features is {sorted(schema.features)!r}, and it has {sorted(fields)!r}"
+        yield f"schema.features is {sorted(schema.features)!r}, but the model has {sorted(fields)!r}"
     elif both := sorted(schema.others & set(fields)):
-        yield f"its features hold {', '.join(map(repr, both))}, which the settings name as something else"
+        yield f"its features include {', '.join(map(repr, both))}, which the settings use for something else"
     if not model.is_classifier and model.output_names != like.output_names:
-        yield f"schema.target is {like.output_names!r}, and its outputs are {model.output_names!r}, in this order"
+        yield f"schema.target is {like.output_names!r}, but its outputs are {model.output_names!r}, in this order"
     if model.is_classifier and not all(isinstance(label, str) for label in model.output_names):
-        yield f"its classes are {model.output_names!r}, and labels in records are texts"
+        yield f"its classes are {model.output_names!r}, but labels in records are strings"
 
 
 def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> bool:
-    """Return whether an argument of a model need not be what the settings say.
+    """Return whether an argument of a model may differ from the settings.
 
-    Those of the warm-up have no meaning once it is over: a model that was fitted elsewhere may have begun otherwise.
+    Arguments of the warm-up have no effect once it is over: a model that was fitted elsewhere may have other ones.
 
     Args:
-        model: that has learned.
-        name: of the argument.
-        rising: whether one that may rise is free, too.
+        model: a model that has learned.
+        name: name of the argument.
+        rising: whether arguments that may rise are free, too.
     """
     field = model.options_type.model_fields.get(name)
     if field is None:
@@ -104,16 +104,16 @@ def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> boo
 
 
 def as_settings(model: MixtureOfExperts) -> dict[str, Any]:
-    """The arguments of a model as settings would write them."""
-    arguments = {name: list(value or ()) for name, value in model.arguments().items() if name in OF_THE_SCHEMA}
+    """Return the arguments of a model in the form of settings."""
+    arguments = {name: list(value or ()) for name, value in model.arguments().items() if name in SCHEMA_ARGUMENTS}
     return {**model.options.model_dump(mode="json"), **arguments}
 
 
 def check(settings: Settings, found: Checkpoint) -> None:
-    """Make sure that a daemon wrote a checkpoint, and that what it kept beside the model is what it must be.
+    """Check that a daemon wrote a checkpoint, and that everything in it apart from the model is valid.
 
     Raises:
-        CheckpointError: it did not, or something is not.
+        CheckpointError: it is not a daemon's, or something is invalid.
     """
     if found.metadata.get("settings") is None:
         message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
@@ -123,12 +123,12 @@ def check(settings: Settings, found: Checkpoint) -> None:
 
 
 def is_blank(found: Checkpoint) -> bool:
-    """Return whether nothing had been read yet when a checkpoint was written; its settings then bind nobody."""
+    """Return whether nothing had been read when a checkpoint was written; its settings then need not be kept."""
     return found.metadata["n"] == 0 and not any(found.metadata["counters"]["outcomes"].values())
 
 
-def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
-    """The model of a checkpoint, if the settings still describe it."""
+def resume_model(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
+    """Restore the model of a checkpoint, provided that the settings still describe it."""
     check(settings, found)
     kept, now = dict(found.metadata["settings"]), settings.learning_settings()
     kept["model"] = current_names(kept.get("model", {}))
@@ -142,9 +142,9 @@ def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
                 continue
             limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
-                only = ", and may only rise" if limit else ""
-                differences.append(f"{section}.{name} was {written(was)} and is {written(value)} now{only}")
-    # Once a checkpoint held the options of both kinds of models.
+                only = ", but may only be raised" if limit else ""
+                differences.append(f"{section}.{name} was {written(was)} and is now {written(value)}{only}")
+    # Checkpoints of earlier versions hold the options of both kinds of models.
     known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
     unknown = [
         f"{section}.{name} = {written(value)}"
@@ -155,10 +155,9 @@ def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     if unknown:
         message = (
             f"{settings.checkpoint.dir}: its checkpoint was written by version {shown(found.metadata.get('version'))} "
-            f"with settings that this version does not know ({printable(', '.join(unknown))[:500]}), so it might go on "
-            "differently; run "
-            "that version or a later one, go back to an earlier checkpoint (streammoe rollback), or start over with "
-            "--fresh"
+            f"with settings that this version does not know ({printable(', '.join(unknown))[:500]}), so it might "
+            "continue differently; run that version or a later one, return to an earlier checkpoint (streammoe "
+            "rollback), or start over with --fresh"
         )
         raise CheckpointError(message)
     if differences:
@@ -169,7 +168,7 @@ def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
         raise CheckpointError(message)
     model = model_of(found, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
-        _must_describe(settings, model)
+        _check_model(settings, model)
     model.set_range_factor(settings.model.range_factor)
     model.set_reseed(settings.model.reseed)
     model.set_max_levels(settings.model.max_levels)
@@ -178,65 +177,65 @@ def resumed(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     return model
 
 
-def _must_describe(settings: Settings, model: MixtureOfExperts) -> None:
-    """Make sure that a model is what the settings beside it in the checkpoint, which are ours, would have made.
+def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
+    """Check that the model in a checkpoint matches the settings saved with it, which equal the current ones.
 
     Raises:
-        CheckpointError: it is not.
+        CheckpointError: it does not.
     """
-    wanted = described(settings)
-    require(type(model) is type(wanted), f"its model is a {type(model).__name__}, and not as its settings say")
+    wanted = empty_model(settings)
+    require(type(model) is type(wanted), f"its model is a {type(model).__name__}, which contradicts its settings")
     has, wants = as_settings(model), as_settings(wanted)
     other = sorted(name for name in wants if has[name] != wants[name] and not _is_free(model, name, rising=True))
-    require(not other, f"its model has other arguments than its settings say: {', '.join(other)}")
+    require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
-    require(not taken, f"its model has features that are none, as its settings say: {shown(taken)}")
-    require(all(isinstance(name, str) for name in fields), "its model has features whose names are no texts")
+    require(not taken, f"its model has features that are none according to its settings: {shown(taken)}")
+    require(all(isinstance(name, str) for name in fields), "its model has features whose names are not strings")
     listed = not fields or schema.features is None or sorted(fields) == sorted(schema.features)
     require(listed, f"its model has other features than schema.features lists: {shown(fields)}")
     outputs = model.output_names
     if model.is_classifier:
-        require(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are no texts")
+        require(all(isinstance(name, str) for name in outputs), "its model has classes whose labels are not strings")
     elif outputs:
         require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
 
 
-def resumed_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
-    """Model and scores of a checkpoint, without a source.
+def resume_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
+    """Restore the pipeline of a checkpoint with its model and scores, without a source.
 
     Raises:
         CheckpointError: the settings describe another model.
     """
-    model = resumed(settings, found)
+    model = resume_model(settings, found)
     return Pipeline(model, schema_of(settings), scores_of(settings, found, model))
 
 
 def check_bookkeeping(found: Checkpoint) -> None:
-    """Make sure that everything in a daemon's checkpoint but model, scores and labels is what it must be.
+    """Check everything in a daemon's checkpoint except model, scores and labels.
 
-    What a position holds is its source's affair.
+    The content of a position is checked by its source.
 
     Raises:
-        CheckpointError: something is not.
+        CheckpointError: something is invalid.
     """
     metadata = found.metadata
-    require(is_count(metadata.get("n")), f"n is {shown(metadata.get('n'))}, and must count events")
+    require(is_count(metadata.get("n")), f"n is {shown(metadata.get('n'))}; it must count events")
     positions = metadata.get("positions")
     sound = isinstance(positions, list) and len(positions) == 1 and isinstance(positions[0], dict | None)
-    require(sound, f"positions is {shown(positions)}, and must be a list of one table")
+    require(sound, f"positions is {shown(positions)}; it must be a list of one table")
     counters = table_of(metadata, "counters")
     for name in ("outcomes", "reasons"):
         require(name in counters, f"counters lacks {name}")
         counts_of(counters, name)
     counts_of(metadata, "runs")
     for file, letters in table_of(metadata, "replayed").items():
-        _must_be_texts(letters, f"replayed names {shown(letters)} of {shown(file)}")
+        _require_strings(letters, f"replayed names {shown(letters)} of {shown(file)}")
     for section in table_of(metadata, "settings"):
         table_of(metadata["settings"], section)
     require(isinstance(metadata.get("transactional", False), bool), "transactional is neither true nor false")
     sound = isinstance(metadata.get("predictions", {}), dict)
-    require(sound, f"predictions is {shown(metadata.get('predictions'))}, and must be a table")
+    require(sound, f"predictions is {shown(metadata.get('predictions'))}; it must be a table")
     table_of(metadata, "scores")
     array_of(found.arrays, "guard.latest", "bool", (None,))
     if "guard" in metadata:
@@ -244,14 +243,14 @@ def check_bookkeeping(found: Checkpoint) -> None:
 
 
 def _check_guard(guard: dict[str, Any]) -> None:
-    """What is kept of the losses that are usual, and of the checkpoints that were saved before they were in doubt."""
+    """Check the state of the loss guard: usual losses, and the checkpoints saved while losses were normal."""
     jumps = table_of(guard, "jumps")
     for name in ("history", "high"):
         losses = jumps.pop(name, None)
         sound = isinstance(losses, list) and all(map(is_finite_number, losses))
-        require(sound, f"guard.jumps.{name} is {shown(losses)}, and must be a list of losses")
+        require(sound, f"guard.jumps.{name} is {shown(losses)}; it must be a list of losses")
     total = jumps.pop("sum", None)
-    require(is_finite_number(total), f"guard.jumps.sum is {shown(total)}, and must be a number")
+    require(is_finite_number(total), f"guard.jumps.sum is {shown(total)}; it must be a number")
     counts = counts_of({"guard.jumps": jumps}, "guard.jumps")
     require(
         counts.keys() == {"count", "length", "events", "sound", "jumps"}, f"guard.jumps counts {shown(sorted(counts))}"
@@ -264,17 +263,17 @@ def _check_guard(guard: dict[str, Any]) -> None:
     pairs = isinstance(saved, list) and all(
         isinstance(entry, list) and len(entry) == 2 and all(map(is_count, entry)) for entry in saved
     )
+    require(pairs, f"guard.saved is {shown(saved)}; it must be a list of generations with their numbers of events")
+
+
+def _require_strings(value: Any, problem: str) -> None:
     require(
-        pairs, f"guard.saved is {shown(saved)}, and must be a list of generations with the events that they learned"
+        isinstance(value, list) and all(isinstance(text, str) for text in value), f"{problem}, which are not strings"
     )
 
 
-def _must_be_texts(value: Any, problem: str) -> None:
-    require(isinstance(value, list) and all(isinstance(text, str) for text in value), f"{problem}, which are no texts")
-
-
 def labels_of(settings: Settings, found: Checkpoint | None) -> LabelJoin | None:
-    """Return the join of late labels, with what the checkpoint holds of it; `None` where labels are not late."""
+    """Return the join of late labels, resumed from the checkpoint if there is one; `None` if labels are not late."""
     labels = settings.labels
     if labels.key is None:
         return None
@@ -295,28 +294,28 @@ def scores_of(settings: Settings, found: Checkpoint | None, model: MixtureOfExpe
         if settings.model.kind == "classifier":
             counted = ClassificationScores.restore(found.metadata["scores"], found.arrays)
             known = len(model.output_names)
-            require(counted.classes <= known, f"scores counts {counted.classes} classes, and the model knows {known}")
+            require(counted.classes <= known, f"scores counts {counted.classes} classes, but the model knows {known}")
             return counted
         scores = PrequentialScores.restore(found.metadata["scores"], found.arrays)
-        require(scores.outputs == outputs, f"scores has {scores.outputs} outputs, and schema.target names {outputs}")
+        require(scores.outputs == outputs, f"scores has {scores.outputs} outputs, but schema.target names {outputs}")
         return scores
 
 
-def seen_by_readers(
+def visible_to_consumers(
     store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered | None
 ) -> tuple[int, Checkpoint]:
-    """Of the newest sound checkpoint and those before it the newest whose predictions have all been seen.
+    """Return the newest valid checkpoint whose predictions are all visible to consumers.
 
-    A crash between a checkpoint and its transaction leaves one whose predictions nobody has seen, nor ever will. The
-    one before it makes them again.
+    A crash between a checkpoint and its transaction leaves a checkpoint whose predictions never become visible. The
+    daemon must then resume from the one before it and make them again.
 
     Args:
-        store: of the checkpoints.
-        latest: the newest sound one.
-        recovered: what the broker says, if predictions are transactional now.
+        store: store of the checkpoints.
+        latest: the newest valid checkpoint.
+        recovered: what the broker has committed, if predictions are transactional now.
 
     Raises:
-        CheckpointError: it cannot be told, or that one is no longer there.
+        CheckpointError: that is not known, or the checkpoint no longer exists.
     """
     generation, found = latest
     if not found.metadata.get("transactional") or not found.metadata["counters"]["outcomes"]:
@@ -325,37 +324,37 @@ def seen_by_readers(
     seen = max(store.confirmed, committed or 0)
     if seen > generation:
         LOGGER.warning(
-            "going on from generation %d, although predictions up to generation %d have been seen: those after it are "
-            "made again, and are seen twice",
+            "resuming from generation %d, although predictions up to generation %d are visible: those after it are "
+            "made again and will be visible twice",
             generation,
             seen,
         )
     if seen >= generation:
         return latest
-    problem = f"checkpoint folder {store.folder}: nobody knows whether the predictions of generation {generation} were"
+    problem = f"checkpoint folder {store.folder}: whether the predictions of generation {generation} were"
     if recovered is None:
         message = (
-            f"{problem} committed, since the daemon ended in between; start it once more with [predictions] as it was, "
-            "transactional, stop it in good order, and change the settings then"
+            f"{problem} committed is unknown, since the daemon ended in between; start it once more with the previous, "
+            "transactional [predictions], stop it gracefully, and then change the settings"
         )
         raise CheckpointError(message)
     if committed is None:
         message = (
-            f"{problem} committed: the group has no offsets of this daemon (have they expired, or was the group "
-            f"renamed?). To take it that they were, write {generation} into the file {store.folder / CONFIRMED}; if "
-            "they were not, those since the generation before are missing. Or start over with --fresh, which makes all "
-            "predictions again"
+            f"{problem} committed is unknown: the group has no offsets of this daemon (have they expired, or was it "
+            f"renamed?). To assume that they were, write {generation} into the file {store.folder / CONFIRMED}; if "
+            "they were not, those since the generation before will be missing. Or start over with --fresh, which makes "
+            "all predictions again"
         )
         raise CheckpointError(message)
     if seen not in store.generations():
         message = (
-            f"checkpoint folder {store.folder}: predictions up to generation {seen} have been seen, and there are only "
-            f"{', '.join(map(str, store.generations()))}. To go on from generation {generation} without those in "
+            f"checkpoint folder {store.folder}: predictions up to generation {seen} are visible, but it only has "
+            f"{', '.join(map(str, store.generations()))}. To resume from generation {generation} without those in "
             f"between, write {generation} into the file {store.folder / CONFIRMED}, and raise checkpoint.keep"
         )
         raise CheckpointError(message)
     LOGGER.warning(
-        "going back from generation %d to %d: the predictions after it were never seen, and are made again",
+        "going back from generation %d to %d: later predictions never became visible, and are made again",
         generation,
         seen,
     )
@@ -364,15 +363,15 @@ def seen_by_readers(
     return seen, before
 
 
-def undoubted(store: CheckpointStore, latest: tuple[int, Checkpoint]) -> tuple[int, Checkpoint]:
-    """The last good generation: what was read after it must be read again, to be set aside if need be."""
+def last_good_checkpoint(store: CheckpointStore, latest: tuple[int, Checkpoint]) -> tuple[int, Checkpoint]:
+    """Return the last generation from before losses became suspicious; later records are read again."""
     generation, found = latest
     good = last_good(found.metadata)
     if good is None or good >= generation or good not in store.generations():
         return latest
     LOGGER.info(
-        "going back from generation %d to %d, the last one that was above all doubt: what came after it is read again, "
-        'so that guard.on_jump = "rollback" can set it aside',
+        "going back from generation %d to %d, the last one before losses became suspicious: later records are read "
+        'again, so that guard.on_jump = "rollback" can set them aside',
         generation,
         good,
     )

@@ -1,7 +1,7 @@
 """The HTTP server for Prometheus and for health probes.
 
-Tornado parses requests and writes responses. This module decides what a stranger can cost: how many connections there
-are, how long each may take, how large a request may be, and which host names are answered.
+Tornado parses requests and writes responses. This module limits the cost of untrusted clients: the number of
+connections, the duration of each, the size of requests, and permitted host names.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ from streammoe.settings import Metrics
 
 LOGGER = logging.getLogger("streammoe.metrics")
 LARGEST_HEAD = 8192
-"""Bytes of a request's first line and headers; nothing that asks for metrics needs more."""
+"""Maximum bytes of a request's first line and headers; no request for metrics needs more."""
 LONGEST_REQUEST = 10.0
-"""Seconds from accepting a connection to the last byte of its response, TLS handshake included."""
+"""Maximum seconds from accepting a connection to the last byte of its response, TLS handshake included."""
 MOST_CONNECTIONS = 64
-"""Connections at once; a further one takes the place of the oldest. A scrape takes milliseconds, so that clients who
-only hold connections open lose them, and neither scrapes nor the daemon's files run out of descriptors."""
+"""Maximum number of simultaneous connections; a further one replaces the oldest. A scrape takes milliseconds, so only
+idle clients lose their connections, and neither scrapes nor the daemon's files run out of descriptors."""
 
 
 class Health:
-    """State behind the probes; written by the learning loop, read by the server's thread.
+    """State behind the health probes, written by the learning loop and read by the server's thread.
 
-    An idle source is healthy: the loop turns whether or not records arrive. `patience` must cover the longest step,
-    such as the fit that ends the warm-up of a wide model.
+    An idle source is healthy: the loop iterates whether or not records arrive. `patience` must cover the longest
+    iteration, such as the fit that ends the warm-up of a wide model.
 
     Args:
-        patience: seconds that one turn of the loop may take.
+        patience: seconds that one iteration of the loop may take.
     """
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
         self.ready = False
-        """Whether state and position are restored, and the source has answered."""
+        """Whether state and position are restored and the source has responded."""
         self.unsaved = ""
-        """Why nothing can be saved at present; empty while all is well."""
+        """Why nothing can be saved at present; empty if saving works."""
         self._beat_at = time.monotonic()
 
     def beat(self) -> None:
-        """Record a turn of the loop."""
+        """Record an iteration of the loop."""
         self._beat_at = time.monotonic()
 
     @property
     def silent_seconds(self) -> float:
-        """Seconds since the last turn of the loop."""
+        """Seconds since the last iteration of the loop."""
         return time.monotonic() - self._beat_at
 
     @property
     def alive(self) -> bool:
-        """Whether the last turn of the loop is recent enough."""
+        """Whether the last iteration of the loop is recent enough."""
         return self.silent_seconds <= self.patience
 
 
 class MetricsServer:
-    """Serves metrics and probes from a thread of its own, from construction to `close`.
+    """HTTP server for metrics and probes, which runs in its own thread from construction to `close`.
 
-    ``/metrics`` for Prometheus, once there is a registry; ``/healthz``: 200 while the learning loop turns;
+    ``/metrics`` for Prometheus, once there is a registry; ``/healthz``: 200 while the learning loop iterates;
     ``/readyz``: 200 once state and position are restored and reading has begun. Otherwise 503, with a sentence. Metrics
-    require a password or token where the settings name one; probes never do, and reveal nothing else.
+    require a password or token if the settings define one; probes never do, and reveal nothing else.
 
     Args:
         settings: the section ``[metrics]``.
@@ -99,14 +99,14 @@ class MetricsServer:
             reason = (error.strerror or str(error)).partition(" (while")[0]
             raise ConfigError(
                 f"metrics.host {host} with metrics.port {port}: cannot be bound ({reason}); stop the "
-                "program that uses the port, set metrics.port to another one (0 takes any free one), correct "
+                "program that uses the port, set metrics.port to another one (0 picks a free one), correct "
                 "metrics.host, or set metrics.enabled to false"
             ) from error
         self._listener.setblocking(False)
         address, bound = self._listener.getsockname()[:2]
         self.hosts = HostNames(address, settings.allowed_hosts)
         self.access.warn_if_exposed(address, encrypted=self._tls is not None)
-        for name in ("tornado.access", "tornado.general"):  # they quote what strangers send, as often as it is sent
+        for name in ("tornado.access", "tornado.general"):  # they would log whatever untrusted clients send
             logging.getLogger(name).setLevel(logging.CRITICAL)
         paths: list[Any] = [("/(?:metrics)?", _Metrics), ("/healthz", _Alive), ("/readyz", _Ready)]
         self._http = HTTPServer(
@@ -120,7 +120,7 @@ class MetricsServer:
             max_body_size=1,  # no request needs a body; 0 would mean Tornado's default
         )
         self._loop = _event_loop()
-        # A connection that breaks is no event of the daemon's.
+        # A broken connection is not worth more than a debug message.
         self._loop.set_exception_handler(
             lambda _, context: LOGGER.debug("a connection for metrics ended early: %r", context.get("exception"))
         )
@@ -131,7 +131,7 @@ class MetricsServer:
         self.url = f"http{'s' if self._tls else ''}://{host_shown}:{bound}/metrics"
 
     def show(self, registry: CollectorRegistry) -> None:
-        """Serve this registry from now on; not before its counters are restored, so that nobody sees them jump."""
+        """Serve this registry from now on; call it after counters are restored, so that they do not appear to jump."""
         self.metrics = make_wsgi_app(registry)
 
     def close(self) -> None:
@@ -156,16 +156,16 @@ class MetricsServer:
         while True:
             try:
                 connection, address = await self._loop.sock_accept(self._listener)
-            except OSError as error:  # the peer has gone already, or descriptors are scarce
+            except OSError as error:  # the peer has disconnected, or there are no descriptors left
                 LOGGER.debug("a connection for metrics could not be accepted: %s", error)
                 await asyncio.sleep(0.1)
                 continue
-            # Where the peer has gone meanwhile, ssl raises, and leaves the socket to the garbage collector.
+            # If the peer has disconnected, ssl raises, and leaves the socket to the garbage collector.
             with contextlib.suppress(OSError):
                 stream = self._stream(connection)
                 self._track(stream)
                 self._http.handle_stream(stream, address)
-            await asyncio.sleep(0)  # accepting what is pending already would let nothing else run
+            await asyncio.sleep(0)  # while connections are pending, accepting them would let nothing else run
 
     def _stream(self, connection: socket.socket) -> IOStream:
         if self._tls is None:
@@ -173,7 +173,7 @@ class MetricsServer:
         return SSLIOStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
 
     def _track(self, stream: IOStream) -> None:
-        """Close a connection at its deadline, and the oldest at once where there are too many."""
+        """Close a connection at its deadline, and the oldest one at once if there are too many."""
         for known in [known for known in self._connections if known.closed()]:
             self._connections.pop(known).cancel()
         if len(self._connections) >= MOST_CONNECTIONS:
@@ -184,10 +184,10 @@ class MetricsServer:
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """Make a new loop; asyncio leaves a traceback behind if it runs out of file descriptors while making one.
+    """Create an event loop without leaving a traceback behind if asyncio runs out of file descriptors.
 
     Raises:
-        OSError: there are too few.
+        OSError: there are too few file descriptors.
     """
     with selectors.DefaultSelector():
         for end in socket.socketpair():
@@ -199,7 +199,7 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 
 
 class _Handler(RequestHandler):
-    """A path that is answered with a sentence; HEAD as GET, without the body."""
+    """Base class of handlers that respond with a sentence; HEAD is GET without the body."""
 
     def initialize(self, server: MetricsServer) -> None:
         self.server = server
@@ -217,7 +217,7 @@ class _Handler(RequestHandler):
         self.get()
 
     def compute_etag(self) -> None:
-        """Leave out the digest of the body: no answer lasts, and SHA-1 is not available everywhere."""
+        """Omit the digest of the body: responses are not cacheable, and SHA-1 is not available everywhere."""
 
     def say(self, status: int, text: str) -> None:
         self.set_status(status)
@@ -226,9 +226,9 @@ class _Handler(RequestHandler):
     def write_error(self, status_code: int, **_: Any) -> None:
         if status_code == 405:
             self.set_header("Allow", "GET, HEAD")
-            self.say(405, "only GET and HEAD are answered")
+            self.say(405, "only GET and HEAD are supported")
         else:
-            self.say(status_code, "there is no answer to this")
+            self.say(status_code, "this request cannot be answered")
 
     def log_exception(self, _type: Any, value: Any, _traceback: Any) -> None:
         if not isinstance(value, HTTPError):  # a bug; without the request, which may hold anything
@@ -241,7 +241,7 @@ class _Alive(_Handler):
         if health.alive:
             self.say(200, "alive")
         else:
-            self.say(503, f"the learning loop has not turned for {health.silent_seconds:.0f} s")
+            self.say(503, f"the learning loop has made no progress for {health.silent_seconds:.0f} s")
 
 
 class _Ready(_Handler):
@@ -257,7 +257,7 @@ class _Ready(_Handler):
 
 class _NotFound(_Handler):
     def get(self) -> None:
-        self.say(404, "there are /metrics, /healthz and /readyz")
+        self.say(404, "not found; there are /metrics, /healthz and /readyz")
 
 
 class _Metrics(_Handler):
@@ -272,7 +272,7 @@ class _Metrics(_Handler):
             self._expose(self.server.metrics)
 
     def _expose(self, metrics: Callable[..., Iterable[bytes]]) -> None:
-        """Let prometheus_client choose the format, and compress."""
+        """Respond with the metrics; prometheus_client chooses the format and compresses."""
         environ = {
             "REQUEST_METHOD": "GET",
             "PATH_INFO": self.request.path,

@@ -1,7 +1,7 @@
 """Predictive distributions of mixtures for one event, with their moments, density, quantiles and samples.
 
-No state and no learning. K components are the experts at one input: their shares are the gate's probabilities, their
-means Υ_k φ(x), their scales what their noise has. All numbers are in the target's own units.
+They have no state and learn nothing. The K components are the experts at one input: their shares are the gate's
+probabilities, their means Υ_k φ(x), their scales those of the noise. All numbers are in the target's own units.
 """
 
 from streammoe.distributions.multivariate import (

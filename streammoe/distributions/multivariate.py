@@ -37,43 +37,43 @@ class MultivariateMixture(ABC):
 
     @abstractmethod
     def _within(self) -> FloatArray:
-        """(K, Q) variances of each output in each component."""
+        """Return the variances of each output in each component, (K, Q)."""
 
     @abstractmethod
     def _matrices(self) -> FloatArray:
-        """(K, Q, Q) covariances of the components."""
+        """Return the covariances of the components, (K, Q, Q)."""
 
     @abstractmethod
     def _log_densities(self, errors: FloatArray) -> FloatArray:
-        """(…, K) logarithms of the components' densities at y − μ_k, (…, K, Q)."""
+        """Return the logarithms of the components' densities, (…, K), at y − μ_k, (…, K, Q)."""
 
     @abstractmethod
     def _marginal(self, q: int) -> Mixture:
-        """The distribution of output q."""
+        """Return the distribution of output q."""
 
     @abstractmethod
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> FloatArray:
-        """One random draw (Q,), or as many as `size` says, with the outputs along a last axis of their own."""
+        """Draw one sample (Q,), or an array of shape `size`, with the outputs along an additional last axis."""
 
     def mean(self) -> FloatArray:
-        """(Q,) E[y] = Σ_k g_k μ_k."""
+        """Return E[y] = Σ_k g_k μ_k, (Q,)."""
         return np.asarray(np.sum(self.shares[:, None] * self.means, axis=0))
 
     def variance(self) -> FloatArray:
-        """(Q,) Var[y_q], the diagonal of `covariance`."""
+        """Return Var[y_q], the diagonal of `covariance`, (Q,)."""
         return np.asarray(np.sum(self.shares[:, None] * (self._within() + (self.means - self.mean()) ** 2), axis=0))
 
     def covariance(self) -> FloatArray:
-        """(Q, Q) Cov[y] = Σ_k g_k (Σ_k + (μ_k − E[y]) (μ_k − E[y])ᵀ), Σ_k the components' covariances."""
+        """Return Cov[y] = Σ_k g_k (Σ_k + (μ_k − E[y]) (μ_k − E[y])ᵀ), (Q, Q); Σ_k are the components' covariances."""
         apart = self.means - self.mean()
         between = apart[:, :, None] * apart[:, None, :]
         return np.asarray(np.sum(self.shares[:, None, None] * (self._matrices() + between), axis=0))
 
     def pdf(self, y: ArrayLike) -> float | FloatArray:
-        """The density at y (Q,), or at each row of an array (…, Q).
+        """Return the density at y (Q,), or at each row of an array (…, Q).
 
         Raises:
-            ConfigError: rows of another length.
+            ConfigError: rows have another length.
         """
         points = numbers("y", y)
         Q = self.means.shape[1]
@@ -83,7 +83,7 @@ class MultivariateMixture(ABC):
         return float(density) if points.ndim == 1 else np.asarray(density)
 
     def marginal(self, name: Hashable) -> Mixture:
-        """The distribution of one output.
+        """Return the distribution of one output.
 
         Raises:
             ConfigError: there is no output of this name.
@@ -93,9 +93,9 @@ class MultivariateMixture(ABC):
         return self._marginal(self.names.index(name))
 
     def interval(self, level: float = 0.9) -> dict[Hashable, tuple[float, float]]:
-        """For each output by itself, the central interval that holds it with probability `level`.
+        """Return for each output separately the central interval that contains it with probability `level`.
 
-        All of them together hold the whole event less often than that.
+        The probability that all intervals contain their output at once is smaller.
 
         Raises:
             ConfigError: a level outside (0, 1).
@@ -111,7 +111,7 @@ class MultivariateGaussianMixture(MultivariateMixture):
         shares: (K,) at least 0, adding up to 1.
         means: (K, Q) finite.
         covariances: (K, Q, Q) symmetric and positive definite, or (K, Q) above 0: the diagonals of such matrices.
-        names: of the Q outputs, all different; y0, y1, … unless told.
+        names: names of the Q outputs, all different; by default y0, y1, …
 
     Raises:
         ConfigError: arrays of other shapes or with other values, or as many names as there are not outputs.
@@ -140,7 +140,7 @@ class MultivariateGaussianMixture(MultivariateMixture):
         keep(self, "covariances", covariances)
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> FloatArray:
-        """One random draw (Q,), or as many as `size` says, with the outputs along a last axis of their own."""
+        """Draw one sample (Q,), or an array of shape `size`, with the outputs along an additional last axis."""
         chosen = choose(self.shares, rng, size)
         normal = rng.standard_normal((*np.shape(chosen), self.means.shape[1]))
         if self._is_diagonal:
@@ -177,14 +177,14 @@ class MultivariateGaussianMixture(MultivariateMixture):
 class MultivariateStudentTMixture(MultivariateMixture):
     """A mixture of K multivariate Student-t distributions of Q numbers with diagonal scales.
 
-    Within a component outputs are uncorrelated and yet depend on each other: they are far out together.
+    Within a component outputs are uncorrelated but not independent: they are outliers together.
 
     Args:
         shares: (K,) at least 0, adding up to 1.
         means: (K, Q) finite.
         scales: (K, Q) above 0; a component's variances are ν/(ν − 2) times their squares.
         degrees_of_freedom: ν above 2.
-        names: of the Q outputs, all different; y0, y1, … unless told.
+        names: names of the Q outputs, all different; by default y0, y1, …
 
     Raises:
         ConfigError: arrays of other shapes or with other values, or as many names as there are not outputs.
@@ -205,7 +205,7 @@ class MultivariateStudentTMixture(MultivariateMixture):
         check_degrees(self.degrees_of_freedom)
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> FloatArray:
-        """One random draw (Q,), or as many as `size` says, with the outputs along a last axis of their own."""
+        """Draw one sample (Q,), or an array of shape `size`, with the outputs along an additional last axis."""
         chosen = choose(self.shares, rng, size)
         normal = rng.standard_normal((*np.shape(chosen), self.means.shape[1]))
         stretch = np.sqrt(self.degrees_of_freedom / rng.chisquare(self.degrees_of_freedom, np.shape(chosen)))

@@ -1,4 +1,4 @@
-"""Parts of all mixtures: components' arrays, checked and kept, and draws among components."""
+"""Shared parts of all mixtures: validation of the components' arrays, and random choice of components."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from streammoe.errors import ConfigError
 from streammoe.types import AnyArray, FloatArray
 
 SHARES_OFF = 1e-6
-"""How far shares may be from adding up to 1; they are rescaled, so that rounding does not matter."""
+"""Tolerance for the sum of shares, which are then rescaled to 1, so that rounding does not matter."""
 
 ROOT_2PI = math.sqrt(2.0 * math.pi)
 
 
 def keep_parts(mixture: Any, scales: str) -> None:
-    """Check and keep shares, means and scales of a mixture of one number."""
+    """Validate and store shares, means and scales of a mixture of one number."""
     shares = checked_shares(mixture.shares)
     keep(mixture, "shares", shares)
     keep(mixture, "means", finite("means", mixture.means, (len(shares),)))
@@ -27,7 +27,7 @@ def keep_parts(mixture: Any, scales: str) -> None:
 
 
 def keep_outputs(mixture: Any) -> tuple[int, int]:
-    """Check and keep shares, means and names of a mixture of several; return K and Q."""
+    """Validate and store shares, means and names of a mixture of several numbers; return K and Q."""
     shares = checked_shares(mixture.shares)
     keep(mixture, "shares", shares)
     if np.ndim(mixture.means) != 2 or not np.shape(mixture.means)[1]:
@@ -48,12 +48,12 @@ def check_degrees(degrees: float) -> None:
 
 
 def diagonals(variances: FloatArray) -> FloatArray:
-    """(K, Q, Q) matrices with these diagonals, (K, Q)."""
+    """Return matrices (K, Q, Q) with these diagonals (K, Q)."""
     return np.asarray(variances[:, :, None] * np.eye(variances.shape[1]))
 
 
 def choose(shares: FloatArray, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> AnyArray:
-    """Random components, each as often as its share; one of share 0 never."""
+    """Draw random components, each with the probability of its share; one of share 0 is never drawn."""
     if not isinstance(rng, np.random.Generator):
         raise ConfigError(f"rng: got {rng!r}; make one with numpy.random.default_rng(seed)")
     ends = np.cumsum(shares)
@@ -61,14 +61,14 @@ def choose(shares: FloatArray, rng: np.random.Generator, size: int | tuple[int, 
 
 
 def tail_of(level: float) -> float:
-    """The probability on each side of the central interval."""
+    """Return the probability on each side of the central interval."""
     if not isinstance(level, Real) or not 0.0 < level < 1.0:
         raise ConfigError(f"level: got {level!r}; a probability must lie between 0 and 1, both excluded")
     return 0.5 * (1.0 - level)
 
 
 def checked_shares(values: ArrayLike) -> FloatArray:
-    """(K,) shares as a copy that adds up to 1."""
+    """Validate shares (K,) and return a copy that adds up to 1."""
     if np.ndim(values) != 1 or not np.shape(values)[0]:
         raise ConfigError(f"shares: got shape {np.shape(values)}; it must be (K,) with at least one component")
     shares = finite("shares", values, np.shape(values))
@@ -79,7 +79,7 @@ def checked_shares(values: ArrayLike) -> FloatArray:
 
 
 def finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
-    """A copy as finite floats of this shape."""
+    """Copy values as finite floats of this shape."""
     found = np.array(values, dtype=np.float64)
     if found.shape != shape:
         raise ConfigError(f"{name}: got shape {found.shape}; it must be {shape}")
@@ -96,7 +96,7 @@ def positive(name: str, values: FloatArray) -> FloatArray:
 
 
 def lower_factors(matrices: FloatArray) -> FloatArray:
-    """(K, Q, Q) lower triangular L with L Lᵀ = Σ."""
+    """Return lower triangular L (K, Q, Q) with L Lᵀ = Σ."""
     scale = np.sqrt(np.abs(np.diagonal(matrices, axis1=1, axis2=2)))
     tolerance = 1e-9 * scale[:, :, None] * scale[:, None, :]
     if not (np.abs(matrices - matrices.transpose(0, 2, 1)) <= tolerance).all():
@@ -110,13 +110,13 @@ def lower_factors(matrices: FloatArray) -> FloatArray:
 
 
 def keep(mixture: object, name: str, values: FloatArray) -> None:
-    """Set a field of a frozen mixture to an array that cannot be changed either."""
+    """Set a field of a frozen mixture to a read-only array."""
     values.flags.writeable = False
     object.__setattr__(mixture, name, values)
 
 
 def numbers(name: str, values: ArrayLike) -> FloatArray:
-    """Return an array of floats, or raise `ConfigError` for what is no array of numbers."""
+    """Convert values to an array of floats; raise `ConfigError` if they are not numbers."""
     found = np.asarray(values)
     if found.dtype.kind not in "fiu":
         raise ConfigError(f"{name}: got {values!r}; it must be a number or an array of numbers")
@@ -124,5 +124,5 @@ def numbers(name: str, values: ArrayLike) -> FloatArray:
 
 
 def like(given: float | FloatArray, found: FloatArray) -> float | FloatArray:
-    """A float where a single number was given."""
+    """Return a float if a single number was given."""
     return float(found) if np.ndim(given) == 0 else np.asarray(found)

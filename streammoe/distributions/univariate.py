@@ -17,7 +17,7 @@ from streammoe.types import FloatArray
 
 
 class Mixture(ABC):
-    """A mixture of K distributions of one number, of the same kind but for place and scale."""
+    """A mixture of K distributions of one number that differ only in location and scale."""
 
     shares: FloatArray
     means: FloatArray
@@ -25,19 +25,19 @@ class Mixture(ABC):
     @property
     @abstractmethod
     def noise(self) -> Noise:
-        """What each component is at mean 0 and scale 1."""
+        """Distribution of each component at mean 0 and scale 1."""
 
     @property
     @abstractmethod
     def _squares(self) -> FloatArray:
-        """(K,) squared scales."""
+        """Return squared scales (K,)."""
 
     def mean(self) -> float:
-        """E[y] = Σ_k g_k μ_k."""
+        """Return E[y] = Σ_k g_k μ_k."""
         return float(np.sum(self.shares * self.means))
 
     def variance(self) -> float:
-        """Var[y] = Σ_k g_k (σ²_k + (μ_k − E[y])²), the law of total variance; σ²_k are the components' variances."""
+        """Return Var[y] = Σ_k g_k (σ²_k + (μ_k − E[y])²) by the law of total variance; σ²_k are component variances."""
         within = self.noise.variance * self._squares
         return float(np.sum(self.shares * (within + (self.means - self.mean()) ** 2)))
 
@@ -46,7 +46,7 @@ class Mixture(ABC):
     @overload
     def pdf(self, y: FloatArray) -> FloatArray: ...
     def pdf(self, y: float | FloatArray) -> float | FloatArray:
-        """The density at a number, or at each number of an array."""
+        """Return the density at a number, or at each number of an array."""
         scales = np.sqrt(self._squares)
         scores = (numbers("y", y)[..., None] - self.means) / scales
         return like(y, np.sum(self.shares * self.noise.pdf(scores) / scales, axis=-1))
@@ -56,7 +56,7 @@ class Mixture(ABC):
     @overload
     def cdf(self, y: FloatArray) -> FloatArray: ...
     def cdf(self, y: float | FloatArray) -> float | FloatArray:
-        """P(Y ≤ y) at a number, or at each number of an array; small probabilities keep their digits."""
+        """Return P(Y ≤ y) at a number, or at each of an array; small probabilities have full relative precision."""
         scores = (numbers("y", y)[..., None] - self.means) / np.sqrt(self._squares)
         return like(y, np.minimum(np.sum(self.shares * self.noise.cdf(scores), axis=-1), 1.0))
 
@@ -65,13 +65,13 @@ class Mixture(ABC):
     @overload
     def quantile(self, q: FloatArray) -> FloatArray: ...
     def quantile(self, q: float | FloatArray) -> float | FloatArray:
-        """The y with P(Y ≤ y) = q, for one probability or an array of them.
+        """Return the y with P(Y ≤ y) = q, for one probability or an array of them.
 
-        It is found to 1e-13 of the smallest scale among the components, or to the last digits of y. Where components
-        lie so far apart that P(Y ≤ y) is q, in floating point, all the way between them, it is a point in between.
+        It is accurate to 1e-13 of the smallest scale among the components, or to the last digits of y. If components
+        are so far apart that P(Y ≤ y) equals q, in floating point, everywhere between them, it is a point in between.
 
         Raises:
-            ConfigError: a probability outside (0, 1).
+            ConfigError: a probability is outside (0, 1).
         """
         probabilities = numbers("q", q)
         if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
@@ -83,7 +83,7 @@ class Mixture(ABC):
         mirrored = [-mean for mean in means]
 
         def find(probability: float) -> float:
-            # Upper quantiles as lower ones of −Y: 1 − q is exact there, and small probabilities keep their digits.
+            # Compute upper quantiles as lower ones of −Y: 1 − q is exact there, and precision is not lost.
             if probability > 0.5:
                 return -lower_quantile(1.0 - probability, shares, mirrored, scales, self.noise)
             return lower_quantile(probability, shares, means, scales, self.noise)
@@ -92,7 +92,7 @@ class Mixture(ABC):
         return like(q, found.reshape(probabilities.shape))
 
     def interval(self, level: float = 0.9) -> tuple[float, float]:
-        """The central interval that holds y with probability `level`: as much is left out below it as above.
+        """Return the central interval that contains y with probability `level`; both tails have equal probability.
 
         Raises:
             ConfigError: a level outside (0, 1).
@@ -106,7 +106,7 @@ class Mixture(ABC):
     @overload
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...]) -> FloatArray: ...
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None = None) -> float | FloatArray:
-        """One random draw, or an array of them of shape `size`."""
+        """Draw one random number, or an array of shape `size`."""
         chosen = choose(self.shares, rng, size)
         drawn = self.means[chosen] + np.sqrt(self._squares[chosen]) * self.noise.sample(rng, size)
         return float(drawn) if size is None else np.asarray(drawn)
@@ -181,7 +181,7 @@ class StudentTMixture(Mixture):
 
     @property
     def noise(self) -> Noise:
-        """Student's t around 0 at scale 1."""
+        """Student's t distribution around 0 at scale 1."""
         return StudentT(self.degrees_of_freedom)
 
     @property
@@ -228,7 +228,7 @@ class LaplaceMixture(Mixture):
 
 
 def mixture_of(noise: Noise, shares: FloatArray, means: FloatArray, squares: FloatArray) -> Mixture:
-    """The mixture of components of this noise with squared scales (K,)."""
+    """Return the mixture of components with this noise and squared scales (K,)."""
     match noise:
         case StudentT(degrees):
             return StudentTMixture(shares, means, np.sqrt(squares), degrees)

@@ -1,1 +1,1 @@
-"""The learning engine: states, steps and starts. Arrays in, arrays out; no I/O."""
+"""The learning engine: states, steps and batch fits. Arrays in, arrays out; no I/O."""

@@ -1,4 +1,4 @@
-"""Batch fits: rounds of one method from the best starts, each followed, until they gain no more."""
+"""Batch fits: rounds of one method from the best starts, until they gain no more."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ from streammoe.types import IntArray
 CONVERGED = "gained less than the tolerance"
 STATIONARY = "no step gains anything beyond rounding"
 OUT_OF_ROUNDS = "out of rounds"
-STOPPED = "asked to stop"
-DIVERGED = "diverged: the next round left numbers that are not finite"
+STOPPED = "stopped on request"
+DIVERGED = "diverged: the next round gave numbers that are not finite"
 
 
 class Round(NamedTuple):
-    """What one round has come to."""
+    """The result of one round."""
 
     start: int
-    """Which of the starts it goes on from, 0 the most promising one."""
+    """Index of the start that it belongs to; 0 is the most promising one."""
     number: int
-    """0 is the start itself."""
+    """Number of the round; 0 is the start itself."""
     objective: float
     """Penalised log-likelihood of an event, in the model's own coordinates."""
     change: float
-    """What the round has gained; NaN at the start."""
+    """Gain of the round; NaN at the start."""
     gradient: float
     """Norm of the objective's gradient, see `streammoe.engine.gradient`; 0 at a stationary point."""
     seconds: float
-    """Since this start."""
+    """Time since this start began."""
 
 
 Listener: TypeAlias = Callable[[Round], object]
-"""Told of each round; one that returns True ends the fit there."""
+"""Called after each round; returning True ends the fit."""
 
 
 class Descent(NamedTuple):
-    """The way from one start."""
+    """The rounds from one start."""
 
     theta: Parameters
-    """The likeliest met."""
+    """The likeliest parameters found."""
     trace: tuple[Round, ...]
     reason: str
-    """Why it ended."""
+    """Why it ended: one of the constants above."""
 
     @property
     def objective(self) -> float:
-        """Of `theta`."""
+        """Objective at `theta`."""
         return max(each.objective for each in self.trace)
 
 
@@ -72,7 +72,7 @@ def fit(
     folds: IntArray | None = None,
     on_round: Listener | None = None,
 ) -> tuple[Descent, MMState]:
-    """Run a method from every start and settle at the best end.
+    """Run a method from every start and return the best result.
 
     Args:
         em: the rows, their family and the prior.
@@ -80,38 +80,40 @@ def fit(
         method: one of `METHODS`.
         rounds: most rounds from each start.
         tolerance: a round that changes an event's penalised log-likelihood by less is the last one.
-        step: of the gradient methods, in place of their line search.
-        folds: (n,) parts of the rows to choose among the ends by, as a warm-up does; None: the likeliest end whose
-            experts all have rows enough.
-        on_round: told of each round.
+        step: step size of the gradient methods, instead of their line search.
+        folds: (n,) folds of the rows by which to choose among the results, as a warm-up does; None chooses the
+            likeliest whose experts all have enough rows.
+        on_round: called after each round.
 
     Returns:
-        The way that was taken, and the state to stream on from. Its parameters are θ̄(s_0), one majorization step on,
-        which is never less likely.
+        The rounds from the best start, and the state from which to continue streaming. Its parameters are θ̄(s_0), one
+        more majorization step, which never lowers the likelihood.
 
     Raises:
-        UnsoundError: nothing finite comes of the rows.
+        UnsoundError: no fit is finite.
     """
     with np.errstate(all="ignore"):  # the result is judged instead
-        ways: list[Descent] = []
+        descents: list[Descent] = []
         for at, theta in enumerate(starts):
             try:
-                way = descend(em, theta, method, at, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)
+                descent = descend(
+                    em, theta, method, at, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
+                )
             except FitCancelled:
-                if not ways:
+                if not descents:
                     raise
                 break
-            if way is not None:
-                ways.append(way)
-                if way.reason == STOPPED:
+            if descent is not None:
+                descents.append(descent)
+                if descent.reason == STOPPED:
                     break
-        if not ways:
+        if not descents:
             raise UnsoundError(["likelihood of every start"])
-        # Whoever wants to stop waits for no refits to parts of the rows.
+        # A user who requests a stop should not wait for refits to parts of the rows.
         folds = None if is_cancelled() else folds
         with uncancellable():
-            theta = chosen([CandidateFit(way.objective, way.theta) for way in ways], em, folds)
-            best = next(way for way in ways if way.theta is theta)
+            theta = chosen([CandidateFit(descent.objective, descent.theta) for descent in descents], em, folds)
+            best = next(descent for descent in descents if descent.theta is theta)
             state = interruptible(em.work(len(theta.experts)), statistics_at, as_streamed(em), best.theta.copied())
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
@@ -129,12 +131,12 @@ def descend(
     step: float | None = None,
     on_round: Listener | None = None,
 ) -> Descent | None:
-    """Rounds from one start, which is left as it was; None where its likelihood is not finite.
+    """Run rounds from one start, which is not modified; return None if its likelihood is not finite.
 
     Raises:
-        FitCancelled: a stop was requested before the first point was known; later, that point is the end.
+        FitCancelled: a stop was requested before the first point was known; later stops end the rounds instead.
     """
-    way = METHODS[method](step)
+    algorithm = METHODS[method](step)
     began = time.perf_counter()
     trace: list[Round] = []
     point = best = point_at(em, theta)
@@ -163,7 +165,7 @@ def descend(
         if number == rounds:
             break
         try:
-            after = interruptible(M_STEPS * work, way.advance, em, point, slope)
+            after = interruptible(M_STEPS * work, algorithm.advance, em, point, slope)
         except FitCancelled:
             reason = STOPPED
             break

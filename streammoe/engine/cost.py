@@ -1,4 +1,4 @@
-"""Multiply-adds that fits take, to a factor."""
+"""Estimates of the multiply-adds that fits take, up to a constant factor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from streammoe.kernels.batch import NEWTON_LIMIT
 
 
 class Shape(NamedTuple):
-    """What a fit costs: K experts, N rows of coefficients each, p_w and p_v features."""
+    """The sizes that a fit's cost depends on: K experts, N rows of coefficients each, p_w and p_v features."""
 
     n_experts: int
     n_rows: int
@@ -18,7 +18,7 @@ class Shape(NamedTuple):
 
 
 def row_cost(family: Family, shape: Shape) -> float:
-    """Multiply-adds of one row in one round of EM, to a factor."""
+    """Estimate the multiply-adds of one row in one round of EM, up to a constant factor."""
     K, N, p_w, p_v = shape
     experts = K * p_v**2 if family.n_variances(1) else K * _softmax_cost(N, p_v)
     return max(experts + _softmax_cost(K - 1, p_w), 1.0)

@@ -1,8 +1,8 @@
-"""Whether the relation has changed: a test on the prequential losses, and what it remembers, as arrays.
+"""Drift detection: a test on prequential losses whose state is kept in arrays.
 
-Losses are averaged over blocks of `BLOCK` learned events. Each mean is held against the usual one, in the standard
-deviations that such means have (`kernels/drift.py`), and a Page-Hinkley test adds up how far they lie above.
-What is found depends on the events and not on how they came in batches, and only at the end of a block.
+Losses are averaged over blocks of `BLOCK` learned events. Each mean is compared with the usual one, in standard
+deviations of such means (`kernels/drift.py`), and a Page-Hinkley test accumulates the excess. A change is detected only
+at the end of a block, and does not depend on how events were grouped into batches.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from streammoe.types import AnyArray, FloatArray
 
 DETECTORS = ("off", "page_hinkley")
 BLOCK = 32
-"""Learned events that one mean is made of."""
+"""Learned events per block."""
 CALIBRATION = 16
-"""Blocks that only say what is usual, before any is judged."""
+"""Blocks that only establish the usual mean and deviation, before any is tested."""
 THRESHOLD = 70.0
-"""Standard deviations of blocks, added up, that are a change. No block counts for more than 16."""
+"""Accumulated standard deviations of block means that count as a change. No block contributes more than 16."""
 TOLERANCE = 2.0
-"""What is taken off each of them: a block that is above the mean by less is none the worse."""
+"""Standard deviations subtracted from each block: one that exceeds the usual mean by less does not count."""
 
 
 class Drift(NamedTuple):
-    """The relation has changed."""
+    """A change of the relation between features and targets."""
 
     n: int
-    """Events learned when that was found; it began earlier."""
+    """Events learned when it was detected; it began earlier."""
     before: float
-    """Mean of the losses that was usual until then, −log s(y|x), single events clipped."""
+    """Usual mean of the losses −log s(y|x) until then, single events clipped."""
     after: float
     """Mean of the latest block."""
 
 
-class DriftWatch:
-    """Takes the losses of learned events in order."""
+class DriftDetector:
+    """A detector that receives the losses of learned events in order."""
 
     def __init__(self) -> None:
         self._block = np.zeros(BLOCK)
-        """Losses of the open block, then what is left of the one before."""
+        """Losses of the open block, then leftovers of the one before."""
         self._counts = np.zeros(4, dtype=np.int64)
-        """Losses in the open block; blocks closed since the last change; changes; n at the last one."""
+        """Number of losses in the open block, blocks closed since the last change, changes, and n at the last one."""
         self._usual = np.zeros(4)
         self._last = np.zeros(2)
         """Mean losses before and after the last change."""
@@ -54,12 +54,12 @@ class DriftWatch:
 
     @property
     def drifts(self) -> int:
-        """Changes found so far."""
+        """Number of changes detected so far."""
         return int(self._counts[2])
 
     @property
     def last(self) -> Drift | None:
-        """The latest change."""
+        """The latest change, if any."""
         return Drift(int(self._counts[3]), float(self._last[0]), float(self._last[1])) if self.drifts else None
 
     @property
@@ -68,39 +68,38 @@ class DriftWatch:
         return BLOCK - int(self._counts[0])
 
     def take(self, losses: FloatArray, n: int) -> Drift | None:
-        """Take losses (m,) up to the first change; those behind it are not looked at.
+        """Process losses (m,) up to the first change and return it; later losses are ignored.
 
         Args:
-            losses: of the next learned events.
-            n: events learned before them.
+            losses: losses of the next learned events.
         """
         ends = n + self.to_come
         closed = np.empty((len(losses) // BLOCK + 1, 3))
         judged = int(self._counts[1])
         for block in range(hold_against_usual(losses, self._block, self._counts, self._usual, closed)):
             judged += 1
-            if judged > CALIBRATION and self._test.rises(float(closed[block, 0])):
+            if judged > CALIBRATION and self._test.update(float(closed[block, 0])):
                 self._counts[:] = 0, 0, self.drifts + 1, ends + block * BLOCK
                 self._last[:] = closed[block, 1:]
-                # What is usual from here on nobody knows.
+                # The usual losses after a change are not known yet.
                 self._block[:], self._usual[:], self._test = 0.0, 0.0, _test()
                 return self.last
         return None
 
-    def copy(self) -> DriftWatch:
-        """One that shares nothing with this one."""
-        other = DriftWatch()
+    def copy(self) -> DriftDetector:
+        """Return an independent copy."""
+        other = DriftDetector()
         other._set(self.arrays())
         return other
 
-    def __deepcopy__(self, memo: dict[int, object]) -> DriftWatch:
+    def __deepcopy__(self, memo: dict[int, object]) -> DriftDetector:
         return self.copy()
 
     def __reduce__(self) -> tuple[object, tuple[object]]:
-        return DriftWatch.from_arrays, (self.arrays(),)
+        return DriftDetector.from_arrays, (self.arrays(),)
 
     def arrays(self) -> dict[str, AnyArray]:
-        """All of it, by name."""
+        """Return the whole state as named arrays."""
         return {
             "drift.block": self._block,
             "drift.counts": self._counts,
@@ -110,23 +109,23 @@ class DriftWatch:
         }
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> DriftWatch:
-        """The inverse of `arrays`.
+    def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> DriftDetector:
+        """Restore a detector from the arrays that `arrays` returned.
 
         Raises:
-            CheckpointError: an array is missing, has another shape, or holds what no watch can.
+            CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
-        watch = cls()
+        detector = cls()
         found: dict[str, AnyArray] = {}
-        for name, own in watch.arrays().items():
+        for name, own in detector.arrays().items():
             counts = name == "drift.counts"
             least, most = (0.0, LARGEST_COUNT) if counts else (-np.inf, np.inf)
             found[name] = array_of(arrays, name, str(own.dtype), own.shape, least=least, most=most)
         filled = int(found["drift.counts"][0])
         require(filled < BLOCK, f"array drift.counts has {filled} losses in a block of {BLOCK}")
         require((found["drift.usual"][1:3] >= 0.0).all(), "array drift.usual holds deviations below 0")
-        watch._set(found)
-        return watch
+        detector._set(found)
+        return detector
 
     def _set(self, arrays: Mapping[str, AnyArray]) -> None:
         self._block[:], self._counts[:] = arrays["drift.block"], arrays["drift.counts"]

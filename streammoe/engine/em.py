@@ -1,4 +1,4 @@
-"""EM on a buffer, and the statistics that streaming goes on from."""
+"""EM on a buffer, and the statistics from which streaming continues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.interruption import interruptible
-from streammoe.engine.mm import no_trace
+from streammoe.engine.mixture import no_trace
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import (
@@ -26,19 +26,19 @@ from streammoe.types import BoolArray, FloatArray
 
 TOLERANCE = 1e-7
 PRIOR_ROUNDS = 20
-"""Of the fit of one expert that the prior takes its coefficients and variances from."""
+"""Rounds of the one-expert fit that gives the prior its coefficients and variances."""
 UNDER_ROUNDS = 6
-"""Of the fit of experts to the responsibilities of a start."""
+"""Rounds of a fit of experts to given responsibilities."""
 COLDEST = 0.3
-"""Power of the responsibilities that an annealed start begins with; it rises to 1 over 60 % of its rounds."""
+"""Initial power of the responsibilities in an annealed start; it rises to 1 over 60 % of the rounds."""
 
 ITERATES_A_ROW = 0.5
-"""How many iterates of the served average a fit counts for, by rows beyond its parameters: it knows more than the raw
-iterates that come next, which swing with single events, unless it had hardly more rows than parameters."""
+"""How many iterates a fit counts for in the served average, per row beyond its parameters: it is more precise than the
+raw iterates that follow, which vary with single events, unless it had hardly more rows than parameters."""
 
 
 class Buffer(NamedTuple):
-    """The rows that a warm-up fits."""
+    """Rows to fit."""
 
     W: FloatArray
     """(n, p_w) gate features."""
@@ -50,14 +50,14 @@ class Buffer(NamedTuple):
     """(n,)"""
 
     def rows(self, chosen: BoolArray) -> Buffer:
-        """Some of them."""
+        """Return the selected rows."""
         return Buffer(*(np.ascontiguousarray(array[chosen]) for array in self))
 
 
 def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Prior:
-    """The prior that a buffer suggests: size of the features, and what one expert makes of the targets.
+    """Derive the prior from a buffer: the scale of the features, and a fit of one expert to the targets.
 
-    The prior does not fade, so a single absurd value in the buffer must not shape it: columns are winsorised for it.
+    The prior does not fade, so a single absurd value in the buffer must not affect it: columns are winsorised first.
     """
     W, R, weights = winsorised(buffer.W), winsorised(buffer.R), buffer.weights
     Y = winsorised(buffer.Y) if family.is_metric else buffer.Y
@@ -77,13 +77,13 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
     tau = np.ascontiguousarray(weights[:, None])
     family.fit_experts(one, family.start_prior(prior), options, tau, R, Y, PRIOR_ROUNDS)
     variances = one.variances[0]
-    # Of a full covariance the prior keeps the diagonal: it must not vanish where outputs depend on each other.
+    # The prior keeps only the diagonal of a covariance: it must not vanish where outputs depend on each other.
     variances = np.diag(variances).copy() if variances.ndim == 2 else variances
     return prior._replace(experts=one.experts[0], variances=variances)
 
 
 class Em(NamedTuple):
-    """EM ([MD] Algorithm 1) with a prior, on a buffer; a signal interrupts each of its steps."""
+    """EM ([MD] Algorithm 1) with a prior, on a buffer; every step can be interrupted by a signal."""
 
     family: Family
     buffer: Buffer
@@ -91,13 +91,13 @@ class Em(NamedTuple):
     options: LearningOptions
 
     def work(self, n_experts: int) -> float:
-        """Multiply-adds of one round with so many experts, to a factor."""
+        """Estimate the multiply-adds of one round with so many experts, up to a constant factor."""
         n, p_v = self.buffer.R.shape
         shape = Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], p_v)
         return float(n * row_cost(self.family, shape))
 
     def expect(self, theta: Parameters) -> tuple[float, FloatArray]:
-        """Penalised log-likelihood of an event, and responsibilities (n, K)."""
+        """Return the penalised log-likelihood per event, and responsibilities (n, K)."""
         losses, tau = self._score(theta)
         zeros = np.zeros_like(theta.gate)
         bent = prior_quadratic(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
@@ -105,11 +105,11 @@ class Em(NamedTuple):
         return (total - float(np.sum(self.buffer.weights * losses))) / len(losses), tau
 
     def losses(self, theta: Parameters) -> FloatArray:
-        """(n,) −log s(y|x) of each row, without the prior."""
+        """Return −log s(y|x) of each row, (n,), without the prior."""
         return self._score(theta)[0]
 
     def _score(self, theta: Parameters) -> tuple[FloatArray, FloatArray]:
-        """`losses`, and responsibilities (n, K)."""
+        """Return `losses`, and responsibilities (n, K)."""
         return interruptible(self.work(len(theta.experts)), self._score_now, theta)
 
     def _score_now(self, theta: Parameters) -> tuple[FloatArray, FloatArray]:
@@ -148,7 +148,7 @@ class Em(NamedTuple):
         )
 
     def run(self, theta: Parameters, rounds: int) -> float:
-        """Rounds in place until an event gains less than `TOLERANCE`; return its penalised log-likelihood."""
+        """Run rounds in place until the gain per event is below `TOLERANCE`; return the penalised log-likelihood."""
         best = -np.inf
         for _ in range(rounds):
             total, tau = self.expect(theta)
@@ -159,7 +159,7 @@ class Em(NamedTuple):
         return best
 
     def anneal(self, theta: Parameters, rounds: int) -> None:
-        """Rounds in place with softened responsibilities, so that no expert is decided upon early."""
+        """Run rounds in place with softened responsibilities, so that no expert commits itself early."""
         for at in range(rounds):
             power = min(COLDEST + (1.0 - COLDEST) * at / (0.6 * rounds), 1.0)
             _, tau = self.expect(theta)
@@ -167,11 +167,11 @@ class Em(NamedTuple):
             tau /= tau.sum(axis=1, keepdims=True)
             self.maximise(theta, tau)
 
-    def under(self, tau: FloatArray) -> Parameters:
-        """Experts fitted under responsibilities, and a gate of zeros."""
-        return interruptible(UNDER_ROUNDS * self.work(tau.shape[1]), self._under_now, tau)
+    def fitted_to(self, tau: FloatArray) -> Parameters:
+        """Return experts fitted to responsibilities, with a gate of zeros."""
+        return interruptible(UNDER_ROUNDS * self.work(tau.shape[1]), self._fitted_to_now, tau)
 
-    def _under_now(self, tau: FloatArray) -> Parameters:
+    def _fitted_to_now(self, tau: FloatArray) -> Parameters:
         K = tau.shape[1]
         prior = self.prior
         theta = Parameters(
@@ -185,7 +185,7 @@ class Em(NamedTuple):
 
 
 def statistics_at(em: Em, theta: Parameters) -> MMState:
-    """The state at s_0, the average of S̄ over the buffer at θ, with the prior as `prior.strength` more rows."""
+    """Return the state at s_0: the average of S̄ over the buffer at θ, with the prior as `prior.strength` more rows."""
     family, (W, R, Y, weights), prior, options = em
     n = len(W)
     total = n + prior.strength
@@ -226,7 +226,7 @@ def statistics_at(em: Em, theta: Parameters) -> MMState:
 
 
 def _iterates(em: Em, theta: Parameters) -> int:
-    """How many iterates of the served average a fit counts for; features that are always 0 have no parameters."""
+    """Return how many iterates a fit counts for in the served average; features that are always 0 add no parameters."""
     W, R, _, _ = em.buffer
     K, N, _ = theta.experts.shape
     p_w, p_v = (int(np.any(X != 0.0, axis=0).sum()) for X in (W, R))

@@ -1,10 +1,10 @@
-"""The gradient of the penalised likelihood, and moves along it that always end at a mixture.
+"""The gradient of the penalised likelihood, and steps along it that always lead to valid parameters.
 
 By Fisher's identity the gradient of log s_θ at θ is that of the complete-data objectives under θ's own
 responsibilities, which fall apart into one for the gate and one for each expert.
 
-A direction has the shapes of the parameters. By gate and coefficients it is plain; by variances it is in coordinates in
-which they stay positive, which each family says (`Family.moved_variances`).
+A direction has the shapes of the parameters. Gate and coefficients are their own coordinates; variances move in
+coordinates in which they stay positive, see `Family.moved_variances`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import math
 import numpy as np
 
 from streammoe.engine.em import Em
-from streammoe.engine.mm import no_trace
+from streammoe.engine.mixture import no_trace
 from streammoe.experts import Parameters
 from streammoe.kernels.batch import softmax_gradient, softmax_objective
 from streammoe.types import FloatArray
 
 
 def gradient(em: Em, theta: Parameters, tau: FloatArray) -> Parameters:
-    """Of `Em.expect`'s objective at θ, an event's share, given the responsibilities (n, K) at θ."""
+    """Return the gradient of `Em.expect`'s objective, per event, given the responsibilities (n, K) at θ."""
     n = len(tau)
     targets = tau * em.buffer.weights[:, None]
     by_gate = np.empty_like(theta.gate)
@@ -41,7 +41,7 @@ def gradient(em: Em, theta: Parameters, tau: FloatArray) -> Parameters:
 
 
 def gate_objective(em: Em, gate: FloatArray, tau: FloatArray) -> float:
-    """The gate's complete-data objective under responsibilities (n, K), an event's share."""
+    """Return the gate's complete-data objective under responsibilities (n, K), per event."""
     total = softmax_objective(
         gate,
         em.prior.strength,
@@ -56,14 +56,14 @@ def gate_objective(em: Em, gate: FloatArray, tau: FloatArray) -> float:
 
 
 def expert_objective(em: Em, theta: Parameters, k: int, tau: FloatArray) -> float:
-    """The complete-data objective of expert k under responsibilities (n, K), an event's share."""
+    """Return the complete-data objective of expert k under responsibilities (n, K), per event."""
     family, (W, R, Y, weights), prior, options = em
     n, K = len(tau), tau.shape[1]
     alone = Parameters(np.empty((0, W.shape[1])), theta.experts[k : k + 1], theta.variances[k : k + 1])
     losses = np.empty(n)
     predictions = np.empty((n, Y.shape[1] if family.is_metric else theta.experts.shape[1] + 1))
     family.score_rows(*alone, W, R, Y, losses, predictions, np.empty((n, 1)), no_trace())
-    # One expert alone would take the whole of the prior; it has a K-th.
+    # A single expert would get the whole prior; here each has a K-th of it.
     penalty = family.log_prior(alone, prior._replace(strength=prior.strength / K), options)
     return float(penalty - np.sum(tau[:, k] * weights * losses)) / n
 
@@ -71,7 +71,7 @@ def expert_objective(em: Em, theta: Parameters, k: int, tau: FloatArray) -> floa
 def moved(
     em: Em, theta: Parameters, direction: Parameters, gate_step: float, expert_steps: FloatArray | float
 ) -> Parameters:
-    """θ after a step along a direction; `expert_steps` is one for all experts, or (K,)."""
+    """Return θ after a step along a direction; `expert_steps` is one number for all experts, or (K,)."""
     steps = np.broadcast_to(np.asarray(expert_steps, np.float64), (len(theta.experts),))
     by_variances = direction.variances * steps.reshape(-1, *[1] * (theta.variances.ndim - 1))
     return Parameters(
@@ -82,5 +82,5 @@ def moved(
 
 
 def squared_norm(*parts: FloatArray) -> float:
-    """Σ of the squares of all entries."""
+    """Return the sum of the squares of all entries."""
     return math.fsum(float(np.sum(part * part)) for part in parts)

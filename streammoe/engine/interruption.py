@@ -2,7 +2,7 @@
 
 Python runs signal handlers in the main thread, between two steps of the interpreter, so a compiled call holds them up
 for as long as it lasts. Long calls therefore run in a thread of their own, while the main thread waits for the result
-or for a signal. What is computed does not depend on this.
+or for a signal. This does not affect what is computed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
 LONG = 2e7
-"""Multiply-adds from which a call gets a thread: about a hundredth of a second, against which a thread costs little."""
+"""Multiply-adds from which a call gets a thread: about 10 ms, compared with which a thread costs little."""
 LOOK_SECONDS = 0.05
-"""Between two looks whether a stop was requested while a call runs."""
+"""How often to check for a requested stop while a call runs."""
 GRACE_SECONDS = 0.5
-"""For a fit to end by itself once a stop is requested."""
+"""Time that a fit has to finish once a stop is requested."""
 THREAD_NAME = "streammoe-fit"
 
 P = ParamSpec("P")
@@ -29,9 +29,9 @@ _stop_requested: ContextVar[Callable[[], bool] | None] = ContextVar("stop_reques
 
 
 class FitCancelled(BaseException):
-    """A stop was requested during a fit, which is given up.
+    """A fit was abandoned because a stop was requested.
 
-    Whoever asked for a fit within `cancellable` catches it, and restores what learning had changed by then.
+    Code that fits within `cancellable` catches it, and restores what learning had changed by then.
     """
 
 
@@ -39,7 +39,7 @@ class FitCancelled(BaseException):
 def cancellable(stop_requested: Callable[[], bool]) -> Iterator[None]:
     """Let fits within the block raise `FitCancelled` half a second after `stop_requested` first returns true.
 
-    Nearly all fits end before that, and nothing is lost.
+    Nearly all fits end within that time, and nothing is lost.
     """
     token = _stop_requested.set(_Grace(stop_requested))
     try:
@@ -50,7 +50,7 @@ def cancellable(stop_requested: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def uncancellable() -> Iterator[None]:
-    """Let what the block computes come to its end, although a stop is requested."""
+    """Let computations within the block finish even if a stop is requested."""
     token = _stop_requested.set(None)
     try:
         yield
@@ -59,20 +59,19 @@ def uncancellable() -> Iterator[None]:
 
 
 def is_cancelled() -> bool:
-    """Whether a stop is requested of the fits that run here."""
+    """Return whether fits in this context should stop."""
     stop_requested = _stop_requested.get()
     return stop_requested is not None and stop_requested()
 
 
 def interruptible(work: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function so that a signal need not wait for its end.
+    """Call a function in such a way that signals are handled while it runs.
 
-    On a signal handler's exception, and on a stop, the call is abandoned: it may go on for a while and write to the
-    arrays that it was given, so they must belong to the fit alone.
+    When a signal handler raises, or a stop is requested, the call is abandoned: it may run on for a while and write to
+    its arguments, so arrays among them must belong to the fit alone.
 
     Args:
-        work: multiply-adds that the call takes, roughly; a short one is simply made.
-        function: to call with the other arguments.
+        work: multiply-adds that the call takes, roughly; short calls are made directly.
 
     Raises:
         FitCancelled: a stop was requested before the call or during it.
@@ -87,13 +86,13 @@ def interruptible(work: float, function: Callable[P, T], *args: P.args, **kwargs
     return found
 
 
-def is_running_on() -> bool:
-    """Whether an abandoned call has yet to end; the interpreter would wait for it at its exit."""
+def has_abandoned_calls() -> bool:
+    """Return whether an abandoned call is still running; the interpreter would wait for it at exit."""
     return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
 class _Grace:
-    """Whether a stop was requested `GRACE_SECONDS` ago, or earlier."""
+    """A function that returns whether a stop was requested at least `GRACE_SECONDS` ago."""
 
     def __init__(self, stop_requested: Callable[[], bool]) -> None:
         self._stop_requested = stop_requested
@@ -109,7 +108,7 @@ class _Grace:
 
 
 class _Call:
-    """A call in a thread of its own, with the caller's context variables."""
+    """A call in its own thread, with the caller's context variables."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
@@ -119,7 +118,7 @@ class _Call:
         self._error: BaseException | None = None
 
     def result(self) -> Any:
-        """What the function returns."""
+        """Wait for the function's result and return it."""
         context = copy_context()
         asked = _stop_requested.get()
         context.run(_stop_requested.set, lambda: self._is_abandoned or (asked is not None and asked()))

@@ -19,30 +19,30 @@ from streammoe.types import FloatArray
 M_STEPS = 20
 """Most Newton steps of one M-step; a handful does unless the start is far away."""
 SUFFICIENT = 1e-4
-"""Part of the gain that the slope promises which a step must bring (Armijo)."""
+"""Fraction of the gain predicted by the slope that a step must achieve (Armijo)."""
 MOST_HALVINGS = 60
 
 
 class Point(NamedTuple):
-    """Parameters, and what all rows say of them."""
+    """Parameters with their objective and responsibilities."""
 
     theta: Parameters
     objective: float
-    """Penalised log-likelihood of an event."""
+    """Penalised log-likelihood per event."""
     tau: FloatArray
     """(n, K) responsibilities."""
 
 
 def point_at(em: Em, theta: Parameters) -> Point:
-    """The E-step."""
+    """Perform the E-step at θ."""
     return Point(theta, *em.expect(theta))
 
 
 class Method(ABC):
-    """What leads from one point to the next; an object belongs to one descent.
+    """A method of descent; an object belongs to one descent.
 
     Args:
-        step: of a gradient method, in place of its line search; the others know no step.
+        step: step size of a gradient method, instead of its line search; other methods ignore it.
     """
 
     def __init__(self, step: float | None = None) -> None:
@@ -50,11 +50,11 @@ class Method(ABC):
 
     @abstractmethod
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
-        """The next point, or None where rounding lets no step help any more; `slope` is the gradient at the point."""
+        """Return the next point, or None if no step gains beyond rounding; `slope` is the gradient at the point."""
 
 
 class ExpectationMaximisation(Method):
-    """[MD] Algorithm 1: weighted least squares for each expert, weighted softmax regressions to convergence."""
+    """EM, [MD] Algorithm 1: weighted least squares for each expert, weighted softmax regressions to convergence."""
 
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
         theta = point.theta.copied()
@@ -63,7 +63,7 @@ class ExpectationMaximisation(Method):
 
 
 class MajorizationMinimisation(Method):
-    """θ̄ of the statistics averaged over all rows: the streaming algorithm's majorizer, and its step of size 1."""
+    """Majorization-minimization: the streaming algorithm's majorizer averaged over all rows, with a step of size 1."""
 
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
         theta = point.theta.copied()
@@ -72,10 +72,10 @@ class MajorizationMinimisation(Method):
 
 
 class GradientEM(Method):
-    """[MD] Algorithm 2: one gradient step on the gate's complete-data objective and on each expert's.
+    """Gradient EM, [MD] Algorithm 2: one gradient step on the complete-data objectives of gate and experts.
 
-    Without a given step each of the K + 1 has a line search of its own, on its own objective; the likelihood then never
-    falls, since it gains what they gain, or more. With a given step it is gradient descent: Fisher's identity.
+    By default each of the K + 1 objectives has its own line search; the likelihood then never falls, since it gains at
+    least what they gain. With a given step it equals gradient descent, by Fisher's identity.
     """
 
     def __init__(self, step: float | None = None) -> None:
@@ -107,7 +107,7 @@ class GradientEM(Method):
 
 
 class GradientDescent(Method):
-    """[MD] Algorithm 3: a step along the gradient of log s_θ, of all parameters together."""
+    """Gradient descent, [MD] Algorithm 3: a step along the gradient of log s_θ in all parameters together."""
 
     def __init__(self, step: float | None = None) -> None:
         super().__init__(step)
@@ -128,24 +128,24 @@ class GradientDescent(Method):
 
 
 class LineSearch:
-    """Backtracking to Armijo's condition, from twice the last step."""
+    """Backtracking line search to Armijo's condition, starting at twice the last step."""
 
     def __init__(self) -> None:
         self._next = 1.0
 
     def step(self, objective: Callable[[float], float], square: float, now: float | None = None) -> float:
-        """A step that gains enough, asked for last of all; 0.0 where none does.
+        """Return a step that gains enough, or 0.0 if none does; the last call of `objective` is at the step returned.
 
         Args:
-            objective: what is to rise, after a step along the gradient.
+            objective: function to maximise, of the step along the gradient.
             square: squared norm of the gradient.
-            now: the objective at step 0; asked for if not given.
+            now: the objective at step 0; by default it is evaluated.
         """
         before = objective(0.0) if now is None else now
         step = self._next
         for _ in range(MOST_HALVINGS):
             after = objective(step)
-            # NaN is no gain, and at the end of a descent neither is what rounding makes of nothing.
+            # NaN is not a gain; nor, at the end of a descent, is a rounding error.
             if after >= before + SUFFICIENT * step * square and after > before:
                 self._next = 2.0 * step
                 return step
@@ -160,4 +160,4 @@ METHODS: dict[str, type[Method]] = {
     "mm": MajorizationMinimisation,
 }
 STEPPED = ("gradient_em", "gradient_descent")
-"""Methods that take a given step."""
+"""Methods that accept a step size."""

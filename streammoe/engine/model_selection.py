@@ -1,4 +1,4 @@
-"""How many experts: fits of several numbers of them to one buffer, then a race of the best on the events that follow.
+"""Selection of the number of experts: fits of several numbers to one buffer, then a race of the best on later events.
 
 Each candidate learns every event, the best so far serves, and a fixed count decides.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import interruptible
@@ -22,30 +22,30 @@ from streammoe.kernels.state import LearningOptions, Trace
 from streammoe.types import FloatArray, IntArray
 
 PATIENCE = 2
-"""No more experts are tried once so many numbers in a row have cost more than the best."""
+"""Stop trying more experts once so many numbers in a row have cost more than the best."""
 ENTRANTS = 3
-"""How many of the fits go on to learn side by side."""
+"""How many of the fits take part in the race."""
 SHORTEST_RACE = 2000
 RACE_PER_BUFFER = 2
-"""A race takes so many times the events of the warm-up."""
+"""Length of a race, in events of the warm-up."""
 
 
 class Entrant(NamedTuple):
-    """A state that may go on, and what it has cost."""
+    """A state that takes part in a race, and its cost so far."""
 
     state: MMState
     total: float
-    """−log-likelihood of the buffer, what the division of the prior has gained of it, and ½ log n for each parameter,
+    """−log-likelihood of the buffer, plus what the division of the prior gained, plus ½ log n for each parameter,
     n being the events at the end of the race."""
 
 
 def race_length(n: int) -> int:
-    """Events after a warm-up of n until a race is decided."""
+    """Return the number of events after a warm-up of n until its race is decided."""
     return max(RACE_PER_BUFFER * n, SHORTEST_RACE)
 
 
 def race_start(until: int) -> int:
-    """The events of the warm-up whose race is decided at a count.
+    """Return the number of warm-up events, given the count at which the race is decided.
 
     >>> [race_start(n + race_length(n)) for n in (0, 400, 1000, 5000)]
     [0, 400, 1000, 5000]
@@ -54,9 +54,9 @@ def race_start(until: int) -> int:
 
 
 def n_parameters(family: Family, n_experts: int, n_outputs: int, p_w: int, p_v: int) -> int:
-    """Free numbers of a mixture: (K−1) p_w of the gate, N p_v and the variances or covariances of each expert."""
+    """Count the free parameters of a mixture: (K−1) p_w for the gate, N p_v and (co)variances for each expert."""
     variances = family.variances_of(np.ones(family.n_variances(n_outputs)), 1)[0]
-    # Of a covariance matrix one half.
+    # A covariance matrix is symmetric.
     free = variances.size if variances.ndim < 2 else len(variances) * (len(variances) + 1) // 2
     return (n_experts - 1) * p_w + n_experts * (family.n_rows(n_outputs) * p_v + free)
 
@@ -71,21 +71,21 @@ def entrants(
     p_w: int,
     p_v: int,
 ) -> list[Entrant]:
-    """The cheapest few of the fits of 1 to `max_experts` experts, the cheapest first.
+    """Fit 1 to `max_experts` experts and return the cheapest few, the cheapest first.
 
-    What an entrant has cost is, with the losses that a race adds, half a Bayesian information criterion, for whose
-    likelihood all events after the buffer were predicted before they were learned.
+    With the losses that a race adds, an entrant's total is half a Bayesian information criterion in which all events
+    after the buffer were predicted before they were learned.
 
     Args:
-        family: of the experts.
-        buffer: the rows of the warm-up.
+        family: family of the experts.
+        buffer: rows of the warm-up.
         fit: called once for each number of experts, from 1 up.
-        max_experts: the largest of them.
+        max_experts: largest number of experts.
         n_outputs: Q, or the number of classes.
-        p_w, p_v: features that are more than padding.
+        p_w, p_v: numbers of features, padding excluded.
 
     Raises:
-        UnsoundError: nothing finite comes of any of them.
+        UnsoundError: none of the fits is finite.
     """
     n_end = len(buffer.W) + race_length(len(buffer.W))
     found: list[Entrant] = []
@@ -97,7 +97,7 @@ def entrants(
             problem = error
             continue
         work = len(buffer.W) * row_cost(family, Shape(n_experts, family.n_rows(n_outputs), p_w, p_v))
-        scores, _ = interruptible(work, mm.score, family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
+        scores, _ = interruptible(work, mixture.score, family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
         loss = float(np.sum(buffer.weights * scores.losses)) + len(buffer.W) * prior_gain(state)
         penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
         found.append(Entrant(state, loss + penalty))
@@ -110,32 +110,34 @@ def entrants(
 
 
 class Candidate(NamedTuple):
-    """A candidate: a mixture with all that its steps need."""
+    """A mixture with everything that its steps need."""
 
     state: MMState
     residual: FloatArray
     options: LearningOptions
 
 
-def led(runs: Sequence[mm.Scores], totals: FloatArray, weights: FloatArray) -> tuple[mm.Scores, FloatArray]:
-    """The scores of each row by the run that had cost least before it, earlier ones winning ties.
+def leading_scores(
+    runs: Sequence[mixture.Scores], totals: FloatArray, weights: FloatArray
+) -> tuple[mixture.Scores, FloatArray]:
+    """Return for each row the scores of the run that had cost least before it; earlier runs win ties.
 
     Args:
-        runs: what each candidate said of the same n rows.
-        totals: (len(runs),) what the events before have cost each of them.
+        runs: the scores of the same n rows by each candidate.
+        totals: (len(runs),) cost of all earlier events, by candidate.
         weights: (n,).
 
     Returns:
-        The scores, and the totals with what these rows have cost.
+        The scores, and the totals after these rows.
     """
     costs = np.stack([weights * np.where(np.isnan(run.losses), 0.0, run.losses) for run in runs])
-    # Added up one by one from the total so far, so that cuts between batches leave no trace.
+    # Summed one by one, starting from the total so far, so that the result does not depend on where batches were cut.
     sums = np.cumsum(np.column_stack([totals, costs]), axis=1)
     return _chosen(runs, sums[:, :-1].argmin(axis=0)), sums[:, -1].copy()
 
 
-def _chosen(runs: Sequence[mm.Scores], leads: IntArray) -> mm.Scores:
-    """The scores of each row by the run that `leads` names; experts that it does not have get a share of 0."""
+def _chosen(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:
+    """Return for each row the scores of the run that `leads` names; experts that it lacks get a share of 0."""
     if not len(leads) or (leads == leads[0]).all():
         return runs[int(leads[0]) if len(leads) else 0]
     losses = np.choose(leads, [run.losses for run in runs])
@@ -148,9 +150,9 @@ def _chosen(runs: Sequence[mm.Scores], leads: IntArray) -> mm.Scores:
             rows = np.flatnonzero(leads == at) if len(array) else np.empty(0, dtype=np.int64)
             whole[rows] = np.pad(array[rows], [(0, 0), *_missing(array, whole)])
         parts.append(whole)
-    return mm.Scores(losses, predictions, Trace(*parts))
+    return mixture.Scores(losses, predictions, Trace(*parts))
 
 
 def _missing(array: FloatArray, whole: FloatArray) -> list[tuple[int, int]]:
-    """How to pad all axes but the first of an array to those of another."""
+    """Return the padding that gives all axes but the first of `array` the lengths of those of `whole`."""
     return [(0, wide - size) for size, wide in zip(array.shape[1:], whole.shape[1:], strict=True)]

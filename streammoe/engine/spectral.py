@@ -1,9 +1,9 @@
-"""A start from moments: directions of regressors out of a tensor, without a guess ([CQT] Algorithms 1 and 2).
+"""Spectral start: directions of regressors from a moment tensor, without an initial guess ([CQT] Algorithms 1 and 2).
 
 For x ~ N(0, I) the score functions S_2(x) = x xᵀ − I and S_3(x) = x⊗x⊗x − Σ_i sym(x⊗e_i⊗e_i) turn moments of y into
 derivatives, and certain polynomials in y let the gate's part vanish from them. What is left is Σ_i E[g_i] a_i⊗a_i⊗a_i,
-whose parts the tensor power method finds. That holds for |a_i| = 1 and gate directions orthogonal to the regressors;
-elsewhere it is off by some per cent, which EM mends.
+whose components the tensor power method finds. That holds for |a_i| = 1 and gate directions orthogonal to the
+regressors; elsewhere the directions are off by a few per cent, which EM corrects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINKS: dict[str, Callable[[FloatArray], FloatArray]] = {
 POWER_STARTS = 20
 POWER_ROUNDS = 60
 LEAST_SHARE = 1e-3
-"""Of the largest eigenvalue of the second moment; one below it is noise, and tells of fewer regressors."""
+"""Fraction of the second moment's largest eigenvalue below which an eigenvalue is noise: there are fewer regressors."""
 
 
 class Polynomials(NamedTuple):
@@ -36,13 +36,13 @@ class Polynomials(NamedTuple):
 
 
 def polynomials(link: str, sigma: float) -> Polynomials:
-    """What is made of y before moments are taken, for experts y = link(a·x) + N(0, σ²) with |a| = 1.
+    """Return the polynomials in y whose moments are taken, for experts y = link(a·x) + N(0, σ²) with |a| = 1.
 
-    Wanted is that of h(z) = E[P_3(link(z) + noise)] the first two derivatives vanish in the mean over z ~ N(0, 1), and
-    of P_2 the first; by Stein's lemma E[h′] = E[z h] and E[h″] = E[(z² − 1) h], also where the link has a kink.
+    The first two derivatives of h(z) = E[P_3(link(z) + noise)] must vanish on average over z ~ N(0, 1), and the first
+    one for P_2; by Stein's lemma E[h′] = E[z h] and E[h″] = E[(z² − 1) h], also where the link has a kink.
 
     Raises:
-        ConfigError: another link.
+        ConfigError: the link is not known.
 
     >>> [round(value, 6) + 0.0 for value in polynomials("linear", 0.5)]
     [0.0, 0.0, -3.75]
@@ -62,17 +62,17 @@ def polynomials(link: str, sigma: float) -> Polynomials:
 def regressors(
     Z: FloatArray, y: FloatArray, K: int, rng: np.random.Generator, *, link: str = "linear", sigma: float
 ) -> FloatArray | None:
-    """Directions of K regressors, (K, d) of length 1; ``None`` where the moments tell of fewer.
+    """Estimate directions of K regressors, (K, d) of length 1; return ``None`` if the moments show fewer.
 
-    The tensor of d³ numbers is never made: x is projected onto K dimensions before.
+    The tensor of d³ numbers is never formed: x is projected onto K dimensions first.
 
     Args:
         Z: (n, d) inputs, white.
         y: (n,) outputs on the scale on which regressors have length 1.
-        K: how many; at most d.
-        rng: where the power method starts.
-        link: of the experts.
-        sigma: deviation of the noise.
+        K: number of regressors, at most d.
+        rng: source of the power method's starting points.
+        link: link of the experts.
+        sigma: standard deviation of the noise.
     """
     n, d = Z.shape
     gamma, alpha, beta = polynomials(link, sigma)
@@ -93,7 +93,7 @@ def regressors(
 
 
 def _projected(U: FloatArray, weights: FloatArray, B: FloatArray) -> FloatArray:
-    """mean(w S_3(x)) in the coordinates u = Mᵀx, where B = MᵀM."""
+    """Return mean(w S_3(x)) in the coordinates u = Mᵀx, where B = MᵀM."""
     n = len(U)
     mean = weights @ U / n
     T3 = np.einsum("n,ni,nj,nk->ijk", weights, U, U, U, optimize=True) / n
@@ -103,7 +103,7 @@ def _projected(U: FloatArray, weights: FloatArray, B: FloatArray) -> FloatArray:
 
 
 def _power_method(T: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """The strongest direction of a symmetric tensor, (K,), which is taken out of it."""
+    """Return the strongest direction of a symmetric tensor, (K,), and subtract it from the tensor in place."""
     v = rng.normal(size=(POWER_STARTS, len(T)))
     for _ in range(POWER_ROUNDS):
         v /= np.linalg.norm(v, axis=1, keepdims=True)

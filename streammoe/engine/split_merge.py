@@ -1,6 +1,6 @@
 """Expert diagnostics, and split-and-merge moves of idle experts.
 
-An idle expert becomes one half of another, and what it knew goes to its nearest. The mixture as a whole forgets
+An idle expert is merged into its nearest neighbour and becomes one half of another. The mixture as a whole forgets
 nothing: with M = ΥR (L = −ACR for categorical experts) and T = mσ² + ΥRΥᵀ, the sums of R, M (or L), T and m over all
 experts are the same before and after (docs/experts.md).
 """
@@ -18,29 +18,29 @@ from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 STARVED_BELOW = 0.1
-"""An expert whose share is below this, over K, is starved."""
+"""An expert whose share is below this, divided by K, is starved."""
 DUPLICATE_BELOW = 0.02
-"""Nats below which two experts say the same."""
+"""Divergence in nats below which two experts are duplicates."""
 
 
-class Life(NamedTuple):
-    """Of K experts, one entry each."""
+class Diagnostics(NamedTuple):
+    """The condition of K experts, one entry each."""
 
     shares: FloatArray
     """m_k / Σ m."""
     losses: FloatArray
-    """Mean −log e_k(y|x) of the events that it answers for, in the model's own units."""
+    """Mean −log e_k(y|x) over the events that the expert is responsible for, in the model's own units."""
     nearest: IntArray
-    """The expert that says most nearly the same; −1 where there is no other."""
+    """The most similar other expert; −1 if there is none."""
     divergences: FloatArray
-    """How much it says otherwise than the nearest: mean symmetric divergence in nats; infinite where there is none."""
+    """Mean symmetric divergence from the nearest expert in nats; infinite if there is none."""
     starved: BoolArray
     duplicate: BoolArray
-    """Whether it says the same as one that answers for more; neither of them is starved."""
+    """Whether it duplicates an expert with a larger share; neither of them is starved."""
 
 
-def life(family: Family, state: MMState, options: LearningOptions) -> Life:
-    """Judge every expert of a state, at O(K² p²)."""
+def diagnose(family: Family, state: MMState, options: LearningOptions) -> Diagnostics:
+    """Diagnose every expert of a state, in O(K² p²)."""
     K = len(state.masses)
     shares = state.masses / state.masses.sum()
     apart = family.divergences(state, options)
@@ -49,7 +49,7 @@ def life(family: Family, state: MMState, options: LearningOptions) -> Life:
     starved = shares < STARVED_BELOW / K
     ranks = np.argsort(np.argsort(-shares, kind="stable"), kind="stable")
     alike = (apart < DUPLICATE_BELOW) & ~starved & (ranks < ranks[:, None])
-    return Life(
+    return Diagnostics(
         shares,
         family.expert_losses(state),
         nearest,
@@ -59,8 +59,8 @@ def life(family: Family, state: MMState, options: LearningOptions) -> Life:
     )
 
 
-def idle(found: Life) -> int | None:
-    """The expert that is needed least: the most starved one, or else of the duplicates the nearest to another."""
+def idle(found: Diagnostics) -> int | None:
+    """Return the expert that is needed least, if any is idle: the most starved one, or else the closest duplicate."""
     if found.starved.any():
         return int(np.where(found.starved, found.shares, np.inf).argmin())
     if found.duplicate.any():
@@ -68,8 +68,8 @@ def idle(found: Life) -> int | None:
     return None
 
 
-def costliest(found: Life, expert: int) -> list[int]:
-    """All experts but one, the worst first: by what their loss above that of the best costs the whole mixture."""
+def costliest(found: Diagnostics, expert: int) -> list[int]:
+    """Rank all experts but one by what their loss in excess of the best one's costs the mixture, worst first."""
     others = [k for k in range(len(found.shares)) if k != expert]
     best = min(found.losses[others])
     cost = found.shares * (found.losses - best)
@@ -77,24 +77,24 @@ def costliest(found: Life, expert: int) -> list[int]:
 
 
 APART = 0.5
-"""How far either half moves from the middle, in standard deviations of the expert."""
+"""Distance that each half moves from the middle, in standard deviations of the expert."""
 LOGITS_APART = 1.0
-"""The same for experts without variances, in logits."""
+"""Like `APART`, for experts without variances, in logits."""
 
 
 def reseeded(
     state: MMState, expert: int, *, heir: int, parent: int, rng: np.random.Generator, n_features: int, window: int
 ) -> MMState:
-    """The state in which `expert` is one half of `parent`; `state` stays as it is.
+    """Return the state in which `expert` is one half of `parent`; `state` is not modified.
 
     Args:
         state: of two experts or more.
-        expert: the one that begins anew.
-        heir: another one, which takes over its statistics and its place in the gate.
-        parent: the one to split, any but `expert`.
-        rng: of the direction in which the halves part.
-        n_features: expert features that are more than padding.
-        window: iterates that the served average counts for from now on, at most; about 1/γ.
+        expert: the expert to reseed.
+        heir: another one, which takes over its statistics and its region in the gate.
+        parent: the expert to split, any but `expert`.
+        rng: source of the direction in which the halves separate.
+        n_features: number of expert features, padding excluded.
+        window: maximum number of iterates that the served average counts for from now on; about 1/γ.
     """
     decay = float(state.decay[0])
     grams = decay * state.expert_grams
@@ -140,7 +140,7 @@ def reseeded(
 
 
 def _merged(theta: Parameters, grams: FloatArray, masses: FloatArray, expert: int, heir: int) -> Parameters:
-    """The parameters whose `heir` stands for itself and `expert`, which is left as it is."""
+    """Return parameters whose `heir` also represents `expert`, which is not modified."""
     pair = [heir, expert]
     shares = masses[pair] / masses[pair].sum()
     gram = grams[heir] + grams[expert]
@@ -156,7 +156,7 @@ def _merged(theta: Parameters, grams: FloatArray, masses: FloatArray, expert: in
     if variances.shape[1]:
         spread = np.einsum("kqi,kij,kcj->qc", moved, grams[pair], moved) / masses[pair].sum()
         inside = np.einsum("k,k...->...", shares, theta.variances[pair])
-        # Never below 0, except by rounding: Gram matrices of far values are not quite positive.
+        # Only rounding can make this negative: Gram matrices of extreme values are not quite positive.
         far = np.diagonal(spread)
         variances[heir] = inside + ((spread if (far >= 0.0).all() else 0.0) if full else np.maximum(far, 0.0))
     logits = np.vstack([theta.gate, np.zeros((1, theta.gate.shape[1]))])
@@ -167,7 +167,7 @@ def _merged(theta: Parameters, grams: FloatArray, masses: FloatArray, expert: in
 
 
 def _split(theta: Parameters, parent: int, expert: int, direction: FloatArray, signs: FloatArray) -> Parameters:
-    """The parameters whose `parent` and `expert` are halves of the former parent, on either side of it.
+    """Return parameters whose `parent` and `expert` are halves of the former parent, on either side of it.
 
     Along `direction` the features of the parent's events have a mean square of 1; `signs` weighs the rows.
     """

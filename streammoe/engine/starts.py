@@ -1,4 +1,4 @@
-"""Where EM starts from. No family of starts wins everywhere."""
+"""Starts of EM. No kind of start wins everywhere."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from streammoe.types import BoolArray, FloatArray
 
 KMEANS_ROUNDS = 50
 GATE_ROUNDS = 20
-"""Of EM on the gate alone, while experts out of moments stay."""
+"""Rounds of EM on the gate alone, while experts obtained from moments are fixed."""
 STEEPNESS = 4.0
-"""Logit at one standard deviation of a gate-first start; steep enough that the experts under it differ."""
+"""Logit at one standard deviation of a gate-first start; steep enough that the experts fitted to it differ."""
 
 
 def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[Parameters]:
-    """K-means on standardised (x, y), of classes on x; gates zero, or fitted to the labels, in turn ([MM] §5.1, *)."""
+    """Start from K-means on standardised (x, y), or x for classes; gates are zero or fitted in turn ([MM] §5.1, *)."""
     points = _standardised(em.buffer.R[:, 1:])
     if em.family.is_metric:
         points = np.column_stack([points, _standardised(em.buffer.Y)])
@@ -32,7 +32,7 @@ def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list
         tau = np.empty((len(points), K))
         first, draws = int(rng.integers(len(points))), rng.random(K)
         interruptible(KMEANS_ROUNDS * points.size * K, kmeans, points, first, draws, K, KMEANS_ROUNDS, tau)
-        start = em.under(tau)
+        start = em.fitted_to(tau)
         if at % 2:
             em.fit_gate(start, tau * em.buffer.weights[:, None], 10)
         starts.append(start)
@@ -40,7 +40,7 @@ def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list
 
 
 def gate_first_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[Parameters]:
-    """Random steep gates, along an axis and in any direction in turn; experts are fitted under them."""
+    """Start from random steep gates, along an axis and in any direction in turn, with experts fitted to them."""
     W = em.buffer.W
     varying = np.flatnonzero(_varies(W))
     means, deviations = W.mean(axis=0)[varying], W.std(axis=0)[varying]
@@ -53,24 +53,24 @@ def gate_first_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> l
             directions = np.where(np.arange(d) == axes[:, None], directions, 0.0)
         directions *= STEEPNESS / np.maximum(np.sqrt((directions**2).sum(axis=1, keepdims=True)), 1e-12)
         offsets = STEEPNESS * 0.5 * rng.normal(size=K)
-        # The last expert is the reference: logits are differences to its own.
+        # The last expert is the reference: logits are differences from its own.
         slopes = (directions[:-1] - directions[-1]) / deviations
         gate = np.zeros((K - 1, W.shape[1]))
         gate[:, varying] = slopes
         gate[:, 0] = offsets[:-1] - offsets[-1] - (slopes * means).sum(axis=1)
         tau = np.empty((len(W), K))
         softmax_rows(gate, W, K - 1, tau)
-        starts.append(em.under(tau)._replace(gate=gate))
+        starts.append(em.fitted_to(tau)._replace(gate=gate))
     return starts
 
 
 def random_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[Parameters]:
-    """Random experts around the one-expert fit, and a gate of zeros."""
+    """Start from random experts around the one-expert fit, with a gate of zeros."""
     R = em.buffer.R
     varying = np.flatnonzero(_varies(R))
     starts = []
     for _ in range(count):
-        start = em.under(np.full((len(R), K), 1.0 / K))
+        start = em.fitted_to(np.full((len(R), K), 1.0 / K))
         start.experts[:, :, varying] += (
             rng.normal(size=(*start.experts.shape[:2], len(varying))) / R.std(axis=0)[varying]
         )
@@ -79,12 +79,12 @@ def random_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[
 
 
 def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> list[Parameters]:
-    """Experts out of moments, one set if there is one, and the gate that EM finds while they stay ([CQT] Theorem 2).
+    """Start from experts obtained from moments, if possible, and the gate that EM fits to them ([CQT] Theorem 2).
 
-    Only for one output: moments of several tell of each output's own directions. Inputs are made white, and the output
-    is scaled to the deviation that regressors of length 1 would give it.
+    Returns at most one start, and only for one output: each of several outputs has its own directions. Inputs are
+    whitened, and the output is scaled to the deviation that regressors of length 1 would give it.
     """
-    with threadpool_limits(1):  # sums over several threads would have other bits on another machine
+    with threadpool_limits(1):  # sums over several threads would round differently on another machine
         start = interruptible(GATE_ROUNDS * em.work(K), _spectral_start, em, K, rng)
     return [] if start is None else [start]
 
@@ -102,11 +102,11 @@ def _spectral_start(em: Em, K: int, rng: np.random.Generator) -> Parameters | No
     deviation = y.std()
     if whitening.shape[1] < K or not deviation > 0.0:
         return None
-    # The mean square of the output is 1, so it holds the noise: 1 in place of 1 + σ².
+    # The mean square of the output is 1 and includes the noise, hence 1 instead of 1 + σ².
     directions = regressors((X - means) @ whitening, (y - y.mean()) / deviation, K, rng, sigma=0.0)
     if directions is None:
         return None
-    start = em.under(np.full((len(R), K), 1.0 / K))
+    start = em.fitted_to(np.full((len(R), K), 1.0 / K))
     slopes = deviation * directions @ whitening.T
     start.experts[...] = 0.0
     start.experts[:, 0, varying] = slopes
@@ -123,7 +123,7 @@ def _spectral_start(em: Em, K: int, rng: np.random.Generator) -> Parameters | No
 
 
 def _varies(values: FloatArray) -> BoolArray:
-    """Which columns vary beyond their rounding."""
+    """Return which columns vary beyond rounding."""
     varies: BoolArray = values.std(axis=0) > 1e-12 * np.abs(values.mean(axis=0)) + VANISHED
     return varies
 

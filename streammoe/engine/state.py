@@ -1,4 +1,4 @@
-"""What can be done with any state, whatever its family: begin, copies, arrays by name, more columns, more classes."""
+"""Operations on states of any family: creation, copies, named arrays, more columns, more classes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def state_at(
     prior_weight: float,
     decay: float = 1.0,
 ) -> MMState:
-    """A state that goes on from exactly these parameters and statistics; the average begins with them.
+    """Return a state that continues from exactly these parameters and statistics; the average starts with them.
 
     Gram matrices are the true ones: E[w wᵀ] and E[τ_k r rᵀ], with the adaptive bound's weights.
     """
@@ -80,12 +80,12 @@ def state_at(
 
 
 def _group_shape(batch_size: int, p_w: int, p_v: int, n_targets: int) -> tuple[int, int]:
-    """Of `MMState.group`: features, targets, weight and step of each event."""
+    """Return the shape of `MMState.group`: features, targets, weight and step of each event."""
     return batch_size, p_w + p_v + n_targets + 2
 
 
 def grouping(state: MMState, batch_size: int, n_targets: int) -> MMState:
-    """The state that learns by groups of so many events; one that does so already stays as it is."""
+    """Return the state for learning in groups of so many events; `state` itself if it has that size already."""
     if batch_size == 1 or len(state.group):
         return state
     shape = _group_shape(batch_size, state.gate.shape[1], state.experts.shape[2], n_targets)
@@ -93,10 +93,10 @@ def grouping(state: MMState, batch_size: int, n_targets: int) -> MMState:
 
 
 class UnsoundError(ArithmeticError):
-    """What was learned has made a number NaN or infinite.
+    """Learning has produced NaN or infinity.
 
     Attributes:
-        parts: what holds such numbers, by the names of `MMState`.
+        parts: names of the affected fields of `MMState`.
     """
 
     def __init__(self, parts: Sequence[str]) -> None:
@@ -105,12 +105,12 @@ class UnsoundError(ArithmeticError):
 
 
 def unsound_parts(state: MMState) -> list[str]:
-    """Names of the arrays that hold NaN or infinities."""
+    """Return the names of the arrays that hold NaN or infinity."""
     return [name for name, array in state._asdict().items() if not np.isfinite(array).all()]
 
 
 def copy_array(array: FloatArray, spare: FloatArray | None) -> FloatArray:
-    """A copy of an array, in the memory of `spare` where it fits."""
+    """Copy an array, reusing the memory of `spare` if it fits."""
     if spare is None or spare.shape != array.shape:
         return array.copy()
     np.copyto(spare, array)
@@ -118,7 +118,7 @@ def copy_array(array: FloatArray, spare: FloatArray | None) -> FloatArray:
 
 
 def copy_state(state: MMState, spare: MMState | None = None) -> MMState:
-    """A state that shares nothing with `state`; the arrays of `spare` are taken for it where they fit."""
+    """Copy a state, reusing the arrays of `spare` where they fit."""
     if spare is None or any(old.shape != new.shape for old, new in zip(spare, state, strict=True)):
         return MMState(**{name: array.copy() for name, array in state._asdict().items()})
     for old, new in zip(spare, state, strict=True):
@@ -127,10 +127,10 @@ def copy_state(state: MMState, spare: MMState | None = None) -> MMState:
 
 
 def state_arrays(state: MMState, prefix: str) -> dict[str, AnyArray]:
-    """The arrays of a state under ``prefix.field``, for checkpoints and digests."""
+    """Return the arrays of a state under ``prefix.field``, for checkpoints and digests."""
     arrays: dict[str, AnyArray] = {f"{prefix}.{name}": array for name, array in state._asdict().items()}
     if not len(state.group):
-        del arrays[f"{prefix}.group"]  # nothing ever waits
+        del arrays[f"{prefix}.group"]  # events are never grouped
     return arrays
 
 
@@ -145,13 +145,13 @@ def restored_state(
     p_v: int,
     batch_size: int = 1,
 ) -> MMState:
-    """The inverse of `state_arrays`, for a model of these sizes; p_w and p_v with padding.
+    """Restore a state from the arrays that `state_arrays` returned, for a model of these sizes, padding included.
 
     Raises:
-        CheckpointError: an array is missing, has another shape, or holds what no state can.
+        CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
     K, N, V = n_experts, family.n_rows(n_outputs), family.n_variances(n_outputs)
-    # (K, Q) or (K, Q, Q). Asked of a single output, since Q is only a claim so far.
+    # (K, Q) or (K, Q, Q). Determined with a single output, since Q is not validated yet.
     variances = (K, *[V] * (family.variances_of(np.ones(1), 1).ndim - 1))
     shapes: dict[str, tuple[int, ...]] = {
         "n": (1,),
@@ -204,7 +204,7 @@ def restored_state(
 
 
 def _check_group(state: MMState, where: str, n_classes: int | None) -> None:
-    """Refuse events that wait for their group, unless they are such as `gather` lets in."""
+    """Reject events waiting for their group unless `gather` could have accepted them."""
     waiting = n_waiting(state)
     values, weights, gammas = state.group[:, :-2], state.group[:, -2], state.group[:waiting, -1]
     require((weights >= 0.0).all(), f"{where} holds weights below 0")
@@ -220,16 +220,16 @@ def _check_group(state: MMState, where: str, n_classes: int | None) -> None:
 
 
 def is_finite(state: MMState) -> bool:
-    """Whether every number in the state is finite."""
+    """Return whether every number in the state is finite."""
     return all(bool(np.isfinite(array).all()) for array in state)
 
 
 def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v: int) -> MMState:
-    """The state of a model with more features: old ones move to `gate_at` and `expert_at`, new ones have the prior's.
+    """Return the state with more features: old ones move to `gate_at` and `expert_at`, new ones start at the prior.
 
-    Rows may end in padding; only as many features as have a place are taken over. A new feature has been 0 in every
-    event so far. Its coefficients are 0 and it is uncorrelated, and averages begin anew; its own entry in each Gram
-    matrix is the prior's, or that of one event where there is no prior.
+    Rows may end in padding; only as many features as have a new index are copied. A new feature has been 0 in every
+    event so far. Its coefficients are 0 and it is uncorrelated, and averages restart; its own entry in each Gram matrix
+    is the prior's, or that of one event if there is no prior.
     """
     K = len(state.experts)
     decay = float(state.decay[0])
@@ -279,7 +279,7 @@ def widen(state: MMState, gate_at: IntArray, p_w: int, expert_at: IntArray, p_v:
 
 
 def restart_average(state: MMState) -> MMState:
-    """The state whose average begins anew: what it held of new coordinates is not what it would have been."""
+    """Return the state with its average restarted, since it does not apply to new coordinates."""
     return state._replace(
         n_average=np.minimum(state.n, 1),
         average_gate=state.gate.copy(),
@@ -289,10 +289,10 @@ def restart_average(state: MMState) -> MMState:
 
 
 def with_class(state: MMState, rng: np.random.Generator, n_features: int, gamma: float) -> MMState:
-    """The state of a classifier that has met one more class: one event of the 1/γ that a step of size γ spans.
+    """Return a classifier's state with one more class, seen in one of the 1/γ events that a step of size γ spans.
 
-    So its odds begin at γ to 1 against the first class. The slopes of the first `n_features`, which are more than
-    padding, are random, and the smaller the more is known already: experts that know nothing yet can part.
+    So its odds start at γ to 1 against the first class. The slopes of the first `n_features`, which are not padding,
+    are random, and smaller the more has been learned: experts that know nothing yet can differ.
     """
     K, _, p = state.experts.shape
     fresh = np.zeros((K, 1, p))

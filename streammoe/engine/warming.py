@@ -1,4 +1,4 @@
-"""The model before its warm-up is over: a bounded buffer, and a one-expert recursive fit that serves meanwhile."""
+"""The model during its warm-up: a bounded buffer, and a recursive fit of one expert that serves meanwhile."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from streammoe.checked import array_of, require
-from streammoe.engine.mm import Scores, joined, learn, learning_options, new_residual, random_start
+from streammoe.engine.mixture import Scores, joined, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 PRIOR_STRENGTH = 1.0
 SCALE_EVENTS = 20
-"""Events after which the first guess at the scale of the targets, which is the first of them, is looked at again."""
+"""Events after which the initial scale of the targets, which is the first target, is revised."""
 
 
 class OneExpert:
-    """Rows kept for the batch fit, in raw numbers (NaN = missing), and a recursive fit of one expert to them."""
+    """Raw rows buffered for the batch fit (NaN = missing), and a recursive fit of one expert to them."""
 
     def __init__(self, family: Family, n_outputs: int, p_v: int, recursive: MMState | None = None) -> None:
         self.family = family
@@ -33,16 +33,16 @@ class OneExpert:
         )
 
     def learn(self, X: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> Scores:
-        """Keep rows that have a target, and predict, score and learn all of them with one expert.
+        """Buffer rows that have a target, and predict, score and learn all rows with one expert.
 
         Args:
             X: (n, P) raw rows; R: (n, p_v) their features; Y: (n, Q) targets, NaN where there is none.
             weights: (n,).
-            traced: whether to keep what the expert said.
+            traced: whether to record the expert's part.
         """
         if self.family.is_exact or self.count >= SCALE_EVENTS:
             return self._learn(X, R, Y, weights, traced=traced)
-        # Cut by the count of events alone, so that where a batch ends leaves no trace.
+        # Cut by the count of events alone, so that the result does not depend on where a batch ends.
         kept = ~np.isnan(Y[:, 0])
         if kept.any() and not self.count:
             self._expect(Y[kept][0])
@@ -56,9 +56,9 @@ class OneExpert:
         return joined(scores)
 
     def _expect(self, sizes: FloatArray) -> None:
-        """Let errors be of these sizes, (Q,), or larger: with far too small a scale all events would be far out.
+        """Raise the scale of errors to at least these sizes, (Q,): with one too small, all events would be outliers.
 
-        Too large a one is found out event by event; one too small hardly grows, where hardly any event counts.
+        Too large a scale corrects itself event by event; one too small hardly grows, since hardly any event counts.
         """
         squares = self.family.first_variances(sizes[None])
         self.recursive.prior_variances[...] = squares
@@ -96,23 +96,23 @@ class OneExpert:
         )
 
     def copy(self, spare: MMState | None = None) -> OneExpert:
-        """One to go back to; it shares the buffer, whose first `count` rows never change."""
+        """Return a copy to restore later; it shares the buffer, whose first `count` rows never change."""
         other = copy.copy(self)
         other.recursive = copy_state(self.recursive, spare)
         return other
 
     def rows(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The buffered X, Y and weights."""
+        """Return the buffered X, Y and weights."""
         return self.X[: self.count], self.Y[: self.count], self.weights[: self.count]
 
     def widen(self, n_columns: int, at: IntArray, p_v: int) -> None:
-        """Make room for columns that appeared late; they are missing in what is buffered."""
+        """Make room for columns that appeared late; they are missing in the buffered rows."""
         missing = np.full((len(self.X), n_columns - self.X.shape[1]), np.nan)
         self.X = np.concatenate([self.X, missing], axis=1)
         self.recursive = widen(self.recursive, at, p_v, at, p_v)
 
     def add_class(self, rng: np.random.Generator, n_features: int) -> None:
-        """Make room for a class that has just been met."""
+        """Make room for a class that was just encountered."""
         self.n_outputs += 1
         if self.n_outputs > 1:  # the first one is the reference
             self.recursive = with_class(
@@ -120,21 +120,21 @@ class OneExpert:
             )
 
     def arrays(self) -> dict[str, AnyArray]:
-        """All that shapes what comes next, by name."""
+        """Return everything that affects future learning, as named arrays."""
         kept = dict(zip(("warmup.X", "warmup.Y", "warmup.weights"), self.rows(), strict=True))
         for rows in kept.values():
-            rows.flags.writeable = False  # they are never written again, so nobody needs a copy of them
+            rows.flags.writeable = False  # they are never written again, so they need not be copied
         return {**kept, **state_arrays(self.recursive, "warmup.recursive")}
 
     @classmethod
     def from_arrays(
         cls, family: Family, arrays: Mapping[str, AnyArray], *, n_outputs: int, n_fields: int, p_v: int
     ) -> OneExpert:
-        """The inverse of `arrays`, for a model of these sizes; p_v with padding.
+        """Restore a warm-up from the arrays that `arrays` returned, for a model of these sizes; p_v includes padding.
 
         Raises:
-            CheckpointError: an array is missing, has another shape, or holds what no buffer can. Of X, which means
-                nothing here, only the shape is looked at.
+            CheckpointError: an array is missing, has another shape, or holds invalid values. Of X, whose meaning is not
+                known here, only the shape and finiteness are checked.
         """
         recursive = restored_state(
             arrays, "warmup.recursive", family, n_experts=1, n_outputs=n_outputs, p_w=p_v, p_v=p_v
@@ -149,7 +149,7 @@ class OneExpert:
         warm_up.X = np.require(X, requirements=["C", "W"])
         warm_up.Y = np.require(Y, requirements=["C", "W"])
         warm_up.count = len(Y)
-        # Checkpoints of version 0.1 know no weights.
+        # Checkpoints of version 0.1 have no weights.
         given = {"warmup.weights": np.ones(len(Y)), **arrays}
         weights = array_of(given, "warmup.weights", "float64", (len(Y),), least=0.0)
         require((weights > 0.0).all(), "array warmup.weights holds weights that are not above 0")

@@ -1,9 +1,9 @@
-"""The start: a bounded buffer, batch EM from several starts, and the statistics to stream on from.
+"""The fit that ends a warm-up: batch EM on the buffer from several starts, and the statistics for streaming.
 
-Several families of starts are tried, since none wins everywhere: K-means on (x, y), or on x where y is a class, which
-finds experts that live in different regions; gate first, which finds experts that cross; moments, which need no guess;
-and annealing, which lets random experts part slowly. Cross-validation tells which of the likeliest is best.
-Everything is a function of the buffer and the seed.
+Several kinds of starts are tried, since none wins everywhere: K-means on (x, y), or on x if y is a class, which finds
+experts in different regions; gate first, which finds experts that cross; moments, which need no initial guess; and
+annealing, which separates random experts slowly. Cross-validation selects among the likeliest results. Everything is a
+function of the buffer and the seed.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ GATE_STARTS_PER_RESTART = 4
 SHORT_ROUNDS = 8
 LONG_ROUNDS = 200
 STAGES = ((SHORT_ROUNDS, 12), (40, 3))
-"""Rounds from each start, and how many go on; where EM is slow a few rounds do not tell which are the best."""
+"""Rounds from each start, and how many starts are kept; where EM is slow, a few rounds do not show which are best."""
 FEW_STAGES = ((SHORT_ROUNDS, 1),)
 ANNEALED_ROUNDS = 30
 FOLDS = 4
 REFIT_ROUNDS = 20
-"""From a fit to all rows, to one that has not seen those of a fold."""
+"""Rounds from a fit to all rows to a fit without the rows of a fold."""
 ROWS_PER_PARAMETER = 6
-"""With fewer rows none can be spared to judge by."""
+"""With fewer rows, none can be held out."""
 WORK_LIMIT = 2e10
-"""Multiply-adds that a warm-up may cost; wide models get fewer starts and rounds rather than a stall of minutes."""
+"""Maximum multiply-adds of a warm-up; wide models get fewer starts and rounds rather than a stall of minutes."""
 LEAST_STRENGTH = 1e-3
-"""Pseudo-events of the prior that every search has."""
+"""Minimum prior strength, in pseudo-events, during a search."""
 BRIEF_ROUNDS = 200.0
 BRIEF_PART = 8.0
-"""A brief fit may cost a work of so many rounds, and one part in so many of `WORK_LIMIT`."""
+"""Limits of a brief fit: the work of `BRIEF_ROUNDS` rounds, and `WORK_LIMIT` divided by `BRIEF_PART`."""
 ROUND_LIMIT = 1e9
 """Multiply-adds of one round over a buffer of default size."""
 
 
 def default_size(family: Family, shape: Shape) -> int:
-    """Events a warm-up buffer holds unless told: a dozen or more for each parameter, at least 400.
+    """Return the default number of events in a warm-up buffer: a dozen or more for each parameter, at least 400.
 
     Wide models get fewer, so that a round of EM stays below a second or so, but at least two for each feature.
 
@@ -61,10 +61,10 @@ def default_size(family: Family, shape: Shape) -> int:
 
 
 def n_measured(family: Family, shape: Shape) -> int:
-    """Numbers that a buffer has to suffice for: of covariances only the diagonal, as if outputs were independent.
+    """Count the parameters that determine the size of a buffer: of a covariance, only the diagonal.
 
-    `streammoe.engine.model_selection.n_parameters` counts what is free, for the price of a model. Here covariances
-    would make buffers longer with the square of the outputs, although every row measures all pairs of them at once.
+    `streammoe.engine.model_selection.n_parameters` counts free parameters, for the cost of a model. Here covariances
+    would make buffers grow with the square of the outputs, although every row measures all pairs of them at once.
     """
     K, N, p_w, p_v = shape
     variances = N if family.n_variances(1) else 0
@@ -82,20 +82,20 @@ def fit(
     options: LearningOptions,
     brief: bool = False,
 ) -> MMState:
-    """The state after a warm-up on these rows: the likeliest of several batch fits, and its statistics.
+    """Fit a mixture to these rows: the best of several batch fits, with its statistics.
 
     Args:
         family: of the experts.
         buffer: the rows.
         n_experts: K.
         n_outputs: Q, or the number of classes.
-        restarts: starts of each family (gate first: four times as many, since each is cheap and chancy).
-        seed: of the random starts.
+        restarts: starts of each kind (gate first: four times as many, since each is cheap and chancy).
+        seed: seed of the random starts.
         options: bound and prior of the model.
-        brief: whether to be content with fewer starts and rounds, at a small part of the time.
+        brief: whether to run fewer starts and rounds, in a fraction of the time.
 
     Raises:
-        UnsoundError: the rows are such that nothing finite comes of them.
+        UnsoundError: the fit is not finite.
     """
     with np.errstate(all="ignore"):  # the result is judged instead
         em = with_own_prior(family, buffer, n_outputs, options)
@@ -107,7 +107,7 @@ def fit(
 
 
 def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Em:
-    """EM on these rows with the prior that they suggest.
+    """Return EM on these rows with a prior derived from them.
 
     Without any prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
     """
@@ -118,37 +118,37 @@ def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: Lear
 
 
 def as_streamed(em: Em) -> Em:
-    """The same with the prior that streaming goes on with, which may be none."""
+    """Return `em` with the prior used for streaming, which may have strength 0."""
     return em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
 
 
 class Starts(NamedTuple):
-    """What a search goes on from in earnest."""
+    """The starts that a search runs to the end."""
 
     thetas: list[Parameters]
     """The likeliest few, the best first."""
     rounds: int
-    """That each is worth."""
+    """Maximum rounds from each."""
     folds: IntArray | None
-    """(n,) parts of the rows to hold out for the choice among the ends; None where none can be spared."""
+    """(n,) folds of the rows to hold out when choosing among the results; None if none can be spared."""
 
 
 def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Parameters:
-    """A few rounds from every start, many from the likeliest few, and the one of these that predicts best."""
+    """Run a few rounds from every start and many from the likeliest few; return the result that predicts best."""
     starts = best_starts(em, n_experts, restarts, rng, brief=brief)
     ended = [CandidateFit(em.run(theta, starts.rounds), theta) for theta in starts.thetas]
     return chosen(ended, em, starts.folds)
 
 
 def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Starts:
-    """The likeliest few after a few rounds from every start; `brief` as in `fit`.
+    """Return the likeliest few after a few rounds from every start; `brief` as in `fit`.
 
     Raises:
         UnsoundError: no start has a finite likelihood.
     """
     n, p_v = em.buffer.R.shape
     if n_experts == 1:
-        return Starts([em.under(np.ones((n, 1)))], 1 if em.family.is_exact else LONG_ROUNDS, None)
+        return Starts([em.fitted_to(np.ones((n, 1)))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
     affordable_rounds = WORK_LIMIT / (n * row_cost(em.family, shape))
     if brief:
@@ -167,7 +167,7 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
 
 
 class CandidateFit(NamedTuple):
-    """A fit to choose or not."""
+    """A fit among which to choose."""
 
     score: float
     """Penalised mean log-likelihood of the rows that it was fitted to."""
@@ -177,18 +177,18 @@ class CandidateFit(NamedTuple):
 def _starts(
     em: Em, n_experts: int, restarts: int, affordable_rounds: float, rng: np.random.Generator
 ) -> list[Parameters]:
-    """Starts of all families, fewer where they are dear."""
+    """Return starts of all kinds, fewer if they are expensive."""
     affordable = max(int(affordable_rounds / 2 / SHORT_ROUNDS), 2)
     starts = [
         *cluster_starts(em, n_experts, restarts, rng),
         *gate_first_starts(em, n_experts, GATE_STARTS_PER_RESTART * restarts, rng),
     ]
-    # Both families keep a place where only a few starts are affordable.
+    # Both kinds remain represented if only a few starts are affordable.
     starts = starts[:: max(len(starts) // affordable, 1)]
     if _can_afford_more(affordable_rounds):
         starts += spectral_starts(em, n_experts, rng)
     if affordable_rounds > 4 * ANNEALED_ROUNDS:
-        # Only for classes have annealed starts been seen to find what no other did.
+        # Only for classes have annealed starts been observed to find what no other start did.
         annealed = random_starts(em, n_experts, min(restarts, 2) if em.family.is_metric else restarts + 1, rng)
         for theta in annealed:
             em.anneal(theta, ANNEALED_ROUNDS)
@@ -201,10 +201,10 @@ def _can_afford_more(rounds: float) -> bool:
 
 
 def chosen(fits: Sequence[CandidateFit], em: Em, folds: IntArray | None) -> Parameters:
-    """The likeliest fit, unless another one predicts rows held out better, by more than the error of the difference.
+    """Return the likeliest fit, unless another predicts held-out rows better by more than the standard error.
 
-    A fit with an expert that answers for fewer rows than it has coefficients is only taken if there is no other: such
-    an expert goes through its rows, and the likelihood has no bound.
+    A fit with an expert responsible for fewer rows than it has coefficients is chosen only if there is no other: such
+    an expert interpolates its rows, and the likelihood is unbounded.
     """
     proper = [fit for fit in fits if not _is_degenerate(fit.theta, em)] or fits
     best, *others = sorted(proper, key=lambda fit: fit.score, reverse=True)
@@ -219,7 +219,7 @@ def chosen(fits: Sequence[CandidateFit], em: Em, folds: IntArray | None) -> Para
 
 
 def _held_out_losses(theta: Parameters, em: Em, folds: IntArray) -> FloatArray:
-    """(n,) −log s(y|x) of each row times its weight, after some rounds from θ on the rows of the other folds."""
+    """Return weighted −log s(y|x) of each row, (n,), after some rounds from θ on the rows of the other folds."""
     losses = np.empty(len(folds))
     for fold in range(FOLDS):
         held = folds == fold

@@ -28,7 +28,7 @@ __all__ = [
 
 
 def load(path: str | os.PathLike[str]) -> MixtureOfExperts:
-    """Read a model from a file that `save` wrote, or the newest sound one in a daemon's checkpoint folder.
+    """Load a model from a file that `save` wrote, or the newest valid one from a daemon's checkpoint folder.
 
     Raises:
         CheckpointError: there is none, it is damaged, or it needs a newer version.
@@ -37,10 +37,10 @@ def load(path: str | os.PathLike[str]) -> MixtureOfExperts:
 
 
 def model_of(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> MixtureOfExperts:
-    """The model that a checkpoint holds; `path` says where it came from.
+    """Restore the model of a checkpoint that was read from `path`.
 
     Raises:
-        CheckpointError: it needs a newer version, or describes no model.
+        CheckpointError: it needs a newer version, or is not a valid model.
     """
     kinds = {kind.__name__: kind for kind in (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)}
     with restoring(path):
@@ -48,6 +48,6 @@ def model_of(checkpoint: Checkpoint, path: str | os.PathLike[str]) -> MixtureOfE
         if description["kind"] not in kinds:
             kind = shown(description["kind"])
             raise CheckpointError(
-                f"holds a {kind}, which streammoe.load does not know; load it with its own class, or upgrade streammoe"
+                f"holds a {kind}, which streammoe.load does not know; load it with its class, or upgrade streammoe"
             )
         return kinds[description["kind"]].from_checkpoint(dict(checkpoint.arrays), description)

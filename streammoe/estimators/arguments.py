@@ -1,4 +1,4 @@
-"""Arguments of estimators, checked by `streammoe.options`."""
+"""Arguments of estimators, validated by `streammoe.options`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from streammoe.schedules import Schedule
 
 
 class Arguments(base.Estimator):
-    """Arguments that all estimators have; each adds its own."""
+    """Base class for the arguments that all estimators have; each adds its own."""
 
     options_type: ClassVar[type[Options]]
     several_outputs: ClassVar[bool | None] = None
-    """Whether there may be more outputs than one; None where that does not matter."""
+    """Whether there may be more than one output; None if that does not matter."""
 
     n_experts: int | str | Auto
     top_k: int | None
@@ -42,7 +42,7 @@ class Arguments(base.Estimator):
     def __init__(self, **arguments: Any) -> None:
         # River clones by the signatures of the estimators, which therefore spell out every argument.
         for name, value in arguments.items():
-            # River's clone looks at the first entry of any tuple.
+            # River's clone inspects the first entry of any tuple.
             empty = name in {"categorical", "timestamps"} and isinstance(value, tuple) and not value
             setattr(self, name, None if empty else value)
         self._check()
@@ -51,10 +51,10 @@ class Arguments(base.Estimator):
         self.options = checked(self.options_type, self._get_params(), several=self.several_outputs)
 
     def _change(self, name: str, value: Any) -> None:
-        """Give one argument another value.
+        """Change the value of one argument.
 
         Raises:
-            ConfigError: the constructor would not take it; the argument keeps the value that it had.
+            ConfigError: the constructor would reject it; the argument keeps its value.
         """
         before = getattr(self, name)
         setattr(self, name, value)
@@ -66,16 +66,16 @@ class Arguments(base.Estimator):
 
     @property
     def is_choosing(self) -> bool:
-        """Whether the number of experts is for the model to choose."""
+        """Whether the model selects the number of experts."""
         return self.options.is_choosing
 
     @property
     def most_experts(self) -> int:
-        """How many experts there may be."""
+        """Maximum number of experts."""
         return self.options.most_experts
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the constructor, as a checkpoint holds them."""
+        """Return the arguments of the constructor in the form that checkpoints use."""
         given = {
             name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
         }
@@ -83,5 +83,5 @@ class Arguments(base.Estimator):
 
 
 def given_in(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a constructor, whose `locals()` at its beginning is `scope`."""
+    """Return the arguments of a constructor, given its `locals()` on entry."""
     return {name: value for name, value in scope.items() if name not in {"self", "__class__"}}

@@ -1,4 +1,4 @@
-"""Classification: any number of classes, known ahead or met on the way."""
+"""Classification into any number of classes, known in advance or added as they appear."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
 
     @property
     def class_labels(self) -> list[Label]:
-        """The labels met so far, or all that were given, in the order of the parameters."""
+        """Labels encountered so far, or all that were given, in the order of the parameters."""
         return self.output_names
 
     # -- River's contract ------------------------------------------------------------------------------------------
@@ -107,22 +107,22 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value that would poison the model, or a label that cannot be taken in; nothing was changed.
+            InvalidEvent: a value would poison the model, or a label cannot be added; nothing was changed.
         """
         self.learner.learn_one(x, y, w)
 
     def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Label, float]:
-        """The probability of each label at `x`; empty before a label is known."""
+        """Predict the probability of each label at `x`; empty before a label is known."""
         probabilities: dict[Label, float] = self.learner.predict_one(x)
         return probabilities
 
     def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> Label | None:
-        """The likeliest label at `x`; None before a label is known."""
+        """Predict the likeliest label at `x`; None before a label is known."""
         probabilities = self.predict_proba_one(x)
         return max(probabilities, key=probabilities.__getitem__) if probabilities else None
 
     def responsibilities_one(self, x: Mapping[Any, Any], y: Label) -> FloatArray:
-        """(K,) how much each expert answers for an event, τ_k ([MM] eq. 15); NaN during warm-up.
+        """Return each expert's responsibility for an event, (K,), τ_k ([MM] eq. 15); NaN during warm-up.
 
         Raises:
             InvalidEvent: the label is not known.
@@ -132,28 +132,28 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
-        """The probability of each of `class_labels` at each row of X (n, P), shape (n, M); learns nothing."""
+        """Predict the probability of each of `class_labels` for each row of X (n, P), shape (n, M)."""
         probabilities: FloatArray = self.learner.predict(table_of_array(X, feature_names, self.learner.encoder.fields))
         return probabilities
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> AnyArray:
-        """The likeliest label at each row of X (n, P), shape (n,), None before a label is known; learns nothing."""
+        """Predict the likeliest label for each row of X (n, P), shape (n,); None before a label is known."""
         return likeliest(self.output_names, self.predict_proba_array(X, feature_names=feature_names))
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series, w: AnyArray | None = None) -> None:
-        """Learn the rows of a frame in order; equals a loop over `learn_one`, bit for bit.
+        """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row that would poison the model; its index is in ``row``.
+            InvalidEvent: a row would poison the model; its index is in ``row``.
         """
         learn_array(self.learner, table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """The probability of each label at each row of a frame, one column for each, under the frame's index."""
+        """Predict the probability of each label for each row of a frame, with the frame's index."""
         return frame_like(X, self.learner.predict(table_of(self, X)), self.output_names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
-        """The likeliest label at each row of a frame, under the frame's index."""
+        """Predict the likeliest label for each row of a frame, with the frame's index."""
         return series_like(X, likeliest(self.output_names, self.learner.predict(table_of(self, X))))
 
     # -- Continuing from given statistics ------------------------------------------------------------------------------
@@ -169,16 +169,16 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         n_average: int | None = None,
         **arguments: Any,
     ) -> Self:
-        """A model that goes on from exactly these statistics, without warm-up.
+        """Create a model that continues from exactly these statistics, without warm-up.
 
         Args:
             parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be
-                left out.
+                omitted.
             feature_names: names of the columns, in the order of the parameters.
-            classes: labels in the order of the parameters, the reference first; 0, 1, … without it.
-            average: ``gate`` and ``experts`` that serve; without it the average begins anew.
-            n_average: iterates in `average`.
-            **arguments: of the constructor; `n_experts` follows from the parameters.
+            classes: labels in the order of the parameters, the reference first; by default 0, 1, …
+            average: ``gate`` and ``experts`` that serve; by default the average restarts.
+            n_average: number of iterates in `average`.
+            **arguments: arguments of the constructor; `n_experts` follows from the parameters.
 
         Raises:
             ConfigError: an entry is missing or has a shape that does not fit the others.
@@ -187,7 +187,7 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         n_classes = experts.shape[1] + 1
         labels = tuple(range(n_classes)) if classes is None else tuple(classes)
         if len(labels) != n_classes:
-            raise ConfigError(f"classes: got {len(labels)} labels for parameters of {n_classes} classes")
+            raise ConfigError(f"classes: got {len(labels)} labels; the parameters have {n_classes} classes")
         model = cls(**{"n_experts": len(experts), "classes": labels, **arguments})
         continue_from(model.learner, parameters, feature_names, average, n_average)
         return model

@@ -1,4 +1,4 @@
-"""Pandas in, pandas out; pandas itself is imported only where a frame is made."""
+"""Conversion from and to pandas, which is imported only when a frame is created."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Kinds(Protocol):
-    """Which features are more than numbers."""
+    """The features that are not numeric."""
 
     categorical: Sequence[Any] | None
     timestamps: Sequence[Any] | None
 
 
 def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
-    """A frame as a table; a time is seconds since 1970, and a category its levels.
+    """Convert a frame to a table; times become seconds since 1970, categories their levels.
 
     Raises:
         InvalidEvent: a column or a value is of the wrong type, or a number is missing or not finite.
@@ -37,7 +37,7 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
         check_name(name, "column name", "X")
     twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)
     if twice:
-        msg = f"X: the columns {twice!r} stand more than once; give each column a name of its own"
+        msg = f"X: the columns {twice!r} occur more than once; give each column a unique name"
         raise InvalidEvent(msg, reason="wrong_shape")
     rows = np.zeros((len(X), len(names)))
     texts: dict[Any, list[str]] = {}
@@ -51,7 +51,7 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
         elif isinstance(kind, np.dtype) and kind.kind in "fiub":
             rows[:, j] = column.to_numpy(dtype=np.float64)
         else:
-            msg = f"X: the column {name!r} is of type {kind}; it must hold numbers: convert it, or leave it out"
+            msg = f"X: the column {name!r} is of type {kind}; it must hold numbers; convert it, or omit it"
             raise InvalidEvent(msg, reason="wrong_type", feature=name)
     bad = np.argwhere(~np.isfinite(rows))
     if bad.size:
@@ -62,10 +62,10 @@ def table_of(kinds: Kinds, X: pd.DataFrame) -> Table:
 
 
 def check_frame(frame: object, what: str) -> None:
-    """See that somebody gives a data frame.
+    """Check that an argument is a data frame.
 
     Raises:
-        InvalidEvent: it is something else.
+        InvalidEvent: it is not.
     """
     if not (hasattr(frame, "columns") and hasattr(frame, "index")):
         msg = f"{what}: got {shown(frame)}, {a_kind(frame)}; it must be a data frame"
@@ -73,14 +73,14 @@ def check_frame(frame: object, what: str) -> None:
 
 
 def series_like(X: pd.DataFrame, values: AnyArray) -> pd.Series:
-    """One value for each row of a frame, under its index."""
+    """Return a series of one value for each row of a frame, with its index."""
     import pandas as pd
 
     return pd.Series(values, index=X.index)
 
 
 def frame_like(X: pd.DataFrame, values: AnyArray, columns: Sequence[Any]) -> pd.DataFrame:
-    """Values for each row of a frame, under its index."""
+    """Return a frame of values for each row of a frame, with its index."""
     import pandas as pd
 
     return pd.DataFrame(values, index=X.index, columns=list(columns))

@@ -41,7 +41,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     """Mixture of linear experts with several outputs and one learned softmax gate, trained one event at a time.
 
     Learns y | x as Σ_k g_k(x) N(y; Υ_k φ(x), Σ_k), with Σ_k diagonal or full. The outputs are those of the first event,
-    ordered by name; every later event must bring all of them.
+    ordered by name; every later event must have all of them.
 
     Examples:
     --------
@@ -101,8 +101,8 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         """Fix the outputs of a model that has none yet, in this order.
 
         Raises:
-            ConfigError: it has outputs, or a name stands twice.
-            InvalidEvent: a name is neither text nor a whole number.
+            ConfigError: it has outputs, or a name occurs twice.
+            InvalidEvent: a name is neither a string nor an integer.
         """
         self.learner.set_targets(names)
 
@@ -112,19 +112,19 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value that would poison the model, or another set of outputs; nothing was changed.
+            InvalidEvent: a value would poison the model, or the outputs are other ones; nothing was changed.
         """
         self.learner.learn_one(x, y, w)
 
     def predict_one(self, x: Mapping[Any, Any]) -> dict[Any, float]:
-        """The regression function at `x` for each output ([MM] eq. 14); empty before anything was learned."""
+        """Predict each output at `x` by the regression function ([MM] eq. 14); empty before anything was learned."""
         predictions: dict[Any, float] = self.learner.predict_one(x)
         return predictions
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> MultivariateMixture:
-        """What the model knows of the outputs at `x`: a mixture of the experts' K distributions, of one during warm-up.
+        """Predict the distribution of the outputs at `x`: a mixture of K components, or of one during warm-up.
 
-        Of normal or of Student-t ones, as `expert` says.
+        Components are normal or Student-t distributions, depending on `expert`.
 
         Raises:
             ConfigError: no event has been learned, so the outputs are not known.
@@ -135,21 +135,21 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         return distribution
 
     def responsibilities_one(self, x: Mapping[Any, Any], y: Mapping[Any, float]) -> FloatArray:
-        """(K,) how much each expert answers for an event, τ_k ([MM] eq. 15); NaN during warm-up."""
+        """Return each expert's responsibility for an event, (K,), τ_k ([MM] eq. 15); NaN during warm-up."""
         return self.learner.responsibilities(x, y)
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
-        """The regression function at each row of X (n, P), shape (n, Q); learns nothing."""
+        """Predict each row of X (n, P) by the regression function, shape (n, Q)."""
         predictions: FloatArray = self.learner.predict(table_of_array(X, feature_names, self.learner.encoder.fields))
         return predictions
 
     def learn_many(self, X: pd.DataFrame, y: pd.DataFrame, w: AnyArray | None = None) -> None:
-        """Learn the rows of a frame in order; equals a loop over `learn_one`, bit for bit.
+        """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row that would poison the model, whose index is in ``row``; or another set of outputs.
+            InvalidEvent: a row would poison the model, with its index in ``row``; or the outputs are other ones.
         """
         check_frame(y, "y")
         names = self.learner.targets.names_in(y.columns)
@@ -157,7 +157,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         learn_array(self.learner, table_of(self, X), y[names].to_numpy(), weights, names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """The regression function at each row of a frame, one column for each output, under the frame's index."""
+        """Predict each row of a frame by the regression function: one column per output, with the frame's index."""
         return frame_like(X, self.learner.predict(table_of(self, X)), self.output_names)
 
     # -- Continuing from given statistics ------------------------------------------------------------------------------
@@ -173,16 +173,17 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
         n_average: int | None = None,
         **arguments: Any,
     ) -> Self:
-        """A model that goes on from exactly these statistics, without warm-up.
+        """Create a model that continues from exactly these statistics, without warm-up.
 
         Args:
             parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be
-                left out.
+                omitted.
             feature_names: names of the columns, in the order of the parameters.
-            target_names: names of the outputs, in the order of the parameters; y0, y1, … without it.
-            average: ``gate``, ``experts`` and ``variances`` that serve; without it the average begins anew.
-            n_average: iterates in `average`.
-            **arguments: of the constructor; `n_experts`, and the covariance of `expert`, follow from the parameters.
+            target_names: names of the outputs, in the order of the parameters; by default y0, y1, …
+            average: ``gate``, ``experts`` and ``variances`` that serve; by default the average restarts.
+            n_average: number of iterates in `average`.
+            **arguments: arguments of the constructor; `n_experts` and the covariance of `expert` follow from the
+                parameters.
 
         Raises:
             ConfigError: an entry is missing or has a shape that does not fit the others.

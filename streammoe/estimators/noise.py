@@ -1,4 +1,4 @@
-"""Which family of experts the noise of a regressor names."""
+"""The families of experts for the noise of a regressor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COVARIANCES = {"diagonal": "gaussian", "full": "gaussian_full"}
 
 @cache
 def family_of(expert: Expert) -> Family:
-    """The family of experts with this noise."""
+    """Return the family of experts with this noise."""
     if isinstance(expert, Gaussian):
         return families()[COVARIANCES[expert.covariance]]
     return families()["laplace"] if isinstance(expert, Laplace) else StudentT(expert.df)

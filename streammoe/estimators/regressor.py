@@ -43,8 +43,8 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
     buffer is fitted in batch from several starts first; a one-expert recursive fit predicts meanwhile, or in a long
     warm-up a mixture fitted quickly to its first part.
 
-    Bad values (NaN, infinities, wrong types, values far out of range) raise `InvalidEvent` and change nothing; a
-    key that is absent is a missing value and takes the column's mean.
+    Invalid values (NaN, infinities, wrong types, values far out of range) raise `InvalidEvent` and change nothing; a
+    missing key is a missing value and is replaced by the column's mean.
 
     Examples:
     --------
@@ -110,47 +110,47 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value that would poison the model; nothing was changed.
+            InvalidEvent: a value would poison the model; nothing was changed.
         """
         self.learner.learn_one(x, y, w)
 
     def predict_one(self, x: Mapping[Any, Any]) -> float:
-        """The regression function at `x`, Σ_k g_k(x) Υ_k φ(x) ([MM] eq. 14); 0 before anything was learned."""
+        """Predict y at `x` by the regression function, Σ_k g_k(x) Υ_k φ(x) ([MM] eq. 14); 0 before learning."""
         prediction: float = self.learner.predict_one(x)
         return prediction
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
-        """What the model knows of y at `x`: a mixture of the experts' K distributions, of one during warm-up.
+        """Predict the distribution of y at `x`: a mixture of K components, or of one during warm-up.
 
-        Of normal ones, of Student-t or of Laplace ones, as `expert` says.
+        Components are normal, Student-t or Laplace distributions, depending on `expert`.
         """
         distribution: Mixture = self.learner.distribution(x)
         return distribution
 
     def responsibilities_one(self, x: Mapping[Any, Any], y: float) -> FloatArray:
-        """(K,) how much each expert answers for an event, τ_k ([MM] eq. 15); NaN during warm-up."""
+        """Return each expert's responsibility for an event, (K,), τ_k ([MM] eq. 15); NaN during warm-up."""
         return self.learner.responsibilities(x, y)
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
-        """The regression function at each row of X (n, P), shape (n,); learns nothing."""
+        """Predict each row of X (n, P) by the regression function, shape (n,)."""
         predictions: FloatArray = self.learner.predict(table_of_array(X, feature_names, self.learner.encoder.fields))
         return predictions
 
     def learn_many(self, X: pd.DataFrame, y: pd.Series, w: AnyArray | None = None) -> None:
-        """Learn the rows of a frame in order; equals a loop over `learn_one`, bit for bit.
+        """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row that would poison the model; its index is in ``row``.
+            InvalidEvent: a row would poison the model; its index is in ``row``.
         """
         learn_array(self.learner, table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:
-        """The regression function at each row of a frame, under the frame's index."""
+        """Predict each row of a frame by the regression function, with the frame's index."""
         return series_like(X, self.learner.predict(table_of(self, X)))
 
-    # -- Going on from given statistics ----------------------------------------------------------------------------
+    # -- Continuing from given statistics --------------------------------------------------------------------------
 
     @classmethod
     def from_parameters(
@@ -162,15 +162,15 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
         n_average: int | None = None,
         **arguments: Any,
     ) -> Self:
-        """A model that goes on from exactly these statistics, without warm-up.
+        """Create a model that continues from exactly these statistics, without warm-up.
 
         Args:
             parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be
-                left out.
+                omitted.
             feature_names: names of the columns, in the order of the parameters.
-            average: ``gate``, ``experts`` and ``variances`` that serve; without it the average begins anew.
-            n_average: iterates in `average`.
-            **arguments: of the constructor; `n_experts` follows from the parameters.
+            average: ``gate``, ``experts`` and ``variances`` that serve; by default the average restarts.
+            n_average: number of iterates in `average`.
+            **arguments: arguments of the constructor; `n_experts` follows from the parameters.
 
         Raises:
             ConfigError: an entry is missing or has a shape that does not fit the others.

@@ -1,4 +1,4 @@
-"""Families of experts, one a file: each module here that defines a `FAMILY` is found by itself."""
+"""Families of experts, one per file: each module here that defines a `FAMILY` is discovered automatically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Family", "Parameters", "families"]
 
 @cache
 def families() -> Mapping[str, Family]:
-    """Every family by its name.
+    """Return every family by its name.
 
     >>> sorted(families())
     ['categorical', 'gaussian', 'gaussian_full', 'laplace', 'student_t']

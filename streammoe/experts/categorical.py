@@ -1,4 +1,4 @@
-"""Categorical experts ([MM] Algorithm 3): P(y = m | x, k) = softmax_m(C_k φ_v(x)), the first class is the reference."""
+"""Categorical experts ([MM] Algorithm 3): P(y = m | x, k) = softmax_m(C_k φ_v(x)); the first class is the reference."""
 
 from __future__ import annotations
 
@@ -143,9 +143,9 @@ class Categorical(Family):
         return by_coefficients, np.empty_like(theta.variances)
 
     def expert_losses(self, state: MMState) -> FloatArray:
-        """The mean entropy of what an expert says, over inputs with the mean and covariance of those it answers for.
+        """Return the mean entropy of each expert over inputs with the mean and covariance of its own.
 
-        That is its loss wherever its probabilities are right, and needs no statistics beside those of the algorithm.
+        That is its loss if its probabilities are right, and needs only the algorithm's own statistics.
         """
         draws = np.random.default_rng(0).normal(size=(DRAWS, state.experts.shape[2]))
         losses = np.empty(len(state.experts))
@@ -154,7 +154,7 @@ class Categorical(Family):
         return losses
 
     def divergences(self, state: MMState, options: LearningOptions) -> FloatArray:
-        """An upper bound: (p − q)ᵀ d ≤ dᵀ A d for logits that differ by d, with the curvature A of the surrogate."""
+        """Return upper bounds: (p − q)ᵀ d ≤ dᵀ A d for logits that differ by d; A is the surrogate's curvature."""
         squares = squared_differences(state)
         a, b = options.expert_curvature
         c = b / (1.0 + b * squares.shape[2])
@@ -166,12 +166,12 @@ class Categorical(Family):
         return p_v * p_v + self.n_rows(n_outputs) * p_v + 1
 
     def start_prior(self, prior: Prior) -> Prior:
-        # Classes that a line separates would send the coefficients off without one.
+        # Without a prior, coefficients diverge where classes are linearly separable.
         return prior._replace(strength=max(prior.strength, 1.0))
 
 
 def _soft(Y: FloatArray, tau: FloatArray, theta: Parameters) -> FloatArray:
-    """(n, M) what a softmax regression is to be fitted to: each row's weight (n,) at its class."""
+    """Return the targets of a softmax regression, (n, M): each row's weight (n,) at its class."""
     targets = np.zeros((len(Y), theta.experts.shape[1] + 1))
     targets[np.arange(len(Y)), Y[:, 0].astype(np.int64)] = tau
     return targets

@@ -1,4 +1,4 @@
-"""What linear experts with heavy tails share: a Gaussian fit in which far events count less, round by round."""
+"""Linear experts with heavy tails: an iteratively reweighted Gaussian fit in which outliers count less."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from streammoe.types import FloatArray
 
 
 class Elliptical(Gaussian):
-    """Linear regressions whose density hangs on the distance from the mean alone; `variances` are squared scales."""
+    """Linear regressions whose density depends only on the distance from the mean; `variances` are squared scales."""
 
     is_exact = False
 
     def __init__(self, kernels: ModuleType, *shape: float) -> None:
-        """Bind the kernels of the noise, and the numbers that it has."""
+        """Bind the kernels of the noise, and its shape parameters."""
         self.learn_rows = partial(kernels.learn_rows, shape)
         self.score_rows = partial(kernels.score_rows, shape)
         self.trusted_rows = partial(kernels.trusted_rows, shape)
 
     def first_variances(self, Y: FloatArray) -> FloatArray:
-        # With far too small a scale all events would be far, and hardly count.
+        # With far too small a scale, all events would be outliers and hardly count.
         squares = np.mean(Y * Y, axis=0)
         return np.where(squares > VANISHED, squares, 1.0)
 
@@ -46,14 +46,14 @@ class Elliptical(Gaussian):
 
     @abstractmethod
     def entropy(self, n_outputs: int) -> float:
-        """Of the noise of Q outputs at scale 1, in nats."""
+        """Return the entropy of the noise of Q outputs at scale 1, in nats."""
 
     def expert_losses(self, state: MMState) -> FloatArray:
-        """The entropy of the noise: what an event costs where the noise is what it is taken for."""
+        """Return the entropy of the noise: the mean loss if the noise is as assumed."""
         losses: FloatArray = 0.5 * np.sum(np.log(state.variances), axis=1) + self.entropy(state.variances.shape[1])
         return losses
 
-    def trusted(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
-        trusted = np.empty_like(tau)
-        self.trusted_rows(theta.experts, theta.variances, R, Y, tau, trusted)
-        return trusted
+    def irls_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
+        found = np.empty_like(tau)
+        self.trusted_rows(theta.experts, theta.variances, R, Y, tau, found)
+        return found

@@ -40,8 +40,8 @@ class Gaussian(Family):
         Y: FloatArray,
         rounds: int,
     ) -> None:
-        trusted = self.trusted(theta, tau, R, Y)
-        fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, trusted, R, Y)
+        weights = self.irls_weights(theta, tau, R, Y)
+        fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, weights, R, Y)
         fit_variances(
             theta.experts,
             theta.variances,
@@ -51,7 +51,7 @@ class Gaussian(Family):
             prior.variances,
             prior.variance_floor,
             tau,
-            trusted,
+            weights,
             R,
             Y,
         )
@@ -70,7 +70,7 @@ class Gaussian(Family):
         R: FloatArray,
         Y: FloatArray,
     ) -> FloatArray:
-        grams = expert_grams(prior, self.trusted(theta, tau, R, Y), R)
+        grams = expert_grams(prior, self.irls_weights(theta, tau, R, Y), R)
         self.fit_experts(theta, prior, options, tau, R, Y, 1)
         return grams
 
@@ -83,12 +83,12 @@ class Gaussian(Family):
         R: FloatArray,
         Y: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        pulls, scatters = errors_under(theta, prior, self.trusted(theta, tau, R, Y), R, Y)
+        pulls, scatters = errors_under(theta, prior, self.irls_weights(theta, tau, R, Y), R, Y)
         squares = np.einsum("kqq->kq", scatters) / theta.variances
         return pulls / theta.variances[:, :, None], 0.5 * (squares - masses_under(prior, tau)[:, None])
 
-    def trusted(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
-        """(n, K) with what weight an event enters all but the mass: `tau`, unless the noise has heavier tails."""
+    def irls_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
+        """Return the weights of events in all statistics but the mass, (n, K): `tau`, unless tails are heavier."""
         return tau
 
     def residual_size(self, n_outputs: int, p_v: int) -> int:
@@ -96,7 +96,7 @@ class Gaussian(Family):
 
 
 def expert_grams(prior: Prior, weights: FloatArray, R: FloatArray) -> FloatArray:
-    """E[weight · r rᵀ] of each expert with the prior's share; `weights` (n, K)."""
+    """Return E[weight · r rᵀ] of each expert with its share of the prior; `weights` (n, K)."""
     n, K = weights.shape
     grams = np.empty((K, R.shape[1], R.shape[1]))
     for k in range(K):
@@ -108,7 +108,7 @@ def expert_grams(prior: Prior, weights: FloatArray, R: FloatArray) -> FloatArray
 def errors_under(
     theta: Parameters, prior: Prior, weights: FloatArray, R: FloatArray, Y: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Σ v ρ rᵀ (K, Q, p) and Σ v ρ ρᵀ (K, Q, Q) of errors ρ = y − Υ_k r with weights v (n, K), and the prior's rows."""
+    """Return Σ v ρ rᵀ (K, Q, p) and Σ v ρ ρᵀ (K, Q, Q) for errors ρ = y − Υ_k r, weights v (n, K) and the prior."""
     share = prior.strength / len(theta.experts)
     apart = prior.experts - theta.experts
     pulls = share * apart * prior.expert_gram
@@ -118,7 +118,7 @@ def errors_under(
 
 
 def masses_under(prior: Prior, tau: FloatArray) -> FloatArray:
-    """(K,) Σ τ with the prior's rows."""
+    """Return Σ τ of each expert, (K,), prior included."""
     masses: FloatArray = tau.sum(axis=0) + prior.strength / tau.shape[1]
     return masses
 

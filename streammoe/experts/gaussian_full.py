@@ -78,11 +78,11 @@ class GaussianFull(Gaussian):
         return np.asarray(np.linalg.solve(covariances, pulls), np.float64), by_variances
 
     def moved_variances(self, variances: FloatArray, moves: FloatArray) -> FloatArray:
-        """Σ' = (L T)(L T)ᵀ with L the Cholesky factor of Σ, T lower triangular, and moves its log-diagonal and rest."""
+        """Return (L T)(L T)ᵀ, L the Cholesky factor of Σ; `moves` are the log-diagonal and the rest of triangular T."""
         own = np.einsum("kqq->kq", moves)
         turned = np.tril(moves, -1)
         np.einsum("kqq->kq", turned)[...] = np.exp(np.clip(own, -LONGEST_MOVE, LONGEST_MOVE))
-        # Not `@`: a BLAS with threads may sum in another order.
+        # Not `@`: a multithreaded BLAS may sum in another order.
         factors = np.einsum("kqj,kjc->kqc", np.linalg.cholesky(_regular(variances)), turned)
         moved: FloatArray = np.einsum("kqj,kcj->kqc", factors, factors)
         return moved
@@ -106,7 +106,7 @@ class GaussianFull(Gaussian):
 
 
 def _regular(covariances: FloatArray) -> FloatArray:
-    """Σ with the kernels' floor on pivots, in units of each variance: a singular one has no density worth the name."""
+    """Return Σ with the kernels' floor on pivots, relative to each variance: a singular one has no usable density."""
     regular: FloatArray = covariances + 1e-14 * np.einsum("kqq->kq", covariances)[:, :, None] * np.eye(
         covariances.shape[1]
     )

@@ -1,4 +1,4 @@
-"""Laplace experts: y | x, k ~ exp(−|y − Υ_k φ_v(x)| / b_k) / (2 b_k), but for a rounded tip; one output."""
+"""Laplace experts: y | x, k ~ exp(−|y − Υ_k φ_v(x)| / b_k) / (2 b_k), except for a rounded tip; one output."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels import student_t
 
 DEGREES = 4.0
-"""ν unless told."""
+"""Default ν."""
 LEAST_DEGREES, MOST_DEGREES = 2.0, 1e6
-"""There is no variance up to the first, and no difference from a Gaussian beyond the second."""
+"""No variance exists up to the first, and there is no difference from a Gaussian beyond the second."""
 
 
 class StudentT(Elliptical):
-    """Linear regressions that outliers do not pull away; several outputs share one t, and so one weight an event."""
+    """Linear regressions that are robust to outliers; several outputs share one t, and so one weight per event."""
 
     name = "student_t"
 

@@ -1,1 +1,1 @@
-"""A model made of parts: what learns, predicts, is saved and restored behind the estimators."""
+"""The model behind the estimators: learning, prediction, snapshots and checkpoints."""

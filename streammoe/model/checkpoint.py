@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
-from streammoe.engine.drift import DriftWatch
+from streammoe.engine.drift import DriftDetector
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.state import MMState, restored_state
 from streammoe.engine.warming import OneExpert
@@ -22,16 +22,16 @@ from streammoe.text import shown
 from streammoe.types import AnyArray
 
 MOST_CANDIDATES = 16
-"""Candidates side by side, at most; more in a checkpoint are not a model's."""
+"""Maximum number of candidates that a checkpoint may claim."""
 _OWN = ("encoder.", "state.", "warmup.", "race.", "drift.")
-"""How the names of arrays begin that are a model's and shape it."""
+"""Prefixes of the arrays that make up a model and affect future learning."""
 
 
 def arrays_of(learner: Learner) -> dict[str, AnyArray]:
-    """Return all arrays of a checkpoint: what shapes what comes next, and ``diagnostics.*``.
+    """Return all arrays of a checkpoint: those that affect future learning, and ``diagnostics.*``.
 
     Raises:
-        PoisonedModel: a number in them is not finite, so that they must not be kept.
+        PoisonedModel: a number in them is not finite, so they must not be saved.
     """
     arrays = {
         **shaping_arrays(learner),
@@ -41,40 +41,39 @@ def arrays_of(learner: Learner) -> dict[str, AnyArray]:
     poisoned = [name for name, array in arrays.items() if not _may_be_kept(name, array)]
     if poisoned:
         message = (
-            f"the model holds numbers that are not finite ({', '.join(poisoned)}), and is not saved; go on from "
-            "what was saved before, and report this, please: it is a bug"
+            f"the model holds NaN or infinity ({', '.join(poisoned)}) and is not saved; this is a bug, please report "
+            "it; resume from what was saved before"
         )
         raise PoisonedModel(message)
     return arrays
 
 
 def shaping_arrays(learner: Learner) -> dict[str, AnyArray]:
-    """Return everything that shapes what comes next, by name."""
+    """Return everything that affects future learning, as named arrays."""
     context = learner.context
-    watch = {} if context.watch is None else context.watch.arrays()
-    return {**context.encoder.arrays(), **context.targets.arrays(), **learner.phase.arrays(), **watch}
+    detector = {} if context.detector is None else context.detector.arrays()
+    return {**context.encoder.arrays(), **context.targets.arrays(), **learner.phase.arrays(), **detector}
 
 
 def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
-    """Restore in a new learner what `arrays_of` returned.
+    """Restore a new learner from what `arrays_of` returned.
 
     Raises:
-        CheckpointError: an array is missing, unknown, of another shape than the model asks for, or holds what no
-            model can.
+        CheckpointError: an array is missing, unknown, of a shape that does not fit the model, or holds invalid values.
     """
     context = learner.context
     context.targets.restore(arrays)
     context.encoder = context.new_encoder()
     context.encoder.restore(arrays)
     learner.phase = _phase(context, arrays)
-    if context.watch is not None:
-        context.watch = DriftWatch.from_arrays(arrays)
+    if context.detector is not None:
+        context.detector = DriftDetector.from_arrays(arrays)
     unknown = sorted({name for name in arrays if name.startswith(_OWN)} - shaping_arrays(learner).keys())
-    require(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
+    require(not unknown, f"there are arrays that such a model does not have: {shown(unknown)}")
 
 
 def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
-    """Return the phase that arrays describe; a warm-up does not go together with what comes after it."""
+    """Restore the phase that arrays describe; a warm-up excludes later phases."""
     n_outputs = context.targets.n_outputs
     places = ["state"] if "state.n" in arrays else []
     totals = np.zeros(1)
@@ -83,13 +82,13 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
         totals = array_of(arrays, "race.totals", "float64", (None,))
         require(2 <= len(totals) <= MOST_CANDIDATES, f"array race.totals holds {len(totals)} candidates")
         places = [f"race.{at}" for at in range(len(totals))]
-    require(n_outputs or not (places or "warmup.X" in arrays), "there is a state of a model without outputs")
+    require(n_outputs or not (places or "warmup.X" in arrays), "there is a state, but the model has no outputs")
     candidates = [context.candidate(_state(context, arrays, place)) for place in places]
     sizes = [len(candidate.residual) for candidate in candidates]
     residual = array_of(arrays, "diagnostics.residual", "float64", (sum(sizes),))
     parts = np.split(residual, np.cumsum(sizes)[:-1]) if candidates else []
     candidates = [candidate._replace(residual=part.copy()) for candidate, part in zip(candidates, parts, strict=True)]
-    # Checkpoints of version 0.1 know no experts that are reseeded.
+    # Checkpoints of version 0.1 have no counts of reseeded experts.
     given = {"diagnostics.reseeds": context.reseeds, **arrays}
     context.reseeds = array_of(given, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
     if len(candidates) > 1:
@@ -113,7 +112,7 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
         return WarmUp(one)
     candidate = context.candidate(_state(context, arrays, "warmup.interim"))
     n = int(candidate.state.n[0])
-    require(n == one.count, f"array warmup.interim.n speaks of {n} events, and {one.count} are in the buffer")
+    require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
     return WarmUp(one, ProvisionalMixture.from_arrays(arrays, candidate, encoder))
 
 
@@ -122,7 +121,7 @@ def _state(context: Context, arrays: Mapping[str, AnyArray], place: str) -> MMSt
     K = options.most_experts
     if options.is_choosing:
         found = len(array_of(arrays, f"{place}.masses", "float64", (None,)))
-        require(0 < found <= K, f"array {place}.masses speaks of {found} experts; there may be 1 to {K}")
+        require(0 < found <= K, f"array {place}.masses is for {found} experts; 1 to {K} are possible")
         K = found
     return restored_state(
         arrays,
@@ -137,21 +136,21 @@ def _state(context: Context, arrays: Mapping[str, AnyArray], place: str) -> MMSt
 
 
 def _race_counts(arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> tuple[int, int]:
-    """Return when a race is decided, and the expert that it is about."""
+    """Return when a race is decided, and the expert that it is a trial of."""
     until, expert = array_of(arrays, "race.counts", "int64", (2,), least=-1.0, most=LARGEST_COUNT).tolist()
     counts = {int(candidate.state.n[0]) for candidate in candidates}
     require(len(counts) == 1, f"the candidates of a race have learned different numbers of events: {counts}")
-    require(until > max(counts), f"array race.counts ends a race at {until} that goes on at {max(counts)}")
+    require(until > max(counts), f"array race.counts ends the race at {until}, but it has reached {max(counts)}")
     same = {len(candidate.state.masses) for candidate in candidates}
     require(
         expert < 0 or (len(same) == 1 and expert < max(same)),
-        f"array race.counts names expert {expert}, and candidates have {same} of them",
+        f"array race.counts names expert {expert}, but candidates have {same} experts",
     )
     return until, expert
 
 
 def _may_be_kept(name: str, array: AnyArray) -> bool:
-    """Return whether an array holds nothing that would spoil a model; NaN in the warm-up buffer is a missing value."""
+    """Return whether an array may be saved: it is finite, except for missing values in the warm-up buffer."""
     if array.dtype.kind != "f":
         return True
     spoilt = np.isinf(array) if name == "warmup.X" else ~np.isfinite(array)

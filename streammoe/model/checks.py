@@ -1,4 +1,4 @@
-"""Arrays and weights that users hand over, checked."""
+"""Validation of arrays and weights that users pass."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ LARGEST_WEIGHT = 1e6
 
 
 def is_whole(value: object, least: int) -> bool:
-    """Return whether it is an integer, at least `least`."""
+    """Return whether `value` is an integer of at least `least`."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
 
 
 def is_one_of(value: object, known: Container[Any]) -> bool:
-    """Return whether it is one of these texts, or None where that is one of them."""
+    """Return whether `value` is one of the `known` strings, or None if `known` contains it."""
     return (value is None or isinstance(value, str)) and value in known
 
 
 def is_amount(value: object) -> bool:
-    """Return whether it is a finite number, at least 0."""
+    """Return whether `value` is a finite number of at least 0."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(0.0 <= value < math.inf)
 
 
 def event_weight(w: object) -> float:
-    """The weight of an event, in [0, 1e6].
+    """Validate the weight of an event, which must be in [0, 1e6].
 
     Raises:
-        InvalidEvent: it is not.
+        InvalidEvent: it is out of range or not a number.
     """
     if not isinstance(w, float | int | np.floating | np.integer):
         reason = "wrong_type"
@@ -43,12 +43,12 @@ def event_weight(w: object) -> float:
         return float(w)
     else:
         reason = "out_of_range" if isinstance(w, int | np.integer) or math.isfinite(w) else "not_finite"
-    msg = f"w: got {shown(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}]; 1 is a plain event"
+    msg = f"w: got {shown(w)}; the weight of an event must be a number in [0, {LARGEST_WEIGHT:g}]; 1 is the default"
     raise InvalidEvent(msg, reason=reason, feature="w")
 
 
 def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
-    """Weights of n events; ones without any.
+    """Validate the weights of n events; by default they are 1.
 
     Raises:
         InvalidEvent: one of them is out of range; ``row`` is its index.
@@ -62,16 +62,16 @@ def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
     bad = np.flatnonzero((found < 0.0) | (found > LARGEST_WEIGHT))
     if bad.size:
         row = int(bad[0])
-        msg = f"row {row}: the weight {found[row]:g} is not in [0, {LARGEST_WEIGHT:g}]; 1 is a plain event"
+        msg = f"row {row}: the weight {found[row]:g} is not in [0, {LARGEST_WEIGHT:g}]; 1 is the default"
         raise InvalidEvent(msg, reason="out_of_range", feature="w", row=row)
     return found
 
 
 def names_in(names: object, what: str) -> list[Any]:
-    """Several names as a list; numpy's own kinds of text and of whole numbers become Python's.
+    """Convert a collection of names to a list, with NumPy strings and integers as Python's.
 
     Raises:
-        ConfigError: it is no collection of names.
+        ConfigError: it is not a collection of names.
     """
     if isinstance(names, np.ndarray):
         names = names.tolist()
@@ -81,7 +81,7 @@ def names_in(names: object, what: str) -> list[Any]:
 
 
 def rectangle(values: AnyArray, what: str) -> AnyArray:
-    """Values as an array, of whatever class and type.
+    """Convert values to an array of any type.
 
     Raises:
         InvalidEvent: the rows differ in length.
@@ -89,14 +89,14 @@ def rectangle(values: AnyArray, what: str) -> AnyArray:
     try:
         return np.asanyarray(values)
     except ValueError:
-        msg = f"{what}: the rows are not all of one length; give a rectangle of numbers"
+        msg = f"{what}: the rows differ in length; give a rectangular array of numbers"
         raise InvalidEvent(msg, reason="wrong_shape", feature=what) from None
 
 
 def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None) -> FloatArray:
-    """A float64 copy in C order, or `InvalidEvent` with the first row that holds something else."""
+    """Copy values as float64 in C order; raise `InvalidEvent` for the first row with anything but finite numbers."""
     if isinstance(values, np.ma.MaskedArray):
-        msg = f"{what}: got a masked array; leave masked rows out, or fill them"
+        msg = f"{what}: got a masked array; remove or fill masked rows"
         raise InvalidEvent(msg, reason="wrong_type", feature=what)
     found = np.asarray(rectangle(values, what))
     if found.dtype.kind not in "fiub":
@@ -106,11 +106,11 @@ def finite_array(values: AnyArray, what: str, names: Sequence[Any] | None = None
     finite = np.isfinite(numbers)
     if not finite.all():
         if numbers.ndim == 0:
-            msg = f"{what}: got {shown(values)}; it must be an array, with a finite number for each row of X"
+            msg = f"{what}: got {shown(values)}; it must be an array with finite numbers for each row of X"
             raise InvalidEvent(msg, reason="wrong_shape", feature=what)
         place = np.argwhere(~finite)[0]
         row = int(place[0])
         feature = names[int(place[1])] if names is not None else what
-        msg = f"row {row}: {feature!s} is {numbers[tuple(place)]}, not a finite number; drop or mend the row"
+        msg = f"row {row}: {feature!s} is {numbers[tuple(place)]}, not a finite number; drop or correct the row"
         raise InvalidEvent(msg, reason="not_finite", feature=feature, row=row)
     return numbers

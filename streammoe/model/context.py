@@ -1,4 +1,4 @@
-"""What a model keeps through all of its phases, and what phases make of it."""
+"""The parts of a model that outlast its phases, and operations that phases share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.bounds import LARGEST_BUFFER, LARGEST_MODEL, buffer_bytes, model_bytes
-from streammoe.engine import em, mm, warmup
+from streammoe.engine import em, mixture, warmup
 from streammoe.engine.cost import Shape
-from streammoe.engine.drift import DriftWatch
+from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.state import MMState, grouping
@@ -24,30 +24,30 @@ from streammoe.schedules import Restarted, Steps
 from streammoe.types import FloatArray, IntArray
 
 SCALER_COST = 100
-"""Multiply-adds that a value takes, roughly, where scales are fitted: they ask for quantiles."""
+"""Rough multiply-adds per value when fitting scales, which need quantiles."""
 DESIGN_COST = 10
-"""The same of a feature."""
+"""Rough multiply-adds per feature when expanding rows."""
 
 
 class Moves(NamedTuple):
-    """Where the features of gate and experts stand after new columns came, see `Encoder.moved`."""
+    """New indexes of the features of gate and experts after new columns, see `Encoder.moved`."""
 
     gate_at: IntArray
     expert_at: IntArray
 
 
 class Context:
-    """Everything of a model but its phase.
+    """Everything in a model except its phase.
 
     Attributes:
         options: hyper-parameters of the model.
         features: which fields are categories or times.
-        targets: what targets look like.
-        family: of the experts.
-        encoder: of events.
-        watch: the drift detector, if there is one.
-        reseeds: (2,) how many experts were tried as half of another, and how many of those were kept.
-        reported: which experts the log has reported, and what of them; copies of a model share it.
+        targets: format of the targets.
+        family: family of the experts.
+        encoder: encoder of events.
+        detector: the drift detector, if there is one.
+        reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
+        reported: conditions of experts that were logged already; copies of a model share it.
     """
 
     def __init__(self, options: Options, features: FeatureOptions, targets: Targets) -> None:
@@ -56,31 +56,31 @@ class Context:
         self.targets = targets
         self.family = targets.family
         self.encoder = self.new_encoder()
-        self.watch = None if options.drift is None else DriftWatch()
+        self.detector = None if options.drift is None else DriftDetector()
         self.reseeds = np.zeros(2, dtype=np.int64)
         self.reported: set[tuple[int, str]] = set()
 
     def copy(self) -> Context:
-        """Return a context that learning changes independently of this one."""
+        """Return an independent copy."""
         other = copy.copy(self)
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()
-        other.watch = self.watch and self.watch.copy()
+        other.detector = self.detector and self.detector.copy()
         other.reseeds = self.reseeds.copy()
         return other
 
     @property
     def steps(self) -> Steps:
-        """Step sizes from here on."""
+        """Step sizes from now on."""
         options = self.options
-        if self.watch is None or self.watch.last is None or options.drift is None:
+        if self.detector is None or self.detector.last is None or options.drift is None:
             return options.schedule
         again = options.default_schedule if options.schedule.forgets else options.schedule
-        return Restarted(options.schedule, again, self.watch.last.n, options.drift.restart)
+        return Restarted(options.schedule, again, self.detector.last.n, options.drift.restart)
 
     @property
     def shape(self) -> Shape:
-        """The size of the largest mixture that the model may have."""
+        """Size of the largest mixture that the model may have."""
         encoder = self.encoder
         n_rows = self.family.n_rows(self.targets.n_outputs)
         return Shape(self.options.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
@@ -88,9 +88,9 @@ class Context:
     # -- Mixtures ------------------------------------------------------------------------------------------------------
 
     def learning_options(self, n_experts: int) -> LearningOptions:
-        """Return the options of a mixture's steps."""
+        """Return the options of steps of a mixture with so many experts."""
         options = self.options
-        return mm.learning_options(
+        return mixture.learning_options(
             bound=options.bound,
             n_experts=n_experts,
             n_rows=self.family.n_rows(self.targets.n_outputs),
@@ -102,16 +102,16 @@ class Context:
         )
 
     def candidate(self, state: MMState) -> Candidate:
-        """Return a mixture that continues from a state, with all that its steps need."""
+        """Return a mixture that continues from a state, with everything that its steps need."""
         n_outputs = self.targets.n_outputs
         state = grouping(state, self.options.batch_size, self.family.n_targets(n_outputs))
-        residual = mm.new_residual(self.family, state, n_outputs)
+        residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""
         options = self.options
-        return mm.random_start(
+        return mixture.random_start(
             self.family,
             n_experts=1 if options.is_choosing else options.most_experts,
             p_w=self.encoder.gate_width,
@@ -126,13 +126,13 @@ class Context:
 
     def fit_scaler(self, encoder: Encoder, X: FloatArray, Y: FloatArray) -> None:
         """Fit the scales of an encoder to rows."""
-        # Class indexes are not for scaling.
+        # Class indexes must not be scaled.
         targets = Y if self.family.is_metric else np.zeros_like(Y)
         standardize = self.options.standardize
         interruptible(SCALER_COST * (X.size + Y.size), encoder.fit_scaler, X, targets, standardize=standardize)
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
-        """Return raw rows as batch fits take them, in the coordinates of an encoder."""
+        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder."""
         scaler = encoder.scaler
         W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
         targets = (Y - scaler.target_center) / scaler.target_scale
@@ -158,7 +158,7 @@ class Context:
     # -- Columns -------------------------------------------------------------------------------------------------------
 
     def new_encoder(self, columns: Sequence[Any] = ()) -> Encoder:
-        """Return an encoder of these fields that has seen nothing."""
+        """Return an encoder of these fields that has seen no event."""
         options = self.options
         encoder = Encoder(
             n_outputs=self.family.n_targets(self.targets.n_outputs),
@@ -173,16 +173,16 @@ class Context:
         return encoder
 
     def moves(self, layout: Layout) -> Moves:
-        """Return where features have moved since the layout was this one."""
+        """Return the new indexes of the features of an earlier layout."""
         encoder = self.encoder
         return Moves(encoder.moved(layout, self.options.gate_degree), encoder.moved(layout, self.options.degree))
 
     def ranged(self, targets: FloatArray) -> FloatArray:
-        """Return targets as the ranges are to see them: class indexes have none, but NaN stays "no target"."""
+        """Return targets for range checks: class indexes are exempt, but NaN still means "no target"."""
         return targets if self.family.is_metric else 0.0 * targets
 
     def excess(self, news: News) -> str | None:
-        """Return what is wrong with the size that the model would have with these fields and levels, if anything."""
+        """Return an error message if the model would become too large with these fields and levels."""
         options = self.options
         K, (p_w, p_v) = options.most_experts, self.encoder.widths_with(news)
         size = model_bytes(K, self.family.n_rows(self.targets.most_outputs), p_w, p_v)

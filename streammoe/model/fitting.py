@@ -1,4 +1,4 @@
-"""Batch fits: rows are gathered through the encoder as in a warm-up, and all of them are fitted at once."""
+"""Batch fits: rows are buffered through the encoder as in a warm-up, then fitted all at once."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
 Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
-"""`streammoe.engine.batch.fit` with the method and its rules."""
+"""`streammoe.engine.batch.fit` with the method and its stopping rules bound."""
 
 
 class Fitted(NamedTuple):
-    """A batch fit, and what the fitted model says of its rows."""
+    """A batch fit, with the fitted model's scores of its rows."""
 
     descent: Descent
     weights: FloatArray
-    """(n,) of the rows."""
+    """(n,) weights of the rows."""
     targets: FloatArray
     """(n, Q) numbers, or (n, 1) indexes of classes."""
     losses: FloatArray
@@ -43,7 +43,7 @@ class Fitted(NamedTuple):
 
 @contextmanager
 def gathering(learner: Learner) -> Iterator[None]:
-    """Within it, rows that are learned are only buffered, however many there are, for `fit_gathered`."""
+    """Only buffer rows learned within the block, however many, for `fit_gathered`."""
     before, context = learner.phase, learner.context
     learner.phase = Blank(is_gathering=True)
     if isinstance(before, Streaming):
@@ -67,21 +67,21 @@ def fit_gathered(
     step: float | None,
     on_round: Listener | None,
 ) -> Fitted:
-    """Fit what was gathered, and stream on from there.
+    """Fit the gathered rows; streaming continues from the result.
 
     Args:
         learner: within its `gathering`.
-        method: see `streammoe.engine.batch.fit`, as for the others.
-        from_model: begin at the parameters that serve predictions, with the model's prior and scales; else at the
+        method: this and the others: see `streammoe.engine.batch.fit`.
+        from_model: start at the parameters that serve predictions, with the model's prior and scales; else at the
             starts of a warm-up.
 
     Raises:
         ConfigError: there are no rows.
-        UnsoundError: their fit is not finite.
+        UnsoundError: the fit is not finite.
     """
     phase, context = learner.phase, learner.context
     if not isinstance(phase, Gathering) or not phase.one.count:
-        raise ConfigError("fit: got no row with a target and a weight above 0; give some to fit")
+        raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
     X, Y, weights = phase.one.rows()
     if not from_model:
         context.fit_scaler(context.encoder, X, Y)
@@ -101,7 +101,7 @@ def fit_gathered(
 
 
 def _warn_of_want(context: Context, X: FloatArray, n_experts: int) -> None:
-    """Log a warning where rows cannot support what was fitted to them, however well it fits."""
+    """Log a warning if there are too few rows for the fit to mean much, however good it is."""
     encoder = context.encoder
     empty = [repr(encoder.fields[at]) for at in np.flatnonzero(np.isnan(X).all(axis=0))]
     if empty:
@@ -110,10 +110,10 @@ def _warn_of_want(context: Context, X: FloatArray, n_experts: int) -> None:
     free = model_selection.n_parameters(context.family, n_experts, *sizes)
     if len(X) < free:
         LOGGER.warning(
-            "%d rows were fitted by a model of %d free numbers, which says little about others: give more rows, or "
-            "set n_experts lower",
-            len(X),
+            "fitted a model with %d free parameters to %d rows, which says little about other rows: give more rows, or "
+            "lower n_experts",
             free,
+            len(X),
         )
 
 
@@ -128,7 +128,7 @@ def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> tup
 
 
 def _choose(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
-    """Fit the number of experts that costs least to describe; no events follow on which others could race it."""
+    """Choose the number of experts by description length; no events follow for a race."""
     descents: dict[int, Descent] = {}
 
     def fit(n_experts: int) -> MMState:

@@ -1,4 +1,4 @@
-"""Learn an array or a frame as a loop over `learn_one` would, but faster: all of its rows, or none of them."""
+"""Learn an array or a frame with the result of a loop over `learn_one`, but faster: all of its rows or none."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def learn_array(
     """Learn the rows of a table in order, and return their prequential losses.
 
     Args:
-        learner: of the model.
+        learner: the model.
         table: the rows.
-        y: targets as users give them.
+        y: targets as passed by the user.
         weights: (n,) or None; a row of weight 0 is not learned.
-        names: of the outputs, if this fixes them; y0, y1, … without it.
+        names: names of new outputs; by default y0, y1, …
 
     Raises:
-        InvalidEvent: a row that would poison the model; its index is in ``row`` and nothing was learned.
+        InvalidEvent: a row would poison the model; its index is in ``row`` and nothing was learned.
     """
     if isinstance(y, Mapping | str | bytes):
         msg = f"y: got {shown(y)}, {a_kind(y)}; it must be an array or a list, one target for each row"
@@ -45,7 +45,7 @@ def learn_array(
     counts = event_weights(weights, n)
     if counts.all():
         return _learn_all(learner, table, y, counts)
-    # As `learn_one` does: an event of weight 0 is checked, and then nothing happens.
+    # Like `learn_one`, validate events of weight 0, but do not learn them.
     _read(learner, targets.check_array(y, n), n)
     used = np.flatnonzero(counts)
     losses = np.full(n, np.nan)
@@ -59,10 +59,10 @@ def learn_array(
 
 
 def _read(learner: Learner, targets: Any, n: int) -> tuple[FloatArray, BoolArray]:
-    """Return targets of n rows as numbers, and which hold a new label.
+    """Return the targets of n rows as numbers, and which of them hold a new label.
 
     Raises:
-        InvalidEvent: for the first that is none.
+        InvalidEvent: a target is invalid; with the first such row.
     """
     Y, novel, rejected = learner.targets.read(targets, n)
     if rejected:
@@ -72,10 +72,10 @@ def _read(learner: Learner, targets: Any, n: int) -> tuple[FloatArray, BoolArray
 
 
 def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
-    """Learn rows of weights above 0, or none of them, with the error of the first that is poison."""
+    """Learn rows of weights above 0; if one would poison the model, raise its error and learn none."""
 
     def learn(piece: slice) -> FloatArray:
-        # One number is rejected by its shape.
+        # A single number is rejected by its shape.
         targets = y[piece] if getattr(y, "ndim", hasattr(y, "__getitem__")) else y
         part = table.part(piece)
         return learner.undo.call(learner, len(part.rows), _learn_rows, part, targets, weights[piece])
@@ -113,7 +113,7 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
     fields = [*encoder.fields, *unseen]
     rows, texts = ordered_rows(table, fields, encoder)
     events = Events(rows, {name: texts[name] for name in fields if name in texts}, targets, weights)
-    # The first event brings its levels together with its fields.
+    # The levels of the first event are added together with its fields.
     arrivals = encoder.arrivals(events.part(slice(0, 1)).texts)
     try:
         if novel.any():
@@ -126,7 +126,7 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
     losses = np.empty(n)
     start = 0
     while start < n:
-        # A new label makes the state grow at its own event, as it does in a loop over `learn_one`.
+        # A new label enlarges the state at its own event, as in a loop over `learn_one`.
         if novel[start]:
             learner.bring_levels(events.part(slice(start, start + 1)).texts)
             learner.admit(given[start])
@@ -139,5 +139,5 @@ def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> 
 
 
 def _chosen(y: Any, used: AnyArray) -> Any:
-    """Return the targets of some rows; a list of labels keeps each one's type."""
+    """Return the targets of the selected rows; in a list, labels keep their types."""
     return y[used] if isinstance(y, np.ndarray) else [y[at] for at in used]

@@ -1,4 +1,4 @@
-"""Learn rows of a stream: those that cannot be used are rejected, each by itself, and the others are learned."""
+"""Learn rows of a stream: each row that cannot be used is rejected individually, and the others are learned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import InvalidEvent
 from streammoe.kernels.state import Trace
@@ -19,30 +19,30 @@ from streammoe.types import BoolArray, FloatArray
 
 
 class Outcome(NamedTuple):
-    """What became of rows given to `learn_rows`."""
+    """The result of `learn_rows`."""
 
-    refused: dict[int, InvalidEvent]
-    """Why a row was refused, by its index; it left no trace."""
+    rejected: dict[int, InvalidEvent]
+    """Errors of rejected rows, by index; they did not affect the model."""
     learned: BoolArray
-    """(n,) which rows were learned: neither refused nor without target."""
+    """(n,) which rows were learned: neither rejected nor without target."""
     targets: FloatArray
     """(n, Q) targets, or (n, 1) class indexes; NaN where there is none."""
     losses: FloatArray
-    """(n,) −log s(y|x) before learning, in the target's own units; NaN where refused or without target."""
+    """(n,) −log s(y|x) before learning, in the target's own units; NaN where rejected or without target."""
     predictions: FloatArray
-    """(n, Q) predicted before learning, or (n, M) class probabilities; NaN where refused."""
+    """(n, Q) predicted before learning, or (n, M) class probabilities; NaN where rejected."""
     trace: Trace
-    """What each expert said about the rows that were not refused, in order; empty unless asked for."""
+    """Each expert's part in the rows that were not rejected, in order; empty unless requested."""
 
 
 def introduce(learner: Learner, names: Sequence[Any], row: FloatArray, targets: Any) -> None:
-    """Fix the fields to those of the first event, (1, F) with its target, unless it cannot be used; learn nothing.
+    """Fix the fields to those of the first event, (1, F) with its target; nothing is learned.
 
     Raises:
-        InvalidEvent: there is no field, a value is out of range, or the label is none; nothing was changed.
+        InvalidEvent: there is no field, a value is out of range, or the label is invalid; nothing was changed.
     """
     if not names:
-        raise InvalidEvent("the record has no feature beside its target", reason="no_features")
+        raise InvalidEvent("the record has no feature besides its target", reason="no_features")
     target, _, rejected = learner.targets.read(targets, 1)
     if rejected:
         raise rejected[0]
@@ -73,7 +73,7 @@ def learn_wider(learner: Learner, names: Sequence[Any], event: Events, *, traced
 
 
 def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) -> list[tuple[int, Outcome]]:
-    """Return outcomes of runs of rows, from number `first` on: rows that are poison are each a run of their own."""
+    """Learn rows from number `first` on, and return outcomes of runs; each row that is poison is a run of its own."""
     n = len(events.X)
     try:
         return [(first, learner.undo.call(learner, n, _learn_run, events, traced))]
@@ -89,7 +89,7 @@ def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) 
 
 
 def _learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
-    """Learn rows unless one of them is poison; a new label begins a run."""
+    """Learn rows unless one of them would poison the model; a new label begins a run."""
     pieces: list[tuple[int, Outcome]] = []
     n, counts = len(events.X), events.weights
     start = 0
@@ -103,7 +103,7 @@ def _learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
         pieces.append((start, _learn_screened(learner, run, rejected, traced=traced)))
         start += stop
         if ahead.size:
-            # A label is only admitted with an event that is learned.
+            # A label is added only if its event is learned.
             event = events.part(slice(start, start + 1))
             target = np.zeros((1, Y.shape[1]))
             verdict = int(learner.encoder.screen(event.X, target)[0])
@@ -119,7 +119,7 @@ def _learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
 
 def _learn_new_label(learner: Learner, event: Events, *, traced: bool) -> Outcome:
     """Make room for the new label of one screened row, and learn it."""
-    # What was predicted knew nothing of the label, so it had no probability.
+    # The label was unknown when the prediction was made, so it had no probability.
     table = Table(event.X, learner.encoder.fields, event.texts)
     before, _ = learner.score(raw_rows(table, learner.encoder), None)
     learner.bring_levels(event.texts)
@@ -132,7 +132,7 @@ def _learn_new_label(learner: Learner, event: Events, *, traced: bool) -> Outcom
 
 
 def _learn_screened(learner: Learner, events: Events, rejected: dict[int, InvalidEvent], *, traced: bool) -> Outcome:
-    """Learn rows whose targets are numbers by now; `rejected` holds those that are not to be looked at."""
+    """Learn rows whose targets were converted to numbers; skip those in `rejected`."""
     X, Y = events.X, events.targets
     encoder = learner.encoder
     asked = np.ones(len(X), np.bool_)
@@ -155,7 +155,7 @@ def _learn_screened(learner: Learner, events: Events, rejected: dict[int, Invali
 
 
 def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: bool) -> Outcome:
-    """Learn one event that brings new fields, unless it is poison."""
+    """Learn one event that brings new fields, unless it would poison the model."""
     encoder = learner.encoder
     X, texts, targets, weights = event
     Y, novel, rejected = learner.targets.read(targets, 1)
@@ -175,22 +175,22 @@ def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: 
 def _none_used(learner: Learner, Y: FloatArray, rejected: dict[int, InvalidEvent]) -> Outcome:
     n = len(Y)
     nothing = np.full((n, learner.targets.n_outputs), np.nan)
-    return Outcome(rejected, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, mm.no_trace())
+    return Outcome(rejected, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, mixture.no_trace())
 
 
-def _used(Y: FloatArray, scores: mm.Scores) -> Outcome:
+def _used(Y: FloatArray, scores: mixture.Scores) -> Outcome:
     return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
 
 
 def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
-    """The outcome of consecutive runs of rows, each with the index of its first row."""
+    """Join the outcomes of consecutive runs of rows, each with the index of its first row."""
     outcomes = [outcome for _, outcome in pieces]
-    scores = mm.joined([mm.Scores(*outcome[3:]) for outcome in outcomes])
-    refused = {start + at: error for start, outcome in pieces for at, error in outcome.refused.items()}
-    # Where a class was not known yet, joining has put a probability of 0.
-    scores.predictions[list(refused)] = np.nan
+    scores = mixture.joined([mixture.Scores(*outcome[3:]) for outcome in outcomes])
+    rejected = {start + at: error for start, outcome in pieces for at, error in outcome.rejected.items()}
+    # Joining has set the probability of classes that were not known yet to 0.
+    scores.predictions[list(rejected)] = np.nan
     return Outcome(
-        refused,
+        rejected,
         np.concatenate([outcome.learned for outcome in outcomes]),
         np.concatenate([outcome.targets for outcome in outcomes]),
         *scores,

@@ -1,4 +1,4 @@
-"""A model that learns: its encoder, its targets, one phase, and a record that undoes what makes it unsound."""
+"""A model that learns: its encoder, its targets, one phase, and an undo record for events that leave it unsound."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.drift import Drift
-from streammoe.engine.split_merge import life
+from streammoe.engine.split_merge import diagnose
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import Encoder
@@ -31,19 +31,19 @@ from streammoe.values import check_name, not_a_mapping
 
 
 class Snapshot(NamedTuple):
-    """All that learning changes in a model."""
+    """Everything in a model that learning changes."""
 
     context: Context
     phase: Phase
 
 
 class Learner:
-    """What an estimator delegates to.
+    """The model to which an estimator delegates.
 
     Attributes:
-        context: everything but the phase.
-        phase: the present one.
-        undo: calls everything that learns.
+        context: everything except the phase.
+        phase: the current phase.
+        undo: calls every function that learns.
     """
 
     def __init__(self, options: Options, features: FeatureOptions, targets: Targets) -> None:
@@ -63,7 +63,7 @@ class Learner:
 
     @property
     def targets(self) -> Targets:
-        """What targets look like."""
+        """Format of the targets."""
         return self.context.targets
 
     # -- Learning one event --------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class Learner:
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value that would poison the model; nothing was changed.
+            InvalidEvent: a value would poison the model; nothing was changed.
         """
         context = self.context
         target, new_label = context.targets.read_one(y)
@@ -104,11 +104,11 @@ class Learner:
 
     # -- Learning rows -------------------------------------------------------------------------------------------------
 
-    def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mm.Scores:
-        """Learn raw rows that are in range; what is due at a count happens right behind the event that brings it.
+    def learn(self, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False) -> mixture.Scores:
+        """Learn raw rows that are in range; what is due at an event count is done right after that event.
 
         Raises:
-            UnsoundError: some of them leave no finite model; the one that there is must be thrown away.
+            UnsoundError: some of them leave the model with NaN or infinity; it must be discarded.
         """
         context = self.context
         context.encoder.notice_unplaced(X, Y)
@@ -130,11 +130,11 @@ class Learner:
                     self.undo.expire()
                 before = int(learned[stop - 1])
             if stop == len(X):
-                return mm.joined(runs)
+                return mixture.joined(runs)
             start = stop
 
-    def learn_coded(self, events: Events, *, traced: bool = False) -> mm.Scores:
-        """Learn rows in range whose categories are texts; a new level gets its column at its own event."""
+    def learn_coded(self, events: Events, *, traced: bool = False) -> mixture.Scores:
+        """Learn rows in range whose categories are strings; a new level gets its column at its own event."""
         X, texts, Y, weights = events
         if not texts:
             return self.learn(X, Y, weights, traced=traced)
@@ -151,10 +151,10 @@ class Learner:
                 field = encoder.fields.index(name)
                 X[piece, field] = encoder.codes(field, column[piece])
             runs.append(self.learn(X[piece], Y[piece], weights[piece], traced=traced))
-        return mm.joined(runs)
+        return mixture.joined(runs)
 
     def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
-        """Take rows into the ranges, and make room for the columns that they bring.
+        """Widen the ranges by rows, and make room for the columns that they bring.
 
         Raises:
             InvalidEvent: a value is out of range, or the model would become too large.
@@ -171,14 +171,14 @@ class Learner:
         self._widen(layout)
 
     def admit(self, label: Any) -> float:
-        """Make room for a new label and return its index."""
+        """Add a new label and return its index."""
         context = self.context
         index = context.targets.add(label)
         self.phase.add_class(context, np.random.default_rng((context.options.seed, index)))
         return float(index)
 
     def bring_levels(self, texts: Texts) -> None:
-        """Give the new levels of one learned row their columns, which always come before a new label."""
+        """Add columns for the new levels of one learned row; this always precedes a new label."""
         for _, levels in self.context.encoder.arrivals(texts):
             self._append(levels)
 
@@ -195,21 +195,23 @@ class Learner:
 
     # -- Predicting ----------------------------------------------------------------------------------------------------
 
-    def score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mm.Scores, FloatArray]:
-        """Score raw rows, and return their responsibilities, or without targets the gate's shares."""
+    def score(self, X: FloatArray, Y: FloatArray | None, *, traced: bool = False) -> tuple[mixture.Scores, FloatArray]:
+        """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
         context = self.context
         targets = context.targets
         state, encoder = self.phase.served(context)
         if state is None:
             losses = np.full(len(X), np.nan)
-            return mm.Scores(losses, targets.blank(len(X)), mm.no_trace()), np.empty((len(X), 0))
-        # Predicting never raises on range: what is too large for the powers to hold counts as the largest that is not.
+            return mixture.Scores(losses, targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
+        # Prediction never raises on range: values too large for their powers are clipped.
         W, R = encoder.design(encoder.bounded(X))
-        if len(state.masses) == 1:  # there is no gate; that of the one expert in a warm-up has the experts' features
+        if len(state.masses) == 1:  # no gate; in a warm-up the one expert's state has expert features in its place
             W = R
         scaler = encoder.scaler
         Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
-        scores, responsibilities = mm.score(context.family, state, W, R, Z, n_outputs=targets.n_outputs, traced=traced)
+        scores, responsibilities = mixture.score(
+            context.family, state, W, R, Z, n_outputs=targets.n_outputs, traced=traced
+        )
         return in_units(scores, scaler), responsibilities
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
@@ -238,11 +240,11 @@ class Learner:
             raise rejected[min(rejected)]
         Y[novel] = np.nan
         scores, _ = self.score(raw_rows(table, self.encoder), Y)
-        # A class that the model has never met has no probability.
+        # A class that the model has never encountered has no probability.
         return np.where(novel, -np.inf, -scores.losses)
 
     def gate(self, x: Mapping[Any, Any]) -> FloatArray:
-        """Return the gate's shares (K,); NaN before there is a mixture."""
+        """Return the gate's probabilities (K,); NaN before there is a mixture."""
         _, shares = self.score(self.encoder.row(x), None)
         return self._of_mixture(shares)
 
@@ -267,7 +269,7 @@ class Learner:
 
     @property
     def masses(self) -> FloatArray:
-        """(K,) share of each expert, m_k / Σ m; NaN before there is a mixture."""
+        """Each expert's share of events, (K,): m_k / Σ m; NaN before there is a mixture."""
         state = self.state
         if state is None:
             return self._no_masses()
@@ -278,24 +280,24 @@ class Learner:
     def convergence_residual(self) -> float:
         """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted; NaN before there is a mixture."""
         leader = self.phase.leader
-        return float("nan") if leader is None else mm.convergence_residual(leader.residual)
+        return float("nan") if leader is None else mixture.convergence_residual(leader.residual)
 
     @property
     def last_drift(self) -> Drift | None:
-        """The latest change of the relation, its losses in the target's own units."""
-        watch = self.context.watch
-        found = None if watch is None else watch.last
+        """The latest drift, if any, with losses in the target's own units."""
+        detector = self.context.detector
+        found = None if detector is None else detector.last
         if found is None:
             return None
         shift = sum(map(math.log, self.encoder.scaler.target_scale.tolist()))
         return found._replace(before=found.before + shift, after=found.after + shift)
 
     def experts(self) -> list[dict[str, Any]]:
-        """Return how each expert fares; nothing before there is a mixture."""
+        """Return diagnostics of each expert; empty before there is a mixture."""
         leader = self.phase.leader
         if leader is None:
             return []
-        found = life(self.context.family, leader.state, leader.options)
+        found = diagnose(self.context.family, leader.state, leader.options)
         scale = float(np.sum(np.log(self.encoder.scaler.target_scale)))
         alone = len(found.shares) == 1
         return [
@@ -309,10 +311,10 @@ class Learner:
             for k in range(len(found.shares))
         ]
 
-    # -- Changes from outside ------------------------------------------------------------------------------------------
+    # -- External changes ----------------------------------------------------------------------------------------------
 
     def change(self, options: Options) -> None:
-        """Apply other options, which differ only in those that may change over a checkpoint."""
+        """Apply other options; only those that may change over a checkpoint differ."""
         context = self.context
         context.options = options
         context.encoder.range_factor = options.range_factor
@@ -329,7 +331,7 @@ class Learner:
         """Fix the columns of a model that has none yet, in this order."""
         encoder = self.encoder
         if encoder.fields:
-            raise ConfigError(f"set_columns: the model has columns already: {encoder.fields!r}")
+            raise ConfigError(f"set_columns: the model already has columns: {encoder.fields!r}")
         names = names_in(names, "set_columns")
         for name in names:
             check_name(name, place="set_columns")
@@ -339,14 +341,14 @@ class Learner:
         self.undo.forget()
 
     def set_targets(self, names: Sequence[Any]) -> None:
-        """Fix the outputs of a model that has none yet, in this order."""
+        """Fix the outputs of a model that has none yet, in the given order."""
         self.targets.fix(names)
         self.context.encoder = self.context.new_encoder(self.encoder.fields)
         self.undo.forget()
 
     @contextmanager
     def outputs(self, names: Sequence[Any]) -> Iterator[None]:
-        """Fix the outputs to `names`, unless they are fixed, and free them again if no event was learned."""
+        """Fix the outputs to `names` unless they are fixed; free them on exit if no event was learned."""
         if self.targets.is_fixed:
             yield
             return
@@ -361,17 +363,17 @@ class Learner:
                 self.undo.forget()
 
     def reseed_expert(self, expert: int) -> None:
-        """Let an expert be one half of the expert whose loss costs the mixture most, at once.
+        """Reseed an expert at once: it becomes one half of the expert whose loss costs the mixture most.
 
         Raises:
-            ConfigError: there is no such expert, or no other one.
+            ConfigError: there is no such expert, or it is the only one.
         """
         phase, context = self.phase, self.context
         K = 0 if phase.leader is None else len(phase.leader.state.masses)
         if not isinstance(phase, Streaming) or not is_whole(expert, 0) or not max(expert + 1, 2) <= K:
-            rule = f"the model has {K}; two are the least, 0 the first" if K else "the warm-up is not over"
-            raise ConfigError(f"reseed_expert: there is no expert {expert!r} to begin anew: {rule}")
-        found = life(context.family, phase.leader.state, phase.leader.options)
+            rule = f"the model has {K}, numbered from 0, and needs at least two" if K else "the warm-up is not over"
+            raise ConfigError(f"reseed_expert: there is no expert {expert!r} to reseed: {rule}")
+        found = diagnose(context.family, phase.leader.state, phase.leader.options)
         self.start(phase.reseeded(context, found, expert, 0))
         context.reseeds += 1
         self.undo.forget()
@@ -379,9 +381,9 @@ class Learner:
     # -- Snapshots -----------------------------------------------------------------------------------------------------
 
     def copied(self, spare: Snapshot | None = None) -> Snapshot:
-        """Copy all that learning changes; the arrays of `spare` may be reused."""
+        """Copy everything that learning changes; the arrays of `spare` may be reused."""
         return Snapshot(self.context.copy(), self.phase.copy(spare and spare.phase))
 
     def go_back(self, copied: Snapshot) -> None:
-        """Restore a copy, which is used up by that."""
+        """Restore a copy, which must not be used afterwards."""
         self.context, self.phase = copied

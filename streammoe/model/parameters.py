@@ -1,4 +1,4 @@
-"""Return the parameters and statistics of a model, and let one continue from given ones."""
+"""Export the parameters and statistics of a model, and continue from given ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def continue_from(
     average: Mapping[str, AnyArray] | None,
     n_average: int | None,
 ) -> None:
-    """Continue from these statistics; the learner knows its outputs already.
+    """Continue from these statistics; the outputs must be fixed already.
 
     Raises:
         ConfigError: an entry is missing or has a shape that does not fit the others.
@@ -72,7 +72,7 @@ def continue_from(
     wide_w, wide_v = encoder.gate_width, encoder.expert_width
     n_variances = family.n_variances(Q)
     variances = family.variances_of(np.ones(n_variances), K)
-    # Each entry has the first shape; the state wants it padded with zeros to the second.
+    # Each entry has the first shape; the state needs it padded with zeros to the second.
     shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
         "gate": ((K - 1, p_w), (K - 1, wide_w)),
         "experts": ((K, N, p_v), (K, N, wide_v)),
@@ -92,12 +92,12 @@ def continue_from(
     n = int(parameters["n"])
     prior = family.unit_prior(options.prior_strength, wide_w, wide_v, Q)
     if "prior" in parameters:
-        told = {"variances": np.ones(n_variances), **parameters["prior"]}
+        given = {"variances": np.ones(n_variances), **parameters["prior"]}
         prior = prior._replace(
-            gate_gram=_shaped(told, "gate_gram", (p_w,), (wide_w,)),
-            expert_gram=_shaped(told, "expert_gram", (p_v,), (wide_v,)),
-            experts=_shaped(told, "experts", (N, p_v), (N, wide_v)),
-            variances=_shaped(told, "variances", (n_variances,), (n_variances,)),
+            gate_gram=_shaped(given, "gate_gram", (p_w,), (wide_w,)),
+            expert_gram=_shaped(given, "expert_gram", (p_v,), (wide_v,)),
+            experts=_shaped(given, "experts", (N, p_v), (N, wide_v)),
+            variances=_shaped(given, "variances", (n_variances,), (n_variances,)),
         )
     if "scale" in parameters:
         encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
@@ -120,10 +120,10 @@ def continue_from(
 
 
 def experts_in(parameters: object) -> FloatArray:
-    """The coefficients of the experts, (K, N, p_v), whose shape says how large a model is.
+    """Return the coefficients of the experts, (K, N, p_v), whose shape determines the size of the model.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: they are missing or malformed.
     """
     if not isinstance(parameters, Mapping):
         msg = f"parameters: got {shown(parameters)}; it must be a mapping such as the method `parameters` returns"
@@ -146,7 +146,7 @@ def _numbers(values: Any, name: str) -> FloatArray:
 
 
 def _shaped(values: Mapping[str, Any], name: str, shape: tuple[int, ...], padded: tuple[int, ...]) -> FloatArray:
-    """An entry of the right shape, padded with zeros."""
+    """Validate the shape of an entry, and pad it with zeros."""
     if name not in values:
         msg = f"parameters: {name!r} is missing; it must have shape {shape}"
         raise ConfigError(msg)

@@ -1,4 +1,4 @@
-"""Many events at once: a table as users hand it over, and events as the model takes them."""
+"""Many events at once: tables as users pass them, and events in the form that the model takes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Texts: TypeAlias = Mapping[Any, Sequence[str | None]]
 
 
 class Table(NamedTuple):
-    """Rows whose columns are in any order; nobody but the table holds its arrays and lists."""
+    """Rows with columns in any order; the table owns its arrays and lists."""
 
     rows: FloatArray
-    """(n, P) numbers; nothing of the columns that `texts` holds."""
+    """(n, P) numbers; columns in `texts` are excluded."""
     names: Sequence[Any]
-    """Of the P columns."""
+    """Names of the P columns."""
     texts: Texts
-    """Of the categories that came as such."""
+    """Levels of the columns that hold categories as such."""
 
     def part(self, piece: slice) -> Table:
-        """Some rows that follow one another."""
+        """Return a slice of rows."""
         return Table(self.rows[piece], self.names, _part(self.texts, piece))
 
     def chosen(self, at: IntArray) -> Table:
-        """The rows with these indexes."""
+        """Return the rows with these indexes."""
         return Table(self.rows[at], self.names, _chosen(self.texts, at))
 
     def ordered(self, fields: Sequence[Any]) -> FloatArray:
-        """Rows in the order of `fields`; NaN (missing) where one has no column, other columns are left out."""
+        """Return rows in the order of `fields`; a field without column is NaN (missing), other columns are omitted."""
         if list(self.names) == list(fields):
             return self.rows
         at = {name: j for j, name in enumerate(self.names)}
@@ -52,27 +52,27 @@ class Events(NamedTuple):
     """Events whose features are in the model's own order of fields."""
 
     X: FloatArray
-    """(n, F) numbers, NaN where missing; nothing of the fields that `texts` holds."""
+    """(n, F) numbers, NaN where missing; fields in `texts` are excluded."""
     texts: Texts
     targets: Any
-    """(n, Q) numbers or (n,) labels; once they were read, (n, Q) numbers or (n, 1) indexes of classes."""
+    """(n, Q) numbers or (n,) labels; once read, (n, Q) numbers or (n, 1) class indexes."""
     weights: FloatArray
     """(n,)."""
 
     def part(self, piece: slice) -> Events:
-        """Some events that follow one another."""
+        """Return a slice of events."""
         return Events(self.X[piece], _part(self.texts, piece), self.targets[piece], self.weights[piece])
 
     def chosen(self, at: IntArray) -> Events:
-        """The events with these indexes, whose targets were read."""
+        """Return the events with these indexes; their targets must have been read."""
         return Events(self.X[at], _chosen(self.texts, at), self.targets[at], self.weights[at])
 
 
 def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Sequence[Any]) -> Table:
-    """An array as a table; without `feature_names`, columns as many as the model's fields are those.
+    """Convert an array to a table; by default, as many columns as the model has fields are those fields.
 
     Raises:
-        InvalidEvent: it has another shape than (n, P), holds what is no finite number, or the names do not fit.
+        InvalidEvent: its shape is not (n, P), it holds anything but finite numbers, or the names do not fit.
     """
     given, X = X, rectangle(X, "X")
     if np.ndim(X) != 2:
@@ -92,7 +92,7 @@ def table_of_array(X: AnyArray, feature_names: Sequence[Any] | None, fields: Seq
 def ordered_rows(
     table: Table, fields: Sequence[Any], encoder: Encoder
 ) -> tuple[FloatArray, dict[Any, Sequence[str | None]]]:
-    """Return rows in the order of `fields`, and the levels of all categories: a table of numbers holds them as such."""
+    """Return rows in the order of `fields`, and the levels of all categories, which a table may hold as numbers."""
     rows = table.ordered(fields)
     levels = {
         name: [level(value, name) for value in rows[:, at].tolist()]
@@ -113,7 +113,7 @@ def raw_rows(table: Table, encoder: Encoder) -> FloatArray:
 
 
 def _default_names(width: int, fields: Sequence[Any]) -> list[Any]:
-    """x0, x1, … where the model knows them or is of another width; else the model's own fields, in their order."""
+    """Return x0, x1, … if the model knows them or has another width; else the model's own fields in order."""
     names: list[Any] = [f"x{j}" for j in range(width)]
     known = not fields or len(fields) != width or set(names) == set(fields)
     return names if known else list(fields)

@@ -32,14 +32,14 @@ Label: TypeAlias = str | int | bool
 
 
 class Targets(ABC):
-    """What targets look like to a user and to the model.
+    """The format of targets, for users and within the model.
 
     Attributes:
-        family: of the experts.
-        n_outputs: Q, or the number of classes met.
-        most_outputs: how many there may be in the end.
-        names: of the outputs where there may be several, or the labels met so far, in the order of the parameters.
-        is_fixed: whether it is known which outputs an event must bring.
+        family: family of the experts.
+        n_outputs: Q, or the number of classes encountered.
+        most_outputs: maximum of `n_outputs`.
+        names: names of several outputs, or the labels encountered so far, in the order of the parameters.
+        is_fixed: whether the outputs that an event must have are known.
     """
 
     are_labels: ClassVar[bool] = False
@@ -53,7 +53,7 @@ class Targets(ABC):
         self.is_fixed = True
 
     def copy(self) -> Targets:
-        """Return targets that learning changes independently of these."""
+        """Return an independent copy."""
         return self
 
     # -- One event -------------------------------------------------------------------------------------------------
@@ -63,26 +63,26 @@ class Targets(ABC):
         """Read the target of an event as a row of numbers; return it with its label, if that is a new one.
 
         Raises:
-            InvalidEvent: it is no target, or a label that cannot be admitted.
+            InvalidEvent: it is not a target, or a label that cannot be added.
         """
 
     def read_known(self, y: Any) -> FloatArray:
-        """Read the target of an event as a row of numbers, without admitting a new label.
+        """Read the target of an event as a row of numbers, without adding a new label.
 
         Raises:
-            InvalidEvent: it is no target, or its label is not known.
+            InvalidEvent: it is not a target, or its label is not known.
         """
         return self.read_one(y)[0]
 
     @abstractmethod
     def one(self, predictions: FloatArray) -> Any:
-        """Return the prediction for one event, (1, n_outputs), as a user gets it."""
+        """Convert the prediction for one event, (1, n_outputs), to the user's format."""
 
     # -- Many events -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def check_array(self, y: AnyArray, n: int) -> Any:
-        """Check targets of n rows as users give them, and return them in the form that `read` takes."""
+        """Check the targets of n rows as users pass them, and return them in the form that `read` takes."""
 
     @abstractmethod
     def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
@@ -90,34 +90,34 @@ class Targets(ABC):
 
     @abstractmethod
     def many(self, predictions: FloatArray) -> AnyArray:
-        """Return predictions (n, n_outputs) as a user gets them."""
+        """Convert predictions (n, n_outputs) to the user's format."""
 
     def blank(self, n: int) -> FloatArray:
         """Return predictions (n, n_outputs) of a model that has learned nothing."""
         return np.zeros((n, self.n_outputs))
 
     def distribution(self, trace: Trace, served: MMState | None, scale: FloatArray) -> Any:
-        """Return the distribution of targets that are numbers, as a model's trace of one event describes it.
+        """Return the distribution of numeric targets that a model's trace of one event describes.
 
         Args:
-            trace: of the event.
+            trace: trace of the event.
             served: the state that predicted, if any.
-            scale: (Q,) of its coordinates, in the targets' own units.
+            scale: (Q,) scale of its coordinates, in the targets' own units.
         """
         raise NotImplementedError
 
     # -- Outputs that come with events -----------------------------------------------------------------------------
 
     def check_room(self, targets: Any, novel: BoolArray) -> None:
-        """Raise `InvalidEvent` with its ``row`` if not every new label can be admitted; there are some."""
+        """Raise `InvalidEvent` with its ``row`` unless every new label can be added; there must be some."""
         raise NotImplementedError
 
     def add(self, label: Any) -> int:
-        """Admit a new label and return its index."""
+        """Add a new label and return its index."""
         raise NotImplementedError
 
     def fix(self, names: Sequence[Any]) -> None:
-        """Fix the names of the outputs, in this order."""
+        """Fix the names of the outputs, in the given order."""
         raise ConfigError(f"set_targets: got {list(names)!r}; the outputs of this model have no names")
 
     def free(self) -> None:
@@ -133,13 +133,13 @@ class Targets(ABC):
         return self.names
 
     def allow(self, max_classes: int) -> None:
-        """Admit so many labels from now on."""
+        """Set the maximum number of labels from now on."""
         raise NotImplementedError
 
     # -- In a checkpoint -------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, AnyArray]:
-        """Return what is known of the outputs, by name, for a checkpoint."""
+        """Return what is known about the outputs as named arrays, for a checkpoint."""
         return {}
 
     @abstractmethod
@@ -148,13 +148,13 @@ class Targets(ABC):
 
 
 class Number(Targets):
-    """One number."""
+    """Targets that are one number."""
 
     def __init__(self, family: Family) -> None:
         super().__init__(family, 1, 1)
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
-        # The first test settles nearly every value.
+        # The first test succeeds for nearly every value.
         return np.array([[y if type(y) is float and y - y == 0.0 else number(y, "target", NO_TARGET)]]), None
 
     def one(self, predictions: FloatArray) -> float:
@@ -179,11 +179,11 @@ class Number(Targets):
         return mixture_of(self.family.noise, trace.shares[0], trace.means[0, :, 0], trace.variances[0, :, 0])
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Do nothing: all is known ahead."""
+        """Do nothing, since there is nothing to restore."""
 
 
 class Numbers(Targets):
-    """Several numbers, each with a name; the first event brings the names unless they are fixed before."""
+    """Targets that are several named numbers; the names are those of the first event unless fixed before."""
 
     def __init__(self, family: Family) -> None:
         super().__init__(family, 0, 0)
@@ -195,17 +195,17 @@ class Numbers(Targets):
         self.is_fixed = bool(names)
 
     def fix(self, names: Sequence[Any]) -> None:
-        """Fix the names of the outputs, in this order.
+        """Fix the names of the outputs, in the given order.
 
         Raises:
-            ConfigError: they are fixed already, or a name stands twice.
-            InvalidEvent: a name is neither text nor a whole number.
+            ConfigError: they are fixed already, or a name occurs twice.
+            InvalidEvent: a name is neither a string nor an integer.
         """
         names = names_in(names, "set_targets")
         for name in names:
             check_name(name, "output name", "y")
         if self.names:
-            raise ConfigError(f"set_targets: the model has outputs already: {self.names!r}")
+            raise ConfigError(f"set_targets: the model already has outputs: {self.names!r}")
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"set_targets: got {list(names)!r}; name at least one output, and each once")
         self._set(list(names))
@@ -272,12 +272,12 @@ class Numbers(Targets):
 
 
 class Labels(Targets):
-    """A label: text, a truth value or a number; new ones are admitted as they appear, unless all are given.
+    """Targets that are labels: strings, booleans or numbers; new ones are added as they appear, unless all are given.
 
     Args:
-        family: of the experts.
-        classes: all labels, if they are known ahead.
-        max_classes: most labels that are admitted.
+        family: family of the experts.
+        classes: all labels, if they are known in advance.
+        max_classes: maximum number of labels.
     """
 
     are_labels = True
@@ -349,7 +349,7 @@ class Labels(Targets):
                 continue
             try:
                 Y[at, 0] = index[label]
-            except (KeyError, TypeError):  # TypeError: not hashable, so no label
+            except (KeyError, TypeError):  # TypeError: not hashable, so not a label
                 try:
                     self._require_room(_plain(label))
                 except InvalidEvent as error:
@@ -361,7 +361,7 @@ class Labels(Targets):
 
     def many(self, predictions: FloatArray) -> FloatArray:
         """Return the probability of each label."""
-        return np.minimum(predictions, 1.0)  # sums of shares may be a rounding above it
+        return np.minimum(predictions, 1.0)  # sums of shares may exceed it by rounding
 
     def blank(self, n: int) -> FloatArray:
         """Return equal probabilities of all labels that were given."""
@@ -387,14 +387,14 @@ class Labels(Targets):
 
     def _require_room(self, label: Label) -> None:
         if self.classes is not None:
-            msg = f"target: the label {label!r} is not among the classes {self.classes!r}; mend the record or classes"
+            msg = f"target: the label {label!r} is not among the classes {self.classes!r}; correct either of them"
             raise InvalidEvent(msg, reason="unknown_class", feature="target")
         if len(self.names) >= self.max_classes:
             raise self._no_room(label)
 
     def _no_room(self, label: Label) -> InvalidEvent:
         msg = (
-            f"target: the label {label!r} is new, and max_classes = {self.max_classes} labels are known already; raise "
+            f"target: the label {label!r} is new, but max_classes = {self.max_classes} labels are known already; raise "
             "max_classes, or check that the target really is a class"
         )
         return InvalidEvent(msg, reason="unknown_class", feature="target")
@@ -409,7 +409,7 @@ class Labels(Targets):
 
 
 def likeliest(labels: Sequence[Label], probabilities: FloatArray) -> AnyArray:
-    """Return the likeliest label of each row (n, M); None before a label is known."""
+    """Return the likeliest label of each row, given (n, M) probabilities; None before a label is known."""
     if not labels:
         return np.full(len(probabilities), None, dtype=object)
     known = np.empty(len(labels) + 1, dtype=object)  # one more, so that labels of one length are no second axis
@@ -423,7 +423,7 @@ def _plain(label: Any) -> Label:
     """Return a label as a plain Python value.
 
     Raises:
-        InvalidEvent: it is no label.
+        InvalidEvent: it is not a label.
     """
     if isinstance(label, np.generic) and not isinstance(label, np.timedelta64 | np.datetime64):
         label = label.item()

@@ -1,4 +1,4 @@
-"""Undo what has made a model go bad: the model is restored bit for bit as it was before."""
+"""Undo changes that left a model unsound: restore it bit for bit as it was before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streammoe.model.tables import Events
 
 EVERY = 64
 """Rows after which a new snapshot is taken. A snapshot costs about as much as learning one event, whatever the size of
-the model; what was learned since is recorded and learned again."""
+the model; calls since then are recorded and replayed."""
 POISON = "poison"
 """The reason for rejecting an event that would leave no finite model."""
 Snapshot = TypeVar("Snapshot")
@@ -24,14 +24,14 @@ class Restorable(Protocol[Snapshot]):
     """A model that can be copied and restored."""
 
     def copied(self, spare: Snapshot | None = None) -> Snapshot:
-        """Copy all that learning changes; the arrays of `spare` may be reused."""
+        """Copy everything that learning changes; the arrays of `spare` may be reused."""
 
     def go_back(self, copied: Snapshot) -> None:
-        """Restore a copy, which is used up by that."""
+        """Restore a copy, which must not be used afterwards."""
 
 
 class Undo(Generic[Snapshot]):
-    """Calls the functions that change a model, and undoes those that leave it unsound.
+    """A caller of the functions that change a model, which undoes those that leave it unsound.
 
     Copies of a model begin with an empty record.
     """
@@ -39,13 +39,13 @@ class Undo(Generic[Snapshot]):
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
         self._since: list[tuple[Callable[..., Any], Sequence[Any]]] = []
-        """Functions and their arguments that lead from the snapshot to the model as it is."""
+        """Functions and arguments that lead from the snapshot to the current model."""
         self._rows = 0
-        """Learned by them."""
+        """Rows learned by them."""
         self._has_expired = False
-        """Whether the record ends with the call that is under way."""
+        """Whether the record ends with the current call."""
         self._spare: Snapshot | None = None
-        """A snapshot that is no longer wanted: arrays of a large model are slow to allocate."""
+        """An obsolete snapshot to reuse, since arrays of a large model are slow to allocate."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Undo[Snapshot]:
         return Undo()
@@ -61,19 +61,19 @@ class Undo(Generic[Snapshot]):
         *arguments: Any,
         shared: bool = True,
     ) -> Result:
-        """Call a function that learns so many rows, and return what it returns.
+        """Call a function that learns some rows and return its result; undo its changes if it raises.
 
         Args:
-            model: that owns this record.
-            rows: how many.
-            function: takes the model and `arguments`, and may be called again with them. It belongs to no model, so
-                that a model and its record do not keep each other in memory.
-            *arguments: for the function.
+            model: the model that owns this record.
+            rows: number of rows.
+            function: takes the model and `arguments`, and may be called again with them. It is not a bound method, so
+                that a model and its record do not keep each other alive.
+            *arguments: arguments of the function.
             shared: whether the caller may change the arguments later.
 
         Raises:
             UnsoundError: numbers would not be finite; the model is as it was before.
-            InvalidEvent: the function has declined to begin; the same.
+            InvalidEvent: the function rejected its input; the model is as it was before.
 
         The same holds for anything else that is raised, such as Ctrl-C.
         """
@@ -100,11 +100,11 @@ class Undo(Generic[Snapshot]):
         return result
 
     def expire(self) -> None:
-        """End the record with the present call, which took so long that it is not to be repeated."""
+        """End the record with the current call, which took too long to be repeated."""
         self._has_expired = True
 
     def forget(self) -> None:
-        """Drop the record: the model was changed by other means."""
+        """Drop the record, because the model was changed by other means."""
         self._spare = self._snapshot or self._spare
         self._snapshot = None
         self._since = []
@@ -112,9 +112,9 @@ class Undo(Generic[Snapshot]):
 
     def _go_back(self, model: Restorable[Snapshot]) -> None:
         snapshot, since = self._snapshot, self._since
-        # The model takes the arrays of the snapshot, so they are spare no more.
+        # The model takes over the arrays of the snapshot, so they are no longer spare.
         self._snapshot, self._since, self._rows, self._spare = None, [], 0, None
-        if snapshot is None:  # interrupted once everything was learned
+        if snapshot is None:  # interrupted after everything was learned
             return
         model.go_back(snapshot)
         for function, arguments in since:
@@ -122,11 +122,11 @@ class Undo(Generic[Snapshot]):
 
 
 def poisonous(error: UnsoundError, row: int | None = None) -> InvalidEvent:
-    """Return the error for an event that would leave no finite model."""
+    """Return the error for an event that would leave the model with NaN or infinity."""
     where = "the event" if row is None else f"row {row}"
     message = (
-        f"{where} would make numbers of the model infinite or NaN ({error}), although each value is in range; look at "
-        "its values and its weight, rescale what is very large or very small, and let prior_strength be above 0"
+        f"{where} would make the model infinite or NaN ({error}), although each value is in range; check its values "
+        "and its weight, rescale what is very large or very small, and set prior_strength above 0"
     )
     return InvalidEvent(message, reason=POISON, row=row)
 

@@ -189,11 +189,11 @@ class Pipeline:
         learned = outcome.learned
         self.scores.update(outcome.losses[learned], outcome.predictions[learned], outcome.targets[learned])
         ledger.losses.append(outcome.losses[learned])
-        for at, error in outcome.refused.items():
+        for at, error in outcome.rejected.items():
             stage = "learn" if error.reason == POISON else "validate"
             ledger.reject(int(rows[at]), stage, error.reason, str(error))
         used = np.ones(len(rows), np.bool_)
-        used[list(outcome.refused)] = False
+        used[list(outcome.rejected)] = False
         ledger.learned += int(learned.sum())
         ledger.used += int(used.sum())
         if self.predictions is not None and used.any():

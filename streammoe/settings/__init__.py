@@ -1,7 +1,7 @@
-"""Settings: every section of a config file, and the one place where they are read.
+"""Settings: every section of a config file, and the code that reads it.
 
-A section's model holds names, types, ranges and defaults; `load` merges file, environment and flags, and reports
-everything that is wrong in one `ConfigError`.
+A section's model defines names, types, ranges and defaults; `load` merges file, environment and flags, and reports
+all errors in one `ConfigError`.
 """
 
 from streammoe.options import Section

@@ -24,11 +24,11 @@ Text = Annotated[str, StringConstraints(min_length=1)]
 
 
 def _target(value: object) -> object:
-    """One column as its name, several as a tuple of names."""
+    """Convert one column to its name, and several to a tuple of names."""
     if isinstance(value, (list, tuple)):
         names = _columns(value)
         if not names:
-            raise ValueError("must name a column, or several of them in a list")
+            raise ValueError("must name a column, or list several")
         return names[0] if len(names) == 1 else names
     if not isinstance(value, str) or not value:
         raise ValueError("must be the name of a column, or a list of several")
@@ -59,19 +59,19 @@ def _host_names(value: object) -> tuple[str, ...]:
         raise ValueError("must be a list of host names")
     for name in value:
         if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]", name):
-            raise ValueError(f"must be host names without scheme, port and path, but holds {name!r}")
+            raise ValueError(f"must be host names without scheme, port and path, but contains {name!r}")
     return tuple(value)
 
 
 class Schema(Section):
-    """Which columns are learned from, and what they hold."""
+    """The columns to learn from, and their meaning."""
 
     target: Annotated[Text | tuple[str, ...], BeforeValidator(_target)]
     """One column, or several outputs."""
     features: Annotated[Literal["*"] | tuple[str, ...], BeforeValidator(_all_or_columns)] = "*"
     ignore: Columns = ()
     weight: Text | None = None
-    """The column that says how much an event counts; ``None`` lets all count alike."""
+    """The column with the weight of an event; ``None`` gives all the same weight."""
     categorical: Columns = ()
     timestamps: Columns = ()
     late_columns: bool = False
@@ -82,29 +82,29 @@ class Schema(Section):
         ge=1,
         le=10_000,
     )
-    """Columns that there may be where ``features`` lists none; up to so many late ones join."""
+    """Maximum number of columns if ``features`` is not a list, late ones included."""
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The target columns, one for each output."""
+        """Target columns, one for each output."""
         return (self.target,) if isinstance(self.target, str) else self.target
 
     @field_validator("features", "ignore", "weight", "categorical", "timestamps")
     @classmethod
     def _disjoint(cls, value: str | tuple[str, ...] | None, info: ValidationInfo) -> str | tuple[str, ...] | None:
-        """Let a column mean one thing only."""
+        """Reject columns with more than one meaning."""
         if value == "*" or value is None:
             return value
         names = (value,) if isinstance(value, str) else value
         target = info.data.get("target", ())
         for name in (target,) if isinstance(target, str) else target:
             if name in names:
-                raise ValueError(f"must not hold the target {name!r}")
+                raise ValueError(f"must not contain the target {name!r}")
         for other in _MUST_NOT_HOLD[str(info.field_name)]:
             taken = info.data.get(other) or ()
             both = [name for name in ((taken,) if isinstance(taken, str) else taken) if name in names]
             if both:
-                raise ValueError(f"must not hold what schema.{other} {_NAMES_TOO[other]} ({', '.join(both)})")
+                raise ValueError(f"must not contain what schema.{other} {_NAMES_TOO[other]} ({', '.join(both)})")
         features = info.data.get("features", "*")
         if info.field_name in {"categorical", "timestamps"} and features != "*":
             others = [name for name in names if name not in features]
@@ -116,7 +116,7 @@ class Schema(Section):
     @classmethod
     def _open(cls, late_columns: bool, info: ValidationInfo) -> bool:
         if late_columns and info.data.get("features", "*") != "*":
-            raise ValueError("must be false where schema.features is a list, which says all of them")
+            raise ValueError("must be false if schema.features is a list, which is complete")
         return late_columns
 
 
@@ -127,12 +127,12 @@ _MUST_NOT_HOLD = {
     "categorical": ("ignore", "weight"),
     "timestamps": ("ignore", "weight", "categorical"),
 }
-"""Of each setting those that may not name the same column."""
+"""For each setting, those that must not name the same column."""
 _NAMES_TOO = {"features": "lists too", "ignore": "lists too", "categorical": "lists too", "weight": "names"}
 
 
 class Classifier(ClassifierOptions):
-    """The same with labels as texts, in the way that they are read from records."""
+    """Classifier options with labels as strings, as they are read from records."""
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -145,20 +145,20 @@ class Classifier(ClassifierOptions):
     @classmethod
     def _are_texts(cls, labels: tuple[object, ...] | None) -> tuple[object, ...] | None:
         if not all(isinstance(label, str) and label for label in labels or ()):
-            raise ValueError("must be a list of labels: texts, whole numbers or booleans")
+            raise ValueError("must be a list of labels: strings, integers or booleans")
         return labels
 
 
 Model: TypeAlias = RegressorOptions | Classifier
 MODELS: Mapping[str, type[Model]] = {"regressor": RegressorOptions, "classifier": Classifier}
-"""The model of the table ``model``, by its kind."""
+"""The options of the table ``model``, by its kind."""
 
 
 class Labels(Section):
-    """How features find a label that comes later."""
+    """Joining of features with labels that arrive later."""
 
     key: Text | None = None
-    """The field that both hold; ``None`` where features and target come in the same record."""
+    """The field that identifies both halves; ``None`` if features and target are in the same record."""
     max_pending: int = option(
         100_000, "Records that may wait for their other half; beyond that the oldest expires.", change="reload", ge=1
     )
@@ -166,19 +166,19 @@ class Labels(Section):
         None, "Number of records after which a waiting one expires; by default unlimited.", change="reload", ge=1
     )
     expire_seconds: float | None = option(
-        None, "The same in seconds, by the records' timestamps; files have none.", change="reload", gt=0
+        None, "Like expire_events, in seconds, by the records' timestamps; files have none.", change="reload", gt=0
     )
 
     @field_validator("expire_events", "expire_seconds")
     @classmethod
     def _joined(cls, limit: float | None, info: ValidationInfo) -> float | None:
         if limit is not None and info.data.get("key", "") is None:
-            raise ValueError("must be left out where labels.key is, since nothing waits then")
+            raise ValueError("must be omitted if labels.key is, since no records wait then")
         return limit
 
 
 class Checkpoint(Section):
-    """Where and how often the model is saved; whichever of the two comes first."""
+    """Where and how often the model is saved."""
 
     dir: Text = "state"
     every_events: int = option(
@@ -195,7 +195,7 @@ class Checkpoint(Section):
 
 
 class Metrics(Section):
-    """The address that metrics are served at."""
+    """The address at which metrics are served."""
 
     enabled: bool = True
     host: Text = "127.0.0.1"
@@ -207,38 +207,38 @@ class Metrics(Section):
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_host_names)] = ()
     """Host names that requests may use, in addition to this machine's loopback names."""
     tls_certfile: Text | None = None
-    """The certificate, with those of the authorities behind it; without it nothing is encrypted."""
+    """The certificate chain; without it connections are not encrypted."""
     tls_keyfile: Text | None = Field(None, validate_default=True)
-    """Its private key, without a password."""
+    """The certificate's private key, without a password."""
     username: Text | None = None
-    """Who may scrape, with a password."""
-    password: SecretStr | None = Field(None, description="That user's; better in one of the next two.")
+    """The user who may read metrics, with a password."""
+    password: SecretStr | None = Field(None, description="The user's password; prefer one of the next two.")
     password_file: Text | None = None
-    """A file that holds it; a line end behind it is not part of it."""
+    """A file with the password; a line end after it is ignored."""
     password_env: Text | None = Field(
-        None, validate_default=True, description="The environment variable that holds the password."
+        None, validate_default=True, description="The environment variable with the password."
     )
     bearer_token: SecretStr | None = Field(
-        None, description="What may replace user and password; better in one of the next two."
+        None, description="A token that may replace user and password; prefer one of the next two."
     )
     bearer_token_file: Text | None = None
-    """A file that holds it."""
+    """A file with the token."""
     bearer_token_env: Text | None = Field(
-        None, validate_default=True, description="The environment variable that holds the token."
+        None, validate_default=True, description="The environment variable with the token."
     )
 
     @field_validator("tls_keyfile")
     @classmethod
     def _with_certificate(cls, key: str | None, info: ValidationInfo) -> str | None:
         if "tls_certfile" in info.data and (key is None) != (info.data["tls_certfile"] is None):
-            raise ValueError("must be set together with metrics.tls_certfile, and left out without it")
+            raise ValueError("must be set if and only if metrics.tls_certfile is")
         return key
 
     @field_validator("username")
     @classmethod
     def _without_colon(cls, username: str | None) -> str | None:
         if username is not None and ":" in username:
-            raise ValueError("must not hold a colon, which ends a user's name where it is sent")
+            raise ValueError("must not contain a colon, which ends a user name in HTTP")
         return username
 
     @field_validator("password_env", "bearer_token_env")
@@ -248,10 +248,10 @@ class Metrics(Section):
         given = [variable, info.data.get(name), info.data.get(f"{name}_file")]
         count = sum(value is not None for value in given)
         if count > 1:
-            raise ValueError(f"must not be set together with others; choose one of {name}, {name}_file and {name}_env")
+            raise ValueError(f"must be the only one set of {name}, {name}_file and {name}_env")
         if name == "password" and "username" in info.data and (count == 1) != (info.data["username"] is not None):
             raise ValueError(
-                "must be set where metrics.username is, unless password_file or password is; or none of them"
+                "must be set if metrics.username is, unless password_file or password is; else none of them"
             )
         return variable
 
@@ -261,7 +261,7 @@ PREDICTION_FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parque
 
 
 class Predictions(Section):
-    """What predictions hold; where they go is told by the model of their kind, which is derived from this one."""
+    """The content of predictions; their destination depends on their kind, whose model extends this one."""
 
     kind: str = "none"
     interval: float = option(
@@ -271,13 +271,13 @@ class Predictions(Section):
 
 
 class NoPredictions(Predictions):
-    """Predictions are scored, and written nowhere."""
+    """Predictions that are scored but not written."""
 
     kind: Literal["none"] = "none"
 
 
 class PredictionFile(Predictions):
-    """Predictions go to files."""
+    """Predictions that are written to files."""
 
     kind: Literal["file"]
     format: Literal["auto", "jsonl", "parquet"] = "auto"
@@ -288,7 +288,7 @@ class PredictionFile(Predictions):
     def _has_format(cls, path: str, info: ValidationInfo) -> str:
         if info.data.get("format") == "auto" and Path(path).suffix.lower() not in PREDICTION_FORMATS:
             known = ", ".join(PREDICTION_FORMATS)
-            raise ValueError(f'must end in one of {known}, since predictions.format = "auto" goes by that')
+            raise ValueError(f'must end in one of {known} if predictions.format = "auto"')
         return path
 
     @property
@@ -298,7 +298,7 @@ class PredictionFile(Predictions):
 
 
 class DeadLetters(Section):
-    """How many refused records are too many; where they go is told by the model of their kind, derived from this."""
+    """The limit on rejected records; their destination depends on their kind, whose model extends this one."""
 
     kind: str = "file"
     max_ratio: float = option(
@@ -311,14 +311,14 @@ class DeadLetters(Section):
 
 
 class DeadLetterFile(DeadLetters):
-    """Refused records go to a file."""
+    """Rejected records that are written to a file."""
 
     kind: Literal["file"] = "file"
     path: Text = "state/dead-letters.jsonl"
 
 
 class Guard(Section):
-    """What to do where the loss jumps."""
+    """The reaction to a jump of the loss."""
 
     on_jump: Literal["off", "alarm", "stop", "rollback"] = "alarm"
 
@@ -328,31 +328,31 @@ class Settings:
     """All settings of one daemon."""
 
     sources: tuple[BaseModel, ...]
-    """Read one after the other; each an instance of the `Settings` that the connector brings for its kind."""
+    """Sources to read one after the other; each is an instance of its connector's `Settings`."""
     schema: Schema
     labels: Labels
     model: Model
     checkpoint: Checkpoint
     metrics: Metrics
     predictions: Predictions
-    """Of a kind that a connector brings, also an instance of its `Settings`."""
+    """If the kind belongs to a connector, also an instance of its `Settings`."""
     dead_letters: DeadLetters
-    """The same."""
+    """If the kind belongs to a connector, also an instance of its `Settings`."""
     guard: Guard
 
     def learning_settings(self) -> dict[str, object]:
-        """What shapes the learned state, as plain JSON values, to compare with what a checkpoint was learned with."""
+        """Return the settings that affect the learned state as JSON values, for comparison with a checkpoint."""
         return {section: getattr(self, section).model_dump(mode="json") for section in LEARNING}
 
 
 LEARNING = ("model", "schema", "labels")
-"""Sections that shape what is learned."""
+"""Sections that affect what is learned."""
 
 
 def learning_defaults(kind: str = "regressor") -> dict[str, dict[str, object]]:
-    """Learning settings of a daemon that sets only the kind of its model, as `Settings.learning_settings` has them.
+    """Return the default learning settings for a kind of model, in the form of `Settings.learning_settings`.
 
-    A setting that a checkpoint does not know came with a later version, and was what its default is.
+    A setting that a checkpoint lacks was introduced by a later version, and its default preserves the behaviour.
     """
     sections = {"model": MODELS[kind](), "schema": Schema(target="y"), "labels": Labels()}
     known = {name: section.model_dump(mode="json") for name, section in sections.items()}
@@ -364,9 +364,9 @@ def change_policy(section: str, table: type[BaseModel], name: str) -> Change:
     """Return when a setting may change once there is a checkpoint.
 
     Args:
-        section: that has the setting.
+        section: section of the setting.
         table: model of that section.
-        name: of the setting.
+        name: name of the setting.
 
     >>> change_policy("model", RegressorOptions, "degree"), change_policy("metrics", Metrics, "port")
     ('never', 'restart')

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.gradient import gradient, moved
 from streammoe.errors import InvalidEvent
@@ -78,7 +78,7 @@ class FamilyContract(ABC):
     """
 
     family: Family
-    bounds: ClassVar[Sequence[str]] = mm.BOUNDS
+    bounds: ClassVar[Sequence[str]] = mixture.BOUNDS
     """Curvature bounds that the estimator supports."""
     symmetric_bounds: ClassVar[Sequence[str]] = ("tight", "adaptive")
     """Bounds that treat all logits alike, including the reference; that of the papers does not beyond three logits."""
@@ -464,7 +464,7 @@ class FamilyContract(ABC):
     ) -> Em:
         """Create EM on these events, with the prior of the events in `like`, if given."""
         n_outputs = self.n_outputs(y if like is None else like[1])
-        options = mm.learning_options(
+        options = mixture.learning_options(
             bound=bound,
             n_experts=3,
             n_rows=self.family.n_rows(n_outputs),

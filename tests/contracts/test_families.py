@@ -1,4 +1,4 @@
-"""Every family of experts keeps the promises that `streammoe.experts.Family` stands for."""
+"""Every family of experts fulfils the contract of `streammoe.experts.Family`."""
 
 from itertools import count
 

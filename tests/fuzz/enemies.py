@@ -65,7 +65,7 @@ def main():
             if time.monotonic() > end:
                 break
     for name in done:
-        print(f"{name:30} {done[name]:7} cases, {rejected[name]:7} refused")
+        print(f"{name:30} {done[name]:7} cases, {rejected[name]:7} rejected")
     return 0
 
 

@@ -208,7 +208,7 @@ class Round:
         twin, outcomes = self._line(), Counter()
         for batch, bad in self.judged:
             done = twin.process(accepted(batch, bad))
-            assert not done.letters, f"accepted among others, rejected by itself: {done.letters[:1]}"
+            assert not done.letters, f"accepted among others, rejected alone: {done.letters[:1]}"
             outcomes.update(done.outcomes)
         for outcome in ("learned", "predicted_only"):
             assert outcomes[outcome] == self.outcomes[outcome], outcome

@@ -1,7 +1,7 @@
 """Checkpoints as released versions wrote them: they load, are what they were, and go on learning.
 
 `scripts/golden_checkpoints.py` made them, once for each format. A change that breaks a test here would leave users with
-checkpoints that they cannot use: it needs a new format number, and a reader for the old one or a sentence that refuses.
+checkpoints that they cannot use: it needs a new format number, and a reader for the old one or an error message.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ def go_on(family, phase, more):
 
 
 @pytest.mark.parametrize(("family", "phase"), golden_names())
-def test_a_daemon_goes_on_from_them_and_learns_each_event_once(family, phase):
+def test_a_daemon_resumes_from_them_and_learns_each_event_once(family, phase):
     if family == "labels":
         more = [{"id": f"e{i}", "y": event["y"]} for i, event in enumerate(events())][LABELS:]
     else:
@@ -85,7 +85,7 @@ def test_a_daemon_goes_on_from_them_and_learns_each_event_once(family, phase):
     assert load("state").is_finite()
 
 
-def test_in_python_they_go_on_bit_for_bit_over_another_save():
+def test_in_python_they_continue_bit_for_bit_over_another_save():
     for name in NAMES:
         straight, cut = load(FOLDER / name), load(FOLDER / name)
         fields = straight.fields

@@ -65,7 +65,7 @@ def mortals(tmp_path_factory):
     }
     broker = Broker(tmp_path_factory.mktemp("mortal"), port=port, properties=properties)
     yield broker, f"127.0.0.1:{login}"
-    broker.kill9()  # nobody will read its data
+    broker.kill9()  # its data is not needed any more
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ class Prometheus:
         return self
 
     def __exit__(self, *_):
-        self._process.kill()  # nobody will read its data
+        self._process.kill()  # its data is not needed any more
         self._process.wait()
 
     def _is_ready(self):

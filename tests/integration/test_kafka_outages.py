@@ -105,9 +105,7 @@ def filling(mortal_topics, tmp_path):
 
 @pytest.mark.process
 @pytest.mark.parametrize("seed", ROUNDS)
-def test_labels_on_one_partition_that_is_still_filled_end_as_if_nobody_had_been_killed(
-    mortal_topics, tmp_path, filling, seed
-):
+def test_labels_on_one_partition_that_is_still_filled_end_as_without_kills(mortal_topics, tmp_path, filling, seed):
     X, y = events(MOST // 2, seed)
     features = [json.dumps({"id": i, "a": a, "b": b, "c": c}) for i, (a, b, c) in enumerate(X.tolist())]
     labels = [*[None] * DELAY, *(json.dumps({"id": i, "y": target}) for i, target in enumerate(y.tolist()))]

@@ -114,7 +114,7 @@ def test_predictions_are_seen_with_the_position_and_a_good_end_lets_others_take_
     assert setup.seen() == list(range(10))
 
 
-def test_a_restart_ends_what_was_left_open_and_is_told_the_generation(setup):
+def test_a_restart_ends_an_open_transaction_and_recovers_the_generation(setup):
     first = setup.sink()
     setup.recovered(first, None)
     first.write(rows(0, 5))

@@ -145,7 +145,7 @@ def test_a_new_partition_is_read_from_its_beginning(topics):
 # --- what is in the log ---------------------------------------------------------------------------------------------
 
 
-def test_keys_times_and_places_come_along_and_a_bad_record_stands_for_itself(topics):
+def test_keys_times_and_offsets_are_read_and_a_bad_record_affects_no_other(topics):
     name = topics.create()
     values = [None, '{"x": 1}', '{"x": 2}', None, '{"x": 3}']
     keys = [b"gone", b"k", b"\xff", b"gone", None]

@@ -112,7 +112,7 @@ def test_alerts_are_evaluated_without_error(prometheus):
     rules = {rule["name"]: rule for rule in prometheus.rules()}
     assert rules.keys() == {rule["alert"] for rule in expected}
     assert {name: rule.get("lastError", "") for name, rule in rules.items()} == dict.fromkeys(rules, "")
-    # One partition has more and gives nothing, and every eleventh record is refused; nothing else is amiss.
+    # One partition has more and gives nothing, and every eleventh record is rejected; nothing else is wrong.
     expected = {"StreammoeSourceStalled", "StreammoeManyRejected"}
     wait_until(lambda: {rule["name"] for rule in prometheus.rules() if rule["alerts"]} == expected, "just two alerts")
 

@@ -116,7 +116,7 @@ def test_records_over_a_limit_are_left_out_and_the_others_are_there(send, topics
     assert [record.value for record in topics.read(topic)] == [line for line in lines if len(line) < 5_000]
 
 
-def test_longest_records_and_with_compression_the_broker_judges_and_a_refusal_ends_it(send, topics, name):
+def test_the_broker_checks_the_size_of_records_and_a_rejection_ends_it(send, topics, name):
     large, long = topics.create(configs={"max.message.bytes": 3_000_000}), b'{"b": "%s"}\n'
     assert send(long % (b"x" * 2_000_000), large).records == 1
     with pytest.raises(SinkError):

@@ -234,15 +234,15 @@ class Machine:
         return Said()
 
     def tried(self, disturbance, learn, row=None):
-        """Let the model refuse something, or not learn it."""
+        """Let the model reject something, or not learn it."""
         before = self.model.state_digest(), list(self.model.fields), list(self.model.output_names)
         if disturbance == "weight 0":
             learn()
         else:
-            with pytest.raises(InvalidEvent) as refused:
+            with pytest.raises(InvalidEvent) as rejected:
                 learn()
-            assert refused.value.row == row
-            assert refused.value.reason in ({"poison"} if disturbance == "huge" else set(REASONS) - {"poison"})
+            assert rejected.value.row == row
+            assert rejected.value.reason in ({"poison"} if disturbance == "huge" else set(REASONS) - {"poison"})
         assert (self.model.state_digest(), self.model.fields, self.model.output_names) == before
 
     def many(self, held, odd):
@@ -309,7 +309,7 @@ class Machine:
             if len(good) < len(piece):
                 (bad,) = set(range(len(piece))) - set(good)
                 assert not outcome.learned[bad]
-                assert set(outcome.refused) == (set() if odd[1] in {"weight 0", "no target"} else {bad})
+                assert set(outcome.rejected) == (set() if odd[1] in {"weight 0", "no target"} else {bad})
                 assert np.isnan(outcome.losses[bad])
             losses.append(outcome.losses[good])
             predictions += list(outcome.predictions[good])

@@ -45,7 +45,7 @@ def message_of(case):
 
 
 def section(area):
-    """Return an area's messages as they stand in the approval file."""
+    """Return an area's messages in the form of the approval file."""
     entries = (f"### {name}\n\n```text\n{message_of(case)}\n```\n" for name, case in areas()[area].items())
     return "\n".join([f"## {area}\n", *entries])
 

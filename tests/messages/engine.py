@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from streammoe import MoEClassifier, MoERegressor, load
-from streammoe.engine.drift import BLOCK, DriftWatch
+from streammoe.engine.drift import BLOCK, DriftDetector
 from streammoe.engine.spectral import polynomials
 from streammoe.options import WarmUp
 
@@ -16,13 +16,13 @@ X = RNG.normal(size=(105, 3))
 Y = np.abs(X[:, 0])
 
 
-def _watch(name, at, value):
-    """Restore a drift watch of which one number was changed."""
-    watch = DriftWatch()
-    watch.take(np.ones(BLOCK + 7), 0)
-    arrays = {key: array.copy() for key, array in watch.arrays().items()}
+def _detector(name, at, value):
+    """Restore a drift detector of which one number was changed."""
+    detector = DriftDetector()
+    detector.take(np.ones(BLOCK + 7), 0)
+    arrays = {key: array.copy() for key, array in detector.arrays().items()}
     arrays[name][at] = value
-    DriftWatch.from_arrays(arrays)
+    DriftDetector.from_arrays(arrays)
 
 
 @cache
@@ -47,9 +47,9 @@ CASES = {
     "a target too far for its group": lambda _: copy.deepcopy(_fitted(MoERegressor)).learn_one(
         {"x0": 0.0, "x1": 0.0, "x2": 0.0}, 1e31
     ),
-    "checkpoint: drift, a full block": lambda _: _watch("drift.counts", 0, BLOCK),
-    "checkpoint: drift, a count below 0": lambda _: _watch("drift.counts", 1, -1),
-    "checkpoint: drift, a deviation below 0": lambda _: _watch("drift.usual", 1, -1.0),
+    "checkpoint: drift, a full block": lambda _: _detector("drift.counts", 0, BLOCK),
+    "checkpoint: drift, a count below 0": lambda _: _detector("drift.counts", 1, -1),
+    "checkpoint: drift, a deviation below 0": lambda _: _detector("drift.usual", 1, -1.0),
     "checkpoint: group, full": lambda folder: _group(folder, np.s_[:, -2], 1.0),
     "checkpoint: group, a weight below 0": lambda folder: _group(folder, np.s_[2, -2], -1.0),
     "checkpoint: group, an event behind an empty row": lambda folder: _group(folder, np.s_[2, -2], 0.0),

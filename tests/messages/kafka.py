@@ -60,7 +60,7 @@ def _sink(*sources, **settings):
 
 
 def _value(value, **settings):
-    """Why a value is refused."""
+    """Return why a value is rejected."""
 
     def case(_):
         values = Values(ValueSettings.model_validate(settings))

@@ -54,7 +54,7 @@ def responses(_):
         ask("/metrics", Host="page.example")
     finally:
         server.close()
-    return re.sub(r"turned for \d+ s", "turned for {seconds} s", "\n".join(lines))
+    return re.sub(r"progress for \d+ s", "progress for {seconds} s", "\n".join(lines))
 
 
 CASES = {

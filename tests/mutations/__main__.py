@@ -204,7 +204,7 @@ def check(faults: Sequence[Fault]) -> None:
         places = locations(fault)
         if len(places) != 1:
             where = f"in {len(places)} places ({', '.join(map(str, places))})" if places else "nowhere"
-            problems.append(f"fault {fault.name} no longer applies: its snippet stands {where}: {fault.old!r}")
+            problems.append(f"fault {fault.name} no longer applies: its snippet occurs {where}: {fault.old!r}")
     problems += [f"area {area!r} has faults and no tests in AREAS" for area in FAULTS.keys() - AREAS]
     problems += [
         f"area {area!r} names {pattern}, which no test file matches"

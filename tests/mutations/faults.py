@@ -1,7 +1,7 @@
 """The faults, each of a kind that a good programmer makes and a reviewer may overlook.
 
-A fault is found in the code by its snippet, which stands there once, wherever the file has moved; if possible it is one
-line, without names that may change. Add one wherever a bug was mended: it shows that its test would see it again.
+A fault is located in the code by its snippet, which occurs there once, wherever the file has moved; if possible it is
+one line, without names that may change. Add one wherever a bug was fixed: it shows that its test would find it again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Fault(NamedTuple):
     """A change for the worse."""
 
     name: str
-    """As it stands in `found.txt`."""
+    """Its name in `found.txt`."""
     old: str
     """What it replaces."""
     new: str
@@ -171,7 +171,11 @@ FAULTS = {
     ],
     "poison": [
         Fault("undo-without-replay", "for function, arguments in since:", "for function, arguments in since[1:]:"),
-        Fault("undo-forgets-drift", "other.watch = self.watch and self.watch.copy()", "other.watch = self.watch"),
+        Fault(
+            "undo-forgets-drift",
+            "other.detector = self.detector and self.detector.copy()",
+            "other.detector = self.detector",
+        ),
         Fault("nan-prediction-sound", "if not abs(prediction) <= LARGEST", "if abs(prediction) > LARGEST"),
     ],
     "distributions": [

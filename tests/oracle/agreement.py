@@ -88,7 +88,7 @@ class Agreement(NamedTuple):
     difference: float
     """Largest difference between kernels and oracle, relative to the largest entry of the array it is in."""
     self_difference: float
-    """The same between the oracle and itself from disturbed starts, the largest of a few; 0 where nobody asked."""
+    """The largest such difference between the oracle and itself from a few disturbed starts; 0 unless requested."""
     smallest_mass: float
     finite: bool
 

@@ -59,7 +59,7 @@ def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family,
     X, y = stream(kind, count)
     model.learn_array(X[:WARMUP], y[:WARMUP])
     parameters = sum(value.size for name, value in model.parameters().items() if name in SERVED)
-    m = begin - WARMUP + (WARMUP - parameters) // 2  # iterates that the fit of the warm-up stands for
+    m = begin - WARMUP + (WARMUP - parameters) // 2  # iterates that the warm-up's fit counts for
     losses = copy.deepcopy(model).learn_array(X[WARMUP:], y[WARMUP:])
     schedule = model.options.schedule
     again = model.options.default_schedule if schedule.forgets else schedule

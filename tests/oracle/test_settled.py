@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.em import Buffer, Em, statistics_at
 from streammoe.experts import Parameters, families
 from streammoe.kernels.state import VARIANCE_FLOOR, Prior
@@ -35,7 +35,7 @@ def test_statistics_of_a_buffer(options):
         given.get("variances", np.empty(0)),
         VARIANCE_FLOOR,
     )
-    chosen = mm.learning_options(
+    chosen = mixture.learning_options(
         bound=bound,
         n_experts=case.K,
         n_rows=start["experts"].shape[1],

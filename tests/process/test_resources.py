@@ -115,7 +115,7 @@ def test_what_keeps_it_from_saving_for_a_while_ends_nothing(here, whole, follow,
         append(here / "all.jsonl", REST)
         daemon.wait_for("cannot save")
         if take != use_up_descriptors:
-            daemon.wait_for_events(EVENTS)  # learning goes on
+            daemon.wait_for_events(EVENTS)  # learning continues
             assert daemon.metric("streammoe_checkpoint_failures_total") >= 1
             assert daemon.ask("readyz")[0] == 503
             assert daemon.ask("healthz")[0] == 200
@@ -275,7 +275,7 @@ def test_sighup_takes_what_may_change_and_rejects_the_rest_as_a_whole(here, whol
 
     reload(f"{OFTEN}\ncheckpoint.keep = 1", "range_factor = 1e9")
     wait_until(lambda: reloads("applied") == 1)
-    assert "checkpoint.keep" not in daemon.err, "a flag stands over the file"
+    assert "checkpoint.keep" not in daemon.err, "a flag overrides the file"
     assert here.inspect()["n"] == FIRST - FIRST // BAD, "what came before is saved before other rules hold"
     for i, (extra, model) in enumerate([("checkpoint.every_events = 7", "seed = 4"), ("this is no TOML", "seed = 0")]):
         reload(extra, model)

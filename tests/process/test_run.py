@@ -209,7 +209,7 @@ def test_a_growing_file_with_a_rotation_and_a_kill_is_read_as_if_it_had_always_b
     append(live, header[3:] + csv_bytes(events[:1_000]))
     wait_until(lambda: here.consumed() > 500)
     first.kill()
-    append(live, csv_bytes(events[1_000:1_300]))  # while nobody reads
+    append(live, csv_bytes(events[1_000:1_300]))  # while no daemon reads
 
     second = here.run(*following)
     second.wait_for("metrics at")

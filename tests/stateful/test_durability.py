@@ -93,7 +93,7 @@ class Durability(RuleBasedStateMachine):
         self.records = []
         """All that was written, in order: what each record is worth, and the record."""
         self.sound = set()
-        """Generations that nobody has damaged."""
+        """Generations that are not damaged."""
         self.seen = set()
         self.number = 0
         self.good = 0

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_softmax
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.em import Buffer, Em, one_expert_prior
 from streammoe.experts import Parameters, families
 from streammoe.schedules import power
@@ -43,7 +43,7 @@ HEAVY = ("student_t", "laplace")
 
 
 def options(case, K, prior_strength=0.1, bound="tight", averaging="polyak", schedule=None):
-    return mm.learning_options(
+    return mixture.learning_options(
         bound=bound,
         n_experts=K,
         n_rows=case.n_rows,
@@ -100,7 +100,7 @@ def em_of(case, R, Y, K, strength=0.1):
 
 def random_state(case, K, p, strength=0.5, seed=0):
     given = {"n_experts": K, "p_w": p, "p_v": p, "prior_strength": strength, "seed": seed}
-    return mm.random_start(case.family, n_outputs=case.n_outputs, **given)
+    return mixture.random_start(case.family, n_outputs=case.n_outputs, **given)
 
 
 def copied(theta):

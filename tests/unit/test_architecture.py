@@ -62,7 +62,7 @@ def test_an_estimator_is_a_face_of_at_most_three_classes(estimator):
     assert len([kind for kind in estimator.__mro__ if kind.__module__.startswith("streammoe")]) <= 3
 
 
-def test_nobody_asks_which_estimator_a_model_is():
+def test_no_code_asks_which_estimator_a_model_is():
     """Except for `batch.check`, which is handed anything."""
     asked = {
         path

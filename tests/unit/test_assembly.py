@@ -113,7 +113,7 @@ def test_averages_over_times_are_warned_of(here, caplog, averaging, is_warned):
         assert any(record.levelname == "WARNING" for record in caplog.records) is is_warned
 
 
-def test_classes_and_scores_go_on_from_a_checkpoint(here):
+def test_classes_and_scores_resume_from_a_checkpoint(here):
     write_csv("data.csv", [(i % 7, i % 5, "abc"[i % 3 if i > 120 else i % 2]) for i in range(1500)])
     whole = run(*CLASSES, "checkpoint.dir=whole")
     stop = StopFlag()
@@ -206,7 +206,7 @@ def test_a_checkpoint_of_the_library_is_not_a_daemons(here):
         run()
 
 
-def test_without_any_sound_checkpoint_it_does_not_start_over_by_itself(here):
+def test_without_any_valid_checkpoint_it_does_not_start_over(here):
     run()
     store().path(1).write_bytes(b"torn")
     with pytest.raises(CheckpointError):

@@ -43,7 +43,7 @@ def tables(heading):
 
 
 def code(cell):
-    """What stands in backticks; ``None`` for plain words."""
+    """Return the text in backticks; ``None`` for plain words."""
     return cell[1:-1] if cell.startswith("`") else None
 
 

@@ -145,7 +145,7 @@ def test_one_expert_without_a_prior_is_least_squares():
     np.testing.assert_allclose(done.model.parameters()["experts"][0, 0], expected, atol=1e-4)
 
 
-def test_the_number_of_experts_is_chosen_where_nobody_says_it():
+def test_the_number_of_experts_is_selected_by_default():
     X, y = rows(300)
     model = regressor(n_experts=Auto(3))
     done = batch.fit(model, X, y, rounds=10)

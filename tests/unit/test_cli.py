@@ -245,7 +245,7 @@ def test_fit_takes_model_and_schema_of_a_configuration_and_flags_over_it(call, d
     assert (model["kind"], model["warmup"]["size"], model["schedule"]["alpha"]) == ("classifier", 50, 0.7)
 
 
-def test_fit_goes_on_from_a_saved_model(call, data):
+def test_fit_continues_from_a_saved_model(call, data):
     first = json.loads(call("fit", *Y, "--rounds", 1, "--tolerance", 0, "--out", "m.model", "--json").stdout)
     second = json.loads(call("fit", *Y, "--from-model", "m.model", "--method", "mm", "--json").stdout)
     assert second["start"] == "model"

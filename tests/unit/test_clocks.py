@@ -9,7 +9,7 @@ BY_THE_TIME_OF_DAY = {
     "streammoe/commands/dead_letters.py": "the same",
     "streammoe/commands/inspect.py": "how old one is, for people",
     "connectors/streammoe_connectors/stdin.py": "a name for what came through one pipe",
-    "connectors/streammoe_connectors/kafka/ownership.py": "who owns a group, told to other machines",
+    "connectors/streammoe_connectors/kafka/ownership.py": "who owns a group, as seen by other machines",
     "connectors/streammoe_connectors/kafka/transactions.py": "the same",
 }
 """Modules that ask for the time of day, and what for. Nothing is waited for, due or expired by it within a process."""

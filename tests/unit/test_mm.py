@@ -1,4 +1,4 @@
-"""Algorithm 1 by itself: its formula, its two worked examples, what it rejects, and its files."""
+"""Algorithm 1 without experts: its formula, its two worked examples, what it rejects, and its files."""
 
 import copy
 import doctest
@@ -464,7 +464,7 @@ def test_arguments_that_cannot_be_used_are_rejected(arguments):
         IncrementalMM(**functions | arguments)
 
 
-def test_nobody_can_change_the_state_from_outside():
+def test_the_state_cannot_be_changed_from_outside():
     kept = []
 
     def statistics(x, y, theta):
@@ -497,7 +497,7 @@ def through_a_file(model, folder, **more):
 @pytest.mark.parametrize("way", ["file", "copy", "pickle"])
 @pytest.mark.parametrize("cut", [0, 3, 30])
 @pytest.mark.parametrize("start", [{"minimum": 7, "averaging": "exponential"}, {"initial_statistics": PRIOR}])
-def test_a_copy_goes_on_bit_for_bit(way, cut, start, tmp_path):
+def test_a_copy_continues_bit_for_bit(way, cut, start, tmp_path):
     X, y = events(60)
     whole, part = fresh(**start), fresh(**start)
     whole.learn_many(X, y)
@@ -516,7 +516,7 @@ def test_a_copy_goes_on_bit_for_bit(way, cut, start, tmp_path):
     assert repr(other) == repr(whole)
 
 
-def test_a_loaded_model_may_go_on_by_another_schedule(tmp_path):
+def test_a_loaded_model_may_continue_with_another_schedule(tmp_path):
     X, y = events(60)
     model, other = fresh(schedule=power(0.6)), fresh(schedule=constant(0.1))
     model.learn_many(X[:30], y[:30])
@@ -532,7 +532,7 @@ def test_a_loaded_model_may_go_on_by_another_schedule(tmp_path):
         through_a_file(changed, tmp_path, schedule=0.1)
 
 
-def test_functions_of_another_model_do_not_go_on_with_a_file(tmp_path):
+def test_functions_of_another_model_cannot_continue_from_a_file(tmp_path):
     model = fresh()
     model.learn_many(*events(20))
     model.save(tmp_path / "m")

@@ -92,7 +92,7 @@ def test_objects_have_ranges_and_are_what_their_tables_say():
     assert numbers > 10
 
 
-def test_what_a_word_or_a_number_stands_for():
+def test_words_and_numbers_are_short_for_options():
     given = {"n_experts": "auto", "warmup": np.int64(30), "averaging": None, "drift": "off", "schedule": None}
     options = MoERegressor(**given).options
     assert (options.n_experts, options.warmup, options.averaging) == (Auto(6), WarmUp(30), None)

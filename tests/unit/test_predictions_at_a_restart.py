@@ -104,7 +104,7 @@ def test_rows_of_another_daemon_or_from_before_a_fresh_start_stay(monkeypatch, n
     assert sorted(map(str, rows(name))) == sorted(map(str, 3 * undisturbed))
 
 
-def test_a_checkpoint_without_any_event_binds_nobody_to_its_settings(name):
+def test_a_checkpoint_without_any_event_does_not_fix_settings(name):
     with pytest.raises(SourceError):
         run(name, "schema.target=nowhere")
     assert checkpoints()

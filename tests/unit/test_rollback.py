@@ -1,4 +1,4 @@
-"""Going back on purpose: what is learned again, and when it is refused because something would be lost."""
+"""Rollback: what is learned again, and when it is rejected because something would be lost."""
 
 import json
 import shutil
@@ -125,7 +125,7 @@ def test_it_goes_back_from_the_one_that_a_start_would_take(learned):
 
 
 def test_a_newer_format_can_be_left(learned):
-    """After a downgrade this is the way back, and the user's own wish."""
+    """After a downgrade this is how to return, at the user's own request."""
     newest = store().generations()[-1]
     store().path(newest + 1).write_bytes(_pack({}, '{"format":2}'))
     with pytest.raises(CheckpointError):
@@ -151,19 +151,19 @@ def test_dead_letters_that_come_again_are_replayed_once(learned):
     assert describe_checkpoint(STATE)["n"] == RECORDS
 
 
-# --- refused, and nothing is changed --------------------------------------------------------------------------------
+# --- rejected, and nothing is changed -------------------------------------------------------------------------------
 
 
 def assert_refused(named="", **options):
-    """A rollback is refused with an error that names this, and changes nothing."""
+    """Check that a rollback is rejected with an error that names this, and changes nothing."""
     before = checkpoints()
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as rejected:
         roll_back(STATE, **options)
-    assert named in str(refused.value)
+    assert named in str(rejected.value)
     assert checkpoints() == before
 
 
-def test_it_is_refused_while_a_daemon_runs_or_without_a_checkpoint_to_go_back_to(learned):
+def test_it_is_rejected_while_a_daemon_runs_or_without_an_earlier_checkpoint(learned):
     with FolderLock(STATE):
         assert_refused()
     _, second, *_, newest = store().generations()
@@ -180,7 +180,7 @@ def test_it_is_refused_while_a_daemon_runs_or_without_a_checkpoint_to_go_back_to
 
 
 @pytest.mark.parametrize("is_chained", [False, True])
-def test_it_is_refused_on_a_stream_that_cannot_be_read_again(here, is_chained):
+def test_it_is_rejected_on_a_stream_that_cannot_be_read_again(here, is_chained):
     position = {"kind": "stdin", "offset": 7}
     kept = {"kind": "chain", "positions": [None, position]} if is_chained else position
     prepare(*[{"positions": [kept]}] * 2)
@@ -188,14 +188,14 @@ def test_it_is_refused_on_a_stream_that_cannot_be_read_again(here, is_chained):
 
 
 @pytest.mark.parametrize("confirmed", [0, 1, 2])
-def test_it_is_refused_behind_predictions_that_have_been_seen_or_may_have_been(here, confirmed):
+def test_it_is_rejected_if_later_predictions_have_been_seen_or_may_have_been(here, confirmed):
     prepare(*[{"transactional": True}] * 2)
     store().confirm(confirmed)
     assert_refused("generation 2")
 
 
 @pytest.mark.parametrize(("metadata", "confirmed"), [({}, 2), ({"transactional": True}, 1)])
-def test_it_is_refused_over_damaged_ones_of_which_a_broker_may_know(here, metadata, confirmed):
+def test_it_is_rejected_over_damaged_ones_of_which_a_broker_may_know(here, metadata, confirmed):
     """The confirmed one, or one whose number would be used again and taken for seen."""
     prepare(metadata)
     store().path(2).write_bytes(b"damaged")
@@ -203,7 +203,7 @@ def test_it_is_refused_over_damaged_ones_of_which_a_broker_may_know(here, metada
     assert_refused("generation 2", to=1)
 
 
-def test_it_is_refused_behind_dead_letters_that_have_left_their_file(learned):
+def test_it_is_rejected_if_later_dead_letters_have_left_their_file(learned):
     before = store().generations()[-1]
     replay(LETTERS, settings("model.range_factor=1e12"))
     assert_refused(f"generation {before + 1}", to=before)
@@ -219,7 +219,7 @@ def call(*arguments):
     return CliRunner().invoke(main, [*map(str, arguments)])
 
 
-def test_the_command_says_what_comes_again(learned):
+def test_the_command_reports_what_is_read_again(learned):
     before = store().generations()[-2]
     done = call("rollback", "state", "--json")
     assert done.exit_code == 0, done.stderr

@@ -86,7 +86,7 @@ def test_the_default_file_holds_every_setting_with_its_default_and_a_comment() -
     assert set(written) == set(Settings.__annotations__) - {"sources"}
     for name, table in written.items():
         found = dict(table)
-        if name == "model":  # words stand for objects there
+        if name == "model":  # words are short for objects there
             assert RegressorOptions(**found) == RegressorOptions()
             continue
         of_kind = {"predictions": NoPredictions, "dead_letters": module.DeadLetterFile}
@@ -201,7 +201,7 @@ def test_several_sources_are_taken_in_order_and_named_by_number(config: Path) ->
     assert read(config).sources == (FileSettings(kind="file", path="a.csv"),)
 
 
-def test_connectors_have_settings_of_their_own_besides_those_of_all(config: Path) -> None:
+def test_connectors_have_settings_in_addition_to_shared_ones(config: Path) -> None:
     found = read(config, "predictions.kind=topic", "predictions.topic=out", "predictions.gate=false").predictions
     assert isinstance(found, Topic)
     assert isinstance(found, Predictions)
@@ -270,7 +270,7 @@ def test_the_key_of_labels_may_be_ignored_or_a_feature_that_is_named(config: Pat
     assert read(config, "labels.key=id", *flags.split()).labels.key == "id"
 
 
-def test_a_problem_tells_where_the_value_came_from(config: Path) -> None:
+def test_an_error_names_the_origin_of_the_value(config: Path) -> None:
     found = problems(config, "model.degree=x", STREAMMOE_MODEL__SEED="-1", STREAMMOE_CHEKPOINT__DIR="a")
     for problem, origin in zip(
         found, ("STREAMMOE_CHEKPOINT__DIR", "model.degree", "STREAMMOE_MODEL__SEED"), strict=True

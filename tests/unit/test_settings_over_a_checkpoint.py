@@ -136,10 +136,10 @@ def check(name, says, base):
     before = checkpoints()
     if says.startswith("rejected"):
         of_source = says.startswith("rejected by the source (exit 3)")
-        with pytest.raises(SourceError if of_source else CheckpointError) as refused, open_daemon(now):
+        with pytest.raises(SourceError if of_source else CheckpointError) as rejected, open_daemon(now):
             pass
         named = "model.schedule" if name.startswith("model.schedule.") else name
-        assert of_source or f"{named} was " in str(refused.value), name
+        assert of_source or f"{named} was " in str(rejected.value), name
         assert checkpoints() == before
         Path("config.toml").write_text(config)
         return
@@ -182,9 +182,9 @@ def test_limits_that_may_have_been_reached_may_only_rise_and_then_hold_for_what_
             shutil.move("low", "state")
     assert found == {False: (5, 2, {"b", "a=u", "a=v"}), True: (0, 3, {"b", "c", "a=u", "a=v", "a=w"})}
     for limit in low[:2]:
-        with pytest.raises(CheckpointError) as refused:
+        with pytest.raises(CheckpointError) as rejected:
             run(*flags, *(limit if each.startswith(limit[:-1]) else each for each in high))
-        assert limit.partition("=")[0] in str(refused.value)
+        assert limit.partition("=")[0] in str(rejected.value)
 
 
 @pytest.mark.usefixtures("here")
@@ -194,6 +194,6 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
         written["model"]["forgetting"] = 0.5
         patch.setattr("streammoe.settings.Settings.learning_settings", lambda self: written)
         run()
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as rejected:
         run()
-    assert "model.forgetting" in str(refused.value)
+    assert "model.forgetting" in str(rejected.value)

@@ -1,4 +1,4 @@
-"""A daemon whose predictions are seen in transactions: where it resumes after a crash, and when it refuses to."""
+"""A daemon with transactional predictions: where it resumes after a crash, and when it cannot."""
 
 import itertools
 import random
@@ -101,7 +101,7 @@ class Transactions(PredictionSink):
 
     def commit(self, position, generation):
         self.broker.step()
-        if generation == self.broker.crash_before:  # the checkpoint is there, and nobody has seen its predictions
+        if generation == self.broker.crash_before:  # the checkpoint exists, but its predictions are not visible
             raise Crash
         self.broker.seen += self._open
         self.broker.generation = generation

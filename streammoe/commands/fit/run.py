@@ -14,7 +14,7 @@ from streammoe.commands.evaluate.outputs import experts
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import model_from, schema_of
-from streammoe.daemon.resume import given_model
+from streammoe.daemon.resume import load_matching_model
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
@@ -73,7 +73,7 @@ def fit_source(
     schema = schema_of(settings)
     model: MixtureOfExperts = model_from(settings)
     if from_model is not None:
-        model = given_model(from_model, model, schema)
+        model = load_matching_model(from_model, model, schema)
         LOGGER.info(
             "starting from the parameters of %s; the %d events that it has learned are not learned again",
             from_model,

@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.state import MMState
 from streammoe.features import Encoder
@@ -16,28 +16,28 @@ from streammoe.model.context import Context, Moves
 from streammoe.types import AnyArray, FloatArray
 
 Change: TypeAlias = Callable[[MMState], MMState]
-"""Makes a state with more columns or classes of one with fewer."""
+"""A function from a state to one with more columns or classes."""
 
 
 class Phase(ABC):
-    """One phase of a model: it learns and scores rows, and returns the next phase when that is due.
+    """A phase of a model: it learns and scores rows, and returns the next phase when that is due.
 
-    Rows were checked; they are in the model's own order of fields, with categories as codes.
+    Rows are validated; they are in the model's own order of fields, with categories as codes.
 
     Attributes:
-        leader: the mixture that serves, if there is one.
-        n_candidates: how many mixtures learn side by side.
+        leader: the mixture that serves predictions, if any.
+        n_candidates: number of mixtures that learn in parallel.
     """
 
     refits: ClassVar[bool] = False
-    """Whether what falls due is a fit, which takes too long to be repeated."""
+    """Whether `on_due` runs a fit, which takes too long to be repeated."""
     leader: Candidate | None = None
     n_candidates: int = 0
 
     @property
     @abstractmethod
     def n(self) -> int:
-        """Events learned, those in a buffer and those that wait for their group included."""
+        """Number of events learned, including those in a buffer and those waiting for their group."""
 
     def begin(self, context: Context) -> Phase:
         """Return the phase that learns the next rows."""
@@ -52,42 +52,44 @@ class Phase(ABC):
         """Do what is due at this count, and return the phase after it."""
 
     @abstractmethod
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
-        """Learn raw rows, of which at most the last one makes something due.
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
+        """Learn raw rows; at most the last one makes something due.
 
         Args:
-            context: of the model.
+            context: context of the model.
             X: (n, F); Y: (n, Q), NaN where there is no target; weights: (n,).
-            traced: whether to keep what each expert said.
+            traced: whether to record each expert's part.
 
         Raises:
-            UnsoundError: some of them leave no finite model; the one that there is must be thrown away.
+            UnsoundError: some of them leave the model with NaN or infinity; it must be discarded.
         """
 
     @abstractmethod
     def served(self, context: Context) -> tuple[MMState | None, Encoder]:
-        """Return the state that predicts now, if any, and what brings rows into its coordinates."""
+        """Return the state that serves predictions, if any, and the encoder for its coordinates."""
 
     @abstractmethod
     def widen(self, context: Context, moves: Moves) -> None:
-        """Follow the encoder after it grew."""
+        """Adapt to new columns of the encoder."""
 
     @abstractmethod
     def add_class(self, context: Context, rng: np.random.Generator) -> None:
-        """Make room for a label that was just added to the targets."""
+        """Adapt to a label that was just added to the targets."""
 
     @abstractmethod
     def arrays(self) -> dict[str, AnyArray]:
-        """Return all that shapes what comes next, by name."""
+        """Return everything that affects future learning, as named arrays."""
 
     @property
     def residual(self) -> FloatArray:
-        """The running means behind the convergence residual, of all mixtures."""
+        """Running means behind the convergence residual, of all mixtures."""
         return np.zeros(0)
 
     @abstractmethod
     def copy(self, spare: Phase | None = None) -> Phase:
-        """Return a phase that learning changes independently of this one; arrays of `spare` may be reused."""
+        """Return an independent copy; arrays of `spare` may be reused."""
 
     @abstractmethod
     def is_finite(self) -> bool:

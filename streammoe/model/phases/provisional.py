@@ -1,6 +1,6 @@
 """A mixture fitted to part of a long warm-up's buffer, which learns next to the one expert; the better of them serves.
 
-It ends with the warm-up, and leaves no trace in what the warm-up comes to.
+It ends with the warm-up and does not affect the warm-up's result.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from streammoe.checked import array_of
-from streammoe.engine import mm
-from streammoe.engine.model_selection import Candidate, led
+from streammoe.engine import mixture
+from streammoe.engine.model_selection import Candidate, leading_scores
 from streammoe.engine.state import MMState, UnsoundError, copy_array, copy_state, state_arrays
 from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
@@ -23,17 +23,17 @@ from streammoe.types import AnyArray, FloatArray
 FIRST_FIT = 400
 """Events at which the first mixture is fitted."""
 GROWTH = 2
-"""Each next one is fitted to so many times as many."""
+"""Each further mixture is fitted to so many times the events of the one before it."""
 LARGEST_PART = 0.7
-"""Of the whole buffer; a fit to more of it is hardly worth its time, with the last one so near."""
+"""Largest fraction of the buffer to fit; beyond it the final fit is so close that another one is not worth its time."""
 RESTARTS = 2
 HANDICAP = 20.0
-"""Nats by which the first mixture must predict better than the one expert before it serves: few events may be fitted
-too well. A later one takes the place of the one before it."""
+"""Nats by which the first mixture must predict better than the one expert before it serves, since few events may be
+overfitted. Later mixtures inherit the lead of the one that they replace."""
 
 
 def next_fit(n: int, size: int) -> int:
-    """The next count after n at which buffered events are fitted, where the buffer holds `size` of them.
+    """Return the next count after n at which buffered events are fitted; `size` is the capacity of the buffer.
 
     >>> [next_fit(n, 2000) for n in (0, 399, 400, 800)], next_fit(0, 500)
     ([400, 400, 800, 2000], 500)
@@ -45,13 +45,13 @@ def next_fit(n: int, size: int) -> int:
 
 
 class ProvisionalMixture:
-    """A mixture in coordinates of its own, with what it and the one expert have cost since it was fitted.
+    """A mixture in its own coordinates, with its cost and the one expert's since it was fitted.
 
     Attributes:
-        candidate: the mixture, with all that its steps need.
-        scaler: of the events that it was fitted to.
+        candidate: the mixture, with everything that its steps need.
+        scaler: scaler of the events to which it was fitted.
         totals: (2,) −log-likelihood of the events since the fit, each predicted before it was learned: of the mixture,
-            on top of what it began with, and of the one expert.
+            including its handicap, and of the one expert.
     """
 
     def __init__(self, candidate: Candidate, scaler: Scaler, totals: FloatArray) -> None:
@@ -62,7 +62,7 @@ class ProvisionalMixture:
 
     @classmethod
     def after(cls, before: ProvisionalMixture | None, candidate: Candidate, scaler: Scaler) -> ProvisionalMixture:
-        """A new one, which begins as the one before it has ended: ahead of the one expert, or behind."""
+        """Return a new one, which inherits the lead of the one before it over the one expert, or its deficit."""
         ahead = before is not None and before.leads
         return cls(candidate, scaler, np.array([0.0 if ahead else HANDICAP, 0.0]))
 
@@ -77,31 +77,31 @@ class ProvisionalMixture:
         X: FloatArray,
         Y: FloatArray,
         weights: FloatArray,
-        one: mm.Scores,
+        one: mixture.Scores,
         *,
         traced: bool,
-    ) -> mm.Scores:
-        """Learn raw rows that the one expert has learned; each row's score is that of the one that led before it.
+    ) -> mixture.Scores:
+        """Learn raw rows that the one expert has learned; return for each row the score of the leader at that point.
 
         Args:
-            context: of the model.
+            context: context of the model.
             X: (n, F) raw rows; Y: (n, Q) targets in their own units; weights: (n,).
-            one: what the one expert predicted for them.
-            traced: whether to keep what each expert said.
+            one: the one expert's scores of these rows.
+            traced: whether to record each expert's part.
 
         Raises:
-            UnsoundError: some of them leave no finite mixture; it is as it was before, or to be thrown away if
-                it was a single one.
+            UnsoundError: some of them leave the mixture with NaN or infinity; it is as it was before, or must be
+                discarded if there was a single row.
         """
         state, residual, options = self.candidate
         W, R = context.encoder.scaled(self.scaler).design(X)
         n_outputs = context.targets.n_outputs
         targets = (Y - self.scaler.target_center) / self.scaler.target_scale
-        # One expert may go on where the mixture cannot, so that the events themselves are no reason to go back. A
-        # single one is the end of the mixture, so there is nothing to go back to.
+        # The one expert may continue where the mixture cannot, so the events are not rejected. An unsound single row
+        # ends the mixture, so there is nothing to restore.
         before = copy_state(state, self._spare) if len(X) > 1 else None
         try:
-            own = mm.learn(
+            own = mixture.learn(
                 context.family,
                 state,
                 residual,
@@ -114,13 +114,13 @@ class ProvisionalMixture:
                 n_outputs=n_outputs,
                 traced=traced,
             )
-            with np.errstate(over="ignore"):  # the sums are judged instead
-                scores, totals = led([in_units(own, self.scaler), one], self.totals, weights)
+            with np.errstate(over="ignore"):  # the sums are checked instead
+                scores, totals = leading_scores([in_units(own, self.scaler), one], self.totals, weights)
             if not np.isfinite(totals).all():
                 raise UnsoundError(["totals"])
         except UnsoundError:
             if before is not None:
-                self.candidate = Candidate(before, mm.new_residual(context.family, before, n_outputs), options)
+                self.candidate = Candidate(before, mixture.new_residual(context.family, before, n_outputs), options)
                 self._spare = None
             raise
         self._spare = before or self._spare
@@ -128,19 +128,19 @@ class ProvisionalMixture:
         return scores
 
     def change(self, context: Context, change: Callable[[MMState], MMState]) -> None:
-        """Continue from another state, which has more columns or classes."""
+        """Continue from the changed state, which has more columns or classes."""
         self.candidate = context.candidate(change(self.candidate.state))
         self.scaler = wider_scaler(self.scaler, len(context.encoder.feature_names))
         self._spare = None
 
     def copy(self) -> ProvisionalMixture:
-        """One that shares nothing that changes with this one."""
+        """Return an independent copy."""
         state, residual, options = self.candidate
         candidate = Candidate(copy_state(state), copy_array(residual, None), options)
         return ProvisionalMixture(candidate, self.scaler, self.totals.copy())
 
     def arrays(self) -> dict[str, AnyArray]:
-        """All that shapes what comes next, by name."""
+        """Return everything that affects future learning, as named arrays."""
         return {
             "warmup.totals": self.totals,
             **{f"warmup.{name}": array for name, array in self.scaler._asdict().items()},
@@ -149,19 +149,21 @@ class ProvisionalMixture:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray], candidate: Candidate, encoder: Encoder) -> ProvisionalMixture:
-        """The inverse of `arrays`, of which the candidate was restored.
+        """Restore a provisional mixture from the arrays that `arrays` returned; the candidate was restored already.
 
         Raises:
-            CheckpointError: an array is missing, has another shape, or holds what it cannot.
+            CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         scaler = restored_scaler(arrays, "warmup", len(encoder.feature_names), encoder.n_outputs)
         return cls(candidate, scaler, array_of(arrays, "warmup.totals", "float64", (2,)).copy())
 
 
-def in_units(scores: mm.Scores, scaler: Scaler) -> mm.Scores:
-    """Scores in the target's own units."""
+def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:
+    """Convert scores to the target's own units."""
     center, scale = scaler.target_center, scaler.target_scale
     trace = scores.trace
     if len(trace.shares):
         trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
-    return mm.Scores(scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace)
+    return mixture.Scores(
+        scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace
+    )

@@ -1,7 +1,7 @@
 """The phases after the warm-up: one mixture, or a race of several.
 
-Experts are examined at fixed counts of events; one that is idle may be tried as half of another, in a race of the
-mixture with it against the mixture as it is. A race is decided at a fixed count as well.
+Experts are examined at fixed event counts; an idle one may be reseeded on trial as half of another, in a race of the
+resulting mixture against the current one. A race is decided at a fixed count as well.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from streammoe.engine import mm
-from streammoe.engine.drift import DriftWatch
-from streammoe.engine.model_selection import Candidate, led, n_parameters, race_start
+from streammoe.engine import mixture
+from streammoe.engine.drift import DriftDetector
+from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
 from streammoe.engine.prior_gain import prior_gain
-from streammoe.engine.split_merge import Life, costliest, idle, life, reseeded
+from streammoe.engine.split_merge import Diagnostics, costliest, diagnose, idle, reseeded
 from streammoe.engine.state import (
     MMState,
     UnsoundError,
@@ -38,15 +38,15 @@ from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
 FIRST_LOOK = 2048
-"""Events learned at which experts are examined first; then at twice as many each, up to `LOOK_EVERY`, and then at each
+"""Event count at which experts are first examined; the next count is twice the last up to `LOOK_EVERY`, and then each
 multiple of that."""
 LOOK_EVERY = 65_536
 CHARGE_EVERY = 100
-"""Events after which candidates pay for what the division of the prior has gained them."""
+"""Number of events after which candidates are charged for what they gained by the division of the prior."""
 AT_ONCE = 4096
-"""Rows that may have to be learned twice, where there is a drift detector."""
+"""Maximum number of rows to be learned twice because of a drift."""
 SHORTEST_TRIAL, LONGEST_TRIAL = 1024, 8192
-"""Events for which an expert is tried as half of another: a quarter of those that have been learned, within these."""
+"""Bounds on the length of a trial, which is a quarter of the events learned."""
 
 
 def next_look(n: int) -> int:
@@ -61,19 +61,19 @@ def next_look(n: int) -> int:
 
 
 def handicap(context: Context) -> float:
-    """Return the nats by which a mixture with a reseeded expert must predict better: one for each of its parameters."""
+    """Return the nats by which a mixture with a reseeded expert must predict better: one per parameter of an expert."""
     encoder = context.encoder
     sizes = (context.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features)
     return float(n_parameters(context.family, 2, *sizes) - n_parameters(context.family, 1, *sizes))
 
 
 def window(context: Context, n: int) -> int:
-    """Return the number of events that count for a step after n: about the last 1/γ."""
+    """Return how many recent events count at event n: about 1/γ."""
     return max(round(1.0 / context.steps(n + 1)), 1)
 
 
 class Features(NamedTuple):
-    """Rows in the coordinates of a mixture, as `mm.learn` takes them."""
+    """Rows in the coordinates of a mixture, as `mixture.learn` takes them."""
 
     W: FloatArray
     R: FloatArray
@@ -82,7 +82,7 @@ class Features(NamedTuple):
 
 
 class Streaming(Phase):
-    """Learns by steps."""
+    """A phase that learns by streaming steps."""
 
     leader: Candidate
 
@@ -90,32 +90,36 @@ class Streaming(Phase):
     def n(self) -> int:
         return int(self.leader.state.n[0])
 
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
         encoder = context.encoder
         scaler = encoder.scaler
         features = Features(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
-        if context.watch is None:
+        if context.detector is None:
             scores = self.step(context, context.options.schedule, features, traced=traced)
         else:
-            scores = self._learn_watched(context, context.watch, features, traced=traced)
+            scores = self._learn_with_detector(context, context.detector, features, traced=traced)
         return in_units(scores, scaler)
 
-    def _learn_watched(self, context: Context, watch: DriftWatch, rows: Features, *, traced: bool) -> mm.Scores:
-        """Learn rows in pieces, and show their losses to the detector: after a drift, steps and average restart.
+    def _learn_with_detector(
+        self, context: Context, detector: DriftDetector, rows: Features, *, traced: bool
+    ) -> mixture.Scores:
+        """Learn rows in pieces and pass their losses to the detector; after a drift, step sizes and average restart.
 
-        Steps of a piece are set before it is learned, and a drift may be found in its midst. So a piece is learned as
-        if there were none, which is nearly always right; else it is undone, and learned again up to the drift.
+        The step sizes of a piece are fixed before it is learned, but a drift may be detected within it. A piece is
+        learned as if there were none, which is nearly always right; else it is undone, and learned up to the drift.
         """
 
-        def learn(start: int, stop: int, steps: Steps) -> mm.Scores:
+        def learn(start: int, stop: int, steps: Steps) -> mixture.Scores:
             return self.step(context, steps, Features(*(array[start:stop] for array in rows)), traced=traced)
 
         n_rows = len(rows.Y)
         targets = np.flatnonzero(~np.isnan(rows.Y[:, 0]))
-        if len(targets) <= watch.to_come:
+        if len(targets) <= detector.to_come:
             n = self.n
             scores = learn(0, n_rows, context.steps)
-            if watch.take(scores.losses[targets], n) is not None:
+            if detector.take(scores.losses[targets], n) is not None:
                 self.restart_average()
             return scores
         runs = []
@@ -124,22 +128,22 @@ class Streaming(Phase):
         while start < n_rows:
             ahead = targets[np.searchsorted(targets, start) :]
             stop = min(start + AT_ONCE, n_rows)
-            if len(ahead) >= watch.to_come and not hurried:
-                stop = min(stop, int(ahead[watch.to_come - 1]) + 1)
+            if len(ahead) >= detector.to_come and not hurried:
+                stop = min(stop, int(ahead[detector.to_come - 1]) + 1)
             learned = ahead[: np.searchsorted(ahead, stop)]
             n, steps = self.n, context.steps
-            # If a block ends before the last event, steps may have to change before that.
-            before = self.copy() if len(learned) > watch.to_come else None
+            # If a block ends before the last event, step sizes may have to change before that.
+            before = self.copy() if len(learned) > detector.to_come else None
             try:
                 scores = learn(start, stop, steps)
             except UnsoundError:
                 if before is None:
                     raise
-                # Perhaps it would not have come to this: wider steps may be due before.
+                # With a drift detected earlier, step sizes may have been different: learn it again in smaller pieces.
                 self.restore(before)
                 hurried = False
                 continue
-            drift = watch.take(scores.losses[learned - start], n)
+            drift = detector.take(scores.losses[learned - start], n)
             if drift is not None and before is not None and drift.n < n + len(learned):
                 self.restore(before)
                 stop = int(learned[drift.n - n - 1]) + 1
@@ -148,14 +152,14 @@ class Streaming(Phase):
                 self.restart_average()
             runs.append(scores)
             start = stop
-        return mm.joined(runs)
+        return mixture.joined(runs)
 
     @abstractmethod
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
-        """Learn rows, and return what they looked like before.
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
+        """Learn rows, and return their scores from before they were learned.
 
         Raises:
-            UnsoundError: some of them leave no finite mixture.
+            UnsoundError: some of them leave a mixture with NaN or infinity.
         """
 
     def served(self, context: Context) -> tuple[MMState, Encoder]:
@@ -174,24 +178,24 @@ class Streaming(Phase):
 
     @abstractmethod
     def change(self, context: Context, change: Change) -> None:
-        """Let each mixture continue from another state."""
+        """Let each mixture continue from its changed state."""
 
     @abstractmethod
     def copy(self, spare: Phase | None = None) -> Self:
-        """Return a phase that learning changes independently of this one; arrays of `spare` may be reused."""
+        """Return an independent copy; arrays of `spare` may be reused."""
 
     @abstractmethod
     def restore(self, copied: Self) -> None:
-        """Restore a copy, which is used up by that."""
+        """Restore a copy, which must not be used afterwards."""
 
     @abstractmethod
     def restart_average(self) -> None:
-        """Let the average that serves begin with the present parameters."""
+        """Restart the served average at the current parameters."""
 
-    def reseeded(self, context: Context, found: Life, expert: int, attempt: int) -> MMState:
-        """Return a state in which an expert is half of another: of the worst one, or in further attempts of the next.
+    def reseeded(self, context: Context, found: Diagnostics, expert: int, attempt: int) -> MMState:
+        """Return a state in which an expert is half of another: of the worst one, or of the next in further attempts.
 
-        What the expert knew goes to its nearest, so that statistics of the mixture as a whole stay what they are.
+        The expert is merged into its nearest, so that statistics of the mixture as a whole do not change.
         """
         parents = costliest(found, expert)
         return reseeded(
@@ -209,7 +213,7 @@ class Streaming(Phase):
 
 
 class Mixture(Streaming):
-    """One mixture."""
+    """The phase of a single mixture."""
 
     n_candidates = 1
 
@@ -222,7 +226,7 @@ class Mixture(Streaming):
     def on_due(self, context: Context) -> Streaming:
         return self._examined(context) if len(self.leader.state.masses) > 1 else self
 
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
         return _learn(context, self.leader, steps, rows, traced=traced)
 
     def change(self, context: Context, change: Change) -> None:
@@ -249,15 +253,15 @@ class Mixture(Streaming):
         self.leader = self.leader._replace(state=restart_average(self.leader.state))
 
     def _examined(self, context: Context) -> Streaming:
-        """Report idle experts, and try one of them as half of another where that is wanted."""
+        """Report idle experts, and reseed one of them on trial if that is enabled."""
         n = self.n
-        found = life(context.family, self.leader.state, self.leader.options)
+        found = diagnose(context.family, self.leader.state, self.leader.options)
         for k in range(len(found.shares)):
             if found.starved[k]:
-                _report(context, n, k, "starved", f"it answers for a share of {found.shares[k]:.2g} of the events")
+                _report(context, n, k, "starved", f"it accounts for a share of {found.shares[k]:.2g} of the events")
             elif found.duplicate[k]:
                 near, apart = found.nearest[k], found.divergences[k]
-                why = f"it says what expert {near} says, but for {apart:.2g} nats an event"
+                why = f"it differs from expert {near} by only {apart:.2g} nats per event"
                 _report(context, n, k, "a duplicate", why)
         expert = idle(found)
         if context.options.reseed == "off" or expert is None:
@@ -265,22 +269,22 @@ class Mixture(Streaming):
         tried = self.reseeded(context, found, expert, int(context.reseeds[0]))
         context.reseeds[0] += 1
         until = n + min(max(n // 4, SHORTEST_TRIAL), LONGEST_TRIAL)
-        # The second is there so that the third does not win by an average that restarts, and by that alone.
+        # The second candidate ensures that the third does not win merely because its average restarts.
         renewed = copy_state(self.leader.state)._replace(n_average=tried.n_average.copy())
         candidates = [self.leader, context.candidate(renewed), context.candidate(tried)]
-        LOGGER.info("expert %d is tried as half of another until event %d", expert, until)
+        LOGGER.info("expert %d is reseeded on trial, as half of another, until event %d", expert, until)
         return Race(candidates, np.array([0.0, 0.0, handicap(context)]), until, expert)
 
 
 class Race(Streaming):
-    """Mixtures that learn side by side; they may differ in their number of experts, and the best so far serves.
+    """The phase of several mixtures that learn in parallel; the best so far serves. Numbers of experts may differ.
 
     Attributes:
         candidates: the mixtures; earlier ones win ties.
-        totals: (len(candidates),) −log-likelihood of the events since the start, each predicted before it was
-            learned, on top of what each candidate began with, and of what it was charged.
-        until: events learned at which it is decided.
-        expert: where the last candidate is the first with an expert reseeded, which one; else −1.
+        totals: (len(candidates),) −log-likelihood of the events since the start, each predicted before it was learned,
+            plus initial handicaps and later charges.
+        until: event count at which the race is decided.
+        expert: the reseeded expert of the last candidate if the race is its trial; else −1.
     """
 
     def __init__(self, candidates: Sequence[Candidate], totals: FloatArray, until: int, expert: int = -1) -> None:
@@ -292,7 +296,7 @@ class Race(Streaming):
         self._rank()
 
     def _rank(self) -> None:
-        """Let the candidate serve that has cost least so far."""
+        """Let the candidate with the smallest total serve."""
         self.leader = self.candidates[int(self.totals.argmin())]
 
     def next_due(self, context: Context) -> int:
@@ -301,20 +305,20 @@ class Race(Streaming):
         return self.until - (self.until - self.n - 1) // CHARGE_EVERY * CHARGE_EVERY
 
     def on_due(self, context: Context) -> Streaming:
-        """Charge the candidates for the events since the last time, and decide when all have been learned."""
+        """Charge the candidates for the events since the last charge, and decide the race when it is over."""
         n = self.n
         if self.expert < 0:
-            # A file may hold a race that is yet to begin: nothing is owed for that, nor refunded.
+            # A checkpoint may claim a race in the future: the charge must not become a refund.
             events = min(CHARGE_EVERY, max(n - race_start(self.until), 0))
-            # Each pays for what the division of the prior has gained it.
+            # Remove what each gained by the division of the prior.
             self.totals = self.totals + [events * prior_gain(candidate.state) for candidate in self.candidates]
             self._rank()
         return self._decided(context) if n == self.until else self
 
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
-        """Let every candidate learn these rows; each row's score is that of the one that led before it."""
+    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
+        """Let every candidate learn these rows; return for each row the score of the leader at that point."""
         runs = [_learn(context, candidate, steps, rows, traced=traced) for candidate in self.candidates]
-        scores, self.totals = led(runs, self.totals, rows.weights)
+        scores, self.totals = leading_scores(runs, self.totals, rows.weights)
         self._rank()
         return scores
 
@@ -360,34 +364,36 @@ class Race(Streaming):
                 for candidate, gain in zip(self.candidates, gains, strict=True)
             )
             LOGGER.info(
-                "the model has %d experts from here; nats lost by each candidate: %s (event %d)",
+                "the model has %d experts from now on; nats lost by each number of experts: %s (event %d)",
                 len(state.masses),
                 costs,
                 self.n,
             )
         elif best == len(self.candidates) - 1:
             context.reseeds[1] += 1
-            # What the average holds of the time in which the halves parted is to fade soon.
+            # Iterates from the time when the halves separated should soon fade from the average.
             np.minimum(state.n_average, window(context, self.n), out=state.n_average)
             context.reported = {(k, kind) for k, kind in context.reported if k != self.expert}
             LOGGER.info(
-                "expert %d has begun anew as half of another, which predicts better by %.1f nats (event %d)",
+                "expert %d stays reseeded, as half of another, which predicts better by %.1f nats (event %d)",
                 self.expert,
                 gains[:-1].min() + handicap(context),
                 self.n,
             )
         else:
-            LOGGER.info("expert %d stays as it is: as half of another it did not predict better", self.expert)
+            LOGGER.info("expert %d is not reseeded: as half of another it did not predict better", self.expert)
         return Mixture(self.candidates[best])
 
 
-def _learn(context: Context, candidate: Candidate, steps: Steps, rows: Features, *, traced: bool) -> mm.Scores:
+def _learn(context: Context, candidate: Candidate, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
     W, R, Y, weights = rows
     n_outputs = context.targets.n_outputs
-    return mm.learn(context.family, *candidate, steps, W, R, Y, weights=weights, n_outputs=n_outputs, traced=traced)
+    return mixture.learn(
+        context.family, *candidate, steps, W, R, Y, weights=weights, n_outputs=n_outputs, traced=traced
+    )
 
 
 def _report(context: Context, n: int, expert: int, what: str, why: str) -> None:
     if (expert, what) not in context.reported:
         context.reported.add((expert, what))
-        LOGGER.warning("expert %d is %s: %s; docs/experts.md says what to do (event %d)", expert, what, why, n)
+        LOGGER.warning("expert %d is %s: %s; see docs/experts.md (event %d)", expert, what, why, n)

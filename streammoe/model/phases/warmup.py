@@ -1,4 +1,4 @@
-"""The phases before there is a mixture: nothing learned yet, then the warm-up, which ends with a batch fit."""
+"""The phases before there is a mixture: a blank model, then the warm-up, which ends with a batch fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from streammoe.engine import mm, model_selection, warmup
+from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.model_selection import Entrant
 from streammoe.engine.state import MMState, UnsoundError, is_finite, widen, with_class
 from streammoe.engine.warming import OneExpert
@@ -24,10 +24,10 @@ LOGGER = logging.getLogger("streammoe.estimators")
 
 
 class Blank(Phase):
-    """Nothing has been learned.
+    """The phase in which nothing has been learned.
 
     Args:
-        is_gathering: whether rows are only gathered.
+        is_gathering: whether rows are only gathered for a batch fit.
     """
 
     def __init__(self, *, is_gathering: bool = False) -> None:
@@ -52,10 +52,12 @@ class Blank(Phase):
     def on_due(self, context: Context) -> Phase:
         return self
 
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
-        """Do nothing: no label has been met, so there is nothing to learn and nothing to predict."""
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
+        """Do nothing: no label has been encountered, so there is nothing to learn or predict."""
         nothing = np.full(len(X), np.nan)
-        return mm.Scores(nothing, np.empty((len(X), 0)), mm.blank_trace(len(X) if traced else 0))
+        return mixture.Scores(nothing, np.empty((len(X), 0)), mixture.blank_trace(len(X) if traced else 0))
 
     def served(self, context: Context) -> tuple[None, Encoder]:
         return None, context.encoder
@@ -77,11 +79,11 @@ class Blank(Phase):
 
 
 class WarmUp(Phase):
-    """Rows go into a buffer; one expert learns them meanwhile, and in a long warm-up a provisional mixture.
+    """The phase in which rows are buffered; one expert learns them, and in a long warm-up also a provisional mixture.
 
     Attributes:
         one: the buffer, and the one expert.
-        provisional: the mixture, if there is one.
+        provisional: the provisional mixture, if any.
     """
 
     refits = True
@@ -96,7 +98,7 @@ class WarmUp(Phase):
 
     def next_due(self, context: Context) -> int:
         size = _size(context)
-        # Of one expert there is nothing to fit, and how many there are is only chosen in the end.
+        # One expert needs no provisional fit, and the number of experts is selected only at the end.
         if context.options.most_experts == 1 or context.options.is_choosing:
             return size
         return next_fit(self.n, size)
@@ -107,7 +109,9 @@ class WarmUp(Phase):
         self._fit_provisional(context)
         return self
 
-    def learn(self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> mm.Scores:
+    def learn(
+        self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
+    ) -> mixture.Scores:
         _, R = context.encoder.design(X)
         one = self.one.learn(X, R, Y, weights, traced=traced)
         return self._learn_provisional(context, X, Y, weights, one, traced=traced)
@@ -118,26 +122,26 @@ class WarmUp(Phase):
         X: FloatArray,
         Y: FloatArray,
         weights: FloatArray,
-        one: mm.Scores,
+        one: mixture.Scores,
         *,
         traced: bool,
-    ) -> mm.Scores:
-        """Let a mixture, if any, learn what the one expert has learned, up to an event that leaves it unsound."""
+    ) -> mixture.Scores:
+        """Let the mixture, if any, learn what the one expert has learned, up to an event that leaves it unsound."""
         if self.provisional is None:
             return one
         try:
             return self.provisional.learn(context, X, Y, weights, one, traced=traced)
         except UnsoundError as error:
             if len(X) < 2:
-                LOGGER.info("warm-up: an event leaves no finite mixture (%s); one expert predicts again", error)
+                LOGGER.info("warm-up: an event makes the mixture infinite (%s); one expert predicts again", error)
                 self.provisional = None
                 return one
         middle = len(X) // 2
         runs = []
         for half in (slice(0, middle), slice(middle, None)):
-            said = mm.Scores(one.losses[half], one.predictions[half], Trace(*(array[half] for array in one.trace)))
+            said = mixture.Scores(one.losses[half], one.predictions[half], Trace(*(array[half] for array in one.trace)))
             runs.append(self._learn_provisional(context, X[half], Y[half], weights[half], said, traced=traced))
-        return mm.joined(runs)
+        return mixture.joined(runs)
 
     def served(self, context: Context) -> tuple[MMState, Encoder]:
         provisional = self.provisional
@@ -172,7 +176,7 @@ class WarmUp(Phase):
     # -- Fits ----------------------------------------------------------------------------------------------------------
 
     def _fit_provisional(self, context: Context) -> None:
-        """Fit a mixture to what is buffered so far, at little cost, for the time until the buffer is full."""
+        """Fit a provisional mixture to the rows buffered so far, at little cost."""
         X, Y, weights = self.one.rows()
         encoder = context.encoder.copy()
         context.fit_scaler(encoder, X, Y)
@@ -181,13 +185,13 @@ class WarmUp(Phase):
             state = context.fit(buffer, context.options.most_experts, restarts=RESTARTS, brief=True)
         except UnsoundError as error:
             self.provisional = None
-            LOGGER.info("warm-up: nothing finite comes of a fit to %d events (%s)", self.n, error)
+            LOGGER.info("warm-up: the fit to %d events did not converge to finite parameters (%s)", self.n, error)
             return
         self.provisional = ProvisionalMixture.after(self.provisional, context.candidate(state), encoder.scaler)
-        LOGGER.info("warm-up: a mixture fitted to %d events predicts where it does better", self.n)
+        LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", self.n)
 
     def _ended(self, context: Context) -> Streaming:
-        """Return the mixture that is fitted to the buffer, or a race of several."""
+        """Fit the buffer and return the mixture, or a race of several."""
         options = context.options
         X, Y, weights = self.one.rows()
         LOGGER.info(
@@ -200,22 +204,22 @@ class WarmUp(Phase):
             entrants = _fitted(context, X, Y, weights)
         except UnsoundError as error:
             LOGGER.warning(
-                "warm-up: nothing finite comes of a fit (%s); fitting once more, to all events alike and with values "
-                "that are far out moved to the edge of the others",
+                "warm-up: the fit did not converge to finite parameters (%s); fitting again, with equal weights and "
+                "with outliers clipped",
                 error,
             )
             entrants = _fitted_without_outliers(context, X, Y)
         if len(entrants) == 1:
-            mixture = Mixture(context.candidate(entrants[0].state))
+            phase = Mixture(context.candidate(entrants[0].state))
             if options.is_choosing:
-                K = len(mixture.leader.state.masses)
+                K = len(phase.leader.state.masses)
                 LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", options.most_experts, K)
-            return mixture
+            return phase
         candidates = [context.candidate(entrant.state) for entrant in entrants]
         totals = np.array([entrant.total for entrant in entrants])
         until = len(X) + model_selection.race_length(len(X))
         LOGGER.info(
-            "warm-up: %s experts are the best of 1 to %d; they learn side by side until event %d",
+            "warm-up: %s experts are the best of 1 to %d; they learn in parallel until event %d",
             ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
             options.most_experts,
             until,
@@ -224,10 +228,10 @@ class WarmUp(Phase):
 
 
 class Gathering(WarmUp):
-    """Rows are only buffered, however many there are, for a batch fit.
+    """The phase in which any number of rows are buffered for a batch fit.
 
     Attributes:
-        before: the phase that serves meanwhile, if there is a mixture.
+        before: the phase that serves in the meantime, if there is a mixture.
     """
 
     def __init__(self, one: OneExpert, before: Streaming | None = None) -> None:
@@ -266,7 +270,7 @@ class Gathering(WarmUp):
 
 
 def empty_buffer(context: Context) -> OneExpert:
-    """Return the one expert of a warm-up that begins, with its buffer."""
+    """Return the one expert of a new warm-up, with its empty buffer."""
     return OneExpert(context.family, context.targets.n_outputs, context.encoder.expert_width)
 
 
@@ -277,20 +281,20 @@ def _size(context: Context) -> int:
 
 
 def _fitted_without_outliers(context: Context, X: FloatArray, Y: FloatArray) -> list[Entrant]:
-    """Return the entrants after a warm-up on rows whose fit is not finite; of random experts in the worst case."""
+    """Fit rows again after clipping outliers; as a last resort, return random experts."""
     try:
         targets = winsorised(Y) if context.family.is_metric else Y
         return _fitted(context, winsorised(X), targets, np.ones(len(X)))
     except UnsoundError as error:
-        LOGGER.warning("warm-up: nothing finite comes of that either (%s); starting from random experts", error)
+        LOGGER.warning("warm-up: that fit did not converge either (%s); starting from random experts", error)
     return [Entrant(context.random_start()._replace(n=np.array([len(X)], dtype=np.int64)), 0.0)]
 
 
 def _fitted(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> list[Entrant]:
-    """Return the states after a warm-up on these rows, whose scales are taken: one, or the best of several K.
+    """Fit scales and experts to these rows; return one state, or the best of several K.
 
     Raises:
-        UnsoundError: they are not finite.
+        UnsoundError: the fit is not finite.
     """
     options, encoder = context.options, context.encoder
     context.fit_scaler(encoder, X, Y)

@@ -20,7 +20,7 @@ SHOWN = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get
 
 
 def named(text):
-    """The metrics that a text names; a histogram's series stand for their metric."""
+    """Return the metrics that a text names; a histogram's series count as their metric."""
     series = {f"{name}_{part}": name for name in CATALOGUE for part in ("bucket", "count", "sum")}
     return {series.get(name, name) for name in re.findall(r"\bstreammoe_\w+", text)}
 

@@ -58,7 +58,7 @@ def only(values, octets, **of_record):
 
 
 def refusal(values, octets):
-    """Where and why one value is rejected, which stands in the block as it is."""
+    """Return where and why one value is rejected, which is passed on unchanged in the block."""
     block = values.block([record(octets)])
     assert block.block == octets + b"\n"
     ((index, (reason, _)),) = block.rejected.items()

@@ -53,7 +53,7 @@ class RecordingStore(CheckpointStore):
 
 
 class ScriptedSource(ListSource):
-    """Also waits at its beginning, and may stand where no record has said."""
+    """A script that also waits at its start, and may be at a position that no record has."""
 
     steps = None
     unanswered = 0

@@ -1,4 +1,4 @@
-"""What is written while learning goes on: the state as it was, one at a time, and no failure is lost."""
+"""Checkpoints written while learning continues: the state as it was, one at a time, and no failure is lost."""
 
 import logging
 import signal
@@ -67,7 +67,7 @@ def test_a_signal_that_does_not_interrupt_the_wait_is_noticed_while_it_lasts(wri
         assert store.began.wait(10)
         while not is_waiting():
             time.sleep(0.01)
-        # To another thread than the one that waits, which goes on waiting as it does when a signal comes just before.
+        # To another thread than the one that waits, which keeps waiting, as when a signal arrives just before.
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
         deadline = time.monotonic() + 8
         while not noticed and time.monotonic() < deadline:
@@ -86,7 +86,7 @@ def test_a_signal_that_does_not_interrupt_the_wait_is_noticed_while_it_lasts(wri
     assert noticed == [False]
 
 
-def test_learning_goes_on_and_changes_nothing_of_what_is_written(writer, store):
+def test_learning_continues_and_does_not_change_what_is_written(writer, store):
     theta = np.zeros((2, 3))
     given = content(theta=theta)
     began = time.monotonic()
@@ -109,7 +109,7 @@ def test_learning_goes_on_and_changes_nothing_of_what_is_written(writer, store):
     assert writer.outcome(wait=True) is None, "it is reported once"
 
 
-def test_at_once_or_while_learning_goes_on_the_same_bytes_are_written(writer, store):
+def test_at_once_or_while_learning_continues_the_same_bytes_are_written(writer, store):
     store.let.set()
     model = MoERegressor(2, warmup=WarmUp(50, restarts=1))
     rng = np.random.default_rng(0)
@@ -176,7 +176,7 @@ def test_copies_use_their_memory_again_where_shape_and_type_are_the_same():
     assert copies.of({"a": np.ones(3)})["a"] is not fixed
 
 
-def test_much_memory_is_allocated_while_learning_goes_on_and_little_at_once(writer):
+def test_much_memory_is_allocated_while_learning_continues_and_little_at_once(writer):
     assert writer.make_room(content(theta=np.ones((100, 100))))
     assert not writer.busy
     wide = content(theta=np.ones((1000, 1000)))

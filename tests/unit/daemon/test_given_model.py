@@ -1,4 +1,4 @@
-"""A daemon that begins with a model that was fitted elsewhere."""
+"""A daemon that starts with a model that was fitted elsewhere."""
 
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def test_the_first_batch_of_a_followed_file_is_still_kept_at_once():
         def requested(self):
             self.left -= 1
             if self.left < -2:
-                raise Killed  # before the loop ends by itself
+                raise Killed  # before the loop ends on its own
             return False
 
     with pytest.raises(Killed), opened("source.follow=true", from_model=MODEL) as running:
@@ -146,7 +146,7 @@ def test_classes_and_several_outputs():
 
 
 def assert_rejected(*differences, flags=()):
-    """The start is refused with an error that names each of these."""
+    """Check that the start is rejected with an error that names each of these."""
     with pytest.raises(CheckpointError) as rejected:
         run(*flags, from_model=MODEL)
     for difference in differences:
@@ -165,7 +165,7 @@ def test_a_model_of_another_kind_or_with_other_features_classes_or_outputs():
     assert_rejected("its classes are [", flags=["model.kind=classifier"])
     fitted(names=("a", "c"))
     assert_rejected("schema.features")
-    assert_rejected("its features hold 'c'", flags=["schema.features=*", "schema.ignore=['c']"])
+    assert_rejected("its features include 'c'", flags=["schema.features=*", "schema.ignore=['c']"])
     fitted(names=(0, 1))
     assert_rejected("its features are [0, 1]")
     fitted(categorical=("a",))

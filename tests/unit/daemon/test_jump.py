@@ -46,7 +46,7 @@ def test_what_is_no_jump():
     watching(noise(KNOWN - WINDOWS), noise(WINDOWS, 50.0))  # little is known
 
 
-def test_the_more_a_loss_varies_by_itself_the_higher_a_jump_has_to_be():
+def test_the_more_a_loss_varies_the_higher_a_jump_has_to_be():
     rng = np.random.default_rng(0)
     varied = np.concatenate([noise(1, rng.normal(scale=3.0)) for _ in range(30)])
     assert watching(varied, noise(WINDOWS, 12.0), noise(1)).watch(noise(WINDOWS, 60.0)) is not None

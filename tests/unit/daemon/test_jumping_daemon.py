@@ -110,7 +110,7 @@ def test_stop_leaves_the_last_checkpoint_from_before(tmp_path):
     assert run(folder, "alarm").state_digest == run(tmp_path / "alarm", "alarm").state_digest
 
 
-def test_rollback_goes_on_after_what_it_sets_aside_as_if_that_had_never_come(tmp_path):
+def test_rollback_resumes_as_if_the_records_set_aside_had_never_arrived(tmp_path):
     folder = tmp_path / "rollback"
     with opened(folder, "rollback") as daemon:
         summary = daemon.run(StopFlag())

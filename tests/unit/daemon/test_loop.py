@@ -171,7 +171,7 @@ def test_letters_and_rows_are_durable_then_the_state_is_then_the_source_learns_o
     assert ran.steps == ["letters", "rows", "saved", "committed"] * 3
     assert [each[:3] for each in seen] == [([1, 99], 1, 99), ([1, 199], 1, 199), ([1, 300], 1, 300)]
     assert ran.store.confirmed == 3 * is_transactional
-    # What is predicted while learning goes on would fall into the transaction that belongs to this state.
+    # Predictions made while learning continues would end up in the transaction that belongs to this state.
     assert [each[3] is threading.main_thread() for each in seen[:2]] == [is_transactional] * 2
     assert ran.source.commits == [saved["positions"][0] for saved in ran.store.saved]
 
@@ -206,7 +206,7 @@ def never_again(at_once, monkeypatch):
     monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 1e6)
 
 
-def test_learning_goes_on_while_nothing_can_be_saved(build, at_once):
+def test_learning_continues_while_nothing_can_be_saved(build, at_once):
     ran = build(GOOD[:1000], policy=every(200), patience=1e9)
     Full(ran, 3)
     unsaved = []
@@ -358,7 +358,7 @@ def test_before_other_rules_hold_what_came_before_is_saved_or_they_do_not_hold(b
     assert ran.store.positions == [600]
 
 
-# --- checkpoints that are written while learning goes on ------------------------------------------------------------
+# --- checkpoints that are written while learning continues ----------------------------------------------------------
 
 
 @pytest.fixture

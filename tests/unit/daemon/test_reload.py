@@ -97,7 +97,7 @@ REJECTED = {
 }
 
 
-def test_anything_else_is_refused_as_a_whole_by_name(write, reload, caplog):
+def test_anything_else_is_rejected_as_a_whole_by_name(write, reload, caplog):
     asked, daemon = reload(), Reconfigured()
     for name, given in REJECTED.items():
         write(**{**given, "rest": "checkpoint.every_events = 7\n" + given.get("rest", "")})
@@ -109,7 +109,7 @@ def test_anything_else_is_refused_as_a_whole_by_name(write, reload, caplog):
     assert asked.carry_out(daemon) == "applied"
 
 
-def test_a_file_that_is_gone_or_a_pipe_is_refused_without_waiting(path, reload):
+def test_a_missing_file_or_a_pipe_is_rejected_without_waiting(path, reload):
     asked = reload()
     path.unlink()
     assert asked.carry_out(Reconfigured()) == "refused"
@@ -123,7 +123,7 @@ def test_flags_and_environment_win_over_the_file_as_at_the_start(write, reload):
     assert asked.carry_out(Reconfigured()) == "unchanged"
 
 
-def test_what_cannot_be_made_safe_first_is_refused_and_can_be_asked_for_again(write, reload):
+def test_a_reload_that_cannot_be_secured_by_a_checkpoint_is_rejected_and_can_be_repeated(write, reload):
     asked = reload()
     write(model=", range_factor = 1e9")
     assert asked.carry_out(Reconfigured(RetriableCheckpointError("no room"))) == "refused"

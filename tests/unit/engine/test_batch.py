@@ -28,7 +28,7 @@ def descend(case, method, em=None, **more):
 
 @cases
 @pytest.mark.parametrize("method", METHODS)
-def test_the_trace_says_what_the_parameters_are(case, method):
+def test_the_trace_describes_the_parameters(case, method):
     em, theta = problem(case, n, p, K), random_theta(case, K, p)
     way = batch.descend(em, theta, method, rounds=8, tolerance=0.0)
     assert same_bits(theta, random_theta(case, K, p))

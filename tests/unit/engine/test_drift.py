@@ -1,4 +1,4 @@
-"""The watch on the loss: what it finds, what it does not mind, and what it remembers.
+"""The detector on the loss: what it finds, what it does not mind, and what it remembers.
 
 Its every block is held to a literal detector in tests/oracle.
 """
@@ -6,7 +6,7 @@ Its every block is held to a literal detector in tests/oracle.
 import numpy as np
 import pytest
 
-from streammoe.engine.drift import BLOCK, CALIBRATION, DriftWatch
+from streammoe.engine.drift import BLOCK, CALIBRATION, DriftDetector
 
 RNG = np.random.default_rng(0)
 QUIET = 0.5 * RNG.chisquare(1, size=100 * BLOCK)
@@ -17,8 +17,8 @@ RISEN = QUIET + (AT >= 60 * BLOCK)
 
 def found(losses):
     """n at each drift."""
-    watch, n, all_of_them = DriftWatch(), 0, []
-    while n < len(losses) and (drift := watch.take(losses[n:], n)) is not None:
+    detector, n, all_of_them = DriftDetector(), 0, []
+    while n < len(losses) and (drift := detector.take(losses[n:], n)) is not None:
         all_of_them.append(n := drift.n)
     return all_of_them
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.em import Buffer
 from streammoe.engine.model_selection import (
     ENTRANTS,
@@ -65,7 +65,7 @@ def test_the_cheapest_come_first_and_more_experts_are_tried_while_that_pays(shar
 
 def candidate(n_experts, seed=0):
     state = start(n_experts, seed=seed)
-    return Candidate(state, mm.new_residual(LINE.family, state, 1), options(LINE, n_experts, schedule=STEPS))
+    return Candidate(state, mixture.new_residual(LINE.family, state, 1), options(LINE, n_experts, schedule=STEPS))
 
 
 def race():
@@ -79,7 +79,7 @@ def learn(of, rows):
 
 def alone(each):
     given = each.state, each.residual, each.options, STEPS, X, X, Y
-    return mm.learn(LINE.family, *given, weights=WEIGHTS, n_outputs=1, traced=True)
+    return mixture.learn(LINE.family, *given, weights=WEIGHTS, n_outputs=1, traced=True)
 
 
 def test_each_row_is_scored_by_the_leader_before_it():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from streammoe.engine.split_merge import DUPLICATE_BELOW, STARVED_BELOW, idle, life, reseeded
+from streammoe.engine.split_merge import DUPLICATE_BELOW, STARVED_BELOW, diagnose, idle, reseeded
 from streammoe.experts.gaussian import Gaussian
 from tests.unit.cases import CASES, random_state
 
@@ -27,7 +27,7 @@ class Given(Gaussian):
 
 def judged(masses, apart=None):
     K = len(masses)
-    return life(Given(1.0 - np.eye(K) if apart is None else apart), SimpleNamespace(masses=np.array(masses)), None)
+    return diagnose(Given(1.0 - np.eye(K) if apart is None else apart), SimpleNamespace(masses=np.array(masses)), None)
 
 
 def test_an_expert_is_starved_below_a_share_of_all_but_never_alone():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe import schedules
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.state import copy_state, grouping, restart_average, widen
 from streammoe.kernels.groups import n_waiting
 from tests.unit.cases import Case, draw, options, random_state, same_bits
@@ -17,9 +17,9 @@ cases = pytest.mark.parametrize("case", SOME, ids=str)
 
 
 def learn(case, state, R, Y, *, W=None):
-    residual = mm.new_residual(case.family, state, case.n_outputs)
+    residual = mixture.new_residual(case.family, state, case.n_outputs)
     given = options(case, K, 0.3, schedule=STEADY), STEADY, R if W is None else W, R, Y
-    return mm.learn(case.family, state, residual, *given, n_outputs=case.n_outputs)
+    return mixture.learn(case.family, state, residual, *given, n_outputs=case.n_outputs)
 
 
 def learned(case):

@@ -8,7 +8,7 @@ from streammoe.options import WarmUp
 from tests.unit.estimators.models import QUICK, classes, dicts, same
 
 
-def test_two_opposite_experts_are_told_apart():
+def test_two_opposite_experts_are_separated():
     X, y = classes(3000)
     model = MoEClassifier(2, warmup=WarmUp(300, restarts=2))
     losses = model.learn_array(X, y)
@@ -51,9 +51,9 @@ def test_fixed_classes_are_there_from_the_beginning_and_no_other_is_learned():
     assert model.predict_proba_one({"x": 1.0}) == {"b": 1 / 3, "a": 1 / 3, "c": 1 / 3}
     model.learn_one({"x": 1.0}, "a")
     digest = model.state_digest()
-    with pytest.raises(InvalidEvent) as refused:
+    with pytest.raises(InvalidEvent) as rejected:
         model.learn_array(np.ones((3, 1)), ["a", "e", "b"], feature_names=["x"])
-    assert (refused.value.reason, refused.value.row) == ("unknown_class", 1)
+    assert (rejected.value.reason, rejected.value.row) == ("unknown_class", 1)
     assert (model.class_labels, model.state_digest()) == (["b", "a", "c"], digest)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from streammoe import MoERegressor
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.drift import BLOCK
 from streammoe.engine.state import UnsoundError
 from streammoe.options import Auto, PageHinkley, WarmUp
@@ -25,14 +25,14 @@ def test_a_batch_that_leaves_nothing_finite_is_tried_block_by_block(monkeypatch)
     """A batch is learned as if there were no drift in it; if that leaves nothing finite, it may be for that."""
     asked = []
 
-    def fails_on_long_runs(*arguments, learn=mm.learn, **more):
+    def fails_on_long_runs(*arguments, learn=mixture.learn, **more):
         asked.append(len(arguments[5]))
         if asked[-1] > BLOCK:
             raise UnsoundError(["gate"])
         return learn(*arguments, **more)
 
     model = learned(150)
-    monkeypatch.setattr(mm, "learn", fails_on_long_runs)
+    monkeypatch.setattr(mixture, "learn", fails_on_long_runs)
     model.learn_array(X[150:], Y[150:])
     assert max(asked[1:]) <= BLOCK < asked[0]
     monkeypatch.undo()

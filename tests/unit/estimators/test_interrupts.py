@@ -84,7 +84,7 @@ def test_a_long_array_is_not_waited_for(learned, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("streammoe.engine.interruption.LONG", 0.0)
-        patch.setattr("streammoe.engine.mm.LONG", 0.0)
+        patch.setattr("streammoe.engine.mixture.LONG", 0.0)
         patch.setattr(Gaussian, "learn_rows", staticmethod(learn_and_interrupt))
         with pytest.raises(KeyboardInterrupt):
             model.learn_array(X[:90], Y[:90])

@@ -1,4 +1,4 @@
-"""The life of experts in a model: reported, reseeded, tried beside the model as it is, chosen by a race."""
+"""Expert diagnostics, reseeding on trial, and selection by a race."""
 
 import copy
 import logging

@@ -39,7 +39,7 @@ def never(monkeypatch):
 
 
 def fits(caplog):
-    return [record.args[0] for record in caplog.records if record.msg.startswith("warm-up: a mixture")]
+    return [record.args[0] for record in caplog.records if record.msg.startswith("warm-up: fitted a mixture")]
 
 
 def test_fits_come_at_counts_that_double_but_not_where_they_bring_nothing(never, caplog):
@@ -65,7 +65,7 @@ def test_fits_come_at_counts_that_double_but_not_where_they_bring_nothing(never,
 def test_the_mixture_predicts_better_than_one_expert_and_leaves_no_trace(kind, more, never):
     rows, targets = STREAMS[kind](200)
     if kind is MoEClassifier:
-        targets = np.where(np.abs(rows[:, 0]) > 0.7, "far", "near")  # as no line tells
+        targets = np.where(np.abs(rows[:, 0]) > 0.7, "far", "near")  # not linearly separable
 
     def learn():
         model, last = kind(**BRIEF, **more), WARM_UP - 1
@@ -82,7 +82,7 @@ def test_the_mixture_predicts_better_than_one_expert_and_leaves_no_trace(kind, m
     np.testing.assert_equal(model.parameters(), plain.parameters())
 
 
-def test_its_distribution_is_in_the_units_of_the_targets_and_its_shares_are_not_told():
+def test_its_distribution_is_in_the_units_of_the_targets_and_its_shares_are_not_exposed():
     model = trained(MoEMultiTargetRegressor, 150, **BRIEF, expert=Gaussian("full"), standardize=True)
     event = {"a": 0.2, "b": 1.0, "c": -1.0}
     covariances = model.predict_distribution_one(event).covariances
@@ -109,7 +109,7 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(neve
         return model, np.concatenate([model.learn_array(inputs[at], labels[at], weights=weights[at]) for at in parts])
 
     model, losses = learn()
-    assert any("leaves no finite mixture" in record.msg for record in caplog.records)
+    assert any("makes the mixture infinite" in record.msg for record in caplog.records)
     plain, alone = never(learn)
     assert model.state_digest() == plain.state_digest()
     assert losses[60:].tobytes() == alone[60:].tobytes()
@@ -118,10 +118,10 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(neve
 
 
 def test_costs_beyond_all_numbers_end_it(never, monkeypatch):
-    def led(runs, totals, weights, led=provisional.led):
-        return led(runs, totals, np.where(weights == 2.0, np.inf, weights))
+    def leading_scores(runs, totals, weights, original=provisional.leading_scores):
+        return original(runs, totals, np.where(weights == 2.0, np.inf, weights))
 
-    monkeypatch.setattr(provisional, "led", led)
+    monkeypatch.setattr(provisional, "leading_scores", leading_scores)
 
     def learn():
         model = MoERegressor(**BRIEF)
@@ -134,7 +134,7 @@ def test_costs_beyond_all_numbers_end_it(never, monkeypatch):
     assert model.state_digest() == never(learn).state_digest()
 
 
-def test_if_nothing_finite_comes_of_a_fit_the_one_expert_goes_on(never, monkeypatch, caplog):
+def test_if_a_fit_is_not_finite_the_one_expert_continues(never, monkeypatch, caplog):
     def unsound(family, buffer, *, brief, fit=warmup.fit, **arguments):
         if brief:
             raise UnsoundError(["masses"])
@@ -142,7 +142,7 @@ def test_if_nothing_finite_comes_of_a_fit_the_one_expert_goes_on(never, monkeypa
 
     monkeypatch.setattr(warmup, "fit", unsound)
     model = trained(n=200, **BRIEF)
-    assert [record.args[0] for record in caplog.records if "nothing finite" in record.msg] == [FIRST, 2 * FIRST]
+    assert [record.args[0] for record in caplog.records if "the fit to" in record.msg] == [FIRST, 2 * FIRST]
     assert model.state_digest() == never(lambda: trained(n=200, **BRIEF)).state_digest()
 
 

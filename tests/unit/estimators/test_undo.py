@@ -79,7 +79,7 @@ def test_columns_and_outputs_fixed_in_between_stay():
     assert (model.fields, model.output_names) == (NAMES, OUTPUTS)
 
 
-def test_after_an_interrupted_event_the_way_back_starts_there(pair, monkeypatch):
+def test_after_an_interrupted_event_the_undo_record_restarts(pair, monkeypatch):
     model, twin = pair
 
     def interrupt(*_):

@@ -48,7 +48,7 @@ def test_a_singular_matrix_is_damped_and_reported():
         inverse, sound = inverse_of(matrix)
         assert not sound
         assert np.isfinite(inverse).all()
-        # Positive in every direction, so that a filter that goes on from it never steps uphill.
+        # Positive in every direction, so that a filter that continues from it never steps uphill.
         scale = np.sqrt(np.diag(inverse))
         assert np.linalg.eigvalsh(inverse / np.outer(scale, scale)).min() > -1e-7
     # The least-norm solution of x1 + x2 = 2, as for two equal columns.
@@ -61,7 +61,7 @@ def test_a_singular_matrix_is_damped_and_reported():
 
 
 @pytest.mark.parametrize("absent", [[2, 5], [0, 1, 2, 3, 4, 5]])
-def test_a_feature_that_has_always_been_zero_stands_apart(absent):
+def test_a_feature_that_has_always_been_zero_is_decoupled(absent):
     matrix = spd(6)
     matrix[absent] = matrix[:, absent] = 0.0
     inverse, sound = inverse_of(matrix)

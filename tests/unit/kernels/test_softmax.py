@@ -34,7 +34,7 @@ def test_the_adaptive_weight_is_one_without_a_majority_and_small_but_positive_wh
 
 
 def test_the_adaptive_weight_falls_without_a_jump_as_one_class_becomes_more_certain():
-    """Also where the series that stands in for 0/0 meets the quotient."""
+    """The value is right even where the series that replaces 0/0 meets the quotient."""
     apart = np.concatenate([[0.0], np.logspace(-12, -1, 400)])
     found = np.array([weight_of([0.5 + a / 2, 0.5 - a / 2]) for a in apart])
     assert np.diff(found).max() <= 1e-9

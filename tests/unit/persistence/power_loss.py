@@ -1,6 +1,6 @@
 """A disk that loses power: what a program did to a folder, and all that may be left of it after a cut.
 
-The program runs on a real folder. `Recorder` stands between it and the calls that move names and flush, and looks at
+The program runs on a real folder. `Recorder` intercepts the calls that move names and flush, and looks at
 the folder before each of them, so it also knows what was created and written by whatever means. `Disk.after_a_cut`
 then gives every state that the folder may be in when the power goes:
 

@@ -52,7 +52,7 @@ def test_what_is_not_a_checkpoint_is_rejected(data):
         decode(data, "here")
 
 
-def test_another_format_is_told_from_damage():
+def test_another_format_is_distinguished_from_damage():
     for number in (FORMAT + 1, "1"):
         with pytest.raises(NewerCheckpointError):
             decode(_pack({}, json.dumps({"format": number})), "here")

@@ -73,7 +73,7 @@ def contents(models, tmp_path_factory):
     return [*golden, read_checkpoint(folder), *((model.arrays(), model.describe()) for model in models)]
 
 
-def test_the_reader_on_that_page_reads_every_golden_file_and_refuses_damage():
+def test_the_reader_on_that_page_reads_every_golden_file_and_rejects_damage():
     (source,) = re.findall(r"```python\n(import hashlib\n.*?)```", TEXT, re.DOTALL)
     assert "streammoe import" not in source
     names = {}

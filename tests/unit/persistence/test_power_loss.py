@@ -66,7 +66,7 @@ class Script:
 
 
 def story(script):
-    """Saves that remove older ones, a transaction, a way back, a restart, all set aside, and saves that keep one."""
+    """Run saves that remove older ones, a transaction, a rollback, a restart, and saves that keep one."""
     script.prepare()
     script.save(10, 20, 30)
     script.confirm(3)
@@ -149,10 +149,10 @@ def test_without_any_one_of_its_flushes_it_would_not(root, tmp_path, monkeypatch
     for site in sites:
         materialise((), root)
         recorder = record(root, monkeypatch, deaf_to=site)
-        assert next(problems(recorder, tmp_path / "scratch"), None), f"nobody would notice that {site} is gone"
+        assert next(problems(recorder, tmp_path / "scratch"), None), f"no test would notice that {site} is missing"
 
 
-def test_cut_after_cut_it_goes_on(root, monkeypatch):
+def test_it_resumes_after_cut_upon_cut(root, monkeypatch):
     """A cut in the middle of some saves, a start from what is left, another cut, and so on."""
     chance = random.Random(0)
     for turn in range(1, 11):

@@ -93,7 +93,7 @@ def test_damaged_ones_are_logged_and_do_not_push_out_those_to_go_back_to(store, 
 
 
 @pytest.mark.parametrize(("call", "number"), [("fsync", errno.ENOSPC), ("listdir", errno.EMFILE)])
-def test_what_the_system_refuses_may_be_tried_again(store, call, number):
+def test_an_error_of_the_system_can_be_retried(store, call, number):
     save(store, 1, 2)
     failing = patch.object(os, call, side_effect=OSError(number, os.strerror(number)))
     with failing, pytest.raises(CheckpointError) as failed:

@@ -32,7 +32,7 @@ def joining(limits=PLENTY, schema=SCHEMA):
 
 
 def joined(join, records, first=0, **more):
-    """Return what goes on of these records: row, and the record as JSON, or the reason for which it is rejected."""
+    """Return what is passed on of these records: row, and the record as JSON or the reason for its rejection."""
     found = join.join(batch_of(records, first, **more))
     whys = {i: unreadable.reason for i, unreadable in found.unreadable.items()}
     return [(found.location(i)["row"], whys.get(i) or json.loads(found.record(i))) for i in range(len(found))]

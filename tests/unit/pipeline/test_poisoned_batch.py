@@ -31,7 +31,7 @@ for at in BAD:
     POISONED.insert(at, {**event("regressor", at), **HUGE, "extra": 1.0})
 
 
-def test_of_joined_labels_the_event_is_set_aside_and_what_waits_goes_on_waiting():
+def test_with_joined_labels_the_event_is_set_aside_and_waiting_records_still_wait():
     def joined(records):
         line = pipeline("regressor", schema={"ignore": ("id",)}, **FRAGILE)
         join, letters = LabelJoin("id", line.schema, Limits(1000)), []
@@ -70,7 +70,7 @@ def opened(folder, records):
         yield running.daemon, running.daemon.run(StopFlag())
 
 
-def test_a_daemon_sets_them_aside_and_goes_on(tmp_path):
+def test_a_daemon_sets_them_aside_and_continues(tmp_path):
     summaries, rows = [], []
     for name, records in (("spoilt", POISONED), ("twin", SOUND)):
         with opened(tmp_path / name, records) as (daemon, summary):
@@ -95,7 +95,7 @@ def test_a_poisoned_model_is_never_saved_nor_are_poisoned_scores(what, tmp_path)
         if what == "log_loss":
             running.scores.log_loss.total = np.inf
         else:
-            running.model.learner.state.expert_grams[0, 0, 1] = np.inf  # beside the diagonal, where no step looks
+            running.model.learner.state.expert_grams[0, 0, 1] = np.inf  # off the diagonal, which no step reads
         with pytest.raises(PoisonedModel) as error:
             running.checkpoint()
     assert error.value.exit_code == 7

@@ -90,7 +90,7 @@ def test_keys_are_the_text_of_their_field_and_timestamps_milliseconds(batches):
         assert ([message.timestamp for message in found], list(troubles.values())) == (times, counts), name
 
 
-def test_a_record_with_a_cell_too_many_is_sent_for_its_reader_to_refuse_and_one_cut_short_is_not(batches):
+def test_a_record_with_an_extra_cell_is_sent_for_its_reader_to_reject_and_a_truncated_one_is_not(batches):
     found, troubles = sent(batches("a.csv", b"a,b\n1,2,3\n4,5\n\xff,6\n"), key="a")
     assert found == [Message(b"1,2,3"), Message(b'{"a":4,"b":5}', b"4"), Message(b"\xff,6")]
     assert list(troubles.values()) == [2]

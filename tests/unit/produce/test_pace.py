@@ -29,5 +29,5 @@ def test_turns_are_evenly_spaced_whatever_each_takes_and_a_pause_ends_in_no_burs
         ([10.0, *[0.0] * 3], [0.0, 10.0, 10.1, 10.2]),
     ]:
         assert turns(10, work) == pytest.approx(expected)
-    assert turns(0, [0.0] * 5) == [0.0] * 5  # without a rate nobody waits
+    assert turns(0, [0.0] * 5) == [0.0] * 5  # without a rate there is no waiting
     assert all(abs(at - i / 20_000) <= 0.001 + 1e-9 for i, at in enumerate(turns(20_000, [0.0] * 1_000)))

@@ -39,7 +39,7 @@ def audit(monkeypatch):
     return audit
 
 
-def test_without_an_index_to_ask_it_says_so_and_goes_on(audit, capsys):
+def test_without_an_index_to_query_it_says_so_and_continues(audit, capsys):
     for answer in (urllib.error.URLError("no route"), b"<html>", b'{"vulnerabilities": []}'):
         assert audit(answer, numpy=FOUND) == 0  # would fail if it were asked
         assert "NOT AUDITED" in capsys.readouterr().out

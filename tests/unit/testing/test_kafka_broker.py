@@ -1,4 +1,4 @@
-"""Brokers, without a real one: every integration test with Kafka stands on that."""
+"""Start and stop of brokers, without a real one: every integration test with Kafka relies on it."""
 
 import os
 import subprocess

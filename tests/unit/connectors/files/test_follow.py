@@ -142,7 +142,7 @@ def test_the_rest_of_a_rotated_file_comes_before_the_new_one(write, opened, tmp_
     append(tmp_path / "log.1", b"3\n4")  # the writer has it open still
     assert taken(followed, 1) == [b"3"]
     write("log", b"")
-    assert followed.poll(0.05) is None  # nobody writes to the new one yet
+    assert followed.poll(0.05) is None  # nothing is written to the new one yet
     append(tmp_path / "log.1", b"0\nlast")
     assert taken(followed, 1) == [b"40"]
     append(log, b"5\n")

@@ -68,7 +68,7 @@ def test_times_that_python_does_not_know_are_shown_in_ticks(tmp_path):
     assert json.loads(batch.record(1)) == {"t": -(2**62), "d": -(10**8)}
 
 
-def test_rows_before_a_damage_are_given_and_reading_goes_on_once_it_is_mended(path):
+def test_rows_before_damage_are_read_and_reading_resumes_once_it_is_repaired(path):
     sound = path.read_bytes()
     scramble(path, *group_bytes(path, 1))
     opened = source(path, block_rows=1000)
@@ -82,7 +82,7 @@ def test_rows_before_a_damage_are_given_and_reading_goes_on_once_it_is_mended(pa
     assert tables(before + read(path, through_json(before[-1].end))).equals(TABLE)
 
 
-def test_without_page_checksums_damaged_numbers_cannot_be_told_from_others(tmp_path):
+def test_without_page_checksums_damaged_numbers_cannot_be_detected(tmp_path):
     path = tmp_path / "a.parquet"
     plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
     number = np.float64(TABLE["x"][700].as_py()).tobytes()

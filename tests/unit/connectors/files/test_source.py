@@ -42,7 +42,7 @@ def test_settings_are_strict():
 
 
 def test_what_is_no_file_is_an_error(tmp_path):
-    os.mkfifo(tmp_path / "pipe.csv")  # which nobody writes to
+    os.mkfifo(tmp_path / "pipe.csv")  # without a writer
     (tmp_path / "link.csv").symlink_to(tmp_path / "gone")
     for name in ("no*.csv", ".", "pipe.csv", "link.csv"):
         with pytest.raises(SourceError):
@@ -70,7 +70,7 @@ NAMED = {
 }
 
 
-def test_a_pattern_stands_for_files_below_its_folder_that_are_not_hidden():
+def test_a_pattern_matches_files_below_its_folder_that_are_not_hidden():
     for pattern, paths in NAMED.items():
         assert {path: is_named(pattern, path) for path in paths} == paths
 

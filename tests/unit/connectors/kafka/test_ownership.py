@@ -1,4 +1,4 @@
-"""Marks of owners in committed offsets, with a group that remembers and clocks that stand still."""
+"""Marks of owners in committed offsets, with an in-memory group and clocks that do not advance."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace

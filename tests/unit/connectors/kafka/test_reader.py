@@ -50,7 +50,7 @@ class Script:
         self.made += 1
         if self.unanswered:
             self.unanswered -= 1
-            raise Unanswered("nobody is there")
+            raise Unanswered("no broker responds")
         return self
 
     @property

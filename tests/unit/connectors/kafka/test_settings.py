@@ -100,7 +100,7 @@ WRONG = {
 }
 
 
-def test_what_is_wrong_or_does_not_go_together_is_refused_at_its_place():
+def test_invalid_or_incompatible_settings_are_rejected_by_location():
     for place, cases in WRONG.items():
         for settings in cases:
             with pytest.raises(ValidationError) as caught:

@@ -1,4 +1,4 @@
-"""Values in Avro and Protobuf become JSON that the decoder takes or refuses for what they were."""
+"""Values in Avro and Protobuf become JSON that the decoder accepts or rejects like the originals."""
 
 import io
 import json
@@ -174,11 +174,11 @@ def test_what_was_written_is_read_to_the_last_bit(form, rows):
             assert read == "not_finite"
 
 
-def test_numbers_that_are_not_finite_are_refused_and_not_missing(form):
+def test_numbers_that_are_not_finite_are_rejected_and_not_missing(form):
     values, encode = form
     given = [{"int64": 3}, {"int64": 3, "double": math.nan}, {"int64": 3, "y": math.inf}, {"int64": 3, "y": -math.inf}]
     found = numbers(values(), [record(encode(**fields)) for fields in given], "int64")
-    assert found == [[3], [3], "not_finite", "not_finite"]  # of a field that is not read nobody asks
+    assert found == [[3], [3], "not_finite", "not_finite"]  # a field that is not read does not matter
 
 
 def test_bytes_become_text_or_are_left_out(form):
@@ -188,7 +188,7 @@ def test_bytes_become_text_or_are_left_out(form):
         assert "bytes" not in only(values(), encode(bytes=octets))
 
 
-def test_key_and_headers_stand_beside_what_was_read(form):
+def test_key_and_headers_are_read_along_with_the_value(form):
     values, encode = form
     found = values(key_field="k", timestamp_field="double", header_fields=["h"])
     beside = {"key": b"\xc3\xbc", "timestamp": 5, "headers": [("h", b"1")]}
@@ -197,7 +197,7 @@ def test_key_and_headers_stand_beside_what_was_read(form):
 
 @settings(max_examples=40)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.integers(0, 10**9))
-def test_any_bytes_are_read_or_refused(form, soup, seed):
+def test_any_bytes_are_read_or_rejected(form, soup, seed):
     values, encode = form
     octets = bytearray(encode(double=1.0, string="text", int64=5))
     octets[seed % len(octets)] ^= 1 + seed % 255
@@ -266,7 +266,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_avro_is_refused(avro):
+def test_hostile_avro_is_rejected(avro):
     assert avro().block([record(bytes(20))]).rejected == {}
     for schema, octets in HOSTILE:
         assert refusal(avro(schema), octets) == (0, "malformed"), schema
@@ -286,7 +286,7 @@ UNUSABLE = [
 ]
 
 
-def test_schemas_that_cannot_be_used_are_refused_at_once(avro):
+def test_schemas_that_cannot_be_used_are_rejected_at_once(avro):
     avro(record_of(a={"type": "fixed", "name": "Own", "size": 1}))
     for schema in (*UNUSABLE, record_of(a="Own")):  # names are known to one schema only
         with pytest.raises(ConfigError) as caught:
@@ -320,7 +320,7 @@ def test_all_kinds_of_fields_and_those_with_presence_only_if_set(protobuf):
     assert only(protobuf(), order(set=0.0)) == EMPTY | {"set": 0}
     assert only(protobuf(), order(color=9)) == EMPTY | {"color": 9}  # an unknown member is its number
     assert only(protobuf("shop.Other"), order(double=1.5, string="a")) == {"x": 1.5}  # without what its schema lacks
-    assert only(protobuf("Old"), Old(id=3).SerializeToString()) == {"id": 3}  # without a default that nobody set
+    assert only(protobuf("Old"), Old(id=3).SerializeToString()) == {"id": 3}  # without a default that was not set
 
 
 PART = b"\xc2\x01"
@@ -334,7 +334,7 @@ def nested(levels):
     return octets
 
 
-def test_hostile_protobuf_is_refused(protobuf):
+def test_hostile_protobuf_is_rejected(protobuf):
     good = order(double=1.5, string="text")
     hostile = [good[:-1], good[:5], good + b"\x0f", b"\xff", b"\0", b"J\x02\xff\xfe", b"J\xff\xff\xff\xff\x07a"]
     times = [{"seconds": 2**62}, {"seconds": -(2**62)}, {"nanos": -1}, {"nanos": 10**9}]  # that are none
@@ -344,7 +344,7 @@ def test_hostile_protobuf_is_refused(protobuf):
     assert refusal(protobuf("Old"), lacks_a_required_field) == (0, "malformed")
 
 
-def test_the_framing_of_registries_is_passed_over_and_any_other_is_refused(protobuf):
+def test_the_framing_of_registries_is_skipped_and_any_other_is_rejected(protobuf):
     double = struct.pack("<Bd", 9, 2.5)
     for message, rest, found in [
         ("shop.Order", b"\2\2" + double, EMPTY | {"double": 2.5}),
@@ -360,7 +360,7 @@ def test_the_framing_of_registries_is_passed_over_and_any_other_is_refused(proto
         assert refusal(protobuf(framing="confluent"), octets) == (0, "malformed"), octets
 
 
-def test_what_holds_no_such_message_is_refused(protobuf, tmp_path):
+def test_a_schema_without_such_a_message_is_rejected(protobuf, tmp_path):
     with pytest.raises(ConfigError):
         protobuf("shop.order")
     for content in [None, b"\xff", descriptor_pb2.FileDescriptorSet(file=FILES[3:]).SerializeToString()]:  # no imports

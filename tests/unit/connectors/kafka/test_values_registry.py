@@ -81,7 +81,7 @@ def test_schemas_that_schemas_refer_to_are_fetched_too(registry):
     assert numbers(values_at(registry.address), [framed(1, b"\2\6\2")], "x") == [[3]]
 
 
-def test_numbers_of_schemas_that_cannot_be_used_refuse_their_records_and_are_asked_for_once(registry):
+def test_records_whose_schema_cannot_be_used_are_rejected_and_it_is_requested_once(registry):
     loop = {"schema": "{}", "references": [{"subject": "loop", "version": 1}]}
     registry.answers["/subjects/loop/versions/1"] = (200, loop)
     for answer in [{"schema": json.dumps(POINT), "schemaType": "JSON"}, {"schema": "no json"}, loop]:
@@ -93,7 +93,7 @@ def test_numbers_of_schemas_that_cannot_be_used_refuse_their_records_and_are_ask
         assert len(registry.asked) == asked
 
 
-def test_bad_values_are_refused_and_an_unknown_number_is_asked_for_again_after_a_while(registry, monkeypatch):
+def test_bad_values_are_rejected_and_an_unknown_schema_is_requested_again_after_a_while(registry, monkeypatch):
     registry.has(7, POINT)
     values = values_at(registry.address)
     bad = [b"", b"\0\0\0\0", b"\1\0\0\0\7\2\4", b"\0\0\0\0\7\2", b"\0\0\0\0\7\2\4\0"]
@@ -107,7 +107,7 @@ def test_bad_values_are_refused_and_an_unknown_number_is_asked_for_again_after_a
     assert len(registry.asked) == 3
 
 
-def test_a_registry_in_trouble_refuses_no_record(registry, monkeypatch):
+def test_a_registry_in_trouble_causes_no_rejection(registry, monkeypatch):
     values = values_at(registry.address)
     for status in (500, 429):
         registry.answers["/schemas/ids/7"] = (status, {"error_code": 50001})
@@ -124,7 +124,7 @@ def test_a_registry_in_trouble_refuses_no_record(registry, monkeypatch):
                 values_at(address).block([framed(7)])
 
 
-def test_what_is_no_registry_or_refuses_stops_reading(registry):
+def test_a_server_that_is_no_registry_or_denies_access_stops_reading(registry):
     registry.has(8, POINT)
     moved = ("Location", f"http://{registry.address}/schemas/ids/8")
     for answer in [

@@ -1,4 +1,4 @@
-"""The incremental stochastic MM scheme ([MM] Algorithms 1 and 2): start, step, score."""
+"""Start, learn and score the state of a mixture: the incremental stochastic MM scheme ([MM] Algorithms 1 and 2)."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ AVERAGING = {None: 0, "polyak": 1, "decay": 3, "exponential": 1}
 
 
 class Scores(NamedTuple):
-    """What rows looked like to the model that was served before each of them was learned."""
+    """Scores of rows by the model that served before each of them was learned."""
 
     losses: FloatArray
     """(n,) −log s(y|x); NaN where there is no target."""
     predictions: FloatArray
     """(n, Q) the regression function, or (n, M) class probabilities."""
     trace: Trace
-    """What each expert said, if asked for."""
+    """Each expert's part, if requested."""
 
 
 def joined(runs: Sequence[Scores]) -> Scores:
-    """The scores of consecutive rows, in one; classes that a run did not know yet have probability 0 there."""
+    """Concatenate the scores of consecutive rows; a class that a run did not know yet has probability 0 in it."""
     if len(runs) == 1:
         return runs[0]
     return Scores(
@@ -42,7 +42,7 @@ def joined(runs: Sequence[Scores]) -> Scores:
 
 
 def _stacked(arrays: Sequence[FloatArray]) -> FloatArray:
-    """Arrays of n_i rows below each other, those with smaller rows padded with zeros."""
+    """Concatenate arrays of n_i rows, padding shorter rows with zeros."""
     shape = np.max([array.shape[1:] for array in arrays], axis=0)
     whole = np.zeros((sum(map(len, arrays)), *shape))
     start = 0
@@ -53,20 +53,20 @@ def _stacked(arrays: Sequence[FloatArray]) -> FloatArray:
 
 
 def blank_trace(n: int) -> Trace:
-    """Of n rows that no expert has anything to say about."""
+    """Return the trace of n rows without experts."""
     return Trace(np.empty((n, 0)), np.empty((n, 0, 0)), np.empty((n, 0, 0)))
 
 
 def no_trace() -> Trace:
-    """Nobody asks."""
+    """Return the trace of no rows, for callers that do not request one."""
     return blank_trace(0)
 
 
 def curvature(bound: str, free: int) -> tuple[float, float]:
-    """(a, b) with A⁻¹ d = a (d + b Σd), for the bound A on the curvature of log-sum-exp with so many free logits.
+    """Return (a, b) with A⁻¹ d = a (d + b Σd), for the bound A on the curvature of log-sum-exp of `free` free logits.
 
     ``tight`` is Böhning's bound with the full class count, ``paper`` is [MM] Prop. 5; they agree for one free logit.
-    ``adaptive`` is the tight one times a weight that each event brings.
+    ``adaptive`` is the tight one times a weight that depends on the event.
 
     >>> curvature("tight", 1), curvature("paper", 3)[1]
     ((2.0, 1.0), 0.6666666666666666)
@@ -90,12 +90,12 @@ def learning_options(
     averaging_rate: float = 0.0,
     top_k: int | None = None,
 ) -> LearningOptions:
-    """The hyper-parameters of a step in the form that kernels take.
+    """Convert the hyper-parameters of a step to the form that kernels take.
 
     Args:
-        n_rows: of coefficients of each expert.
-        averaging_rate: least weight of an iterate in the exponential average; others do not ask.
-        top_k: how many experts learn from an event; all without it.
+        n_rows: rows of coefficients per expert.
+        averaging_rate: smallest weight of an iterate in the exponential average; other averages ignore it.
+        top_k: how many experts learn from an event; by default all.
     """
     if averaging not in AVERAGING:
         rule = f"averaging: {averaging!r} is not known; choose one of 'polyak', 'decay', 'exponential', None"
@@ -123,11 +123,10 @@ def random_start(
     seed: int,
     n_features: int | None = None,
 ) -> MMState:
-    """A state without warm-up: the prior's statistics, with random coefficients so that experts can part.
+    """Return a state without warm-up: the prior's statistics, with random coefficients so that experts can differ.
 
     Args:
-        family: of the experts.
-        n_features: how many of the p_v expert features are more than padding; all unless told.
+        n_features: how many of the p_v expert features are not padding; by default all.
     """
     rng = np.random.default_rng(seed)
     prior = family.unit_prior(prior_strength, p_w, p_v, n_outputs)
@@ -150,7 +149,7 @@ def random_start(
 
 
 def new_residual(family: Family, state: MMState, n_outputs: int) -> FloatArray:
-    """The running means behind `convergence_residual`, empty."""
+    """Return the running means behind `convergence_residual`, with nothing in them yet."""
     K, _, p_v = state.experts.shape
     p_w = state.gate_gram.shape[0]
     return np.zeros(p_w * p_w + (K - 1) * p_w + K * family.residual_size(n_outputs, p_v) + 2)
@@ -175,14 +174,12 @@ def learn(
     Args:
         W: (n, p_w) gate features.
         R: (n, p_v) expert features.
-        Y: (n, Q) targets, or (n, 1) class indexes; a row of NaN is predicted and not learned.
-        weights: (n,) above 0; 1 for all without it.
+        weights: (n,) above 0; by default 1.
         n_outputs: Q, or the number of classes.
-        traced: whether to keep what each expert said.
+        traced: whether to record each expert's part.
 
     Raises:
-        UnsoundError: a number is NaN or infinite, or a prediction as good as that; `state` and `residual` are to be
-            thrown away.
+        UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard `state` and `residual`.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
     gammas = steps.steps(int(state.n[0]) + 1, n_learned)
@@ -197,7 +194,7 @@ def learn(
     if work < LONG:
         is_sound = family.learn_rows(*arguments)
     else:
-        # On Ctrl-C whoever learns goes back to a copy of the state, so that the abandoned call may write on.
+        # On Ctrl-C the caller restores a copy of the state, so the abandoned call may continue to write to this one.
         with uncancellable():
             is_sound = interruptible(work, family.learn_rows, *arguments)
     if not is_sound:
@@ -215,10 +212,10 @@ def score(
     n_outputs: int,
     traced: bool = False,
 ) -> tuple[Scores, FloatArray]:
-    """Score rows with the served parameters, changing nothing.
+    """Score rows with the served parameters; the state is not modified.
 
     Returns:
-        The scores and, (n, K), the responsibilities, or the gate's shares where there is no target.
+        The scores, and (n, K) responsibilities, or gate probabilities where there is no target.
     """
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
     losses = np.empty(len(W))
@@ -246,7 +243,7 @@ def _trace(state: MMState, n: int, n_outputs: int) -> Trace:
 
 
 def convergence_residual(residual: FloatArray) -> float:
-    """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: 0 at a stationary point ([MM] Prop. 1), 1 far from one.
+    """Return ‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: 0 at a stationary point ([MM] Prop. 1), 1 far from one.
 
     NaN before the first event.
     """

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe import schedules
-from streammoe.engine import mm
+from streammoe.engine import mixture
 from streammoe.engine.state import is_finite
 from tests.unit.cases import Case, draw, options, random_state
 
@@ -14,21 +14,21 @@ P = 4
 
 def learn(case, state, R, Y, *, schedule=STEPS, residual=None, **more):
     if residual is None:
-        residual = mm.new_residual(case.family, state, case.n_outputs)
+        residual = mixture.new_residual(case.family, state, case.n_outputs)
     chosen = options(case, len(state.experts), 0.5, schedule=schedule)
-    return mm.learn(case.family, state, residual, chosen, schedule, R, R, Y, n_outputs=case.n_outputs, **more)
+    return mixture.learn(case.family, state, residual, chosen, schedule, R, R, Y, n_outputs=case.n_outputs, **more)
 
 
 @pytest.mark.parametrize("case", [Case("gaussian", 1), Case("categorical", 3)], ids=str)
 def test_the_residual_is_a_share(case):
     R, Y = draw(case, 3000, P, 2)
     state = random_state(case, 2, P)
-    residual = mm.new_residual(case.family, state, case.n_outputs)
-    assert np.isnan(mm.convergence_residual(residual))
+    residual = mixture.new_residual(case.family, state, case.n_outputs)
+    assert np.isnan(mixture.convergence_residual(residual))
     learn(case, state, R[:64], Y[:64], residual=residual)
-    assert mm.convergence_residual(residual) == pytest.approx(1.0)
+    assert mixture.convergence_residual(residual) == pytest.approx(1.0)
     learn(case, state, R[64:], Y[64:], residual=residual)
-    assert 0.0 < mm.convergence_residual(residual) < 0.8
+    assert 0.0 < mixture.convergence_residual(residual) < 0.8
 
 
 def test_collinear_outputs_stay_finite_under_a_full_covariance():
