@@ -165,6 +165,7 @@ QUIET = ["--n-experts", 2, "--log-level", "error"]
 Y = ["many.csv", "--target", "y", "--ignore", "z", *QUIET]
 
 
+@pytest.mark.slow
 def test_evaluate_prints_a_table_or_json_and_writes_what_it_is_asked_for(call, data):
     asked = ["evaluate", *Y, "--warmup", 100]
     done = call(*asked, "--against", "river:LinearRegression")

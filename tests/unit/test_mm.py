@@ -126,6 +126,7 @@ def test_surrogates_touch_the_loss_and_never_cross_it(sample):
         assert one.losses(new)[0] - one.losses(old)[0] <= rise + 1e-12 * (1.0 + abs(one.surrogate(S, new)))
 
 
+@pytest.mark.slow
 @samples
 def test_batch_steps_end_where_the_loss_is_smallest(sample):
     """MM converges linearly, at a rate of 0.96 and better here; BFGS stops within some 1e-7 of the minimum."""
@@ -133,6 +134,7 @@ def test_batch_steps_end_where_the_loss_is_smallest(sample):
     np.testing.assert_allclose(batch_mm(few, 300), least(few), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_batch_steps_give_the_quantiles_of_a_linear_programme():
     """As the minimum of the smoothed loss they exceed the least check loss by at most what smoothing gains there."""
     few = Quantile(200)
@@ -163,6 +165,7 @@ def cost_of_estimation(sample, theta):
 BAD = [math.nan, math.inf, 1e200]
 
 
+@pytest.mark.slow
 @samples
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the functions are the page's, and the events absurd
 def test_streams_end_where_the_loss_is_smallest(sample):

@@ -384,6 +384,7 @@ def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, 
     assert caplog.records == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_many_that_only_hold_connections_open_stop_no_scrape(serve, certificate, trusting, is_encrypted):
     server = serve(**(certificate if is_encrypted else {}))
