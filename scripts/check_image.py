@@ -4,7 +4,7 @@ First the file is checked against a few rules (and hadolint's, if that is on PAT
 one by one in folders that stand for the stages: a fresh virtual environment is each stage's Python, COPY respects
 .dockerignore, RUN lines run with image paths replaced by temporary ones, USER drops privileges. At the end the entry
 point runs there, using only the compiled kernels; a daemon is started, its health checked, and stopped. Everything is
-read from the Dockerfile, so the check cannot diverge from it.
+read from the Dockerfile, so the check cannot diverge from it. One long file, so that it runs without the package.
 
 Not covered: the content of the base image, and system packages (the Dockerfile installs none).
 

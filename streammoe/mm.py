@@ -2,6 +2,8 @@
 
 The mixtures of experts of this package are one use of it, with compiled kernels of their own. docs/mm.md says what a
 surrogate is, how to derive one, and shows two that have nothing to do with experts.
+
+One long file, since nothing else needs its parts: the learner, the blocks of statistics and parameters, and their file.
 """
 
 from __future__ import annotations

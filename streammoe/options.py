@@ -3,6 +3,9 @@
 The table ``[model]`` of a configuration is one of `MODELS`, and the estimators check their arguments by the same
 classes. Docstrings, the options of commands, config/default.toml, the reference pages and what may change over a
 checkpoint are all derived from here.
+
+One long file, so that everything about an option is read in one place: its field, the objects that it may be, and the
+rules that tie options together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Algorithm 1 without experts: its formula, its two worked examples, what it rejects, and its files."""
+"""Algorithm 1 without experts: its formula, its two worked examples, what it rejects, and its files.
+
+One long file, as the module is.
+"""
 
 import copy
 import doctest

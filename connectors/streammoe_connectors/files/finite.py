@@ -155,7 +155,8 @@ class FiniteFiles:
                 file["done"] = False
                 file.pop("size", None)
                 rest = f"only the {size - had['offset']} bytes by which it has grown are read"
-            _LOGGER.info(
+            # A warning, since a new file that is taken for a removed one would be missed.
+            _LOGGER.warning(
                 "%s is %s under another name, which had been read completely; %s. If it is a new file, replace it by a "
                 "copy of itself",
                 path,

@@ -1,4 +1,7 @@
-"""The learning loop on a scripted source: when it saves, in which order, and what it does when things go wrong."""
+"""The learning loop on a scripted source: when it saves, in which order, and what it does when things go wrong.
+
+One long file, as the loop is: all its tests share one scripted source.
+"""
 
 import itertools
 import json
