@@ -49,7 +49,7 @@ class Stalls(NamedTuple):
 
 def model_of_width(p: int, rng: np.random.Generator) -> MoERegressor:
     model = MoERegressor(n_experts=K, warmup=WarmUp(max(4 * K, p // 4), restarts=1))
-    X = rng.normal(size=(model.warmup or 0, p))
+    X = rng.normal(size=(model.options.warmup.size or 0, p))
     model.learn_array(X, np.where(X[:, 0] > 0, X[:, 1], -X[:, 1]))
     return model
 

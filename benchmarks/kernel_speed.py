@@ -97,7 +97,7 @@ def schedule_of(case: Case):
     """Return the default steps of the estimators."""
     from streammoe import MoEClassifier, MoERegressor
 
-    return (MoEClassifier if case.family == "categorical" else MoERegressor).default_schedule
+    return (MoEClassifier() if case.family == "categorical" else MoERegressor()).options.schedule
 
 
 def seconds_an_event(case: Case, p: int, count: int, repeats: int = 3) -> float:
