@@ -532,9 +532,14 @@ class Options(Section):
         return isinstance(self.n_experts, Auto)
 
     @classmethod
-    def changeable(cls) -> set[str]:
-        """Return the options that may change over a checkpoint: they judge only what comes."""
-        return {name for name, field in cls.model_fields.items() if facts_of(field).change not in {None, "never"}}
+    def changeable(cls, *policies: Change) -> list[str]:
+        """Return the options that may change over a checkpoint, since they judge only what comes.
+
+        Args:
+            *policies: policies of these options; all that allow a change if left out.
+        """
+        allowed = policies or ("reload", "restart", "rise")
+        return sorted(name for name, field in cls.model_fields.items() if facts_of(field).change in allowed)
 
     @property
     def default_schedule(self) -> Schedule:

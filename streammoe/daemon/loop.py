@@ -479,7 +479,7 @@ class Daemon:
         self._retries.patience = checkpoint.retry_seconds
         self._guard.max_ratio = settings.dead_letters.max_ratio
         self._health.patience = settings.metrics.alive_seconds
-        self.model.set_range_factor(settings.model.range_factor)
+        self.model.take_over(settings.model, "reload")
         if self._labels is not None:
             self._labels.limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
         if predictions is not None:

@@ -15,7 +15,7 @@ from streammoe.daemon.guards import last_good
 from streammoe.daemon.model import empty_model, model_from, schema_of
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
-from streammoe.options import ClassifierOptions, current_names, facts_of, written
+from streammoe.options import current_names, facts_of, written
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -53,8 +53,7 @@ def load_matching_model(path: Path, like: MixtureOfExperts, schema: Schema) -> M
             f"--from-model {path}: it is not the model that the settings describe: {'; '.join(differences)}. "
             "Change the settings, or fit a model with them"
         )
-    model.set_range_factor(like.range_factor)
-    model.set_reseed(like.reseed)
+    model.take_over(like.options, "reload", "restart")
     return model
 
 
@@ -169,11 +168,7 @@ def resume_model(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     model = model_of(found, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
         _check_model(settings, model)
-    model.set_range_factor(settings.model.range_factor)
-    model.set_reseed(settings.model.reseed)
-    model.set_max_levels(settings.model.max_levels)
-    if isinstance(settings.model, ClassifierOptions):
-        model.change("max_classes", settings.model.max_classes)
+    model.take_over(settings.model)
     return model
 
 

@@ -20,7 +20,7 @@ from streammoe.model.parameters import parameters_of
 from streammoe.model.tables import Events, table_of_array
 from streammoe.model.targets import Targets
 from streammoe.noise import Noise
-from streammoe.options import FeatureOptions, as_arguments
+from streammoe.options import Change, FeatureOptions, Options, as_arguments
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.types import AnyArray, FloatArray
 
@@ -257,33 +257,19 @@ class MixtureOfExperts(Arguments):
         """
         changeable = self.options.changeable()
         if name not in changeable:
-            raise ConfigError(f"{name}: it cannot change; only {', '.join(sorted(changeable))} can")
+            raise ConfigError(f"{name}: it cannot change; only {', '.join(changeable)} can")
         self._change(name, value)
         self.learner.change(self.options)
 
-    def set_range_factor(self, range_factor: float) -> None:
-        """Change `range_factor` for future events; what was learned is not affected.
+    def take_over(self, options: Options, *policies: Change) -> None:
+        """Change the arguments that may change over a checkpoint to those of `options`, from now on.
 
-        Raises:
-            ConfigError: the constructor would reject it.
+        Args:
+            options: options of the same kind of model.
+            *policies: see `Options.changeable`.
         """
-        self.change("range_factor", range_factor)
-
-    def set_reseed(self, reseed: str) -> None:
-        """Enable (``"auto"``) or disable (``"off"``) reseeding of idle experts on trial.
-
-        Raises:
-            ConfigError: it is neither.
-        """
-        self.change("reseed", reseed)
-
-    def set_max_levels(self, max_levels: int) -> None:
-        """Change the maximum number of levels; a level without a column gets one when it next appears.
-
-        Raises:
-            ConfigError: the constructor would reject it.
-        """
-        self.change("max_levels", max_levels)
+        for name in options.changeable(*policies):
+            self.change(name, getattr(options, name))
 
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order.

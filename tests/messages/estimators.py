@@ -99,7 +99,7 @@ CASES = {
     "PageHinkley, no event": lambda _: PageHinkley(0),
     "WarmUp, both wrong": lambda _: WarmUp(-1, restarts=2.5),
     "Gaussian, another covariance": lambda _: Gaussian("banded"),
-    "set_range_factor": lambda _: MoERegressor().set_range_factor(-1.0),
+    "a changed argument out of range": lambda _: MoERegressor().change("range_factor", -1.0),
     "an argument that cannot change": lambda _: MoEClassifier().change("degree", 2),
     "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),
     "student_t without a variance": lambda _: type(families()["student_t"])(1.5),

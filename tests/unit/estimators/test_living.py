@@ -92,7 +92,7 @@ def test_a_trial_that_is_not_won_leaves_the_model_as_it_was(monkeypatch):
 def test_an_expert_can_be_reseeded_by_hand_or_from_now_on():
     by_hand, later, plain = starved(), starved(), starved()
     by_hand.reseed_expert(0)
-    later.set_reseed("auto")
+    later.change("reseed", "auto")
     masses = by_hand.parameters()["masses"]
     assert by_hand.n_reseeds == (1, 1)
     assert masses.sum() == pytest.approx(plain.parameters()["masses"].sum())

@@ -62,7 +62,7 @@ def test_what_the_caller_changes_later_is_not_what_is_learned_again(pair, way):
 def test_a_range_factor_set_in_between_is_that_of_the_events_after_it(pair):
     for each in pair:
         each.learn_one({"a": 1.0, "b": 1e30}, 1.0)
-        each.set_range_factor(1e20)  # with which that would have been rejected
+        each.change("range_factor", 1e20)  # with which that would have been rejected
         each.learn_one({"a": 1.0, "b": 1.0}, 1.0)
     model, twin = pair
     assert rejection(model, {"a": 1.0, "b": HUGE}, 1.0, 1e6) == "poison"
