@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
     logger = logging.getLogger("streammoe.estimators")
     was, logger.disabled = logger.disabled, True  # messages about these models would confuse users
     arguments: dict[str, Any] = {"warmup": WarmUp(48, restarts=2), "standardize": True}
-    kinds: dict[str, tuple[type[MixtureOfExperts], dict[str, Any], Any]] = {
+    kinds: dict[str, tuple[Callable[..., MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
         **{name: (MoERegressor, {"expert": name}, y) for name in HEAVY_TAILED},
         "diagonal": (MoEMultiTargetRegressor, {"expert": "gaussian"}, np.column_stack([y, X[:, 0]])),

@@ -1,87 +1,129 @@
-"""Arguments of estimators, validated by `streammoe.options`."""
+"""Constructors of the estimators: every hyper-parameter with its type and default.
+
+River clones an estimator by the signature of its constructor, and editors complete it, so each argument is spelled out.
+`streammoe.options` has the ranges and the documentation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-from river import base
-
-from streammoe.errors import ConfigError
-from streammoe.options import CHOICES, Auto, Averaging, Options, PageHinkley, WarmUp, checked
+from streammoe.estimators.base import MixtureOfExperts
+from streammoe.options import (
+    Auto,
+    Averaging,
+    ClassifierOptions,
+    Expert,
+    PageHinkley,
+    RegressorOptions,
+    WarmUp,
+)
 from streammoe.schedules import Schedule
 
 
-class Arguments(base.Estimator):
-    """Base class for the arguments that all estimators have; each adds its own."""
+class RegressorArguments(MixtureOfExperts):
+    """Constructor of the regressors."""
 
-    options_type: ClassVar[type[Options]]
-    several_outputs: ClassVar[bool | None] = None
-    """Whether there may be more than one output; None if that does not matter."""
+    options_type: ClassVar = RegressorOptions
 
-    n_experts: int | str | Auto
-    top_k: int | None
-    batch_size: int
-    reseed: str
-    degree: int
-    gate_degree: int
-    schedule: str | Schedule | None
-    bound: str
-    prior_strength: float
-    warmup: int | WarmUp | None
-    averaging: str | Averaging | None
-    drift: str | PageHinkley | None
-    seed: int
-    standardize: bool
-    range_factor: float
-    categorical: Sequence[Any] | None
-    timestamps: Sequence[Any] | None
-    max_levels: int
-
-    def __init__(self, **arguments: Any) -> None:
-        # River clones by the signatures of the estimators, which therefore spell out every argument.
-        for name, value in arguments.items():
-            # River's clone inspects the first entry of any tuple.
-            empty = name in {"categorical", "timestamps"} and isinstance(value, tuple) and not value
-            setattr(self, name, None if empty else value)
-        self._check()
-
-    def _check(self) -> None:
-        self.options = checked(self.options_type, self._get_params(), several=self.several_outputs)
-
-    def _change(self, name: str, value: Any) -> None:
-        """Change the value of one argument.
-
-        Raises:
-            ConfigError: the constructor would reject it; the argument keeps its value.
-        """
-        before = getattr(self, name)
-        setattr(self, name, value)
-        try:
-            self._check()
-        except ConfigError:
-            setattr(self, name, before)
-            raise
-
-    @property
-    def is_choosing(self) -> bool:
-        """Whether the model selects the number of experts."""
-        return self.options.is_choosing
-
-    @property
-    def most_experts(self) -> int:
-        """Maximum number of experts."""
-        return self.options.most_experts
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the constructor in the form that checkpoints use."""
-        given = {
-            name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
-        }
-        return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+    def __init__(
+        self,
+        n_experts: int | str | Auto = 4,
+        *,
+        degree: int = 1,
+        gate_degree: int = 1,
+        expert: str | Expert = "gaussian",
+        schedule: str | Schedule | None = None,
+        bound: str = "adaptive",
+        prior_strength: float = 0.1,
+        warmup: int | WarmUp | None = None,
+        averaging: str | Averaging | None = "polyak",
+        drift: str | PageHinkley | None = None,
+        seed: int = 0,
+        standardize: bool = False,
+        range_factor: float = 1e6,
+        categorical: Sequence[Any] | None = None,
+        timestamps: Sequence[Any] | None = None,
+        max_levels: int = 64,
+        top_k: int | None = None,
+        batch_size: int = 1,
+        reseed: str = "off",
+    ) -> None:
+        self.n_experts = n_experts
+        self.degree = degree
+        self.gate_degree = gate_degree
+        self.expert = expert
+        self.schedule = schedule
+        self.bound = bound
+        self.prior_strength = prior_strength
+        self.warmup = warmup
+        self.averaging = averaging
+        self.drift = drift
+        self.seed = seed
+        self.standardize = standardize
+        self.range_factor = range_factor
+        self.categorical = without_empty(categorical)
+        self.timestamps = without_empty(timestamps)
+        self.max_levels = max_levels
+        self.top_k = top_k
+        self.batch_size = batch_size
+        self.reseed = reseed
+        super().__init__()
 
 
-def given_in(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a constructor, given its `locals()` on entry."""
-    return {name: value for name, value in scope.items() if name not in {"self", "__class__"}}
+class ClassifierArguments(MixtureOfExperts):
+    """Constructor of the classifier."""
+
+    options_type: ClassVar = ClassifierOptions
+
+    def __init__(
+        self,
+        n_experts: int | str | Auto = 4,
+        *,
+        degree: int = 1,
+        gate_degree: int = 1,
+        classes: Sequence[Any] | None = None,
+        max_classes: int = 100,
+        schedule: str | Schedule | None = None,
+        bound: str = "adaptive",
+        prior_strength: float = 0.04,
+        warmup: int | WarmUp | None = None,
+        averaging: str | Averaging | None = "polyak",
+        drift: str | PageHinkley | None = None,
+        seed: int = 0,
+        standardize: bool = False,
+        range_factor: float = 1e6,
+        categorical: Sequence[Any] | None = None,
+        timestamps: Sequence[Any] | None = None,
+        max_levels: int = 64,
+        top_k: int | None = None,
+        batch_size: int = 1,
+        reseed: str = "off",
+    ) -> None:
+        self.n_experts = n_experts
+        self.degree = degree
+        self.gate_degree = gate_degree
+        self.classes = tuple(classes) if isinstance(classes, list) else classes
+        self.max_classes = max_classes
+        self.schedule = schedule
+        self.bound = bound
+        self.prior_strength = prior_strength
+        self.warmup = warmup
+        self.averaging = averaging
+        self.drift = drift
+        self.seed = seed
+        self.standardize = standardize
+        self.range_factor = range_factor
+        self.categorical = without_empty(categorical)
+        self.timestamps = without_empty(timestamps)
+        self.max_levels = max_levels
+        self.top_k = top_k
+        self.batch_size = batch_size
+        self.reseed = reseed
+        super().__init__()
+
+
+def without_empty(names: Sequence[Any] | None) -> Sequence[Any] | None:
+    """Return None for an empty tuple, because River's `clone` inspects the first entry of any tuple."""
+    return None if isinstance(names, tuple) and not names else names

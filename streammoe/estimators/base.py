@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from river import base
 
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import Arguments
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
@@ -20,18 +20,28 @@ from streammoe.model.parameters import parameters_of
 from streammoe.model.tables import Events, table_of_array
 from streammoe.model.targets import Targets
 from streammoe.noise import Noise
-from streammoe.options import Change, FeatureOptions, Options, as_arguments
+from streammoe.options import CHOICES, Change, FeatureOptions, Options, as_arguments, checked
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.types import AnyArray, FloatArray
 
 
-class MixtureOfExperts(Arguments):
-    """Base class of all estimators: arguments, and a learner to which they delegate."""
+class MixtureOfExperts(base.Estimator):
+    """Base class of all estimators: checked arguments, and a learner to which they delegate."""
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
+    options_type: ClassVar[type[Options]]
+    several_outputs: ClassVar[bool | None] = None
+    """Whether there may be more than one output; None if that does not matter."""
+    categorical: Sequence[Any] | None
+    timestamps: Sequence[Any] | None
+
+    def __init__(self) -> None:
+        """Check the arguments, which a subclass has set as attributes of their names."""
+        self._check()
         features = FeatureOptions(categorical=tuple(self.categorical or ()), timestamps=tuple(self.timestamps or ()))
         self.learner = Learner(self.options, features, self._new_targets())
+
+    def _check(self) -> None:
+        self.options = checked(self.options_type, self._get_params(), several=self.several_outputs)
 
     @abstractmethod
     def _new_targets(self) -> Targets:
@@ -122,6 +132,16 @@ class MixtureOfExperts(Arguments):
         return learn_rows.learn_wider(self.learner, names, Events(X, texts, targets, weights), traced=traced)
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_choosing(self) -> bool:
+        """Whether the model selects the number of experts."""
+        return self.options.is_choosing
+
+    @property
+    def most_experts(self) -> int:
+        """Maximum number of experts."""
+        return self.options.most_experts
 
     @property
     def is_classifier(self) -> bool:
@@ -258,7 +278,13 @@ class MixtureOfExperts(Arguments):
         changeable = self.options.changeable()
         if name not in changeable:
             raise ConfigError(f"{name}: it cannot change; only {', '.join(changeable)} can")
-        self._change(name, value)
+        before = getattr(self, name)
+        setattr(self, name, value)
+        try:
+            self._check()
+        except ConfigError:
+            setattr(self, name, before)
+            raise
         self.learner.change(self.options)
 
     def take_over(self, options: Options, *policies: Change) -> None:
@@ -290,6 +316,13 @@ class MixtureOfExperts(Arguments):
         self.learner.reseed_expert(expert)
 
     # -- In a checkpoint -----------------------------------------------------------------------------------------------
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the constructor in the form that checkpoints use."""
+        given = {
+            name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
+        }
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model durably to one file, from which `streammoe.load` continues bit for bit.

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from river import base
 
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import given_in
-from streammoe.estimators.base import MixtureOfExperts
+from streammoe.estimators.arguments import ClassifierArguments
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
 from streammoe.model.targets import Label, Labels, likeliest
-from streammoe.options import Auto, Averaging, ClassifierOptions, FeatureOptions, PageHinkley, WarmUp, documented
-from streammoe.schedules import Schedule
+from streammoe.options import ClassifierOptions, FeatureOptions, WarmUp, documented
 from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @documented(ClassifierOptions, FeatureOptions)
-class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
+class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     """Mixture of multinomial logistic experts with a learned softmax gate, trained one event at a time.
 
     Learns P(y = m | x) as Σ_k g_k(x) softmax_m(C_k φ(x)) by incremental stochastic majorization-minimization. A bounded
@@ -52,38 +50,6 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 3.
     """
 
-    options_type: ClassVar = ClassifierOptions
-
-    def __init__(
-        self,
-        n_experts: int | str | Auto = 4,
-        *,
-        degree: int = 1,
-        gate_degree: int = 1,
-        classes: Sequence[Any] | None = None,
-        max_classes: int = 100,
-        schedule: str | Schedule | None = None,
-        bound: str = "adaptive",
-        prior_strength: float = 0.04,
-        warmup: int | WarmUp | None = None,
-        averaging: str | Averaging | None = "polyak",
-        drift: str | PageHinkley | None = None,
-        seed: int = 0,
-        standardize: bool = False,
-        range_factor: float = 1e6,
-        categorical: Sequence[Any] | None = None,
-        timestamps: Sequence[Any] | None = None,
-        max_levels: int = 64,
-        top_k: int | None = None,
-        batch_size: int = 1,
-        reseed: str = "off",
-    ) -> None:
-        classes = tuple(classes) if isinstance(classes, list) else classes
-        super().__init__(**given_in(locals()))
-
-    classes: tuple[Label, ...] | None
-    max_classes: int
-
     @classmethod
     def _unit_test_params(cls) -> Any:
         yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
@@ -94,7 +60,8 @@ class MoEClassifier(MixtureOfExperts, base.MiniBatchClassifier):
         return True
 
     def _new_targets(self) -> Labels:
-        return Labels(families()["categorical"], self.classes, self.max_classes)
+        options = cast("ClassifierOptions", self.options)
+        return Labels(families()["categorical"], options.classes, options.max_classes)
 
     @property
     def class_labels(self) -> list[Label]:

@@ -10,8 +10,7 @@ from river import base
 
 from streammoe.distributions import MultivariateMixture
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import given_in
-from streammoe.estimators.base import MixtureOfExperts
+from streammoe.estimators.arguments import RegressorArguments
 from streammoe.estimators.frames import check_frame, frame_like, table_of
 from streammoe.estimators.noise import family_of
 from streammoe.model.learn_array import learn_array
@@ -19,17 +18,12 @@ from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
 from streammoe.model.targets import Numbers
 from streammoe.options import (
-    Auto,
-    Averaging,
-    Expert,
     FeatureOptions,
     Gaussian,
-    PageHinkley,
     RegressorOptions,
     WarmUp,
     documented,
 )
-from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @documented(RegressorOptions, FeatureOptions)
-class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
+class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     """Mixture of linear experts with several outputs and one learned softmax gate, trained one event at a time.
 
     Learns y | x as Σ_k g_k(x) N(y; Υ_k φ(x), Σ_k), with Σ_k diagonal or full. The outputs are those of the first event,
@@ -58,35 +52,7 @@ class MoEMultiTargetRegressor(MixtureOfExperts, base.MultiTargetRegressor):
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 2.
     """
 
-    options_type: ClassVar = RegressorOptions
     several_outputs: ClassVar = True
-
-    def __init__(
-        self,
-        n_experts: int | str | Auto = 4,
-        *,
-        degree: int = 1,
-        gate_degree: int = 1,
-        expert: str | Expert = "gaussian",
-        schedule: str | Schedule | None = None,
-        bound: str = "adaptive",
-        prior_strength: float = 0.1,
-        warmup: int | WarmUp | None = None,
-        averaging: str | Averaging | None = "polyak",
-        drift: str | PageHinkley | None = None,
-        seed: int = 0,
-        standardize: bool = False,
-        range_factor: float = 1e6,
-        categorical: Sequence[Any] | None = None,
-        timestamps: Sequence[Any] | None = None,
-        max_levels: int = 64,
-        top_k: int | None = None,
-        batch_size: int = 1,
-        reseed: str = "off",
-    ) -> None:
-        super().__init__(**given_in(locals()))
-
-    expert: str | Expert
 
     @classmethod
     def _unit_test_params(cls) -> Any:

@@ -9,8 +9,7 @@ import numpy as np
 from river import base
 
 from streammoe.distributions import Mixture
-from streammoe.estimators.arguments import given_in
-from streammoe.estimators.base import MixtureOfExperts
+from streammoe.estimators.arguments import RegressorArguments
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.estimators.noise import family_of
 from streammoe.model.learn_array import learn_array
@@ -18,16 +17,11 @@ from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
 from streammoe.model.targets import Number
 from streammoe.options import (
-    Auto,
-    Averaging,
-    Expert,
     FeatureOptions,
-    PageHinkley,
     RegressorOptions,
     WarmUp,
     documented,
 )
-from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
@@ -35,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @documented(RegressorOptions, FeatureOptions)
-class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
+class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     """Mixture of linear experts with a learned softmax gate, trained one event at a time.
 
     Learns y | x as Σ_k g_k(x) N(y; Υ_k φ(x), σ²_k) by incremental stochastic majorization-minimization: running
@@ -64,35 +58,7 @@ class MoERegressor(MixtureOfExperts, base.MiniBatchRegressor):
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 2.
     """
 
-    options_type: ClassVar = RegressorOptions
     several_outputs: ClassVar = False
-
-    def __init__(
-        self,
-        n_experts: int | str | Auto = 4,
-        *,
-        degree: int = 1,
-        gate_degree: int = 1,
-        expert: str | Expert = "gaussian",
-        schedule: str | Schedule | None = None,
-        bound: str = "adaptive",
-        prior_strength: float = 0.1,
-        warmup: int | WarmUp | None = None,
-        averaging: str | Averaging | None = "polyak",
-        drift: str | PageHinkley | None = None,
-        seed: int = 0,
-        standardize: bool = False,
-        range_factor: float = 1e6,
-        categorical: Sequence[Any] | None = None,
-        timestamps: Sequence[Any] | None = None,
-        max_levels: int = 64,
-        top_k: int | None = None,
-        batch_size: int = 1,
-        reseed: str = "off",
-    ) -> None:
-        super().__init__(**given_in(locals()))
-
-    expert: str | Expert
 
     @classmethod
     def _unit_test_params(cls) -> Any:
