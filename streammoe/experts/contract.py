@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from streammoe.distributions import ExpertNoise, Gaussian
 from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
-from streammoe.noise import NORMAL, Noise
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -59,7 +59,7 @@ class Family(ABC):
     """Whether one round of `fit_experts` reaches the optimum; otherwise a fit depends on where it starts."""
     most_outputs: ClassVar[int | None] = None
     """Largest Q supported; None sets no limit."""
-    noise: Noise = NORMAL
+    noise: ExpertNoise = Gaussian()
     """The noise of one output at scale 1; does not apply to classes."""
 
     # A family is immutable; copies and pickles of a model hold none of its compiled functions.
