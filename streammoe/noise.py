@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 
@@ -48,3 +50,11 @@ class Noise(ABC):
     def quantile_at(self, q: float) -> float:
         """Return `quantile` of a single probability."""
         return float(self.quantile(np.asarray(q)))
+
+
+@cache
+def special() -> ModuleType:
+    """Return `scipy.special`, imported at its first use: settings name a noise, and are read without SciPy."""
+    import scipy.special
+
+    return scipy.special  # type: ignore[no-any-return]  # SciPy has no types

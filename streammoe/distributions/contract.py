@@ -18,8 +18,8 @@ class ExpertNoise(Noise):
     """Noise of experts: the object that users pass as `expert`, and that makes their predictive distributions.
 
     A subclass is made a frozen object of options by `streammoe.fields.part`; all options have defaults. Its docstring
-    begins with the sentence that the reference shows. Settings are read without SciPy, whose import takes a while: a
-    method that needs it imports it itself.
+    begins with the sentence that the reference shows. Settings are read without SciPy, whose import takes a while:
+    methods get its functions from `streammoe.noise.special`.
     """
 
     name: ClassVar[str]

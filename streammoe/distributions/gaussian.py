@@ -25,7 +25,7 @@ from streammoe.distributions.parts import (
 )
 from streammoe.distributions.univariate import Mixture
 from streammoe.fields import option, part
-from streammoe.noise import Noise
+from streammoe.noise import Noise, special
 from streammoe.types import FloatArray
 
 _ROOT_2 = math.sqrt(2.0)
@@ -54,14 +54,10 @@ class Gaussian(ExpertNoise):
         return np.asarray(np.exp(-0.5 * np.minimum(np.abs(z), _FAR) ** 2) / ROOT_2PI)
 
     def cdf(self, z: FloatArray) -> FloatArray:
-        from scipy.special import ndtr
-
-        return np.asarray(ndtr(z))
+        return np.asarray(special().ndtr(z))
 
     def quantile(self, q: FloatArray) -> FloatArray:
-        from scipy.special import ndtri
-
-        return np.asarray(ndtri(q))
+        return np.asarray(special().ndtri(q))
 
     def sample(self, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> FloatArray:
         return np.asarray(rng.standard_normal(size))

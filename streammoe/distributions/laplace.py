@@ -13,7 +13,7 @@ from streammoe.distributions.parts import keep_parts
 from streammoe.distributions.univariate import Mixture
 from streammoe.errors import ConfigError
 from streammoe.fields import part, unchecked
-from streammoe.noise import Noise
+from streammoe.noise import Noise, special
 from streammoe.types import FloatArray
 
 TIP = 0.1
@@ -71,21 +71,17 @@ class Laplace(ExpertNoise):
         return np.asarray(np.exp(-np.where(size > self.tip, size, inside)) / self.area)
 
     def cdf(self, z: FloatArray) -> FloatArray:
-        from scipy.special import erf
-
         size = np.abs(z)
         tail = np.exp(-size) / self.area
         edge = np.minimum(size, self.tip) / math.sqrt(2.0 * self.tip)
-        inside = 0.5 - 0.5 * self._inside / self.area * erf(edge)
+        inside = 0.5 - 0.5 * self._inside / self.area * special().erf(edge)
         below = np.where(size > self.tip, tail, inside)
         return np.asarray(np.where(z <= 0.0, below, 1.0 - below))
 
     def quantile(self, q: FloatArray) -> FloatArray:
-        from scipy.special import erfinv
-
         lower = np.minimum(q, 1.0 - q)
         share = np.clip((0.5 - lower) * 2.0 * self.area / self._inside, 0.0, 1.0)
-        inside = math.sqrt(2.0 * self.tip) * erfinv(share)
+        inside = math.sqrt(2.0 * self.tip) * special().erfinv(share)
         # In the tail use the tail's own formula: the inverse error function may be infinite there.
         size = np.where(lower * self.area < math.exp(-self.tip), -np.log(lower * self.area), inside)
         return np.asarray(np.where(q < 0.5, -size, size))

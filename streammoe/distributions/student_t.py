@@ -26,7 +26,7 @@ from streammoe.distributions.parts import (
 from streammoe.distributions.univariate import Mixture
 from streammoe.errors import ConfigError
 from streammoe.fields import option, part, unchecked
-from streammoe.noise import Noise
+from streammoe.noise import Noise, special
 from streammoe.types import FloatArray
 
 
@@ -57,33 +57,29 @@ class StudentT(ExpertNoise):
 
     @cached_property
     def _peak(self) -> float:
-        from scipy.special import gammaln
-
         half = 0.5 * self.df
-        return float(np.exp(gammaln(half + 0.5) - gammaln(half))) / math.sqrt(self.df * math.pi)
+        return float(np.exp(special().gammaln(half + 0.5) - special().gammaln(half))) / math.sqrt(self.df * math.pi)
 
     def pdf(self, z: FloatArray) -> FloatArray:
         return np.asarray(self._peak * np.exp(-0.5 * (self.df + 1.0) * np.log1p((z / math.sqrt(self.df)) ** 2)))
 
     def cdf(self, z: FloatArray) -> FloatArray:
-        from scipy.special import betainc, betaincc
-
         half = 0.5 * self.df
         ratio = z * z / self.df
         # Each form of the incomplete beta function is precise on its own side.
         near = np.minimum(ratio, 1.0)
         below = 0.5 * np.where(
-            ratio < 1.0, betaincc(0.5, half, near / (1.0 + near)), betainc(half, 0.5, 1.0 / (1.0 + ratio))
+            ratio < 1.0,
+            special().betaincc(0.5, half, near / (1.0 + near)),
+            special().betainc(half, 0.5, 1.0 / (1.0 + ratio)),
         )
         return np.asarray(np.where(z <= 0.0, below, 1.0 - below))
 
     def quantile(self, q: FloatArray) -> FloatArray:
-        from scipy.special import betainccinv, betaincinv
-
         half = 0.5 * self.df
         both = 2.0 * np.minimum(q, 1.0 - q)
-        near = betainccinv(0.5, half, both)
-        far = betaincinv(half, 0.5, both)
+        near = special().betainccinv(0.5, half, both)
+        far = special().betaincinv(half, 0.5, both)
         inner = np.minimum(near, 0.5)
         ratio = np.where(near <= 0.5, inner / (1.0 - inner), (1.0 - far) / far)
         size = np.sqrt(self.df * ratio)
@@ -98,10 +94,8 @@ class StudentT(ExpertNoise):
         return math.lgamma(0.5 * (nu + Q)) - math.lgamma(0.5 * nu) - 0.5 * Q * math.log(nu * math.pi)
 
     def entropy(self, n_outputs: int) -> float:
-        from scipy.special import digamma
-
         nu, Q = self.df, n_outputs
-        energy = 0.5 * (nu + Q) * float(digamma(0.5 * (nu + Q)) - digamma(0.5 * nu))
+        energy = 0.5 * (nu + Q) * float(special().digamma(0.5 * (nu + Q)) - special().digamma(0.5 * nu))
         return energy - self.log_peak(Q)
 
     def mixture(self, shares: FloatArray, means: FloatArray, squares: FloatArray) -> StudentTMixture:
