@@ -24,8 +24,8 @@ class ExpertNoise(Noise):
 
     name: ClassVar[str]
     """Its kind in settings, which is short for the object with its defaults, and the name of its file of kernels."""
-    most_outputs: ClassVar[int | None] = None
-    """Largest number of outputs; None sets no limit."""
+    most_outputs: ClassVar[int | None] = 1
+    """Largest number of outputs; None sets no limit, which takes a `joint_mixture`."""
 
     @property
     def family(self) -> str:

@@ -43,6 +43,7 @@ class Gaussian(ExpertNoise):
     )
 
     name = "gaussian"
+    most_outputs = None
     variance = 1.0
 
     @property

@@ -36,7 +36,6 @@ class Laplace(ExpertNoise):
     """No option of experts, whose kernels have a fixed one."""
 
     name = "laplace"
-    most_outputs = 1
 
     @cached_property
     def _inside(self) -> float:

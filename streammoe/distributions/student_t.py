@@ -44,6 +44,7 @@ class StudentT(ExpertNoise):
     df: float = option(4.0, "Degrees of freedom; predictions have no variance at 2 or below.", gt=2, le=1e6)
 
     name = "student_t"
+    most_outputs = None
 
     @property
     def shape(self) -> tuple[float, ...]:

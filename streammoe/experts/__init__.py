@@ -18,8 +18,8 @@ __all__ = ["Family", "Parameters", "families", "family_of"]
 def families() -> Mapping[str, Family]:
     """Return every family by its name; those of noise with options have their defaults.
 
-    >>> sorted(families())
-    ['categorical', 'gaussian', 'gaussian_full', 'laplace', 'student_t']
+    >>> families()["student_t"].noise
+    StudentT(df=4.0)
     """
     of_noise = [family_of(noise()) for noise in noises().values()]
     return {**_families_in_modules(), **{family.name: family for family in of_noise}}

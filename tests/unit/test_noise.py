@@ -1,8 +1,12 @@
 """Noise of experts: densities, quantiles, samples and entropies against each other, SciPy and the kernels."""
 
 import math
+import re
+import subprocess
+import sys
 from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +15,26 @@ from scipy.integrate import quad
 
 from streammoe.distributions import Gaussian, Laplace, LaplaceMixture, ScaleMixture, StudentT, StudentTMixture, noises
 from streammoe.experts import family_of
+
+ROOT = Path(__file__).parents[2]
+LEARNING = """
+import sys, numpy as np, streammoe.distributions, streammoe.kernels
+for package in (streammoe.distributions, streammoe.kernels):
+    package.__path__.append(f"{sys.argv[1]}/{package.__name__}")
+from streammoe import MoERegressor, load
+rng = np.random.default_rng(0)
+X = rng.uniform(-1.0, 1.0, (1_000, 2))
+truth = np.where(X[:, 0] > 0.0, 2.0 * X[:, 1], 1.0 - X[:, 1])
+model = MoERegressor(2, expert="logistic", warmup=200)
+assert np.isfinite(model.learn_array(X, truth + 0.1 * rng.logistic(size=len(X)))).all()
+assert np.sqrt(np.mean((model.predict_array(X) - truth) ** 2)) < 0.25
+forecast = model.predict_distribution_one({"x0": 0.5, "x1": 0.5})
+assert abs(forecast.mean() - model.predict_one({"x0": 0.5, "x1": 0.5})) < 1e-12
+assert 0.05 < np.subtract(*forecast.interval(0.5)[::-1]) < 1.0
+model.save(f"{sys.argv[1]}/model")
+assert load(f"{sys.argv[1]}/model").noise == model.noise
+"""
+"""A program that learns with the noise of CONTRIBUTING.md, in a folder that it gets as an argument."""
 
 
 def rounded(tip):
@@ -104,3 +128,15 @@ def test_noise_without_a_mixture_of_its_own_has_one_too():
 def test_mixtures_may_have_what_experts_may_not():
     assert StudentTMixture([1.0], [0.0], [1.0], 1e9).noise.df == 1e9
     assert rounded(0.1) == Laplace() != rounded(0.2)
+
+
+@pytest.mark.exhaustive  # it compiles kernels of its own
+def test_the_noise_of_the_guide_is_two_files(tmp_path):
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    for package, text in zip(("distributions", "kernels"), blocks, strict=True):
+        folder = tmp_path / f"streammoe.{package}"
+        folder.mkdir()
+        (folder / "logistic.py").write_text(f"from __future__ import annotations\n{text}", encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", LEARNING, tmp_path], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
