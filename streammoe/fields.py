@@ -7,6 +7,7 @@ configuration, and `streammoe.distributions` the objects that describe the noise
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from datetime import date
 from datetime import time as clock
 from functools import cache, wraps
@@ -154,7 +155,7 @@ def written(value: object) -> str:
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def part(kind: type[Part]) -> type[Part]:
     """Make a class one of the objects that an option may be; its constructor raises `ConfigError`."""
     made: Any = dataclass(frozen=True, config=STRICT)(kind)

@@ -4,8 +4,9 @@ The table ``[model]`` of a configuration is one of `MODELS`, and the estimators 
 classes. Docstrings, the options of commands, config/default.toml, the reference pages and what may change over a
 checkpoint are all derived from here.
 
-One long file, so that everything about an option is read in one place: its field, the objects that it may be, and the
-rules that tie options together.
+Everything about an option is read in one place: its field, the objects that it may be, and the rules that tie options
+together. Only the noise of experts, which comes with its mathematics, is in `streammoe.distributions`. The means to
+declare options are in `streammoe.fields`.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class Elliptical(Gaussian):
     def __init__(self, noise: ExpertNoise) -> None:
         """Bind the kernels of the noise, which are compiled at the first event."""
         kernels = import_module(f"streammoe.kernels.{noise.name}")
-        self.name = noise.name  # type: ignore[misc]  # one class for every noise
-        self.most_outputs = noise.most_outputs  # type: ignore[misc]  # same
+        self.name = noise.name
+        self.most_outputs = noise.most_outputs
         self.noise = noise
         self.learn_rows = partial(kernels.learn_rows, noise.shape)
         self.score_rows = partial(kernels.score_rows, noise.shape)
