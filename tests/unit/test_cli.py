@@ -92,12 +92,6 @@ def test_check_config_opens_nothing_and_reports_every_error(call, config, tmp_pa
     assert named == {"model.n_expert", "model.degree", "modle", "schema.target", "source.path", "metrics.port"}
 
 
-def test_run_takes_flags_over_the_file(call, config, tmp_path):
-    done = call("run", config, "--set", "checkpoint.dir=elsewhere", "--summary", "json")
-    assert json.loads(done.stdout)["checkpoint"].startswith("elsewhere/")
-    assert list((tmp_path / "elsewhere").glob("*.safetensors"))
-
-
 # --- exit codes and logs --------------------------------------------------------------------------------------------
 
 FORGED = "a.csv\n2026-01-01 00:00:00,000 INFO all is well\r\x1b[2J\x1b]0;title\x07\u202egnp.exe\x85\u2028end"

@@ -117,23 +117,6 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(neve
         assert learn(cuts)[1].tobytes() == losses.tobytes()
 
 
-def test_costs_beyond_all_numbers_end_it(never, monkeypatch):
-    def leading_scores(runs, totals, weights, original=provisional.leading_scores):
-        return original(runs, totals, np.where(weights == 2.0, np.inf, weights))
-
-    monkeypatch.setattr(provisional, "leading_scores", leading_scores)
-
-    def learn():
-        model = MoERegressor(**BRIEF)
-        for part in np.array_split(np.arange(75), 15):
-            model.learn_array(X[part], Y[part], weights=np.where(part == 60, 2.0, 1.0))
-        return model
-
-    model = learn()
-    assert "warmup.totals" not in model.arrays()
-    assert model.state_digest() == never(learn).state_digest()
-
-
 def test_if_a_fit_is_not_finite_the_one_expert_continues(never, monkeypatch, caplog):
     def unsound(family, buffer, *, brief, fit=warmup.fit, **arguments):
         if brief:

@@ -238,18 +238,6 @@ def test_a_rotated_file_that_is_gone_is_an_error(rotated, opened, tmp_path, ther
     assert taken(followed, 1) == [b"6"]
 
 
-def test_a_copy_under_the_same_path_is_as_good(write, opened, tmp_path, log):
-    (batch,) = take(opened(log), 1)
-    log.rename(tmp_path / "old")
-    write(log.name, b"1\n3\n")
-    (tmp_path / "old").unlink()
-    followed = opened(log, batch.end)
-    (batch,) = take(followed, 1)
-    assert records([batch]) == [b"3"]
-    assert batch.location(0)["rotation"] == 0
-    assert batch.end["files"][0]["inode"] == log.stat().st_ino
-
-
 def test_a_restart_leaves_files_alone_that_are_read_under_another_path(write, opened, tmp_path):
     write("log", b"2\n")
     write("log.1", b"1\n")
