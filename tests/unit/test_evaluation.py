@@ -12,7 +12,6 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
-from streammoe.commands.evaluate.curve import BINS, Curve
 from streammoe.commands.evaluate.options import tables_from
 from streammoe.commands.evaluate.outputs import PICTURES
 from streammoe.commands.evaluate.run import Row, evaluate
@@ -161,21 +160,6 @@ def test_a_peer_that_fails_ends_alone(caplog):
 
 
 # --- options and curves ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n", [1, 3 * BINS + 7])
-def test_a_curve_is_the_means_of_what_it_was_given(n):
-    values = np.random.default_rng(n).random((n, 2))
-    curve = Curve(2)
-    for start in range(0, n, 777):
-        curve.add(values[start : start + 777])
-    assert curve.mean() == pytest.approx(values.mean(axis=0))
-    first = int(0.75 * n) // curve.per_bin * curve.per_bin
-    assert curve.mean(0.25) == pytest.approx(values[first:].mean(axis=0))
-    ends, means = curve.windows(points=10)
-    assert (len(ends) <= 10, ends[-1]) == (True, n)
-    for start, end, mean in zip([0, *ends[:-1]], ends, means, strict=True):
-        assert mean == pytest.approx(values[int(start) : int(end)].mean(axis=0))
 
 
 # --- reports --------------------------------------------------------------------------------------------------------

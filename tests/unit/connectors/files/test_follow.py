@@ -250,19 +250,6 @@ def test_a_restart_leaves_files_alone_that_are_read_under_another_path(write, op
     assert followed.poll(0.05) is None
 
 
-def test_following_can_begin_and_end_with_any_position(write, opened, tmp_path):
-    path = write("a.csv", b"x\n1\n2")
-    end = read(path)[-1].end
-    append(path, b"34\n5\n")
-    followed = opened(path, end)
-    assert taken(followed, 1) == [b"5"]  # the rest of a line that was taken for a record is none
-    path.rename(tmp_path / "a.csv.1")
-    write("a.csv", b"x\n6\n")
-    end = through_json(take(followed, 1)[-1].end)
-    append(path, b"7\n")
-    assert records(read(path, end)) == [b"7"]
-
-
 # --- loss -----------------------------------------------------------------------------------------------------------
 
 

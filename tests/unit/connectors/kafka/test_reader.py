@@ -280,16 +280,6 @@ def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_cre
         assert offsets(batch, "end")["0"] >= 7
 
 
-def test_a_start_that_had_to_go_elsewhere_is_worth_a_checkpoint_and_lost_partitions_are_named(child, caplog):
-    script, start = child
-    script.logs[0], script.first = [Row(i) for i in range(5)], {0: 3}
-    held = {"id": None, "partitions": {"0": 1, "3": 17}}
-    _, until = start({"kind": "kafka", "group": "g", "owner": "me", "topics": {"t": held}}, on_lost="latest")
-    ready = until(is_a("ready"))
-    assert (ready["pin"], offsets(ready)) == (True, {"0": 5})
-    assert "t/3 (offset 17 was next)" in caplog.text
-
-
 def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(child):
     script, start = child
     script.logs = {0: [Row(i, b"x" * 10_000) for i in range(300)], 1: [Row(0, b"other", 1)]}
