@@ -198,13 +198,13 @@ SCHEMA = {"ignore": ["z"], "categorical": ["a"], "weight": "b"}
 
 
 def test_every_option_reaches_its_setting(call, data):
-    evaluate = "--schedule constant:0.05 --drift page_hinkley:100 --expert student_t --warmup 50"
+    evaluate = "--schedule power:0.6:0.5:10 --drift page_hinkley:100 --expert student_t:5.5 --warmup 50"
     found = json.loads(call("evaluate", *OPTIONS.split(), *evaluate.split(), *QUIET).stdout)
     model = found["settings"]["model"]
     objects = {
         "drift": {"kind": "page_hinkley", "restart": 100},
-        "expert": {"kind": "student_t", "df": 4.0},
-        "schedule": {"kind": "constant", "gamma": 0.05},
+        "expert": {"kind": "student_t", "df": 5.5},
+        "schedule": {"kind": "power", "alpha": 0.6, "gamma0": 0.5, "offset": 10.0},
         "warmup": {"size": 50, "restarts": 5},
     }
     assert model | MODEL | objects == model
