@@ -471,14 +471,6 @@ def test_kills_stops_and_restarts_show_in_nothing(build, stream, sizes):
 # --- trouble --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("at", "error"), [(0, SourceError("the header lacks the target")), (200, ZeroDivisionError())])
-def test_a_source_that_fails_at_once_or_by_a_bug_leaves_no_checkpoint(build, at, error):
-    ran = build(GOOD[:300], failures={at: error})
-    with pytest.raises(type(error)):
-        ran.run()
-    assert ran.store.generations() == []
-
-
 def test_too_many_bad_records_save_nothing_keep_the_letters_and_once_mended_nothing_is_lost(build, tmp_path):
     ran = build([*GOOD[:1500], *[BAD] * 1500], policy=every(1000))
     with pytest.raises(TooManyBadRecords):
