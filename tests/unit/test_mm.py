@@ -276,7 +276,6 @@ def test_an_event_of_weight_0_is_checked_and_changes_nothing():
 
 
 GOOD = squares_statistics(np.ones(2), 1.0, START)
-GOOD = squares_statistics(np.ones(2), 1.0, START)
 REJECTED = {
     "NaN": (GOOD | {"b": np.full(3, math.nan)}, "not_finite"),
     "large": (GOOD | {"b": np.full(3, 1e141)}, "out_of_range"),

@@ -40,6 +40,17 @@ def test_quantiles_invert_it_far_out_too_and_samples_follow_it(law):
     assert law.sample(np.random.default_rng(0), (2, 3)).shape == (2, 3)
 
 
+def test_they_are_those_of_scipy():
+    z = np.array([-1e3, -5.0, -1.0, -1e-3, 0.0, 0.3, 40.0])
+    for degrees in (2.1, 4.0, 300.0):
+        law, reference = StudentT(degrees), stats.t(degrees)
+        np.testing.assert_allclose(law.pdf(z), reference.pdf(z), rtol=1e-10)
+        np.testing.assert_allclose(law.cdf(z), reference.cdf(z), rtol=1e-8)
+        assert law.variance == pytest.approx(reference.var())
+    z = np.array([-9.0, -1.0, -0.01, 0.0, 0.5, 3.0])
+    np.testing.assert_allclose(RoundedLaplace(1e-9).cdf(z), stats.laplace.cdf(z), rtol=1e-8)
+
+
 def test_the_kernels_have_the_same_densities_and_weights_that_are_twice_the_slope():
     for z in (0.0, 0.03, 0.1, 0.7, 50.0):
         loss = laplace.energy((), z * z, 1) + laplace.log_constant((), 1)

@@ -1,5 +1,7 @@
 """What counts as a jump of the loss, and what does not."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,22 @@ def test_the_more_a_loss_varies_the_higher_a_jump_has_to_be():
 def test_small_steps_have_long_windows():
     guard = watching(noise(USUAL * 10), noise(WINDOWS * 10 - 1, 50.0), gamma=0.001)
     assert guard.watch(noise(1, 50.0)).events == WINDOWS * 5000
+
+
+@pytest.mark.parametrize("cuts", [(1,), (499, 3)], ids=str)
+def test_what_is_found_does_not_depend_on_how_events_came(cuts):
+    losses = np.concatenate([noise(USUAL + 0.3), noise(WINDOWS + 1, 9.0)])
+    whole, parts = LossGuard(lambda _: 0.1), LossGuard(lambda _: 0.1)
+    expected = whole.watch(losses)
+    found, at, turn = None, 0, 0
+    while at < len(losses):
+        size = cuts[turn % len(cuts)]
+        found = parts.watch(losses[at : at + size]) or found
+        at, turn = at + size, turn + 1
+        if turn % 100 == 0:  # a restart in between
+            parts = LossGuard(lambda _: 0.1, 7, json.loads(json.dumps(parts.to_json())))
+    assert found == expected is not None
+    assert parts.to_json() == whole.to_json()
 
 
 def jumps(model, X, y):

@@ -11,7 +11,7 @@ from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import PoisonedModel
 from streammoe.options import WarmUp
-from tests.unit.estimators.models import ESTIMATORS, NAMES, STREAMS, pairs
+from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, STREAMS, pairs
 
 pytestmark = pytest.mark.usefixtures("brief_fits")
 
@@ -56,6 +56,40 @@ def test_what_the_caller_changes_later_is_not_what_is_learned_again(pair, way):
     assert (rows == STREAMS[MoERegressor](3)[0]).all()
     rows[:], targets[:], weights[:], names[:] = 7.0, 7.0, 7.0, NAMES[::-1]
     assert rejection(model, *POISON) == "poison"
+    assert model.state_digest() == twin.state_digest()
+
+
+def test_a_range_factor_set_in_between_is_that_of_the_events_after_it(pair):
+    for each in pair:
+        each.learn_one({"a": 1.0, "b": 1e30}, 1.0)
+        each.change("range_factor", 1e20)  # with which that would have been rejected
+        each.learn_one({"a": 1.0, "b": 1.0}, 1.0)
+    model, twin = pair
+    assert rejection(model, {"a": 1.0, "b": HUGE}, 1.0, 1e6) == "poison"
+    assert rejection(model, {"a": 1e45, "b": 1.0}, 1.0) == "out_of_range"
+    assert model.state_digest() == twin.state_digest()
+
+
+def test_columns_and_outputs_fixed_in_between_stay():
+    model = MoEMultiTargetRegressor(**FRAGILE)
+    rejection(model, {"a": 1e60}, {"s": 1.0})
+    model.set_columns(NAMES)
+    model.set_targets(OUTPUTS)
+    rejection(model, {"a": HUGE, "b": 1.0}, dict.fromkeys(OUTPUTS, 1.0), 1e6)
+    assert (model.fields, model.output_names) == (NAMES, OUTPUTS)
+
+
+def test_after_an_interrupted_event_the_undo_record_restarts(pair, monkeypatch):
+    model, twin = pair
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.learner.encoder, "notice_unplaced", interrupt)  # half an event is learned
+        with pytest.raises(KeyboardInterrupt):
+            model.learn_one({"a": 100.0, "b": 1.0}, 1.0)
+    rejection(model, *POISON)
     assert model.state_digest() == twin.state_digest()
 
 
@@ -133,6 +167,17 @@ def test_a_warm_up_of_which_nothing_finite_comes_ends_all_the_same(estimator, ti
     assert (model.is_warming_up, model.n, len(buffers), len(caplog.records)) == (False, WARM_UP, 2, times)
     learn(model, WARM_UP)
     assert (model.is_finite(), model.n) == (True, N)
+
+
+def test_the_second_fit_sees_neither_far_values_nor_heavy_weights(failing):
+    buffers = failing(1)
+    model = MoERegressor(**BRIEF)
+    for i, (x, y) in enumerate(EVENTS[MoERegressor][:WARM_UP]):
+        model.learn_one({**x, "a": 1e5} if i == 5 else x, y, 50.0 if i == 6 else 1.0)
+    first, second = buffers
+    assert (first.R.max(), first.weights.max()) == (1e5, 50.0)
+    assert second.R.max() < 100.0
+    assert (second.weights == 1.0).all()
 
 
 @pytest.mark.parametrize(
