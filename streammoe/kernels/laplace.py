@@ -24,7 +24,8 @@ LOG_AREA = math.log(AREA)
 def energy(shape: Shape, square: float, Q: int) -> float:  # noqa: ARG001 - every noise is called with the same arguments
     """h(z) at z²."""
     z = math.sqrt(square)
-    return z if z > TIP else 0.5 * (square / TIP + TIP)
+    tip = 0.5 * (square / TIP + TIP)  # before the choice, which then needs no jump
+    return z if z > TIP else tip
 
 
 @inline

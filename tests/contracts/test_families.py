@@ -8,7 +8,6 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
 from streammoe.experts import families
-from streammoe.model.targets import Number
 from streammoe.testing import FamilyContract
 from streammoe.testing.literal import ALGORITHMS
 
@@ -183,32 +182,9 @@ class Overshooting(type(families()["gaussian"])):
         return variances + moves
 
 
-class Blind(type(families()["gaussian"])):
-    def divergences(self, state, options):
-        return 1.0 - np.eye(len(state.masses))
-
-
-class RegressorOfTheBlind(MoERegressor):
-    def _new_targets(self):
-        return Number(Blind())
-
-
-class WithBlindFamily(TestGaussian):
-    __test__ = False
-    kind = RegressorOfTheBlind
-
-
 class WithAnotherFamily(TestGaussian):
     __test__ = False
     family = Overshooting()
-
-
-class WithTheBoundThatPrefersAnExpert(TestGaussian):
-    __test__ = False
-    symmetric_bounds = ("paper",)
-
-    def make_model(self, bound, seed, **arguments):
-        return MoERegressor(4, bound=bound, seed=seed, **arguments)
 
 
 BROKEN = {
@@ -221,7 +197,6 @@ BROKEN = {
         "poison_is_rejected_and_changes_nothing",
         "a_reseeded_expert_leaves_the_statistics_of_the_whole",
     ],
-    WithBlindFamily: ["duplicate_experts_are_detected_and_split"],
     WithAnotherOracle: [
         "it_computes_the_iterates_of_its_oracle_after_a_warm_up",
         "it_computes_the_iterates_of_its_oracle_from_a_random_start",
@@ -233,7 +208,6 @@ BROKEN = {
         "whatever_the_move_variances_stay_positive",
         "the_statistics_of_two_buffers_merge_into_those_of_both",
     ],
-    WithTheBoundThatPrefersAnExpert: ["experts_have_no_order"],
 }
 
 

@@ -1,10 +1,8 @@
-"""Commands other than `run` as processes: killed, interrupted, fed through pipes, and compiling for the first time."""
+"""Commands other than `run` as processes: interrupted, and fed through pipes."""
 
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -68,24 +66,3 @@ def test_what_comes_through_a_pipe_is_as_if_it_came_from_a_file(here, call):
         command = here.start_new("evaluate", "-", "--format", "csv", *TARGET, "--log-format", "json", stdin=stream)
     assert command.end()["state_digest"] == found["state_digest"]
     assert all(json.loads(line)["logger"].startswith("streammoe") for line in command.err.splitlines())
-
-
-PROGRAM = """
-import numpy as np
-from streammoe.kernels.compile import compile_seconds
-from streammoe.kernels.linalg import invert_spd
-assert compile_seconds() == 0.0
-invert_spd(np.eye(2), np.empty((2, 2)), np.empty((2, 2)))
-print(compile_seconds())
-"""
-
-
-def test_compiling_is_reported_once_for_each_cache(tmp_path):
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", PROGRAM]
-    first, second = (
-        subprocess.run(command, env=environment, capture_output=True, text=True, check=True) for _ in range(2)
-    )
-    assert float(first.stdout) > 0.0
-    assert first.stderr.count("compiling") == 1
-    assert (float(second.stdout), second.stderr) == (0.0, "")

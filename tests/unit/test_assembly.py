@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streammoe import assembly
 from streammoe.commands.inspect import describe_checkpoint
-from streammoe.daemon import model
 from streammoe.daemon.model import schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.distributions import Gaussian, StudentT
@@ -86,11 +84,6 @@ def test_settings_reach_the_model(here):
         assert {name: getattr(found, name) for name in expected} == expected
 
 
-def test_kernels_of_heavy_tails_are_compiled_before_events(here):
-    assert model._kind(settings("model.expert=laplace")) == "laplace"
-    assert model._kind(settings(*OUTPUTS, "model.expert=student_t")) == "student_t"
-
-
 COLUMNS = [
     ([*CLASSES, "schema.categorical=['a']", "model.max_levels=3"], ["b", "a=0", "a=1", "a=2"], 200),
     (OUTPUTS, ["a"], 200),
@@ -111,21 +104,6 @@ def test_columns_are_what_the_schema_says(here):
 def test_averages_over_times_are_warned_of(here, caplog, averaging, is_warned):
     with opened("schema.timestamps=['a']", f"model.averaging={averaging}"):
         assert any(record.levelname == "WARNING" for record in caplog.records) is is_warned
-
-
-def test_classes_and_scores_resume_from_a_checkpoint(here):
-    write_csv("data.csv", [(i % 7, i % 5, "abc"[i % 3 if i > 120 else i % 2]) for i in range(1500)])
-    whole = run(*CLASSES, "checkpoint.dir=whole")
-    stop = StopFlag()
-
-    def stop_after_one(progress):
-        stop.requested = progress[0] > 0
-
-    with opened(*CLASSES, "source.block_bytes=4096", on_batch=stop_after_one) as running:
-        assert 0 < running.daemon.run(stop).learned < 1500
-    found = run(*CLASSES)
-    assert (found.state_digest, found.learned) == (whole.state_digest, 1500)
-    assert found.scores == pytest.approx(whole.scores, rel=1e-9)
 
 
 # --- opening and closing --------------------------------------------------------------------------------------------
@@ -264,9 +242,3 @@ def test_without_a_key_nothing_of_labels_is_kept_and_with_one_records_must_be_js
         assert running.daemon.run(StopFlag()).state_digest == running.daemon.model.state_digest()
     assert not [name for name in store().latest()[1].arrays if name.startswith("labels.")]
     assert describe_checkpoint("state")["pending"] == 0
-
-
-@pytest.mark.slow
-def test_kernels_compile_without_a_word(capsys):
-    assembly.compile_kernels()
-    assert capsys.readouterr() == ("", "")

@@ -83,22 +83,6 @@ def test_it_is_what_a_warm_up_of_the_same_rows_comes_to():
     assert done.model.step_size == streamed.step_size
 
 
-def test_it_starts_at_what_the_model_serves_and_keeps_its_scales():
-    X, y = rows(400)
-    model = regressor(warmup=WarmUp(100, restarts=1), standardize=True, prior_strength=1e-3)
-    model.learn_array(X, y)
-    before, served = model.parameters(), model.parameters(averaged=True)
-    log_loss = -model.log_likelihood_array(X, y).mean()
-    scale = before["scale"]["target_scale"][0]
-    done = batch.fit(model, X, y, start="model", rounds=1, on_round=lambda each: True)
-    # Without any prior to speak of, what it starts at is what the model says of the rows.
-    assert abs(done.trace[0].objective + log_loss - math.log(scale)) < 0.01
-    after = model.parameters()
-    np.testing.assert_array_equal(after["scale"]["target_scale"], before["scale"]["target_scale"])
-    np.testing.assert_allclose(after["experts"], served["experts"], atol=0.2)
-    assert after["n"] == 400
-
-
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 

@@ -92,12 +92,6 @@ def test_check_config_opens_nothing_and_reports_every_error(call, config, tmp_pa
     assert named == {"model.n_expert", "model.degree", "modle", "schema.target", "source.path", "metrics.port"}
 
 
-def test_run_takes_flags_over_the_file(call, config, tmp_path):
-    done = call("run", config, "--set", "checkpoint.dir=elsewhere", "--summary", "json")
-    assert json.loads(done.stdout)["checkpoint"].startswith("elsewhere/")
-    assert list((tmp_path / "elsewhere").glob("*.safetensors"))
-
-
 # --- exit codes and logs --------------------------------------------------------------------------------------------
 
 FORGED = "a.csv\n2026-01-01 00:00:00,000 INFO all is well\r\x1b[2J\x1b]0;title\x07\u202egnp.exe\x85\u2028end"
@@ -204,13 +198,13 @@ SCHEMA = {"ignore": ["z"], "categorical": ["a"], "weight": "b"}
 
 
 def test_every_option_reaches_its_setting(call, data):
-    evaluate = "--schedule constant:0.05 --drift page_hinkley:100 --expert student_t --warmup 50"
+    evaluate = "--schedule power:0.6:0.5:10 --drift page_hinkley:100 --expert student_t:5.5 --warmup 50"
     found = json.loads(call("evaluate", *OPTIONS.split(), *evaluate.split(), *QUIET).stdout)
     model = found["settings"]["model"]
     objects = {
         "drift": {"kind": "page_hinkley", "restart": 100},
-        "expert": {"kind": "student_t", "df": 4.0},
-        "schedule": {"kind": "constant", "gamma": 0.05},
+        "expert": {"kind": "student_t", "df": 5.5},
+        "schedule": {"kind": "power", "alpha": 0.6, "gamma0": 0.5, "offset": 10.0},
         "warmup": {"size": 50, "restarts": 5},
     }
     assert model | MODEL | objects == model

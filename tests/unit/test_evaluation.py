@@ -12,8 +12,7 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
-from streammoe.commands.evaluate.curve import BINS, Curve
-from streammoe.commands.evaluate.options import option_value, tables_from
+from streammoe.commands.evaluate.options import tables_from
 from streammoe.commands.evaluate.outputs import PICTURES
 from streammoe.commands.evaluate.run import Row, evaluate
 from streammoe.configuration import settings_from
@@ -163,32 +162,6 @@ def test_a_peer_that_fails_ends_alone(caplog):
 # --- options and curves ---------------------------------------------------------------------------------------------
 
 
-def test_options_become_tables():
-    steps = {"kind": "power", "alpha": 0.6, "gamma0": 2, "offset": 10}
-    assert option_value("schedule", "power:0.6:2:10") == steps
-    assert option_value("expert", "student_t:5.5") == {"kind": "student_t", "df": 5.5}
-    assert (option_value("n_experts", "auto"), option_value("warmup", "200")) == ("auto", 200)
-    given = {"ignore": 'a, "b,c" ,d', "features": None}
-    tables = tables_from("-", ["y"], classify=False, format="csv", given=given)
-    assert tables["schema"] == {"target": ["y"], "ignore": ["a", "b,c", "d"]}
-    assert tables["source"] == {"kind": "stdin", "format": "csv"}
-
-
-@pytest.mark.parametrize("n", [1, 3 * BINS + 7])
-def test_a_curve_is_the_means_of_what_it_was_given(n):
-    values = np.random.default_rng(n).random((n, 2))
-    curve = Curve(2)
-    for start in range(0, n, 777):
-        curve.add(values[start : start + 777])
-    assert curve.mean() == pytest.approx(values.mean(axis=0))
-    first = int(0.75 * n) // curve.per_bin * curve.per_bin
-    assert curve.mean(0.25) == pytest.approx(values[first:].mean(axis=0))
-    ends, means = curve.windows(points=10)
-    assert (len(ends) <= 10, ends[-1]) == (True, n)
-    for start, end, mean in zip([0, *ends[:-1]], ends, means, strict=True):
-        assert mean == pytest.approx(values[int(start) : int(end)].mean(axis=0))
-
-
 # --- reports --------------------------------------------------------------------------------------------------------
 
 
@@ -230,15 +203,6 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     assert "<script" not in page
     assert "<b>" not in page
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#)""", page), "it loads nothing"
-
-
-def test_a_number_of_experts_that_is_yet_to_be_chosen_is_shown_as_such(monkeypatch):
-    monkeypatch.setattr("streammoe.model.phases.provisional.FIRST_FIT", 60)
-    write("d.jsonl", make_rows()[:120])
-    assert json.loads(report.to_json(run(n_experts="auto", warmup=5000)))["n_experts"] is None
-    raced = run(n_experts="auto", warmup=60, overrides=["model.n_experts.max=2", "model.warmup.restarts=1"])
-    K = raced.model.chosen_n_experts
-    assert re.search(rf"^streammoe, {K} experts? ", report.table(raced), re.MULTILINE)
 
 
 def test_without_matplotlib_pictures_are_rejected_before_a_long_run(tmp_path, monkeypatch):

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streammoe import MoERegressor
-from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
+from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import Encoder
 from streammoe.layout import CYCLES
 from streammoe.values import level, number, seconds
@@ -172,28 +171,11 @@ def test_predictions_take_what_is_beyond_as_the_end_and_leave_codes_alone():
     )
 
 
-def test_features_are_found_again_by_their_names():
-    made = encoder(categorical=("c", "c=d"), timestamps=("t",))
-    for name in "txc":
-        take(made, {name: 1.0})
-    take(made, {"c=d": "e=f", "late": 3.0, "c": "g"})
-    again = encoder(categorical=("c", "c=d"), timestamps=("t",))
-    again.set_features(made.feature_names)
-    assert again.feature_names == made.feature_names
-    assert again.levels == made.levels
-
-
 @pytest.mark.parametrize("names", [["x", "x"], ["t:day_sin", "x"], ["c=a", "c=a"], ["t:day_sin"]])
 def test_names_that_are_no_layout_are_rejected(names):
     made = encoder(categorical=("c",), timestamps=("t",))
     with pytest.raises(ConfigError):
         made.set_features(names)
-
-
-def test_a_checkpoint_with_a_field_of_another_kind_is_rejected():
-    kept = encoder(["a"]).arrays()
-    with pytest.raises(CheckpointError):
-        encoder(timestamps=("a",)).restore(kept)
 
 
 # --- laws -----------------------------------------------------------------------------------------------------------
@@ -272,18 +254,3 @@ def test_old_features_stand_where_moved_says(events, first, degree):
         assert wide[:, places].tolist() == before[at]
         assert (np.delete(wide, places, axis=1) == 0).all()
         assert len(set(places.tolist())) == len(places) == len(before[at][0])
-
-
-def test_levels_that_come_late_and_times_of_day_are_learned():
-    rng = np.random.default_rng(0)
-    # The raw iterate: an average over all of the past holds the zeros from before the level came.
-    model = MoERegressor(1, warmup=30, averaging=None, categorical=("c",), timestamps=("t",))
-    errors = []
-    for i in range(1500):
-        color = rng.choice(["red", "blue", "green"][: 2 if i < 500 else 3])
-        x = {"c": color, "t": 1_767_225_600 + 1000.0 * i}
-        y = {"red": 0.0, "blue": 2.0, "green": -3.0}[color] + 2.0 * math.sin(2 * math.pi * x["t"] / 86_400)
-        errors.append(model.predict_one(x) - y)
-        model.learn_one(x, y)
-    assert np.sqrt(np.mean(np.square(errors[-200:]))) < 0.1
-    assert model.feature_names[-1] == "c=green"

@@ -9,23 +9,20 @@ import math
 import pickle
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from scipy import sparse
-from scipy.optimize import linprog, minimize
+from scipy.optimize import minimize
 
 import streammoe
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.mm import IncrementalMM
 from streammoe.options import Exponential
 from streammoe.persistence import encode, read_checkpoint
-from streammoe.schedules import Constant, constant, power
+from streammoe.schedules import constant, power
 from tests.pairs import pairwise_cases
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mm.md"
-PASSES = 5
 
 
 def _examples():
@@ -55,15 +52,10 @@ class Quantile:
         self.X = np.column_stack([np.ones(n), rng.uniform(0.0, 2.0, n)])
         self.y = 1.0 + 2.0 * self.X[:, 1] + (0.5 + 0.5 * self.X[:, 1]) * rng.standard_t(3, size=n)
 
-    def check(self, theta):
-        r = self.y - self.X @ theta
-        return np.abs(r) / 2.0 + (PAGE["QUANTILE"] - 0.5) * r
-
-    def smoothing(self, theta):
-        return PAGE["EPSILON"] / 2.0 * np.log(PAGE["EPSILON"] + np.abs(self.y - self.X @ theta))
-
     def losses(self, theta):
-        return self.check(theta) - self.smoothing(theta)
+        r = self.y - self.X @ theta
+        smoothing = PAGE["EPSILON"] / 2.0 * np.log(PAGE["EPSILON"] + np.abs(r))
+        return np.abs(r) / 2.0 + (PAGE["QUANTILE"] - 0.5) * r - smoothing
 
     def surrogate(self, S, theta):
         return 0.25 * theta @ S["curvature"] @ theta - 0.5 * S["linear"] @ theta
@@ -138,58 +130,16 @@ def test_batch_steps_end_where_the_loss_is_smallest(sample):
 
 
 @pytest.mark.slow
-def test_batch_steps_give_the_quantiles_of_a_linear_programme():
-    """As the minimum of the smoothed loss they exceed the least check loss by at most what smoothing gains there."""
-    few = Quantile(200)
-    n, p = few.X.shape
-    q = PAGE["QUANTILE"]
-    equal = sparse.hstack([few.X, sparse.eye(n), -sparse.eye(n)])
-    cost = np.concatenate([np.zeros(p), np.full(n, q), np.full(n, 1.0 - q)])
-    bounds = [(None, None)] * p + [(0.0, None)] * (2 * n)
-    exact = linprog(cost, A_eq=equal, b_eq=few.y, bounds=bounds).x[:p]
-    found = batch_mm(few, 300)
-    allowed = np.mean(few.smoothing(found) - few.smoothing(exact))
-    assert 0.0 <= np.mean(few.check(found) - few.check(exact)) <= allowed + 1e-9
-    assert allowed < 0.01 * np.mean(few.check(exact))
-
-
-def cost_of_estimation(sample, theta):
-    """tr(H⁻¹ J)/2n: by how much a minimum over n events exceeds the least expected loss, on average."""
-    h = 1e-4 * np.eye(theta.size)
-
-    def slopes(at):
-        return np.stack([(sample.losses(at + d) - sample.losses(at - d)) / 2e-4 for d in h], axis=1)
-
-    H = np.stack([(slopes(theta + d).mean(axis=0) - slopes(theta - d).mean(axis=0)) / 2e-4 for d in h])
-    g = slopes(theta)
-    return np.trace(np.linalg.solve(H, g.T @ g / len(g))) / (2 * len(g))
-
-
-BAD = [math.nan, math.inf, 1e200]
-
-
-@pytest.mark.slow
 @samples
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the functions are the page's, and the events absurd
 def test_streams_end_where_the_loss_is_smallest(sample):
-    """Within a tenth of what an estimate from so many events costs anyway; bad events change no bit of that."""
+    """Within a tenth of what an estimate of 2 or more numbers from so many events costs on average anyway."""
     many = sample(2000)
-    models = [
-        IncrementalMM(*sample.functions, initial_parameters=sample.start, minimum=50, averaging="decay") for _ in "12"
-    ]
-    for _ in range(PASSES):
-        models[0].learn_many(many.X, many.y)
-    theta = least(many)
-    excess = np.mean(many.losses(models[0].parameters.ravel()) - many.losses(theta))
-    assert 0.0 <= excess < 0.1 * cost_of_estimation(many, theta)
-    assert models[0].convergence_residual < 0.1
-    for at, event in enumerate(zip(many.X, many.y, strict=True)):
-        with pytest.raises(InvalidEvent):
-            models[1].learn_one(np.array([1.0, BAD[at % len(BAD)], 1.0])[: many.X.shape[1]], 0)
-        models[1].learn_one(*event)
-    for _ in range(PASSES - 1):
-        models[1].learn_many(many.X, many.y)
-    assert models[0].state_digest() == models[1].state_digest()
+    model = IncrementalMM(*sample.functions, initial_parameters=sample.start, minimum=50, averaging="decay")
+    for _ in range(5):
+        model.learn_many(many.X, many.y)
+    excess = np.mean(many.losses(model.parameters.ravel()) - many.losses(least(many)))
+    assert 0.0 <= excess < 0.5e-4
+    assert model.convergence_residual < 0.1
 
 
 # --- the formula ----------------------------------------------------------------------------------------------------
@@ -312,15 +262,6 @@ def test_steps_may_be_given_and_statistics_replaced():
             model.step(PRIOR, gamma=gamma)
 
 
-def test_the_order_of_names_does_not_matter():
-    models = fresh(), fresh()
-    for i, (x, y) in enumerate(zip(*events(20), strict=True)):
-        models[0].learn_one(x, y)
-        seen = squares_statistics(x, y, models[1].iterate)
-        models[1].step(dict(reversed(seen.items())) if i % 2 else seen)
-    assert models[0].state_digest() == models[1].state_digest()
-
-
 def test_an_event_of_weight_0_is_checked_and_changes_nothing():
     model = fresh()
     model.learn_many(*events(20))
@@ -334,31 +275,14 @@ def test_an_event_of_weight_0_is_checked_and_changes_nothing():
 # --- what is rejected -----------------------------------------------------------------------------------------------
 
 
-class Pair(NamedTuple):
-    gram: Any
-    b: Any
-
-
 GOOD = squares_statistics(np.ones(2), 1.0, START)
 REJECTED = {
     "NaN": (GOOD | {"b": np.full(3, math.nan)}, "not_finite"),
-    "infinite": (GOOD | {"b": np.full(3, -math.inf)}, "not_finite"),
-    "longer floats": (GOOD | {"b": np.full(3, np.longdouble("1e4000"))}, "not_finite"),
     "large": (GOOD | {"b": np.full(3, 1e141)}, "out_of_range"),
     "another shape": (GOOD | {"b": np.ones((3, 1))}, "wrong_shape"),
-    "a number": (GOOD | {"b": 1.0}, "wrong_shape"),
-    "a name less": ({"gram": GOOD["gram"]}, "wrong_shape"),
     "a name more": (GOOD | {"c": 1.0}, "wrong_shape"),
-    "a tuple": (tuple(GOOD.values()), "wrong_shape"),
-    "a named tuple": (Pair(**GOOD), "wrong_type"),
-    "ragged": (GOOD | {"b": [[1.0], [1.0, 2.0]]}, "wrong_shape"),
-    "nothing": (None, "wrong_type"),
-    "text": (GOOD | {"b": ["a", "b", "c"]}, "wrong_type"),
     "complex": (GOOD | {"b": np.ones(3) * 1j}, "wrong_type"),
-    "a generator": (GOOD | {"b": (i for i in range(3))}, "wrong_type"),
     "masked": (GOOD | {"b": np.ma.masked_invalid([1.0, math.nan, 1.0])}, "wrong_type"),
-    "names that are no text": ({1: GOOD["gram"], 2: GOOD["b"]}, "wrong_type"),
-    "nested": (GOOD | {"b": {"b": GOOD["b"]}}, "wrong_type"),
 }
 
 
@@ -374,18 +298,12 @@ def test_statistics_are_rejected_and_nothing_changes(name):
     model.learn_many(X, y)
     before = model.state_digest()
     with pytest.raises(InvalidEvent) as caught:
-        model.learn_one(None)
-    assert caught.value.reason == reason
-    with pytest.raises(InvalidEvent) as caught:
         model.learn_many([*X, None], [*y, None])
     assert (caught.value.reason, caught.value.row) == (reason, 20)
     assert model.state_digest() == before
 
 
-@pytest.mark.parametrize(
-    ("found", "error", "reason"),
-    [(math.nan, InvalidEvent, "poison"), (1e300, InvalidEvent, "poison"), ([1.0, 2.0], ConfigError, None)],
-)
+@pytest.mark.parametrize(("found", "error", "reason"), [(1e300, InvalidEvent, "poison"), ([1, 2], ConfigError, None)])
 def test_parameters_that_cannot_be_used_leave_the_model_as_it_was(found, error, reason):
     model = IncrementalMM(lambda x, y, theta: x, lambda s: found if s > 2.0 else s, initial_parameters=0.0)
     model.learn_many([1.0, 1.5])
@@ -411,63 +329,10 @@ def test_what_the_functions_raise_comes_through_and_nothing_changes():
         model.learn_one("text", 1.0)
     with pytest.raises(KeyboardInterrupt):
         model.learn_many(interrupted(), y)
+    for weights in ([1.0] * 19, [1.0] * 19 + [-1.0], [1.0] * 19 + [math.nan]):
+        with pytest.raises(InvalidEvent):
+            model.learn_many(X, y, weights)
     assert model.state_digest() == before
-    other = IncrementalMM(lambda x, y, theta: x, np.linalg.inv, initial_parameters=np.eye(2))
-    with pytest.raises(np.linalg.LinAlgError):
-        other.learn_one(np.ones((2, 2)))
-    assert other.n == 0
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ((np.ones((3, 2)), np.ones(2)), "wrong_shape"),
-        ((np.ones((2, 2)), iter([1.0, 2.0, 3.0])), "wrong_shape"),
-        ((np.ones((2, 2)), np.ones(2), [1.0]), "wrong_shape"),
-        ((np.ones((2, 2)), np.ones(2), [1.0, -1.0]), "out_of_range"),
-        ((np.ones((2, 2)), np.ones(2), [1.0, math.nan]), "not_finite"),
-        (({"x": 1.0}, None), "wrong_type"),
-        (("text", None), "wrong_type"),
-        ((np.full((1, 2), 1e69), [0.0], [1e6]), "out_of_range"),
-    ],
-)
-def test_batches_that_do_not_fit_are_rejected_whole(given, reason):
-    model = fresh()
-    before = model.state_digest()
-    with pytest.raises(InvalidEvent) as caught:
-        model.learn_many(*given)
-    assert caught.value.reason == reason
-    assert model.state_digest() == before
-
-
-def test_a_data_frame_is_rejected_rather_than_read_by_its_column_names():
-    pandas = pytest.importorskip("pandas")
-    with pytest.raises(InvalidEvent):
-        fresh().learn_many(pandas.DataFrame(np.ones((3, 2))), np.ones(3))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"initial_parameters": None},
-        {"initial_parameters": {"slope": math.nan}},
-        {"initial_parameters": Pair(1.0, 2.0)},
-        {"initial_statistics": GOOD, "minimum": 5},
-        {"initial_statistics": {"gram": "text"}},
-        {"schedule": 0.01},
-        {"schedule": power},
-        {"schedule": Constant(math.nan)},
-        {"minimum": 0},
-        {"minimum": 2.5},
-        {"averaging": "mean"},
-        {"statistics": GOOD},
-        {"maximize": None},
-    ],
-)
-def test_arguments_that_cannot_be_used_are_rejected(arguments):
-    functions = {"statistics": squares_statistics, "maximize": squares_maximize, "initial_parameters": START}
-    with pytest.raises(ConfigError):
-        IncrementalMM(**functions | arguments)
 
 
 def test_the_state_cannot_be_changed_from_outside():
@@ -502,8 +367,8 @@ def through_a_file(model, folder, **more):
 
 @pytest.mark.parametrize("way", ["file", "copy", "pickle"])
 @pytest.mark.parametrize("cut", [0, 3, 30])
-@pytest.mark.parametrize("start", [{"minimum": 7, "averaging": "exponential"}, {"initial_statistics": PRIOR}])
-def test_a_copy_continues_bit_for_bit(way, cut, start, tmp_path):
+def test_a_copy_continues_bit_for_bit(way, cut, tmp_path):
+    start = {"minimum": 7, "averaging": "exponential"}
     X, y = events(60)
     whole, part = fresh(**start), fresh(**start)
     whole.learn_many(X, y)
@@ -538,19 +403,6 @@ def test_a_loaded_model_may_continue_with_another_schedule(tmp_path):
         through_a_file(changed, tmp_path, schedule=0.1)
 
 
-def test_functions_of_another_model_cannot_continue_from_a_file(tmp_path):
-    model = fresh()
-    model.learn_many(*events(20))
-    model.save(tmp_path / "m")
-    for wrong in (lambda s: 1.0, lambda s: {"slope": np.full(2, math.nan), "level": 0.0}):
-        with pytest.raises(ConfigError):
-            IncrementalMM.load(tmp_path / "m", statistics=squares_statistics, maximize=wrong)
-    other = IncrementalMM.load(tmp_path / "m", statistics=lambda x, y, theta: x, maximize=squares_maximize)
-    with pytest.raises(InvalidEvent):
-        other.learn_one(1.0)
-    assert other.state_digest() == model.state_digest()
-
-
 def test_files_that_hold_something_else_are_rejected(tmp_path):
     model = fresh()
     model.learn_many(*events(20))
@@ -561,23 +413,13 @@ def test_files_that_hold_something_else_are_rejected(tmp_path):
     layout = inner["layouts"]["parameters"]
     changes = [
         (arrays, {}),
-        (arrays, {"model": inner | {"kind": "MoERegressor"}}),
         (arrays, {"model": inner | {"layouts": {}}}),
-        (arrays, {"model": inner | {"layouts": inner["layouts"] | {"parameters": layout | {"kind": "array"}}}}),
         (arrays, {"model": inner | {"layouts": inner["layouts"] | {"parameters": layout | {"shapes": [[1], [3]]}}}}),
-        (arrays, {"model": inner | {"layouts": inner["layouts"] | {"parameters": layout | {"shapes": [[-1], [-2]]}}}}),
-        (arrays, {"model": inner | {"layouts": inner["layouts"] | {"parameters": layout | {"names": [1, 2]}}}}),
-        (arrays, {"model": inner | {"arguments": inner["arguments"] | {"minimum": -1}}}),
-        (arrays, {"model": inner | {"arguments": inner["arguments"] | {"averaging": "mean"}}}),
         (arrays, {"model": inner | {"arguments": inner["arguments"] | {"schedule": 0.1}}}),
         ({name: array for name, array in arrays.items() if name != "mm.average"}, said),
-        (arrays | {"mm.more": np.zeros(1)}, said),
         (arrays | {"mm.counts": np.array([-1, 0])}, said),
         (arrays | {"mm.parameters": np.full(3, math.nan)}, said),
-        (arrays | {"mm.statistics": np.full(12, 1e300)}, said),
         (arrays | {"mm.statistics": arrays["mm.statistics"][1:]}, said),
-        (arrays | {"diagnostics.residual": arrays["diagnostics.residual"][1:]}, said),
-        (arrays | {"diagnostics.residual": -np.ones(14)}, said),
     ]
     for changed, metadata in changes:
         (tmp_path / "m").write_bytes(encode(changed, metadata))

@@ -14,7 +14,7 @@ from streammoe.commands.inspect import describe_checkpoint
 from streammoe.commands.rollback import roll_back
 from streammoe.daemon.loop import Daemon
 from streammoe.errors import CheckpointError
-from streammoe.persistence import FolderLock, encode
+from streammoe.persistence import FolderLock
 from streammoe.persistence.format import _pack
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, run, settings, store, write_csv
@@ -133,11 +133,6 @@ def test_a_newer_format_can_be_left(learned):
     done = roll_back(STATE)
     assert (done.generation, done.before, done.records) == (newest, None, None)
     assert run().state_digest == learned.state_digest
-
-
-def test_a_sound_checkpoint_that_no_daemon_wrote_is_no_bug(learned):
-    store().path(10**6).write_bytes(encode({}, {}))
-    assert roll_back(STATE).before == 10**6
 
 
 def test_dead_letters_that_come_again_are_replayed_once(learned):

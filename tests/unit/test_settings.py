@@ -21,7 +21,6 @@ from streammoe.settings import (
     PredictionFile,
     Predictions,
     Settings,
-    learning_defaults,
     load,
 )
 
@@ -124,14 +123,6 @@ def test_settings_without_a_default_are_in_the_default_file_as_comments(config: 
     assert settings.predictions == PredictionFile(kind="file", path="predictions.jsonl")
     assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
     assert (settings.metrics.tls_certfile, settings.metrics.password_file) == ("cert.pem", "password")
-
-
-def test_a_minimal_file_takes_every_default(config: Path) -> None:
-    settings = read(config)
-    assert settings.sources == (FileSettings(kind="file", path="a.csv"),)
-    assert settings.schema.targets == ("y",)
-    assert settings.model == RegressorOptions()
-    assert settings.model.schedule == Power(0.6)
 
 
 def test_a_classifier_has_defaults_of_its_own(config: Path) -> None:
@@ -280,13 +271,6 @@ def test_an_error_names_the_origin_of_the_value(config: Path) -> None:
     assert "got 2" in problem, "the winning layer is named"
 
 
-def test_all_problems_come_at_once(config: Path) -> None:
-    config.write_text("[model]\nn_experts = 0\nwarmup = 0\ndegre = 2\n[model.schedule]\nalpha = 2\n[modle]\n")
-    of_model = {"model.n_experts", "model.warmup", "model.degre", "model.schedule.alpha"}
-    others = {"flag 'nonsense'", "modle", "source.kind", "schema.target", "metrics.port"}
-    assert set(named(config, "metrics.port=-1", "nonsense")) == of_model | others
-
-
 def test_secrets_and_logins_in_addresses_are_masked(config: Path) -> None:
     for address in ("http://me:77/77@host/path", "me:77@host:9092,other:9092", "[me:7@7@host]", "me:@77@host"):
         (found,) = problems(config, f"metrics.port={address}")
@@ -322,15 +306,6 @@ def test_learning_settings_are_json_and_hold_what_shapes_the_model(config: Path)
     assert json.loads(json.dumps(first)) == first == read(config, "checkpoint.keep=9").learning_settings()
     for flag in ("model.schedule.alpha=0.7", 'schema.ignore=["id"]', "labels.key=id"):
         assert first != read(config, flag).learning_settings()
-
-
-def test_what_an_old_checkpoint_does_not_know_is_as_if_it_had_been_left_out(config: Path) -> None:
-    now, known = read(config).learning_settings(), learning_defaults()
-    for section in ("model", "schema", "labels"):
-        values = now[section]
-        assert isinstance(values, dict)
-        assert {name: values[name] for name in values if name != "target"} == known[section]
-    assert json.loads(json.dumps(known)) == known
 
 
 def test_our_own_files_are_valid() -> None:

@@ -1,16 +1,13 @@
 """Checkpoints written while learning continues: the state as it was, one at a time, and no failure is lost."""
 
 import logging
-import signal
-import sys
 import threading
 import time
-import traceback
 
 import numpy as np
 import pytest
 
-from streammoe.daemon.checkpointer import CheckpointWriter, Content, Copies
+from streammoe.daemon.checkpointer import CheckpointWriter, Content
 from streammoe.errors import CheckpointError, SinkError
 from streammoe.estimators import MoERegressor
 from streammoe.options import WarmUp
@@ -53,37 +50,6 @@ def content(**arrays):
 
 def fail():
     raise SinkError("the topic is gone")
-
-
-def test_a_signal_that_does_not_interrupt_the_wait_is_noticed_while_it_lasts(writer, store):
-    noticed = []
-
-    def is_waiting():
-        frame = sys._current_frames()[threading.main_thread().ident]
-        names = [each.f_code.co_name for each, _ in traceback.walk_stack(frame)]
-        return names[0] == "wait" and "outcome" in names
-
-    def send():
-        assert store.began.wait(10)
-        while not is_waiting():
-            time.sleep(0.01)
-        # To another thread than the one that waits, which keeps waiting, as when a signal arrives just before.
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        deadline = time.monotonic() + 8
-        while not noticed and time.monotonic() < deadline:
-            time.sleep(0.01)
-        store.let.set()
-
-    before = signal.signal(signal.SIGUSR1, lambda *_: noticed.append(store.let.is_set()))
-    sender = threading.Thread(target=send)
-    try:
-        writer.begin(content(theta=np.zeros(2)), (), time.monotonic())
-        sender.start()
-        assert writer.outcome(wait=True) is not None
-    finally:
-        sender.join()
-        signal.signal(signal.SIGUSR1, before)
-    assert noticed == [False]
 
 
 def test_learning_continues_and_does_not_change_what_is_written(writer, store):
@@ -156,34 +122,3 @@ def test_closing_waits_for_one_under_way_and_logs_its_failure(store, caplog, sin
         writer.close()
     assert store.generations() == ([] if sinks else [1])
     assert [record.levelname for record in caplog.records] == ["ERROR"] * len(sinks)
-
-
-def test_copies_use_their_memory_again_where_shape_and_type_are_the_same():
-    copies = Copies()
-    held = dict(copies.of({"a": np.zeros(3), "b": np.zeros(3)}))
-    second = copies.of({"a": np.ones(3)})["a"]
-    assert second is held["a"]
-    assert (second == 1.0).all()
-    assert copies.of({"b": np.zeros(3)})["b"] is not held["b"], "what does not come again is let go"
-    for other in (np.ones(4), np.ones((3, 1)), np.ones(3, np.int64)):
-        copies.of({"a": np.zeros(3)})
-        found = copies.of({"a": other})["a"]
-        assert (found.shape, found.dtype, found is other) == (other.shape, other.dtype, False)
-        assert (found == 1).all()
-    fixed = np.zeros(3)
-    fixed.flags.writeable = False
-    assert copies.of({"a": fixed})["a"] is fixed, "what never changes is neither copied nor written into"
-    assert copies.of({"a": np.ones(3)})["a"] is not fixed
-
-
-def test_much_memory_is_allocated_while_learning_continues_and_little_at_once(writer):
-    assert writer.make_room(content(theta=np.ones((100, 100))))
-    assert not writer.busy
-    wide = content(theta=np.ones((1000, 1000)))
-    assert not writer.make_room(wide)
-    assert writer.busy
-    assert writer.outcome(wait=True) is None
-    assert writer.make_room(wide)
-    room = writer._copies._held["theta"]
-    assert wide.copied(writer._copies).model["theta"] is room
-    assert (room == 1.0).all()

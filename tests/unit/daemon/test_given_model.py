@@ -10,7 +10,7 @@ from streammoe.commands.inspect import describe_checkpoint
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.options import WarmUp
 from tests.unit import daemons
-from tests.unit.daemons import latest, opened, run, store, write_csv
+from tests.unit.daemons import run, store, write_csv
 
 FIRST = 150
 EVENTS = 300
@@ -94,25 +94,6 @@ def test_the_model_is_kept_before_anything_is_read(monkeypatch):
     assert describe_checkpoint(STATE)["positions"] == [None]
     found = run()
     assert (found.state_digest, found.learned) == (whole.state_digest, EVENTS - FIRST)
-
-
-def test_the_first_batch_of_a_followed_file_is_still_kept_at_once():
-    """The first checkpoint knows no file yet; the one after the first batch must not wait until it is due."""
-    fitted()
-
-    class FirstBatch:
-        left = 1
-
-        @property
-        def requested(self):
-            self.left -= 1
-            if self.left < -2:
-                raise Killed  # before the loop ends on its own
-            return False
-
-    with pytest.raises(Killed), opened("source.follow=true", from_model=MODEL) as running:
-        running.daemon.run(FirstBatch())
-    assert latest()["positions"][0] is not None
 
 
 def test_where_there_are_checkpoints_it_is_an_error_that_changes_nothing_except_for_a_fresh_start():

@@ -8,7 +8,7 @@ import pytest
 
 from streammoe import assembly, configuration
 from streammoe.daemon.signals import StopFlag
-from streammoe.errors import ConfigError, ModelJumped
+from streammoe.errors import ModelJumped
 from streammoe.persistence import CheckpointStore
 
 WINDOW = 100
@@ -217,15 +217,3 @@ def test_labels_that_came_with_the_jump_go_with_it(tmp_path):
     assert summary.state_digest == twin.state_digest
     assert (summary.learned, summary.pending, summary.expired) == (twin.learned, twin.pending, twin.expired)
     assert summary.rejected == len(dead)
-
-
-def test_transactional_predictions_cannot_be_taken_back(tmp_path):
-    config = tmp_path / "config.toml"
-    config.write_text("""
-        source = { kind = "kafka", topics = ["t"], bootstrap_servers = "127.0.0.1:1", group = "g" }
-        schema.target = "y"
-        predictions = { kind = "kafka", topic = "p", transactional = true }
-        guard.on_jump = "rollback"
-    """)
-    with pytest.raises(ConfigError):
-        configuration.load_settings(config)

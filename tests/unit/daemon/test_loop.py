@@ -11,7 +11,6 @@ import random
 import threading
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from pydantic import create_model
 
@@ -236,28 +235,6 @@ def test_at_the_end_or_a_fault_of_the_source_saving_is_tried_again_first(build, 
     assert build(GOOD[:300]).run().learned == 300
 
 
-def test_where_a_source_had_to_move_is_saved_in_the_end(build, never_again):
-    moved = {"kind": "list", "next": 100, "moved": True}
-    stop = Stop()
-    ran = build(GOOD[:100], patience=1e9, endless=True, policy=every(1))
-    saved = ran.store.save
-
-    def full_from_the_second_on(arrays, metadata):
-        if len(ran.store.saved) == 1 and not stop.requested:
-            raise RetriableCheckpointError("no room")
-        return saved(arrays, metadata)
-
-    ran.store.save = full_from_the_second_on
-
-    def move(at):
-        stop.requested = ran.daemon._retries.failing
-        ran.source.moved_to = moved if at == 100 else None
-
-    ran.source._before_poll = move
-    ran.run(stop)
-    assert [found["positions"][0] for found in ran.store.saved] == [{"kind": "list", "next": 100}, moved]
-
-
 def test_a_stop_does_not_wait_for_the_disk_nor_does_a_wait_at_the_end(build, never_again):
     stop = Stop()
     ran = build(GOOD[:1000], patience=1e9, before_poll=stop.at(200))
@@ -404,12 +381,6 @@ def test_one_that_is_due_waits_for_the_one_under_way_and_holds_all_that_came(hel
     assert [commit["next"] for commit in ran.source.commits] == [100, 500]
 
 
-def test_what_was_learned_meanwhile_counts_towards_the_next_one(held):
-    ran, *_ = held(GOOD[:600], events=300, let_at=400)
-    ran.run()
-    assert ran.store.positions == [300, 600]
-
-
 @pytest.mark.parametrize("end", ["stop", "source", "failure"])
 def test_one_under_way_is_waited_for_at_the_end(held, end):
     stop = Stop()
@@ -497,25 +468,7 @@ def test_kills_stops_and_restarts_show_in_nothing(build, stream, sizes):
         assert resumed.value("rejected_total", reason="malformed") == 2
 
 
-def test_the_summary_adds_up_and_is_json(build):
-    records = [*GOOD[:100], BAD, b'{"a": 1}', *GOOD[100:200]]
-    summary = build(records, blank={3: 4}).run()
-    found = json.loads(json.dumps(summary.flat(), allow_nan=False))
-    parts = ("learned", "predicted_only", "rejected", "skipped", "pending", "expired")
-    assert [found[part] for part in parts] == [200, 1, 1, 4, 0, 0]
-    assert found["events"] == sum(found[part] for part in parts) == 206
-    assert np.isfinite([found["rmse"], found["log_loss"], found["baseline_rmse"]]).all()
-
-
 # --- trouble --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("at", "error"), [(0, SourceError("the header lacks the target")), (200, ZeroDivisionError())])
-def test_a_source_that_fails_at_once_or_by_a_bug_leaves_no_checkpoint(build, at, error):
-    ran = build(GOOD[:300], failures={at: error})
-    with pytest.raises(type(error)):
-        ran.run()
-    assert ran.store.generations() == []
 
 
 def test_too_many_bad_records_save_nothing_keep_the_letters_and_once_mended_nothing_is_lost(build, tmp_path):

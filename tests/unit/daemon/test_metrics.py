@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, RESEED_OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.options import Auto, WarmUp
+from streammoe.options import WarmUp
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import Partition, SourceStatus
 
@@ -168,26 +168,6 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     for _ in range(2):  # which counts once
         metrics.publish(model, scores, None)
     assert [samples(metrics)["reseeds_total", outcome] for outcome in RESEED_OUTCOMES] == [1, 1]
-
-
-def test_experts_that_are_no_more_after_a_race_are_not_a_number():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(2_300, 2))
-    model, metrics = MoERegressor(Auto(3), warmup=WarmUp(100, restarts=1)), Metrics()
-    metrics.publish(model, PrequentialScores(), None)
-    assert samples(metrics)["model_candidates",] == 0
-    model.set_columns(["x0", "x1"])
-    for part in (slice(0, 200), slice(200, None)):
-        model.learn_rows(X[part], X[part, :1] + 0.1 * rng.normal(size=(len(X[part]), 1)))
-        metrics.publish(model, PrequentialScores(), None)
-        value = samples(metrics)
-        assert value["model_candidates",] == model.n_candidates
-        known = [k for k in range(3) if not math.isnan(value["expert_mass", str(k)])]
-        assert known == list(range(len(model.masses)))
-        assert sum(value["experts", name] for name in CONDITIONS) == len(known)
-    assert known == [0]
-    assert math.isnan(value["expert_loss", "1"])
-    assert math.isnan(value["expert_divergence", "0"])
 
 
 def test_outputs_and_classes_have_scores_of_their_own():

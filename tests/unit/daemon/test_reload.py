@@ -117,12 +117,6 @@ def test_a_missing_file_or_a_pipe_is_rejected_without_waiting(path, reload):
     assert asked.carry_out(Reconfigured()) == "refused"
 
 
-def test_flags_and_environment_win_over_the_file_as_at_the_start(write, reload):
-    asked = reload({"STREAMMOE_CHECKPOINT__EVERY_EVENTS": "70"}, ["checkpoint.keep=7"])
-    write(rest="checkpoint = { keep = 1, every_events = 10 }")
-    assert asked.carry_out(Reconfigured()) == "unchanged"
-
-
 def test_a_reload_that_cannot_be_secured_by_a_checkpoint_is_rejected_and_can_be_repeated(write, reload):
     asked = reload()
     write(model=", range_factor = 1e9")

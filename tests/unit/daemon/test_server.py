@@ -8,7 +8,6 @@ import logging
 import socket
 import ssl
 import struct
-import threading
 import time
 from pathlib import Path
 
@@ -169,26 +168,6 @@ def test_it_is_ready_while_it_can_save_and_alive_while_the_loop_turns(serve, hea
 
 
 # --- opening and closing --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_closing_frees_port_threads_and_descriptors(registry, certificate, encrypted):
-    settings = certificate if encrypted else {}
-    MetricsServer(Metrics(port=0, **settings), Health(60)).close()  # what is imported and cached on first use
-    used = descriptors(), threading.active_count()
-    server = MetricsServer(Metrics(port=0, **settings), Health(60))
-    server.show(registry)
-    held = [socket.create_connection(address(server), timeout=20) for _ in range(10)]
-    for connection in held[::2]:
-        connection.sendall(b"GET /metr" if not encrypted else b"\x16\x03\x01")
-    wait_until(lambda: len(server._connections) == len(held))
-    server.close()
-    for connection in held:
-        with connection, contextlib.suppress(ConnectionError):
-            assert connection.recv(1) == b""
-    assert (descriptors(), threading.active_count()) == used
-    port = address(server)[1]
-    MetricsServer(Metrics(port=port, **settings), Health(60)).close()
 
 
 # --- passwords and tokens -------------------------------------------------------------------------------------------
@@ -382,22 +361,6 @@ def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, 
     wait_until(lambda: descriptors() <= used)
     assert len(server._connections) <= module.MOST_CONNECTIONS
     assert caplog.records == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_encrypted", [False, True])
-def test_many_that_only_hold_connections_open_stop_no_scrape(serve, certificate, trusting, is_encrypted):
-    server = serve(**(certificate if is_encrypted else {}))
-    used = descriptors()
-    with contextlib.ExitStack() as held:
-        for i in range(300):  # half of them say something, half nothing
-            connection = held.enter_context(socket.create_connection(address(server), timeout=20))
-            if i % 2:
-                with contextlib.suppress(ConnectionError):  # it had to make room already
-                    connection.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
-        assert ask(server, context=trusting if is_encrypted else None)[0] == 200
-        assert descriptors() - used - 300 <= module.MOST_CONNECTIONS
-        assert threading.active_count() < 10
 
 
 def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, registry):

@@ -12,7 +12,6 @@ RNG = np.random.default_rng(0)
 QUIET = 0.5 * RNG.chisquare(1, size=100 * BLOCK)
 """Losses of a Gaussian model that is right."""
 AT = np.arange(len(QUIET))
-RISEN = QUIET + (AT >= 60 * BLOCK)
 
 
 def found(losses):

@@ -5,7 +5,7 @@ import pytest
 
 from streammoe import schedules
 from streammoe.engine import mixture
-from streammoe.engine.state import copy_state, grouping, restart_average, widen
+from streammoe.engine.state import grouping, widen
 from streammoe.kernels.groups import n_waiting
 from tests.unit.cases import Case, draw, options, random_state, same_bits
 
@@ -55,19 +55,3 @@ def test_old_entries_keep_their_places_and_new_ones_begin_at_the_prior(case):
     weight = max(float(state.prior_weight[0]), 1.0 / (1.0 + state.n[0]))
     assert wide.decay[0] * wide.gate_gram[3, 3] == pytest.approx(weight)
     assert wide.decay[0] * wide.expert_grams[1, 2, 2] == pytest.approx(weight / K)
-
-
-@cases
-def test_a_feature_that_stays_zero_changes_nothing(case):
-    """Over several refreshes: to the model without it, the new columns are not there."""
-    state = learned(case)
-    wide = widen(copy_state(state), GATE_AT, 5, EXPERT_AT, 6)
-    state = restart_average(state)
-    R, Y = draw(case, 500, P, 2, seed=1)
-    wide_w, wide_r = np.zeros((500, 5)), np.zeros((500, 6))
-    wide_w[:, GATE_AT] = wide_r[:, EXPERT_AT] = R
-    narrow, broad = learn(case, state, R, Y), learn(case, wide, wide_r, Y, W=wide_w)
-    np.testing.assert_allclose(broad.losses, narrow.losses, rtol=1e-7)
-    np.testing.assert_allclose(wide.experts[..., EXPERT_AT], state.experts, rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(wide.gate[:, GATE_AT], state.gate, rtol=1e-7, atol=1e-9)
-    assert (wide.experts[..., [2, 5]] == 0).all()

@@ -135,12 +135,3 @@ def test_experts_on_fewer_rows_than_coefficients_are_left_out(steps, sides):
     assert steps.expect(few.theta)[1][:, 1].sum() < 6.0
     few = few._replace(score=sides.score + 1.0)
     assert warmup.chosen([few, sides], steps, None) is sides.theta
-
-
-@pytest.mark.parametrize(("gain", "taken"), [(0.2, True), (0.05, False)])
-def test_a_less_likely_fit_that_predicts_better_by_more_than_the_error_is_taken(monkeypatch, steps, sides, gain, taken):
-    likely = fitted(steps, np.arange(200) % 2 == 0, rounds=1)._replace(score=0.0)
-    noise = np.where(np.arange(200) % 2 == 0, 1.0, -1.0)  # the standard error is 1/√200 = 0.07
-    losses = {id(likely.theta): np.full(200, 2.0), id(sides.theta): 2.0 - gain + noise}
-    monkeypatch.setattr(warmup, "_held_out_losses", lambda theta, *_: losses[id(theta)])
-    assert (warmup.chosen([likely, sides], steps, np.zeros(200, dtype=np.int64)) is sides.theta) == taken

@@ -6,7 +6,7 @@ from streammoe import MoERegressor
 from streammoe.engine import mixture
 from streammoe.engine.drift import BLOCK
 from streammoe.engine.state import UnsoundError
-from streammoe.options import Auto, PageHinkley, WarmUp
+from streammoe.options import PageHinkley, WarmUp
 
 N, CHANGE = 1300, 900
 RNG = np.random.default_rng(5)
@@ -38,16 +38,3 @@ def test_a_batch_that_leaves_nothing_finite_is_tried_block_by_block(monkeypatch)
     monkeypatch.undo()
     assert model.state_digest() == learned(N).state_digest()
     assert CHANGE < model.last_drift.n < CHANGE + 400
-
-
-def test_amid_a_race_the_average_of_every_candidate_begins_again():
-    model = MoERegressor(Auto(3), warmup=WarmUp(50, restarts=1), drift="page_hinkley")
-    model.learn_array(X[:80], Y[:80])
-    race = model.learner.phase
-    states = [candidate.state for candidate in race.candidates]
-    assert len(states) > 1
-    assert not any(np.array_equal(state.average_experts, state.experts) for state in states)
-    race.restart_average()
-    for candidate in race.candidates:
-        np.testing.assert_array_equal(candidate.state.average_experts, candidate.state.experts)
-    assert model.learner.state is min(zip(race.totals, race.candidates, strict=True))[1].state

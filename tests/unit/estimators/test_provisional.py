@@ -117,23 +117,6 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(neve
         assert learn(cuts)[1].tobytes() == losses.tobytes()
 
 
-def test_costs_beyond_all_numbers_end_it(never, monkeypatch):
-    def leading_scores(runs, totals, weights, original=provisional.leading_scores):
-        return original(runs, totals, np.where(weights == 2.0, np.inf, weights))
-
-    monkeypatch.setattr(provisional, "leading_scores", leading_scores)
-
-    def learn():
-        model = MoERegressor(**BRIEF)
-        for part in np.array_split(np.arange(75), 15):
-            model.learn_array(X[part], Y[part], weights=np.where(part == 60, 2.0, 1.0))
-        return model
-
-    model = learn()
-    assert "warmup.totals" not in model.arrays()
-    assert model.state_digest() == never(learn).state_digest()
-
-
 def test_if_a_fit_is_not_finite_the_one_expert_continues(never, monkeypatch, caplog):
     def unsound(family, buffer, *, brief, fit=warmup.fit, **arguments):
         if brief:
@@ -144,24 +127,3 @@ def test_if_a_fit_is_not_finite_the_one_expert_continues(never, monkeypatch, cap
     model = trained(n=200, **BRIEF)
     assert [record.args[0] for record in caplog.records if "the fit to" in record.msg] == [FIRST, 2 * FIRST]
     assert model.state_digest() == never(lambda: trained(n=200, **BRIEF)).state_digest()
-
-
-def test_a_late_class_and_a_late_column_find_room_in_it(never):
-    held = []
-
-    def learn():
-        model = MoEClassifier(**BRIEF, standardize=True, categorical=("c",))
-        for i, (x, label) in enumerate(pairs(MoEClassifier, WARM_UP + 5)):
-            x["c"] = "early"
-            if is_late := i >= 50 and i % 5 == 0:
-                x |= {"late": x["a"] ** 2, "c": "late"}
-            model.learn_one(x, "new" if is_late else label)
-            if is_late and i < WARM_UP - 1:
-                assert sum(model.predict_proba_one(x).values()) == pytest.approx(1.0)
-                held.append("warmup.totals" in model.arrays())
-        return model
-
-    model = learn()
-    assert all(held)
-    assert len(held) == 24
-    assert model.state_digest() == never(learn).state_digest()

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.special import log_softmax
 
 from streammoe.kernels import categorical
 from streammoe.kernels.state import Trace
@@ -34,17 +33,6 @@ def test_scores_never_vanish(size):
     np.testing.assert_allclose(tau, shares, rtol=1e-5, atol=1e-9)
     assert size == 1.0 or losses.max() > -np.log(categorical.UNLIKELY)
     np.testing.assert_allclose(predictions.sum(axis=1), 1.0)
-
-
-def test_both_ways_meet_where_one_hands_over_to_the_other():
-    """One expert whose logit brings the likelihood to either side of the threshold."""
-    threshold = -np.log(categorical.UNLIKELY)
-    one = np.ones((1, 1))
-    for logit in np.linspace(threshold - 1.0, threshold + 1.0, 21):
-        losses, predictions, tau = np.empty(1), np.empty((1, 2)), np.empty((1, 1))
-        given = np.empty((0, 1)), np.full((1, 1, 1), -logit), np.empty((1, 0)), one, one, one
-        categorical.score_rows((), *given, losses, predictions, tau, NOTHING)
-        assert losses[0] == pytest.approx(-log_softmax([0.0, -logit])[1], rel=1e-13)
 
 
 @pytest.mark.parametrize(("K", "M", "size"), [(1, 2, 1e150), (3, 5, 1.0)])

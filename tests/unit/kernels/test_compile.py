@@ -23,7 +23,7 @@ print(out[0], compile_seconds())
 
 
 @pytest.mark.slow  # it compiles two kernels
-def test_an_edit_of_what_is_merged_into_a_kernel_of_another_file_is_noticed(tmp_path):
+def test_compiling_is_reported_once_for_each_cache_and_repeated_after_an_edit_of_what_is_inlined(tmp_path):
     copy = tmp_path / "streammoe"
     shutil.copytree(Path(streammoe.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
@@ -31,7 +31,9 @@ def test_an_edit_of_what_is_merged_into_a_kernel_of_another_file_is_noticed(tmp_
     def found():
         command = [sys.executable, "-c", PROGRAM]
         run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return [float(part) for part in run.stdout.split()]
+        weight, seconds = map(float, run.stdout.split())
+        assert run.stderr.count("compiling") == (seconds > 0.0), "that it takes a while is said once"
+        return [weight, seconds]
 
     assert found()[1] > 0.0
     assert found() == [1.0, 0.0]

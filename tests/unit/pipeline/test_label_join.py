@@ -122,12 +122,6 @@ def test_beyond_the_bound_the_oldest_goes_also_after_a_restart():
     assert found == [(2, {**B, "y": 5.0}), (4, {"id": 3, "a": 5.0, "y": 1.0})]
 
 
-def test_a_half_expires_after_so_many_records():
-    join, plain = joining(Limits(100, expire_events=2)), {"a": 3.0, "y": 1.0}
-    assert len(joined(join, [A, plain, LABEL])) == 3
-    assert len(joined(join, [A, plain, plain, LABEL], 3)) == 3
-
-
 def test_the_time_of_the_stream_never_goes_back_also_over_a_restart():
     # The second one is late, and waits from the time that the stream had reached.
     records = [A, {"id": 2, "a": 2.0}, {"id": 1, "y": 1.0}, {"id": 2, "y": 1.0}]
@@ -156,24 +150,6 @@ def settled(join, line, batch):
 
 def line_of(**more):
     return streams.pipeline("regressor", schema={"ignore": ("id", "by")}, warmup=3, **more)
-
-
-def test_every_event_counts_once():
-    records = [
-        {"id": 1, "a": 2.0},  # learned
-        {"id": 2, "a": 2.0},  # expires for the next but one
-        {"id": 3, "y": 2.0},  # waits
-        {"id": 2, "a": 3.0},  # waits
-        {"id": 1, "y": 1.0},
-        {"a": 3.0, "y": 1.0},  # learned
-        {"id": 4, "a": 5.0, "y": 1.0, "w": 0.0},  # predicted only
-        {"a": 3.0},  # rejected
-        b"{",  # rejected
-    ]
-    join = joining()
-    processed = settled(join, line_of(), batch_of(records, skipped=3))
-    assert processed.outcomes == {"learned": 2, "predicted_only": 1, "rejected": 2, "expired": 1, "skipped": 3}
-    assert join.pending == 2
 
 
 def test_a_rejected_event_is_in_the_letters_as_one_record():

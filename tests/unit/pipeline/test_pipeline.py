@@ -19,7 +19,6 @@ from tests.unit.pipeline.streams import (
     run,
 )
 
-LATE_COLUMNS = {"late_columns": True}
 FAR = {"a": 1e60, "b": 1, "y": 1}
 """Out of range."""
 

@@ -3,13 +3,10 @@
 import os
 import subprocess
 import sys
-from functools import partial
-from pathlib import Path
 
 import pytest
 
 from scripts import kafka_broker
-from streammoe.testing.kafka import broker
 from streammoe.testing.kafka.broker import Broker, BrokerError, SharedBroker
 from streammoe.testing.kafka.lab import wait_until
 
@@ -55,41 +52,3 @@ def test_a_broker_that_ends_leaves_no_process_and_its_last_words(programs, tmp_p
         with pytest.raises(BrokerError, match="out of luck"):
             start()
     assert one.pid is None
-
-
-SERVE = """
-import contextlib, re, socket, struct, sys
-port = int(re.search("PLAINTEXT://127.0.0.1:(\\d+)", open(sys.argv[1]).read())[1])
-with socket.create_server(("127.0.0.1", port)) as server:
-    while True:
-        connection, _ = server.accept()
-        with connection, contextlib.suppress(OSError):  # of a client that was too impatient
-            connection.recv(99)
-            connection.sendall(struct.pack(">iiii", 12, 4, 0, 1))
-"""
-USE = """
-import sys
-sys.path.insert(0, sys.argv[1])  # importing the package would take longer than the rest
-import broker
-shared = broker.SharedBroker(sys.argv[2])
-print(shared.address, flush=True)
-input()
-"""
-
-
-def test_a_shared_broker_is_started_once_and_ends_with_its_last_user_also_if_killed(programs, tmp_path):
-    (tmp_path / "serve.py").write_text(SERVE)
-    begin = f'{JAVA}; for a; do :; done; case "$*" in *StorageTool*|-version) ;; *)'
-    programs("java", f'{begin} echo $$ >> {tmp_path}/begun; exec {sys.executable} {tmp_path}/serve.py "$a";; esac')
-    command = [sys.executable, "-c", USE, str(Path(broker.__file__).parent), str(tmp_path / "shared")]
-    for _ in range(2):  # the folder is used again by a later session
-        users = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        (address,) = {user.stdout.readline() for user in users}
-        pid = int((tmp_path / "begun").read_text().split()[-1])
-        users[0].kill()
-        users[0].communicate()
-        wait_until(partial(broker.answers, int(address.rpartition(":")[2])), "it answers")
-        users[1].kill()
-        users[1].communicate()
-        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the broker has ended")
-    assert len((tmp_path / "begun").read_text().split()) == 2

@@ -238,18 +238,6 @@ def test_a_rotated_file_that_is_gone_is_an_error(rotated, opened, tmp_path, ther
     assert taken(followed, 1) == [b"6"]
 
 
-def test_a_copy_under_the_same_path_is_as_good(write, opened, tmp_path, log):
-    (batch,) = take(opened(log), 1)
-    log.rename(tmp_path / "old")
-    write(log.name, b"1\n3\n")
-    (tmp_path / "old").unlink()
-    followed = opened(log, batch.end)
-    (batch,) = take(followed, 1)
-    assert records([batch]) == [b"3"]
-    assert batch.location(0)["rotation"] == 0
-    assert batch.end["files"][0]["inode"] == log.stat().st_ino
-
-
 def test_a_restart_leaves_files_alone_that_are_read_under_another_path(write, opened, tmp_path):
     write("log", b"2\n")
     write("log.1", b"1\n")
@@ -260,19 +248,6 @@ def test_a_restart_leaves_files_alone_that_are_read_under_another_path(write, op
     followed = opened(tmp_path / "log*", end, format="jsonl", on_truncate="restart")
     assert taken(followed, 1) == [b"3"]
     assert followed.poll(0.05) is None
-
-
-def test_following_can_begin_and_end_with_any_position(write, opened, tmp_path):
-    path = write("a.csv", b"x\n1\n2")
-    end = read(path)[-1].end
-    append(path, b"34\n5\n")
-    followed = opened(path, end)
-    assert taken(followed, 1) == [b"5"]  # the rest of a line that was taken for a record is none
-    path.rename(tmp_path / "a.csv.1")
-    write("a.csv", b"x\n6\n")
-    end = through_json(take(followed, 1)[-1].end)
-    append(path, b"7\n")
-    assert records(read(path, end)) == [b"7"]
 
 
 # --- loss -----------------------------------------------------------------------------------------------------------

@@ -236,16 +236,6 @@ def test_a_finished_file_outside_the_glob_is_not_even_opened(halfway, tmp_path):
         source(tmp_path / "a.csv").seek(halfway)  # an unfinished one outside of it
 
 
-def test_a_position_that_no_source_has_written_is_an_error(halfway, tmp_path):
-    finished, unfinished = halfway["files"]
-    changes = [{"path": "a\0b"}, {"offset": -1}, {"offset": 1.5}, {"head_bytes": 1 << 62}, {"inode": "1"}, {"more": 1}]
-    wrong = [{**unfinished, **change} for change in changes]
-    wrong.append({name: value for name, value in unfinished.items() if name != "head_sha256"})
-    for entry in wrong:
-        with pytest.raises(SourceError):
-            source(tmp_path / "*.csv").seek({**halfway, "files": [finished, entry]})
-
-
 # --- trouble on the way ---------------------------------------------------------------------------------------------
 
 

@@ -204,18 +204,6 @@ def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(
     assert reader._counters["gap"] == 1
 
 
-def test_a_slow_daemon_gets_the_status_behind_the_batch_that_it_takes(child):
-    script, start = child
-    script.logs[0] = [Row(i, b"x" * 10_000) for i in range(50)]
-    reader, until = start(max_poll_records=10)
-    until(is_a("batch"))
-    wait_until(lambda: reader._status_due, "the status is due while nothing is taken")
-    kinds = []
-    while kinds.count("batch") < 3:
-        kinds.append(until(lambda _: True)["type"])
-    assert "status" in kinds
-
-
 def test_records_are_kept_while_a_registry_does_not_answer_which_is_no_stall(child):
     script, start = child
     script.logs[0] = [Row(0), Row(1)]
@@ -290,27 +278,6 @@ def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_cre
     else:
         assert batch["count"] >= 4
         assert offsets(batch, "end")["0"] >= 7
-
-
-def test_partitions_that_a_topic_created_again_lacks_are_named(child, caplog):
-    script, start = child
-    script.id = script.next_id = "one"
-    script.logs = {0: [Row(0)], 1: [Row(0)]}
-    _, until = start(on_lost="earliest", discover_seconds=0.5)
-    take(until, 2)
-    script.recreate({0: []})
-    assert offsets(until(is_a("moved"))) == {"0": 0}
-    assert "t/1 (offset 1 was next)" in caplog.text
-
-
-def test_a_start_that_had_to_go_elsewhere_is_worth_a_checkpoint_and_lost_partitions_are_named(child, caplog):
-    script, start = child
-    script.logs[0], script.first = [Row(i) for i in range(5)], {0: 3}
-    held = {"id": None, "partitions": {"0": 1, "3": 17}}
-    _, until = start({"kind": "kafka", "group": "g", "owner": "me", "topics": {"t": held}}, on_lost="latest")
-    ready = until(is_a("ready"))
-    assert (ready["pin"], offsets(ready)) == (True, {"0": 5})
-    assert "t/3 (offset 17 was next)" in caplog.text
 
 
 def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(child):

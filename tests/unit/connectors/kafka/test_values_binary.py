@@ -188,13 +188,6 @@ def test_bytes_become_text_or_are_left_out(form):
         assert "bytes" not in only(values(), encode(bytes=octets))
 
 
-def test_key_and_headers_are_read_along_with_the_value(form):
-    values, encode = form
-    found = values(key_field="k", timestamp_field="double", header_fields=["h"])
-    beside = {"key": b"\xc3\xbc", "timestamp": 5, "headers": [("h", b"1")]}
-    assert only(found, encode(double=2.5), **beside).items() >= {"k": "ü", "double": 2.5, "h": "1"}.items()
-
-
 @settings(max_examples=40)
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=4), st.integers(0, 10**9))
 def test_any_bytes_are_read_or_rejected(form, soup, seed):
