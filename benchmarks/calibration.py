@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import tasks
 from benchmarks.report import machine, table
 from streammoe import MoEMultiTargetRegressor, MoERegressor
-from streammoe.options import Gaussian
+from streammoe.distributions import Gaussian
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 ALLOWED = 0.02

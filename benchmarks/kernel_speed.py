@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.report import machine, table
-from streammoe.options import Gaussian, WarmUp
+from streammoe.distributions import Gaussian
+from streammoe.options import WarmUp
 
 SLOPE_TARGET = 2.2
 BEND_TARGET = 0.15

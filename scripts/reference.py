@@ -19,7 +19,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, settings
-from streammoe.options import CHOICES, MODELS, FeatureOptions, facts_of
+from streammoe.fields import facts_of, summary_of
+from streammoe.options import CHOICES, MODELS, FeatureOptions
 from streammoe.settings import change_policy
 from streammoe_connectors.files.settings import FileSettings
 
@@ -198,15 +199,10 @@ def values_of(kind: Any) -> Iterator[Value]:
 def object_lines(kind: Any) -> Iterator[str]:
     """An object that an option may be, as a list in Markdown."""
     values = list(values_of(kind))
-    yield f"- `{kind.__name__}({', '.join(value.name for value in values)})`: {sentence_of(kind)}"
+    yield f"- `{kind.__name__}({', '.join(value.name for value in values)})`: {summary_of(kind)}"
     for value in values:
         default = f" Default {value.default}." if value.default.startswith("`") else ""
         yield f"  - `{value.name}`: {value.type}.{default} {value.meaning}".rstrip()
-
-
-def sentence_of(kind: Any) -> str:
-    """The first line of a docstring."""
-    return str(kind.__doc__).partition("\n")[0]
 
 
 def tables_of_options() -> list[str]:

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from streammoe import mm, schedules
+    from streammoe.distributions import Gaussian, Laplace, StudentT
     from streammoe.errors import (
         CheckpointError,
         ConfigError,
@@ -15,17 +16,7 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-    from streammoe.options import (
-        Auto,
-        Decay,
-        Exponential,
-        Gaussian,
-        Laplace,
-        PageHinkley,
-        Polyak,
-        StudentT,
-        WarmUp,
-    )
+    from streammoe.options import Auto, Decay, Exponential, PageHinkley, Polyak, WarmUp
 
     __version__: str
 
@@ -55,7 +46,8 @@ __all__ = [
 
 _ESTIMATORS = {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"}
 _MODULES = {"mm", "schedules"}
-_OPTIONS = {"Auto", "Decay", "Exponential", "Gaussian", "Laplace", "PageHinkley", "Polyak", "StudentT", "WarmUp"}
+_NOISES = {"Gaussian", "Laplace", "StudentT"}
+_OPTIONS = {"Auto", "Decay", "Exponential", "PageHinkley", "Polyak", "WarmUp"}
 
 
 def __getattr__(name: str) -> "Any":
@@ -66,6 +58,8 @@ def __getattr__(name: str) -> "Any":
         return getattr(import_module("streammoe.estimators"), name)
     if name in _MODULES:
         return import_module(f"streammoe.{name}")
+    if name in _NOISES:
+        return getattr(import_module("streammoe.distributions"), name)
     if name in _OPTIONS:
         return getattr(import_module("streammoe.options"), name)
     if name in __all__:

@@ -4,24 +4,20 @@ The table ``[model]`` of a configuration is one of `MODELS`, and the estimators 
 classes. Docstrings, the options of commands, config/default.toml, the reference pages and what may change over a
 checkpoint are all derived from here.
 
-One long file, so that everything about an option is read in one place: its field, the objects that it may be, and the
-rules that tie options together.
+Everything about an option is read in one place: its field, the objects that it may be, and the rules that tie options
+together. Only the noise of experts, which comes with its mathematics, is in `streammoe.distributions`. The means to
+declare options are in `streammoe.fields`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from datetime import date
-from datetime import time as clock
-from functools import cache, wraps
+from collections.abc import Callable, Mapping
 from inspect import signature
 from textwrap import indent, wrap
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
-import numpy as np
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -32,158 +28,35 @@ from pydantic import (
     field_serializer,
     field_validator,
 )
-from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streammoe import text
+from streammoe.distributions import ExpertNoise, Gaussian, noises
 from streammoe.errors import ConfigError
+from streammoe.fields import (
+    Change,
+    Choice,
+    Section,
+    as_python,
+    errors_of,
+    facts_of,
+    option,
+    part,
+    read_object,
+    sentence,
+    shown,
+    summary_of,
+)
 from streammoe.schedules import SCHEDULES, Power, Schedule, power
-from streammoe.secrets import masked
 
-LONGEST_SHOWN = 60
 WIDTH = 120
 """Of lines in docstrings."""
 
-Change: TypeAlias = Literal["reload", "restart", "rise", "never"]
-"""When an option may change over a checkpoint: while the daemon runs (SIGHUP) and at a restart; at a restart only; at a
-restart, upwards only; or not at all."""
-
-
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 AnyClass = TypeVar("AnyClass", bound=type)
-Part = TypeVar("Part")
 
 
-class Facts(NamedTuple):
-    """Properties of an option in addition to its type, range, default and description."""
-
-    change: Change | None = None
-    """None: as is usual in its section."""
-    more: str = ""
-    """Further sentences, for docstrings and the reference."""
-    in_python: Any = ...
-    """The default of the estimators' argument, where it is not that of the setting."""
-    warm_up_only: bool = False
-    """Whether the option has no meaning any more once the warm-up is over."""
-    sample: Any = None
-    """A value for config/default.toml, where the option is left out unless it is set."""
-
-
-def option(default: Any, doc: str, **given: Any) -> Any:
-    """Return the field of an option.
-
-    Args:
-        default: the value where none is given.
-        doc: one sentence.
-        **given: `Facts`, and constraints as `pydantic.Field` takes them.
-    """
-    facts = Facts(**{name: given.pop(name) for name in Facts._fields if name in given})
-    return Field(default, description=doc, json_schema_extra={"facts": facts}, **given)  # type: ignore[dict-item]
-
-
-def facts_of(field: FieldInfo) -> Facts:
-    """Return the properties that `option` recorded for a field; none for other fields."""
-    extra = field.json_schema_extra
-    facts: Any = extra.get("facts") if isinstance(extra, dict) else None
-    return facts or Facts()
-
-
-class Section(BaseModel):
-    """Base of all tables: frozen, without type conversions, and closed to unknown names."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-
-# -- Problems ----------------------------------------------------------------------------------------------------------
-
-_RULES = {
-    "bool_type": "must be true or false",
-    "dict_type": "must be a table",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "int_type": "must be a whole number",
-    "extra_forbidden": "unknown",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
-    "list_type": "must be a list",
-    "missing": "required, but not set",
-    "string_type": "must be text",
-    "tuple_type": "must be a list",
-    "unexpected_keyword_argument": "unknown",
-}
-"""Rules in the words of config files for those that pydantic states in Python's, by type of error."""
-
-
-def rule_of(error: ErrorDetails) -> str:
-    """Return which rule a value breaks."""
-    details = error.get("ctx", {})
-    if error["type"] == "string_too_short" and details["min_length"] == 1:
-        return "must not be empty"
-    if error["type"] in _RULES:
-        bounds = {name: text.amount(value) for name, value in details.items()}
-        return _RULES[error["type"]].format(**bounds)
-    if error["type"] == "literal_error":
-        return f"must be {details['expected']}"
-    # A validator's own words.
-    return str(details.get("error") or error["msg"])
-
-
-def errors_of(invalid: ValidationError) -> Iterator[ErrorDetails]:
-    """Yield what is wrong, without the defaults that wait for what is wrong elsewhere."""
-    yield from (error for error in invalid.errors(include_url=False) if error["type"] != "default_factory_not_called")
-
-
-def shown(value: object) -> str:
-    """Return a value as its user may have written it, short, and without what may be secret inside a table."""
-    match value:
-        case None | bool() | int():
-            return text.shown(value)
-        case dict():
-            return "a table"
-        case list() | tuple():
-            return "a list"
-        case date() | clock():  # TOML knows dates and times of day
-            return value.isoformat()
-    return text.cut(masked(text.shown(value)), LONGEST_SHOWN)
-
-
-def written(value: object) -> str:
-    """Return a value as settings hold it, for messages.
-
-    >>> written({"kind": "student_t", "df": 5.0})
-    "{ kind = 'student_t', df = 5.0 }"
-    """
-    if isinstance(value, dict):
-        return text.cut(f"{{ {', '.join(f'{name} = {text.shown(each)}' for name, each in value.items())} }}")
-    return text.shown(value)
-
-
-# -- Types of options --------------------------------------------------------------------------------------------------
-
-_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-
-@dataclass_transform(frozen_default=True)
-def part(kind: type[Part]) -> type[Part]:
-    """Make a class one of the objects that an option may be; its constructor raises `ConfigError`."""
-    made: Any = dataclass(frozen=True, config=_STRICT)(kind)
-    construct, names = made.__init__, list(signature(made).parameters)
-
-    @wraps(construct)
-    def init(self: Any, *values: Any, **named: Any) -> None:
-        if len(values) > len(names):
-            raise TypeError(f"{kind.__name__} takes at most {len(names)} values, got {len(values)}")
-        given = {**dict(zip(names, values, strict=False)), **named}
-        try:
-            construct(self, **{name: _plain(value) for name, value in given.items()})
-        except ValidationError as invalid:
-            raise ConfigError(*(_sentence(error, given, f"{kind.__name__}.") for error in errors_of(invalid))) from None
-
-    made.__init__ = init
-    return made  # type: ignore[no-any-return]
+# -- Objects -----------------------------------------------------------------------------------------------------------
 
 
 @part
@@ -191,27 +64,6 @@ class Auto:
     """A number of experts that the model chooses, from 1 to `max`."""
 
     max: int = option(6, "Maximum number of experts to try.", ge=2, le=1_000)
-
-
-@part
-class Gaussian:
-    """Normal noise; of several outputs it is independent, or correlated."""
-
-    covariance: Literal["diagonal", "full"] = option(
-        "diagonal", 'Noise of several outputs: independent; "full": correlated.'
-    )
-
-
-@part
-class StudentT:
-    """Noise with heavy tails: the smaller `df`, the less an event far out counts."""
-
-    df: float = option(4.0, "Degrees of freedom; predictions have no variance at 2 or below.", gt=2, le=1e6)
-
-
-@part
-class Laplace:
-    """Noise with heavier tails than a Gaussian's; experts follow the median of one output."""
 
 
 @part
@@ -250,116 +102,15 @@ class WarmUp:
     restarts: int = option(5, "Number of starts of the fit, of which the best wins.", ge=1, le=1_000)
 
 
-Expert: TypeAlias = Gaussian | StudentT | Laplace
 Averaging: TypeAlias = Polyak | Decay | Exponential
-
-
-class Choice(NamedTuple):
-    """The forms of an option that is an object: the object itself, its short form, or its table in settings."""
-
-    kinds: Mapping[str, Any]
-    """Its classes, by the name that is short for each with its defaults; no name if there is only one."""
-    none: str = ""
-    """The word for none of them."""
-    number: Callable[[Any], object] | None = None
-    """The object for which a number is short."""
-
-    def read(self, value: object, default: object) -> object:
-        """Return the object for which a value is short, of an option with this default.
-
-        Raises:
-            ValueError: it is not a valid short form.
-        """
-        value = _plain(value)
-        if value is None:
-            return None if self.none else default
-        if isinstance(value, Schedule):  # a named tuple, whose constructor checks nothing
-            return self._made(self.table(value), default)
-        if type(value) in self.kinds.values():
-            return value
-        if self.number is not None and isinstance(value, int | float) and not isinstance(value, bool):
-            return self.number(value)
-        if isinstance(value, str) and value and (value in self.kinds or value == self.none):
-            return None if value == self.none else self._made({"kind": value}, default)
-        if isinstance(value, dict):
-            return self._made(value, default)
-        raise ValueError(f"must be {self.words}")
-
-    def _made(self, table: Mapping[str, Any], default: object) -> object:
-        given = dict(table)
-        kind = given.pop("kind", self._kind(given, default)) if "" not in self.kinds else ""
-        if not isinstance(kind, str) or kind not in self.kinds:
-            rule = PydanticCustomError("kind", "must be one of {known}", {"known": ", ".join(self.kinds)})
-            raise ValidationError.from_exception_data("", [{"type": rule, "loc": ("kind",), "input": kind}])
-        if isinstance(default, Power) and kind == "power":
-            given = {"alpha": default.alpha, **given}
-        return _read(self.kinds[kind], given)
-
-    def _kind(self, given: Mapping[str, Any], default: object) -> str:
-        """Return the kind of a table that does not say it: the default's if that has what is given, or another."""
-        kinds = sorted(self.kinds, key=lambda kind: type(default) is not self.kinds[kind])
-        fitting = (kind for kind in kinds if given.keys() <= signature(self.kinds[kind]).parameters.keys())
-        return next(fitting, kinds[0])
-
-    @property
-    def words(self) -> str:
-        """The rule that values must satisfy."""
-        said = ["a whole number"] if self.number else []
-        said += [repr(word) for word in (*self.kinds, self.none) if word]
-        return " or ".join(filter(None, [", ".join(said[:-1]), said[-1]]))
-
-    def opened(self, value: object) -> dict[str, Any]:
-        """Return the table for which a plain word or number is short, to be changed in part.
-
-        >>> CHOICES["warmup"].opened(200), CHOICES["expert"].opened("student_t"), CHOICES["drift"].opened("off")
-        ({'size': 200}, {'kind': 'student_t'}, {})
-        """
-        if isinstance(value, str) and value in self.kinds:
-            return {"kind": value}
-        return {self.names()[0]: value} if isinstance(value, int) and "" in self.kinds else {}
-
-    def names(self, table: object = None) -> list[str]:
-        """Return what a table may hold: of its kind if it says that, else of any."""
-        kind = table.get("kind") if isinstance(table, dict) else None
-        kinds = [self.kinds[kind]] if isinstance(kind, str) and kind in self.kinds else self.kinds.values()
-        fields = dict.fromkeys(name for each in kinds for name in signature(each).parameters)
-        return [*fields] if "" in self.kinds else ["kind", *fields]
-
-    def table(self, value: object) -> Any:
-        """Return the table of an object, in plain words and numbers, which `read` makes it of; others as they are."""
-        kind = next((kind for kind, known in self.kinds.items() if type(value) is known), None)
-        if kind is None:
-            return value
-        fields = value._asdict() if isinstance(value, Schedule) else vars(value)
-        return {**({"kind": kind} if kind else {}), **fields}
-
-
-def _read(kind: Any, table: Mapping[str, Any]) -> object:
-    """Return the object that a table describes; `ValidationError` says where it does not."""
-    if kind in SCHEDULES.values():
-        return _adapter(kind).validate_python(dict(table))
-    made = object.__new__(kind)
-    kind.__init__.__wrapped__(made, **table)
-    return made
-
-
-@cache
-def _adapter(schedule: type[Schedule]) -> TypeAdapter[Schedule]:
-    return TypeAdapter(schedule, config=_STRICT)
-
-
-def _plain(value: object) -> object:
-    """Return a number of numpy's as one of Python's."""
-    return value.item() if isinstance(value, np.generic) else value
-
 
 NUMBER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1, le=1_000)], config=ConfigDict(strict=True))
 CHOICES: Mapping[str, Choice] = {
     "n_experts": Choice({"auto": Auto}, number=NUMBER.validate_python),
-    "expert": Choice({"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}),
+    "expert": Choice(noises()),
     "averaging": Choice({"polyak": Polyak, "decay": Decay, "exponential": Exponential}, none="none"),
     "drift": Choice({"page_hinkley": PageHinkley}, none="off"),
-    "warmup": Choice({"": WarmUp}, number=lambda size: _read(WarmUp, {"size": size})),
+    "warmup": Choice({"": WarmUp}, number=lambda size: read_object(WarmUp, {"size": size})),
     "schedule": Choice(SCHEDULES),
 }
 """By the name of the option."""
@@ -568,26 +319,35 @@ SEVERAL = "several outputs"
 """Key of the validation context: whether there are, or may be, more outputs than one; if absent, it is unknown."""
 
 
+def _heavy_tailed() -> str:
+    words = [
+        f'"{name}"{"" if noise.most_outputs is None else " (one output)"}'
+        for name, noise in noises().items()
+        if noise is not Gaussian
+    ]
+    return text.listed(words, "and")
+
+
 class RegressorOptions(Options):
     """Options of regressors."""
 
     kind: Literal["regressor"] = option(
         "regressor", 'A mixture of linear experts; "classifier": the target is a label.'
     )
-    expert: Expert = option(
+    expert: ExpertNoise = option(
         Gaussian(),
-        'Noise of the experts; "student_t" and "laplace" (one output) are robust to outliers.',
-        more='`Gaussian()`, whose `covariance` of several outputs may be `"full"`; `StudentT(df=4.0)`: the smaller '
-        "`df`, above 2, the less an event far out counts; `Laplace()` follows the median.",
+        f"Noise of the experts; {_heavy_tailed()} are robust to outliers.",
         in_python="gaussian",
     )
 
     @field_validator("expert")
     @classmethod
-    def _fits_outputs(cls, expert: Expert, info: ValidationInfo) -> Expert:
+    def _fits_outputs(cls, expert: ExpertNoise, info: ValidationInfo) -> ExpertNoise:
         several = (info.context or {}).get(SEVERAL)
-        if isinstance(expert, Laplace) and several:
-            raise ValueError("must be 'gaussian' or 'student_t' with several outputs, or make a model for each output")
+        if several and expert.most_outputs is not None:
+            fitting = [repr(name) for name, noise in noises().items() if noise.most_outputs is None]
+            rule = f"must be {text.listed(fitting, 'or')} with several outputs, or make a model for each output"
+            raise ValueError(rule)
         if expert == Gaussian("full") and several is False:
             raise ValueError("must have the covariance 'diagonal' with one output, which is correlated with nothing")
         return expert
@@ -655,7 +415,7 @@ def checked(options: type[AnyOptions], arguments: Mapping[str, Any], *, several:
     Raises:
         ConfigError: with everything that is wrong.
     """
-    plain = {name: _plain(value) for name, value in arguments.items()}
+    plain = {name: as_python(value) for name, value in arguments.items()}
     found: list[Any] = []
     problems: list[str] = []
     for table in (options, FeatureOptions):
@@ -663,18 +423,10 @@ def checked(options: type[AnyOptions], arguments: Mapping[str, Any], *, several:
         try:
             found.append(table.model_validate(given, context={SEVERAL: several}))
         except ValidationError as invalid:
-            problems += [_sentence(error, given) for error in errors_of(invalid)]
+            problems += [sentence(error, given) for error in errors_of(invalid)]
     if problems:
         raise ConfigError(*problems)
     return cast("AnyOptions", found[0])
-
-
-def _sentence(error: ErrorDetails, given: Mapping[str, Any], before: str = "") -> str:
-    first, *inner = map(str, error["loc"])
-    is_within = isinstance(given.get(first), dict) or error["type"] == "missing"
-    place = ".".join([first, *inner]) if is_within else first
-    got = "" if error["type"] == "missing" else f", got {text.shown(error['input'])}"
-    return f"{before}{place}: {rule_of(error)}{got}"
 
 
 def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -691,7 +443,7 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
             try:
                 now[name] = CHOICES[name].read(value, options.model_fields[name].default)
             except ValidationError as invalid:
-                raise ConfigError(*(_sentence(error, {}, f"{name}.") for error in errors_of(invalid))) from None
+                raise ConfigError(*(sentence(error, {}, f"{name}.") for error in errors_of(invalid))) from None
     return now
 
 
@@ -745,7 +497,7 @@ def documented(*tables: type[Section]) -> Callable[[AnyClass], AnyClass]:
     def decorate(estimator: AnyClass) -> AnyClass:
         before, headline, after = (estimator.__doc__ or "").partition("    Examples:\n")
         names = list(signature(estimator).parameters)
-        section = "".join(f"{name}\n{indent(prose(fields[name]), ' ' * 4)}\n" for name in names)
+        section = "".join(f"{name}\n{indent(prose(name, fields[name]), ' ' * 4)}\n" for name in names)
         if headline:  # python -OO drops docstrings
             parameters = indent(f"Parameters\n----------\n{section}\n", " " * 4)
             estimator.__doc__ = before + parameters + headline + after
@@ -754,6 +506,9 @@ def documented(*tables: type[Section]) -> Callable[[AnyClass], AnyClass]:
     return decorate
 
 
-def prose(field: FieldInfo) -> str:
+def prose(name: str, field: FieldInfo) -> str:
     """Return all that is said of an option, in lines of docstrings."""
-    return "\n".join(wrap(f"{field.description} {facts_of(field).more}".strip(), WIDTH - 8))
+    more = facts_of(field).more
+    if name in CHOICES and not more:
+        more = " ".join(f"`{kind()!r}`: {summary_of(kind)}" for kind in CHOICES[name].kinds.values())
+    return "\n".join(wrap(f"{field.description} {more}".strip(), WIDTH - 8))

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from streammoe.noise import NORMAL, Noise
+from streammoe.noise import Noise
 from streammoe.types import FloatArray
 
 MOST_STEPS = 400
@@ -54,7 +54,7 @@ def lower_quantile(q: float, shares: list[float], means: list[float], scales: li
 
 
 def mixture_intervals(
-    shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, noise: Noise = NORMAL
+    shares: FloatArray, means: FloatArray, variances: FloatArray, level: float, noise: Noise
 ) -> FloatArray:
     """Compute central predictive intervals of mixtures, output by output.
 
@@ -72,7 +72,8 @@ def mixture_intervals(
     Returns:
         (n, Q, 2) lower and upper ends, accurate to about 1e-9 of the smallest deviation; NaN where an argument is.
 
-    >>> mixture_intervals(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)), 0.9).round(4).tolist()
+    >>> from streammoe.distributions import Gaussian
+    >>> mixture_intervals(np.ones((1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1, 1)), 0.9, Gaussian()).round(4).tolist()
     [[[-1.6449, 1.6449]]]
     """
     n, K, Q = means.shape

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 LONGEST_SHOWN = 120
 
 
@@ -21,6 +24,15 @@ def counted(number: int, what: str) -> str:
     ('1 record', '2,000 records')
     """
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def listed(words: Sequence[str], last: Literal["and", "or"]) -> str:
+    """Return words as a list in prose.
+
+    >>> listed(["a", "b", "c"], "or"), listed(["a", "b"], "and"), listed(["a"], "and")
+    ('a, b or c', 'a and b', 'a')
+    """
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def amount(number: float) -> str:

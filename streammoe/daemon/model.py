@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from streammoe import batch
+from streammoe.distributions import Gaussian
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.estimators.noise import family_of
-from streammoe.experts import families
+from streammoe.experts import families, family_of
 from streammoe.experts.elliptical import Elliptical
 from streammoe.kernels.compile import compile_seconds
-from streammoe.options import Gaussian, RegressorOptions, WarmUp
+from streammoe.options import RegressorOptions, WarmUp
 from streammoe.pipeline.pipeline import Schema
 from streammoe.settings import Settings
 

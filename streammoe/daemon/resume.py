@@ -15,7 +15,8 @@ from streammoe.daemon.guards import last_good
 from streammoe.daemon.model import empty_model, model_from, schema_of
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
-from streammoe.options import current_names, facts_of, written
+from streammoe.fields import facts_of, written
+from streammoe.options import current_names
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema

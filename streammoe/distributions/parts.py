@@ -41,12 +41,6 @@ def keep_outputs(mixture: Any) -> tuple[int, int]:
     return K, Q
 
 
-def check_degrees(degrees: float) -> None:
-    """Raise `ConfigError` unless a Student-t distribution of these degrees of freedom has a variance."""
-    if not 2.0 < degrees < math.inf:
-        raise ConfigError(f"degrees_of_freedom: got {degrees!r}; it must be above 2, where there is a variance")
-
-
 def diagonals(variances: FloatArray) -> FloatArray:
     """Return matrices (K, Q, Q) with these diagonals (K, Q)."""
     return np.asarray(variances[:, :, None] * np.eye(variances.shape[1]))

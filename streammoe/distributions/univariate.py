@@ -1,17 +1,16 @@
-"""Distributions of one target: mixtures of Gaussian, Student-t or Laplace components."""
+"""Distributions of one target: mixtures of components that differ in location and scale."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
 
-from streammoe.distributions.parts import check_degrees, choose, keep_parts, like, numbers, tail_of
+from streammoe.distributions.parts import choose, keep_parts, like, numbers, tail_of
 from streammoe.errors import ConfigError
-from streammoe.noise import NORMAL, Noise, RoundedLaplace, StudentT
+from streammoe.noise import Noise
 from streammoe.quantiles import lower_quantile
 from streammoe.types import FloatArray
 
@@ -113,125 +112,32 @@ class Mixture(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianMixture(Mixture):
-    """A mixture of K normal distributions of one number: Σ_k shares_k N(means_k, variances_k).
+class ScaleMixture(Mixture):
+    """A mixture of K distributions of one number that are a noise, scaled and moved.
 
     Args:
         shares: (K,) at least 0, adding up to 1.
         means: (K,) finite.
-        variances: (K,) above 0.
+        scales: (K,) above 0.
+        component: the noise.
 
     Raises:
         ConfigError: arrays of other shapes or with other values.
-
-    >>> two = GaussianMixture([0.5, 0.5], [-1.0, 3.0], [1.0, 1.0])
-    >>> two.mean(), two.variance()
-    (1.0, 5.0)
-    >>> low, high = two.interval(0.9)
-    >>> round(low, 3), round(high, 3)
-    (-2.282, 4.282)
-    """
-
-    shares: FloatArray
-    means: FloatArray
-    variances: FloatArray
-
-    def __post_init__(self) -> None:
-        keep_parts(self, "variances")
-
-    @property
-    def noise(self) -> Noise:
-        """N(0, 1)."""
-        return NORMAL
-
-    @property
-    def _squares(self) -> FloatArray:
-        return self.variances
-
-
-@dataclass(frozen=True, eq=False)
-class StudentTMixture(Mixture):
-    """A mixture of K Student-t distributions of one number: Σ_k shares_k t_ν(means_k, scales_k).
-
-    Args:
-        shares: (K,) at least 0, adding up to 1.
-        means: (K,) finite.
-        scales: (K,) above 0; a component's variance is ν/(ν − 2) times its square.
-        degrees_of_freedom: ν above 2.
-
-    Raises:
-        ConfigError: arrays of other shapes or with other values, or fewer degrees of freedom.
-
-    >>> two = StudentTMixture([0.5, 0.5], [-1.0, 3.0], [1.0, 1.0], 4.0)
-    >>> two.mean(), two.variance()
-    (1.0, 6.0)
-    >>> low, high = two.interval(0.9)
-    >>> round(low, 3), round(high, 3)
-    (-2.555, 4.555)
     """
 
     shares: FloatArray
     means: FloatArray
     scales: FloatArray
-    degrees_of_freedom: float
+    component: Noise
 
     def __post_init__(self) -> None:
         keep_parts(self, "scales")
-        check_degrees(self.degrees_of_freedom)
 
     @property
     def noise(self) -> Noise:
-        """Student's t distribution around 0 at scale 1."""
-        return StudentT(self.degrees_of_freedom)
+        """Distribution of each component at mean 0 and scale 1."""
+        return self.component
 
     @property
     def _squares(self) -> FloatArray:
         return np.asarray(self.scales**2)
-
-
-@dataclass(frozen=True, eq=False)
-class LaplaceMixture(Mixture):
-    """A mixture of K Laplace distributions of one number, whose tips are rounded: see `streammoe.noise.RoundedLaplace`.
-
-    Args:
-        shares: (K,) at least 0, adding up to 1.
-        means: (K,) finite.
-        scales: (K,) b above 0; outside the tip a density falls by a factor e over this distance.
-        tip: half the width of the rounded tip, in units of the scale.
-
-    Raises:
-        ConfigError: arrays of other shapes or with other values, or a tip that is not above 0.
-
-    >>> one = LaplaceMixture([1.0], [3.0], [2.0], tip=1e-9)
-    >>> one.mean(), round(one.variance(), 6), round(one.cdf(5.0), 6) == round(1 - math.exp(-1.0) / 2, 6)
-    (3.0, 8.0, True)
-    """
-
-    shares: FloatArray
-    means: FloatArray
-    scales: FloatArray
-    tip: float
-
-    def __post_init__(self) -> None:
-        keep_parts(self, "scales")
-        if not 0.0 < self.tip < math.inf:
-            raise ConfigError(f"tip: got {self.tip!r}; it must be above 0")
-
-    @property
-    def noise(self) -> Noise:
-        """The rounded Laplace distribution around 0 at scale 1."""
-        return RoundedLaplace(self.tip)
-
-    @property
-    def _squares(self) -> FloatArray:
-        return np.asarray(self.scales**2)
-
-
-def mixture_of(noise: Noise, shares: FloatArray, means: FloatArray, squares: FloatArray) -> Mixture:
-    """Return the mixture of components with this noise and squared scales (K,)."""
-    match noise:
-        case StudentT(degrees):
-            return StudentTMixture(shares, means, np.sqrt(squares), degrees)
-        case RoundedLaplace(tip):
-            return LaplaceMixture(shares, means, np.sqrt(squares), tip)
-    return GaussianMixture(shares, means, squares)

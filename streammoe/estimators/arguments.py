@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.options import (
     Auto,
     Averaging,
     ClassifierOptions,
-    Expert,
     PageHinkley,
     RegressorOptions,
     WarmUp,
@@ -33,7 +33,7 @@ class RegressorArguments(MixtureOfExperts):
         *,
         degree: int = 1,
         gate_degree: int = 1,
-        expert: str | Expert = "gaussian",
+        expert: str | ExpertNoise = "gaussian",
         schedule: str | Schedule | None = None,
         bound: str = "adaptive",
         prior_strength: float = 0.1,

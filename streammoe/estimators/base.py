@@ -12,6 +12,7 @@ from river import base
 
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
+from streammoe.fields import Change
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
@@ -20,7 +21,7 @@ from streammoe.model.parameters import parameters_of
 from streammoe.model.tables import Events, table_of_array
 from streammoe.model.targets import Targets
 from streammoe.noise import Noise
-from streammoe.options import CHOICES, Change, FeatureOptions, Options, as_arguments, checked
+from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.types import AnyArray, FloatArray
 

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 from river import base
 
-from streammoe.distributions import MultivariateMixture
+from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments
 from streammoe.estimators.frames import check_frame, frame_like, table_of
-from streammoe.estimators.noise import family_of
+from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
 from streammoe.model.targets import Numbers
 from streammoe.options import (
     FeatureOptions,
-    Gaussian,
     RegressorOptions,
     WarmUp,
     documented,

@@ -11,7 +11,7 @@ from river import base
 from streammoe.distributions import Mixture
 from streammoe.estimators.arguments import RegressorArguments
 from streammoe.estimators.frames import series_like, table_of
-from streammoe.estimators.noise import family_of
+from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
@@ -88,7 +88,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
         """Predict the distribution of y at `x`: a mixture of K components, or of one during warm-up.
 
-        Components are normal, Student-t or Laplace distributions, depending on `expert`.
+        Components have the noise `expert`: they are normal, Student-t or Laplace distributions, for instance.
         """
         distribution: Mixture = self.learner.distribution(x)
         return distribution

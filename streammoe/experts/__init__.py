@@ -1,4 +1,4 @@
-"""Families of experts, one per file: each module here that defines a `FAMILY` is discovered automatically."""
+"""Families of experts: those of the modules here that define a `FAMILY`, and one for each noise with heavy tails."""
 
 from __future__ import annotations
 
@@ -7,18 +7,32 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
+from streammoe.distributions import ExpertNoise, noises
 from streammoe.experts.contract import Family, Parameters
+from streammoe.experts.elliptical import Elliptical
 
-__all__ = ["Family", "Parameters", "families"]
+__all__ = ["Family", "Parameters", "families", "family_of"]
 
 
 @cache
 def families() -> Mapping[str, Family]:
-    """Return every family by its name.
+    """Return every family by its name; those of noise with options have their defaults.
 
-    >>> sorted(families())
-    ['categorical', 'gaussian', 'gaussian_full', 'laplace', 'student_t']
+    >>> families()["student_t"].noise
+    StudentT(df=4.0)
     """
+    of_noise = [family_of(noise()) for noise in noises().values()]
+    return {**_families_in_modules(), **{family.name: family for family in of_noise}}
+
+
+@cache
+def family_of(noise: ExpertNoise) -> Family:
+    """Return the family of experts with this noise: a module's own, or one made for its heavy tails."""
+    own = _families_in_modules().get(noise.family)
+    return Elliptical(noise) if own is None else own
+
+
+@cache
+def _families_in_modules() -> Mapping[str, Family]:
     modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    found = [module.FAMILY for module in modules if hasattr(module, "FAMILY")]
-    return {family.name: family for family in found}
+    return {module.FAMILY.name: module.FAMILY for module in modules if hasattr(module, "FAMILY")}

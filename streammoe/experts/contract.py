@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from streammoe.distributions import ExpertNoise, Gaussian
 from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
-from streammoe.noise import NORMAL, Noise
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -42,7 +42,7 @@ class Family(ABC):
     the weight of each row.
     """
 
-    name: ClassVar[str]
+    name: str
     learn_rows: LearningKernel
     """The hot loop that `streammoe.kernels.loop` makes of the family's noise, without the first argument."""
     score_rows: Kernel
@@ -57,9 +57,9 @@ class Family(ABC):
     """Whether distances between targets mean anything, so that K-means on (x, y) is a start."""
     is_exact: ClassVar[bool] = True
     """Whether one round of `fit_experts` reaches the optimum; otherwise a fit depends on where it starts."""
-    most_outputs: ClassVar[int | None] = None
+    most_outputs: int | None = None
     """Largest Q supported; None sets no limit."""
-    noise: Noise = NORMAL
+    noise: ExpertNoise = Gaussian()
     """The noise of one output at scale 1; does not apply to classes."""
 
     # A family is immutable; copies and pickles of a model hold none of its compiled functions.

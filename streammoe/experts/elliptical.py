@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import partial
-from types import ModuleType
+from importlib import import_module
 
 import numpy as np
 
+from streammoe.distributions import ExpertNoise
 from streammoe.experts.contract import Parameters
 from streammoe.experts.gaussian import Gaussian
 from streammoe.kernels.linalg import VANISHED
@@ -20,11 +20,18 @@ class Elliptical(Gaussian):
 
     is_exact = False
 
-    def __init__(self, kernels: ModuleType, *shape: float) -> None:
-        """Bind the kernels of the noise, and its shape parameters."""
-        self.learn_rows = partial(kernels.learn_rows, shape)
-        self.score_rows = partial(kernels.score_rows, shape)
-        self.trusted_rows = partial(kernels.trusted_rows, shape)
+    def __init__(self, noise: ExpertNoise) -> None:
+        """Bind the kernels of the noise, which are compiled at the first event."""
+        kernels = import_module(f"streammoe.kernels.{noise.name}")
+        self.name = noise.name
+        self.most_outputs = noise.most_outputs
+        self.noise = noise
+        self.learn_rows = partial(kernels.learn_rows, noise.shape)
+        self.score_rows = partial(kernels.score_rows, noise.shape)
+        self.trusted_rows = partial(kernels.trusted_rows, noise.shape)
+
+    def __reduce__(self) -> tuple[type[Elliptical], tuple[ExpertNoise]]:
+        return Elliptical, (self.noise,)
 
     def first_variances(self, Y: FloatArray) -> FloatArray:
         # With far too small a scale, all events would be outliers and hardly count.
@@ -44,13 +51,11 @@ class Elliptical(Gaussian):
         for _ in range(rounds):
             super().fit_experts(theta, prior, options, tau, R, Y, 1)
 
-    @abstractmethod
-    def entropy(self, n_outputs: int) -> float:
-        """Return the entropy of the noise of Q outputs at scale 1, in nats."""
-
     def expert_losses(self, state: MMState) -> FloatArray:
         """Return the entropy of the noise: the mean loss if the noise is as assumed."""
-        losses: FloatArray = 0.5 * np.sum(np.log(state.variances), axis=1) + self.entropy(state.variances.shape[1])
+        losses: FloatArray = 0.5 * np.sum(np.log(state.variances), axis=1) + self.noise.entropy(
+            state.variances.shape[1]
+        )
         return losses
 
     def irls_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:

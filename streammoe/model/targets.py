@@ -9,20 +9,12 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from streammoe.checked import as_json, names_of
-from streammoe.distributions import (
-    GaussianMixture,
-    Mixture,
-    MultivariateGaussianMixture,
-    MultivariateMixture,
-    MultivariateStudentTMixture,
-    mixture_of,
-)
+from streammoe.distributions import GaussianMixture, Mixture, MultivariateGaussianMixture, MultivariateMixture
 from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.experts import Family
 from streammoe.kernels.state import Trace
 from streammoe.model.checks import finite_array, names_in
-from streammoe.noise import StudentT
 from streammoe.options import is_label
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -176,7 +168,7 @@ class Number(Targets):
     def distribution(self, trace: Trace, served: MMState | None, scale: FloatArray) -> Mixture:
         if served is None:
             return GaussianMixture(np.ones(1), np.zeros(1), np.ones(1))
-        return mixture_of(self.family.noise, trace.shares[0], trace.means[0, :, 0], trace.variances[0, :, 0])
+        return self.family.noise.mixture(trace.shares[0], trace.means[0, :, 0], trace.variances[0, :, 0])
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         """Do nothing, since there is nothing to restore."""
@@ -257,12 +249,9 @@ class Numbers(Targets):
         names, Q = tuple(self.names), self.n_outputs
         if served is None:
             return MultivariateGaussianMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), names)
-        noise = self.family.noise
-        if isinstance(noise, StudentT):
-            return MultivariateStudentTMixture(shares[0], means[0], np.sqrt(variances[0]), noise.degrees, names)
         covariances = served.average_variances
         within = covariances * np.outer(scale, scale) if covariances.ndim == 3 else variances[0]
-        return MultivariateGaussianMixture(shares[0], means[0], within, names)
+        return self.family.noise.joint_mixture(shares[0], means[0], within, names)
 
     def arrays(self) -> dict[str, AnyArray]:
         return {"encoder.targets": as_json(self.names)}

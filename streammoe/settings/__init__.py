@@ -4,7 +4,7 @@ A section's model defines names, types, ranges and defaults; `load` merges file,
 all errors in one `ConfigError`.
 """
 
-from streammoe.options import Section
+from streammoe.fields import Section
 from streammoe.settings.reader import Kinds, from_tables, load, parsed
 from streammoe.settings.sections import (
     MODELS,

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from streammoe.errors import ConfigError
-from streammoe.options import CHOICES, SEVERAL, Section, errors_of, rule_of, shown
+from streammoe.fields import Section, errors_of, rule_of, shown
+from streammoe.options import CHOICES, SEVERAL
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
     MODELS,

@@ -18,7 +18,8 @@ from pydantic import (
     field_validator,
 )
 
-from streammoe.options import Change, ClassifierOptions, RegressorOptions, Section, facts_of, option
+from streammoe.fields import Change, Section, facts_of, option
+from streammoe.options import ClassifierOptions, RegressorOptions
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.distributions import Gaussian
 from streammoe.experts import families
-from streammoe.options import Gaussian
 from streammoe.testing import FamilyContract
 from streammoe.testing.literal import ALGORITHMS
 

@@ -14,8 +14,9 @@ from streammoe.assembly import open_daemon
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
+from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError, SourceError, StreammoeError
-from streammoe.options import Gaussian, WarmUp
+from streammoe.options import WarmUp
 from streammoe.persistence import CheckpointStore, read_checkpoint
 
 RNG = np.random.default_rng(5)

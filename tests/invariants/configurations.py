@@ -8,7 +8,8 @@ import numpy as np
 from allpairspy import AllPairs
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
-from streammoe.options import Auto, Gaussian, WarmUp
+from streammoe.distributions import Gaussian
+from streammoe.options import Auto, WarmUp
 
 N, LATE_COLUMN, LATE_LABELS, CHANGE = 260, 57, (25, 118), 170
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()

@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, schedules
-from streammoe.experts import families
+from streammoe.distributions import Gaussian, StudentT
 from streammoe.features import Encoder
-from streammoe.options import Auto, Exponential, Gaussian, PageHinkley, StudentT, WarmUp
+from streammoe.options import Auto, Exponential, PageHinkley, WarmUp
 from tests.unit import test_batch, test_distributions
 from tests.unit.estimators.damages import DAMAGES, learned, outputs, quiet, restored
 from tests.unit.estimators.refusals import LATER, REFUSALS, trained
@@ -102,7 +102,6 @@ CASES = {
     "a changed argument out of range": lambda _: MoERegressor().change("range_factor", -1.0),
     "an argument that cannot change": lambda _: MoEClassifier().change("degree", 2),
     "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),
-    "student_t without a variance": lambda _: type(families()["student_t"])(1.5),
     "set_columns, there are some": lambda _: learned().set_columns(["a"]),
     "listed columns, too many": lambda _: MoERegressor().set_columns(wide(9000)),
     "set_targets, there are some": lambda _: outputs().set_targets(["a"]),

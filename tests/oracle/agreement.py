@@ -14,8 +14,8 @@ import numpy as np
 
 import streammoe
 from streammoe import schedules
+from streammoe.distributions import Gaussian
 from streammoe.errors import InvalidEvent
-from streammoe.options import Gaussian
 from streammoe.testing.literal import ALGORITHMS
 
 COMPARED = ("gate", "experts", "variances", "masses", "gate_gram", "expert_grams", "losses")

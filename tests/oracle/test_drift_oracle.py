@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
-from streammoe.options import Exponential, Gaussian, PageHinkley, WarmUp
+from streammoe.distributions import Gaussian
+from streammoe.options import Exponential, PageHinkley, WarmUp
 from streammoe.testing.literal import ALGORITHMS
 from tests.oracle.drift import Steps
 

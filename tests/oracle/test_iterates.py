@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from streammoe.options import StudentT as Tails
+from streammoe.distributions import StudentT as Tails
 from streammoe.testing.literal import StudentT
 from tests.oracle.agreement import FAMILIES, HOSTILE, STEPS, Case, estimator, run
 from tests.pairs import pairwise, pairwise_cases

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
-from streammoe.options import Gaussian, WarmUp
+from streammoe.distributions import Gaussian
+from streammoe.options import WarmUp
 
 
 def no_dust(number):

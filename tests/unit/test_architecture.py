@@ -1,6 +1,8 @@
 """Composition instead of reaching into each other, as the sources show it; import contracts say who may know whom."""
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -73,3 +75,11 @@ def test_no_code_asks_which_estimator_a_model_is():
         if ESTIMATORS & {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
     }
     assert asked == {"streammoe/batch.py"}
+
+
+@pytest.mark.process
+def test_settings_are_read_without_what_only_models_need():
+    """Noise that settings name is defined with its mathematics, but SciPy and numba take seconds to import."""
+    program = "import sys, streammoe.configuration, streammoe.options; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, text=True)
+    assert not set(done.stdout.split()) & {"scipy", "numba", "river"}

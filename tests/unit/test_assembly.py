@@ -10,9 +10,9 @@ import pytest
 from streammoe.commands.inspect import describe_checkpoint
 from streammoe.daemon.model import schema_of
 from streammoe.daemon.signals import StopFlag
+from streammoe.distributions import Gaussian, StudentT
 from streammoe.errors import CheckpointError, ConfigError, SourceError
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.options import Gaussian, StudentT
 from streammoe.persistence import FolderLock
 from tests.unit import daemons
 from tests.unit.daemons import checkpoints, latest, opened, run, settings, store, write_csv

@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, load
+from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.options import Auto, Gaussian, WarmUp
+from streammoe.options import Auto, WarmUp
 
 N = 200
 

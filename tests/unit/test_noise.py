@@ -1,64 +1,142 @@
-"""Distributions of noise: densities, quantiles and samples against each other, SciPy and the kernels."""
+"""Noise of experts: densities, quantiles, samples and entropies against each other, SciPy and the kernels."""
 
 import math
+import re
+import subprocess
+import sys
+from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.integrate import quad
 
-from streammoe.kernels import gaussian, laplace, student_t
-from streammoe.noise import NORMAL, RoundedLaplace, StudentT
+from streammoe.distributions import Gaussian, Laplace, LaplaceMixture, ScaleMixture, StudentT, StudentTMixture, noises
+from streammoe.experts import family_of
 
-laws = pytest.mark.parametrize("law", [NORMAL, StudentT(2.1), RoundedLaplace(0.1), RoundedLaplace(1.5)], ids=str)
+ROOT = Path(__file__).parents[2]
+LEARNING = """
+import sys, numpy as np, streammoe.distributions, streammoe.kernels
+for package in (streammoe.distributions, streammoe.kernels):
+    package.__path__.append(f"{sys.argv[1]}/{package.__name__}")
+from streammoe import MoERegressor, load
+rng = np.random.default_rng(0)
+X = rng.uniform(-1.0, 1.0, (1_000, 2))
+truth = np.where(X[:, 0] > 0.0, 2.0 * X[:, 1], 1.0 - X[:, 1])
+model = MoERegressor(2, expert="logistic", warmup=200)
+assert np.isfinite(model.learn_array(X, truth + 0.1 * rng.logistic(size=len(X)))).all()
+assert np.sqrt(np.mean((model.predict_array(X) - truth) ** 2)) < 0.25
+forecast = model.predict_distribution_one({"x0": 0.5, "x1": 0.5})
+assert abs(forecast.mean() - model.predict_one({"x0": 0.5, "x1": 0.5})) < 1e-12
+assert 0.05 < np.subtract(*forecast.interval(0.5)[::-1]) < 1.0
+model.save(f"{sys.argv[1]}/model")
+assert load(f"{sys.argv[1]}/model").noise == model.noise
+"""
+"""A program that learns with the noise of CONTRIBUTING.md, in a folder that it gets as an argument."""
+
+
+def rounded(tip):
+    """Laplace noise with another tip than that of the experts."""
+    return LaplaceMixture([1.0], [0.0], [1.0], tip).noise
+
+
+EVERY = [noise() for noise in noises().values()]
+each = pytest.mark.parametrize("noise", [*EVERY, StudentT(2.1), rounded(1.5)], ids=str)
 TAILS = np.array([1e-200, 1e-30, 1e-9, 0.01, 0.2, 0.25, 0.4, 0.49999999, 0.5])
+PARTS = list(pairwise([0.0, 0.1, 1.5, 5.0, 40.0]))
 
 
-@laws
-def test_the_density_has_area_1_its_variance_and_is_the_slope_of_the_distribution_function(law):
-    parts = list(pairwise([0.0, 0.1, 1.5, 5.0, 40.0]))
-    area = 2.0 * sum(quad(law.pdf_at, *part)[0] for part in parts)
-    assert area + 2.0 * law.cdf_at(-40.0) == pytest.approx(1.0, abs=1e-9)
-    if not isinstance(law, StudentT):  # there the tails hold too much of it
-        variance = 2.0 * sum(quad(lambda z: z * z * law.pdf_at(z), *part)[0] for part in parts)
-        assert variance == pytest.approx(law.variance, rel=1e-8)
+def integral(function):
+    """Integrate a function over [-40, 40] that is the same on both sides."""
+    return 2.0 * sum(quad(function, *part)[0] for part in PARTS)
+
+
+@each
+def test_the_density_has_area_1_its_variance_and_is_the_slope_of_the_distribution_function(noise):
+    assert integral(noise.pdf_at) + 2.0 * noise.cdf_at(-40.0) == pytest.approx(1.0, abs=1e-9)
+    if not isinstance(noise, StudentT):  # there the tails hold too much of it
+        assert integral(lambda z: z * z * noise.pdf_at(z)) == pytest.approx(noise.variance, rel=1e-8)
+        entropy = integral(lambda z: -noise.pdf_at(z) * math.log(noise.pdf_at(z) or 1.0))
+        assert entropy == pytest.approx(noise.entropy(1), rel=1e-8)
     z = np.array([-30.0, -5.0, -1.6, -0.3, -0.05, 0.02, 0.2, 2.0, 9.0])
     step = 1e-5 * np.maximum(np.abs(z), 0.1)
-    slope = (law.cdf(-np.abs(z) + step) - law.cdf(-np.abs(z) - step)) / (2.0 * step)
-    np.testing.assert_allclose(law.pdf(z), slope, rtol=1e-6, atol=1e-200)
+    slope = (noise.cdf(-np.abs(z) + step) - noise.cdf(-np.abs(z) - step)) / (2.0 * step)
+    np.testing.assert_allclose(noise.pdf(z), slope, rtol=1e-6, atol=1e-200)
 
 
-@laws
-def test_quantiles_invert_it_far_out_too_and_samples_follow_it(law):
-    z = law.quantile(TAILS)
-    np.testing.assert_allclose(law.cdf(z), TAILS, rtol=1e-11)
-    np.testing.assert_allclose(law.quantile(1.0 - TAILS[3:]), -z[3:], rtol=1e-9, atol=1e-15)
-    np.testing.assert_allclose(law.cdf(-z), 1.0 - TAILS, rtol=1e-15)
-    drawn = law.sample(np.random.default_rng(0), 20_000)
-    assert stats.kstest(drawn, law.cdf).pvalue > 1e-3
-    assert law.sample(np.random.default_rng(0), (2, 3)).shape == (2, 3)
+@each
+def test_quantiles_invert_it_far_out_too_and_samples_follow_it(noise):
+    z = noise.quantile(TAILS)
+    np.testing.assert_allclose(noise.cdf(z), TAILS, rtol=1e-11)
+    np.testing.assert_allclose(noise.quantile(1.0 - TAILS[3:]), -z[3:], rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(noise.cdf(-z), 1.0 - TAILS, rtol=1e-15)
+    drawn = noise.sample(np.random.default_rng(0), 20_000)
+    assert stats.kstest(drawn, noise.cdf).pvalue > 1e-3
+    assert noise.sample(np.random.default_rng(0), (2, 3)).shape == (2, 3)
 
 
 def test_they_are_those_of_scipy():
     z = np.array([-1e3, -5.0, -1.0, -1e-3, 0.0, 0.3, 40.0])
     for degrees in (2.1, 4.0, 300.0):
-        law, reference = StudentT(degrees), stats.t(degrees)
-        np.testing.assert_allclose(law.pdf(z), reference.pdf(z), rtol=1e-10)
-        np.testing.assert_allclose(law.cdf(z), reference.cdf(z), rtol=1e-8)
-        assert law.variance == pytest.approx(reference.var())
+        noise, reference = StudentT(degrees), stats.t(degrees)
+        np.testing.assert_allclose(noise.pdf(z), reference.pdf(z), rtol=1e-10)
+        np.testing.assert_allclose(noise.cdf(z), reference.cdf(z), rtol=1e-8)
+        assert noise.variance == pytest.approx(reference.var())
+        assert noise.entropy(1) == pytest.approx(reference.entropy())
+        assert noise.entropy(3) == pytest.approx(stats.multivariate_t(np.zeros(3), df=degrees).entropy())
     z = np.array([-9.0, -1.0, -0.01, 0.0, 0.5, 3.0])
-    np.testing.assert_allclose(RoundedLaplace(1e-9).cdf(z), stats.laplace.cdf(z), rtol=1e-8)
+    np.testing.assert_allclose(rounded(1e-9).cdf(z), stats.laplace.cdf(z), rtol=1e-8)
 
 
-def test_the_kernels_have_the_same_densities_and_weights_that_are_twice_the_slope():
-    for z in (0.0, 0.03, 0.1, 0.7, 50.0):
-        loss = laplace.energy((), z * z, 1) + laplace.log_constant((), 1)
-        assert loss == pytest.approx(-math.log(RoundedLaplace(laplace.TIP).pdf_at(z)), rel=1e-12)
-        loss = student_t.energy((3.0,), z * z, 1) + student_t.log_constant((3.0,), 1)
-        assert loss == pytest.approx(-math.log(StudentT(3.0).pdf_at(z)), rel=1e-12)
+@pytest.mark.parametrize("noise", [*EVERY, StudentT(3.0)], ids=str)
+def test_the_kernels_have_the_same_density_and_weights_that_are_twice_the_slope(noise):
+    kernels, shape = import_module(f"streammoe.kernels.{noise.name}"), noise.shape
+    for z in (0.0, 0.03, 0.1, 0.7, 30.0):
+        loss = kernels.energy(shape, z * z, 1) + kernels.log_constant(shape, 1)
+        assert loss == pytest.approx(-math.log(noise.pdf_at(z)), rel=1e-12)
     for square in (1e-6, 0.004, 0.5, 30.0, 1e8):
         step = 1e-5 * square
-        for kernel, shape, Q in ((gaussian, (), 2), (laplace, (), 1), (student_t, (4.0,), 3)):
-            slope = (kernel.energy(shape, square + step, Q) - kernel.energy(shape, square - step, Q)) / (2.0 * step)
-            assert kernel.irls_weight(shape, square, Q) == pytest.approx(2.0 * slope, rel=1e-4)
+        for Q in (1, 3):
+            slope = (kernels.energy(shape, square + step, Q) - kernels.energy(shape, square - step, Q)) / (2.0 * step)
+            assert kernels.irls_weight(shape, square, Q) == pytest.approx(2.0 * slope, rel=1e-4)
+
+
+@pytest.mark.parametrize("noise", EVERY, ids=str)
+def test_mixtures_have_the_noise_of_their_experts(noise):
+    family = family_of(noise)
+    assert (family.noise, family.most_outputs) == (noise, noise.most_outputs)
+    assert family_of(type(noise)()) is family
+    shares, means, squares = np.array([0.25, 0.75]), np.array([-1.0, 2.0]), np.array([4.0, 0.25])
+    mixture = noise.mixture(shares, means, squares)
+    assert mixture.mean() == 1.25
+    expected = shares @ (noise.pdf((0.5 - means) / np.sqrt(squares)) / np.sqrt(squares))
+    assert mixture.pdf(0.5) == pytest.approx(expected, rel=1e-12)
+    if noise.most_outputs is None:
+        joint = noise.joint_mixture(shares, means[:, None], squares[:, None], ["y"])
+        assert joint.pdf([0.5]) == pytest.approx(expected, rel=1e-12)
+        assert joint.marginal("y").noise == mixture.noise
+
+
+def test_noise_without_a_mixture_of_its_own_has_one_too():
+    shares, means, squares = np.array([0.25, 0.75]), np.array([-1.0, 2.0]), np.array([4.0, 0.25])
+    own, general = Gaussian().mixture(shares, means, squares), ScaleMixture(shares, means, squares**0.5, Gaussian())
+    assert (general.mean(), general.variance(), general.interval()) == (own.mean(), own.variance(), own.interval())
+
+
+def test_mixtures_may_have_what_experts_may_not():
+    assert StudentTMixture([1.0], [0.0], [1.0], 1e9).noise.df == 1e9
+    assert rounded(0.1) == Laplace() != rounded(0.2)
+
+
+@pytest.mark.exhaustive  # it compiles kernels of its own
+def test_the_noise_of_the_guide_is_two_files(tmp_path):
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    for package, text in zip(("distributions", "kernels"), blocks, strict=True):
+        folder = tmp_path / f"streammoe.{package}"
+        folder.mkdir()
+        (folder / "logistic.py").write_text(f"from __future__ import annotations\n{text}", encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", LEARNING, tmp_path], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()

@@ -23,7 +23,8 @@ from streammoe import (
 )
 from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
-from streammoe.options import CHOICES, MODELS, FeatureOptions, RegressorOptions, as_arguments, facts_of
+from streammoe.fields import facts_of
+from streammoe.options import CHOICES, MODELS, FeatureOptions, RegressorOptions, as_arguments
 from streammoe.schedules import constant, power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema

@@ -11,7 +11,8 @@ from functools import cache
 import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
-from streammoe.options import Auto, Gaussian, WarmUp
+from streammoe.distributions import Gaussian
+from streammoe.options import Auto, WarmUp
 from streammoe.persistence import encode
 
 SHORT = {"n_experts": 2, "warmup": WarmUp(40, restarts=1)}

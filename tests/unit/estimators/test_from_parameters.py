@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load, schedules
-from streammoe.options import Gaussian, StudentT
+from streammoe.distributions import Gaussian, StudentT
 from tests.unit.estimators.models import NAMES, OUTPUTS, QUICK, STREAMS, WARM, numbers, trained
 
 pytestmark = pytest.mark.usefixtures("brief_fits")

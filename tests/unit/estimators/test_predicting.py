@@ -8,13 +8,13 @@ import pytest
 
 from streammoe import ConfigError, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import (
+    Gaussian,
     GaussianMixture,
     LaplaceMixture,
     MultivariateGaussianMixture,
     MultivariateStudentTMixture,
     StudentTMixture,
 )
-from streammoe.options import Gaussian
 from streammoe.testing.literal import ALGORITHMS
 from tests.unit.estimators.models import LABELS, NAMES, STREAMS, dicts, pairs, trained
 

@@ -8,10 +8,10 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
 from streammoe.batch import fit
+from streammoe.distributions import Gaussian
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.model.phases import provisional
-from streammoe.options import Gaussian
 from tests.unit.estimators.models import COVARIANCE, QUICK, STREAMS, classes, numbers, pairs, trained
 
 FIRST, WARM_UP = 40, 170

@@ -6,7 +6,8 @@ import pytest
 from river import checks
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, schedules
-from streammoe.options import Exponential, Gaussian, WarmUp
+from streammoe.distributions import Gaussian
+from streammoe.options import Exponential, WarmUp
 from tests.unit.estimators.models import ESTIMATORS
 
 pytestmark = pytest.mark.usefixtures("brief_fits")

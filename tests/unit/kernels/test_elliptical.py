@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from streammoe.distributions import MultivariateStudentTMixture
+from streammoe.distributions import Gaussian, MultivariateStudentTMixture
 from streammoe.engine import mixture
-from streammoe.noise import NORMAL
 from tests.unit.cases import CASES, HEAVY, random_state
 
 P = 4
@@ -18,7 +17,7 @@ def test_the_loss_of_an_expert_is_the_entropy_of_its_noise(case):
     if case.name in HEAVY and Q > 1:
         noise = MultivariateStudentTMixture([1.0], np.zeros((1, Q)), np.full((1, Q), 2.0), 4.0).sample(rng, 50_000)
     else:
-        noise = 2.0 * (case.family.noise if case.name in HEAVY else NORMAL).sample(rng, (50_000, Q))
+        noise = 2.0 * (case.family.noise if case.name in HEAVY else Gaussian()).sample(rng, (50_000, Q))
     for variances in (state.variances, state.average_variances):
         variances[:] = 4.0 * np.eye(Q) if variances.ndim == 3 else 4.0
     R = np.zeros((len(noise), P))

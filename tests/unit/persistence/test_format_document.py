@@ -9,9 +9,10 @@ import pytest
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, assembly
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
+from streammoe.distributions import Gaussian
 from streammoe.engine.state import MMState
 from streammoe.mm import IncrementalMM
-from streammoe.options import Auto, Gaussian, WarmUp
+from streammoe.options import Auto, WarmUp
 from streammoe.persistence import decode, state_digest
 from streammoe.persistence.store import read_checkpoint
 
