@@ -23,7 +23,7 @@ from streammoe.estimators import model_of
 from streammoe.persistence import read_checkpoint
 from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
 from streammoe_connectors.kafka import producer as kafka_producer
-from streammoe_connectors.kafka import topic as kafka_topic
+from streammoe_connectors.kafka import topic_writer as kafka_topic
 from streammoe_connectors.kafka import transactions as kafka_transactions
 from streammoe_connectors.kafka.producer import in_background
 from streammoe_connectors.kafka.source import KafkaSource

@@ -18,7 +18,7 @@ from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 from streammoe_connectors.kafka.start import report_vanished, reset_offset
-from streammoe_connectors.kafka.topic import Topic
+from streammoe_connectors.kafka.topic_writer import Topic
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from streammoe.errors import SourceError
 from streammoe.ports import Partition, Position
-from streammoe_connectors.kafka.cluster import Cluster, Unanswered
+from streammoe_connectors.kafka.consumer import Cluster, Unanswered
 from streammoe_connectors.kafka.offsets import CommittedOffset, offset_metadata, offsets_of
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 

@@ -18,7 +18,7 @@ import numpy as np
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Partition, Position
 from streammoe.types import IntArray
-from streammoe_connectors.kafka.cluster import Cluster, Lost, Unanswered
+from streammoe_connectors.kafka.consumer import Cluster, Lost, Unanswered
 from streammoe_connectors.kafka.frames import Outlet
 from streammoe_connectors.kafka.merge import merge
 from streammoe_connectors.kafka.ownership import Ownership

@@ -9,7 +9,7 @@ from typing import Any
 
 from streammoe.errors import SourceError
 from streammoe.ports import Partition, Position
-from streammoe_connectors.kafka.cluster import Cluster
+from streammoe_connectors.kafka.consumer import Cluster
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 

@@ -12,7 +12,7 @@ from streammoe.errors import RetriableSourceError
 from streammoe.ports import Partition
 from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka import reader as kafka_reader
-from streammoe_connectors.kafka.cluster import Lost, Unanswered
+from streammoe_connectors.kafka.consumer import Lost, Unanswered
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import Reader
 from streammoe_connectors.kafka.source_settings import ReadingSettings

@@ -11,7 +11,7 @@ from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source import KafkaSource
 from streammoe_connectors.kafka.source_settings import KafkaSettings
-from streammoe_connectors.kafka.topic import Topic
+from streammoe_connectors.kafka.topic_writer import Topic
 
 SERVER = {"bootstrap_servers": "a:1"}
 LOGIN = {**SERVER, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "u"}
