@@ -16,7 +16,7 @@ from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from streammoe.errors import SourceError
 from streammoe.testing.kafka.lab import Daemon, wait_until
 from streammoe_connectors.kafka import source as kafka_source
-from streammoe_connectors.kafka.offsets import offset_metadata, parse_offset_metadata
+from streammoe_connectors.kafka.offsets import OffsetMetadata
 from tests.integration.kafka_clients import opened, polled_until, settings_of, take
 
 
@@ -35,10 +35,10 @@ def group_of(broker):
         @property
         def mirror(self):
             found = self.consumer.committed(self.partition, metadata=True)
-            return None if found is None else (found.offset, parse_offset_metadata(found.metadata))
+            return None if found is None else (found.offset, OffsetMetadata.parse(found.metadata))
 
         def write(self, offset, owner, at):
-            self.consumer.commit({self.partition: OffsetAndMetadata(offset, offset_metadata(owner, 1, at), -1)})
+            self.consumer.commit({self.partition: OffsetAndMetadata(offset, OffsetMetadata(owner, at, 1).encode(), -1)})
 
     yield Group
     for consumer in made:
@@ -134,7 +134,7 @@ def test_signals_to_the_whole_group_end_it_in_good_order_or_not_at_all(topics, g
 
 
 def test_a_child_that_hangs_holds_nothing_up_and_is_reported(topics, caplog, monkeypatch):
-    monkeypatch.setattr(kafka_source, "_QUIET_SECONDS", 1.5)
+    monkeypatch.setattr(kafka_source, "_HANG_SECONDS", 1.5)
     name = topics.create()
     with opened(settings_of(topics.address, name)) as source:
         polled_until(source, lambda: source.status().connected, "it is connected")

@@ -386,28 +386,30 @@ FAULTS = {
         ),
     ],
     "kafka": [
-        Fault("kafka-offset-of-last", "self.next = given[-1].offset + 1", "self.next = given[-1].offset"),
-        Fault("kafka-reads-stop", "if record.offset < self.stop]", "if record.offset <= self.stop]"),
+        Fault("kafka-offset-of-last", "self.next_offset = taken[-1].offset + 1", "self.next_offset = taken[-1].offset"),
+        Fault("kafka-reads-stop", "if record.offset < self.stop_offset]", "if record.offset <= self.stop_offset]"),
         Fault("kafka-tie-to-later-partition", '"right" if i <= last else "left"', '"right"'),
         Fault("kafka-merge-by-own-time", "keys = [np.maximum.accumulate(own) for own in times]", "keys = list(times)"),
         Fault(
             "kafka-markers-not-passed",
-            "self.fetched = max(self.fetched, offset)",
-            "self.fetched = min(self.fetched, offset)",
+            "self.fetch_position = max(self.fetch_position, offset)",
+            "self.fetch_position = min(self.fetch_position, offset)",
         ),
-        Fault("kafka-tombstone-early", "self._tombstones[0] < self.next", "self._tombstones[0] <= self.next"),
+        Fault(
+            "kafka-tombstone-early", "self._tombstones[0] < self.next_offset", "self._tombstones[0] <= self.next_offset"
+        ),
         Fault(
             "kafka-owner-ignored",
-            'owners = {"", part["owner"]}',
-            "owners = {mirror.owner for mirror in mirrors if mirror}",
+            'owners = {"", position["owner"]}',
+            "owners = {each.owner for each in metadata if each}",
         ),
         Fault(
-            "kafka-recreated-topic-read-on", 'topic_id} and held["id"] != topic_id', "topic_id} and topic_id is None"
+            "kafka-recreated-topic-read-on", 'topic_id} and saved["id"] != topic_id', "topic_id} and topic_id is None"
         ),
         Fault(
             "kafka-left-partition-forgotten",
-            'left[topic] = {**before, "partitions": {**before["partitions"], **kept}}',
-            'left[topic] = {**before, "partitions": kept}',
+            'unassigned[topic] = {**before, "partitions": {**before["partitions"], **unread}}',
+            'unassigned[topic] = {**before, "partitions": unread}',
         ),
     ],
     "replay": [

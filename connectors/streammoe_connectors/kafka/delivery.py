@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Sink
-from streammoe_connectors.kafka.settings import Connection, need_kafka_python, servers
+from streammoe_connectors.kafka.settings import Connection, require_kafka_python, servers
 
 if TYPE_CHECKING:  # it imports kafka-python, which is optional
     from streammoe_connectors.kafka.producer import TopicProducer
@@ -67,13 +67,13 @@ class Target(NamedTuple):
     """Alternative advice for records that are too large for the topic."""
 
 
-def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:
+def connection_for(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:
     """Return the connection of a section, or that of the first Kafka source if the section names no servers.
 
     Raises:
         ConfigError: there is none, or the section's is incomplete.
     """
-    need_kafka_python(f'{section}.kind = "kafka"')
+    require_kafka_python(f'{section}.kind = "kafka"')
     if settings.bootstrap_servers is not None:
         from kafka import KafkaProducer
 
@@ -100,7 +100,7 @@ def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -
 
 def check_topic(settings: Connection, topic: str, section: str, sources: Sequence[BaseModel]) -> None:
     """Raise `ConfigError` if there is no connection, or a source reads the topic."""
-    connection = borrowed(settings, section, sources)
+    connection = connection_for(settings, section, sources)
     for source in sources:
         same = isinstance(source, Connection) and set(source.bootstrap_servers) & set(connection.bootstrap_servers)
         if same and topic in getattr(source, "topics", ()):

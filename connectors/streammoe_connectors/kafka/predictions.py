@@ -12,14 +12,14 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_rows
-from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, borrowed, check_topic
+from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, check_topic, connection_for
 from streammoe_connectors.kafka.settings import Connection
 
 if TYPE_CHECKING:  # they import kafka-python, which is optional
     from streammoe_connectors.kafka.producer import TopicProducer
     from streammoe_connectors.kafka.transactions import TransactionalProducer
 
-LOGGER = logging.getLogger("streammoe.kafka")
+_LOGGER = logging.getLogger("streammoe.kafka")
 SECTION = "predictions"
 
 
@@ -88,7 +88,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
             )
 
     def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
-        connection = borrowed(settings, SECTION, sources)
+        connection = connection_for(settings, SECTION, sources)
         from streammoe_connectors.kafka.producer import TopicProducer
         from streammoe_connectors.kafka.transactions import TransactionalProducer
 
@@ -110,7 +110,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
             self._producer: TopicProducer = self._transactions
         else:
             self._producer = TopicProducer(target, connection, settings)
-            self._producer.look()
+            self._producer.try_connect()
 
     def write(self, rows: Predictions) -> None:
         if not len(rows):

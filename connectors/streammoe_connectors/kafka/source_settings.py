@@ -42,18 +42,18 @@ def _shard(value: object) -> object:
 def _start(value: object) -> object:
     if isinstance(value, datetime):
         value = value.isoformat()
-    if not isinstance(value, str) or (value not in STARTS and _milliseconds(value) is None):
+    if not isinstance(value, str) or (value not in STARTS and _timestamp_ms(value) is None):
         raise ValueError(f"must be one of {', '.join(STARTS)}, or a time like 2026-01-31T12:00:00Z")
     return value
 
 
-def _milliseconds(text: str) -> int | None:
+def _timestamp_ms(text: str) -> int | None:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    milliseconds = round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
-    return milliseconds if milliseconds >= 0 else None
+    timestamp_ms = round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    return timestamp_ms if timestamp_ms >= 0 else None
 
 
 class ReadingSettings(ValueSettings):
@@ -95,9 +95,9 @@ class ReadingSettings(ValueSettings):
     owner_seconds: float = Field(default=30.0, ge=1)
 
     @property
-    def start_milliseconds(self) -> int | None:
+    def start_timestamp_ms(self) -> int | None:
         """The time to start at, in milliseconds since 1970, if `start` is a time."""
-        return None if self.start in STARTS else _milliseconds(self.start)
+        return None if self.start in STARTS else _timestamp_ms(self.start)
 
     def is_ours(self, partition: int) -> bool:
         """Whether this partition belongs to the shard."""

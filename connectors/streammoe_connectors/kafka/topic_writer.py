@@ -1,4 +1,4 @@
-"""A writer of records to a topic, which is created if missing, that waits for every acknowledgement."""
+"""Write records to a Kafka topic, creating it if missing, and wait until all are acknowledged."""
 
 from __future__ import annotations
 
@@ -22,23 +22,31 @@ try:
 except ModuleNotFoundError as error:  # the extra is optional
     raise not_installed("streammoe produce", "kafka-python", "kafka") from error
 
-_LOG = logging.getLogger("kafka")
-CONNECT_MS = 10_000
-DELIVER_MS = 30_000
+_KAFKA_PYTHON_LOGGER = logging.getLogger("kafka")
+CONNECT_TIMEOUT_MS = 10_000
+"""Time within which a broker must respond at the start."""
+DELIVERY_TIMEOUT_MS = 30_000
 """How long a broker may be unreachable."""
-ANSWERED_SECONDS = 2 * DELIVER_MS / 1000
+ACK_TIMEOUT_SECONDS = 2 * DELIVERY_TIMEOUT_MS / 1000
 """Time within which a record is either acknowledged or has failed."""
 BATCH_BYTES = 1 << 18
-LARGEST_REQUEST = 64 << 20
-"""In bytes; large enough for the topic's own limit to apply."""
-LEAVE = "remove such records from the file"
-TOO_LARGE = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
-LIMIT = "max.message.bytes"
-WINDOW = 2_000
-WINDOWS = 20
-"""Most unacknowledged records, as records per window and windows; the client itself has no limit."""
+MAX_REQUEST_BYTES = 64 << 20
+"""Large enough for the topic's own limit to apply."""
+TOO_LARGE_ERRORS = (kafka_errors.MessageSizeTooLargeError, kafka_errors.RecordListTooLargeError)
+MAX_MESSAGE_BYTES = "max.message.bytes"
+"""The topic setting that limits a batch."""
+RECORDS_PER_WINDOW = 2_000
+MAX_WINDOWS = 20
+"""Limit of unacknowledged records, in windows; the client itself has none."""
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-OURS = {"bootstrap_servers", "key_serializer", "value_serializer", "enable_idempotence", "acks", "transactional_id"}
+RESERVED_SETTINGS = {
+    "acks",
+    "bootstrap_servers",
+    "enable_idempotence",
+    "key_serializer",
+    "transactional_id",
+    "value_serializer",
+}
 """Settings of the client that users may not choose here."""
 
 
@@ -53,7 +61,7 @@ class _ClientLog(logging.Handler):
         self.first = self.first or re.sub(r"^<.*?>: ", "", record.getMessage())
 
 
-class _Sent(NamedTuple):
+class _SentRecord(NamedTuple):
     """A record that may not be acknowledged yet."""
 
     number: int
@@ -61,14 +69,14 @@ class _Sent(NamedTuple):
     """In bytes, of key and value."""
 
 
-class Topic(RecordWriter):
+class TopicWriter(RecordWriter):
     """A writer to a topic, connected from construction to `close`.
 
     Args:
         servers: addresses of brokers, separated by commas.
         name: of the topic.
         partitions: of a new topic (1 by default); an existing topic must have as many.
-        paced: whether records come slowly, and should not wait for each other.
+        low_latency: whether records come slowly, and should not wait for each other.
         settings: of kafka-python; they override those chosen here.
 
     Raises:
@@ -77,21 +85,21 @@ class Topic(RecordWriter):
     """
 
     def __init__(
-        self, servers: str, name: str, *, partitions: int | None, paced: bool, settings: dict[str, Any]
+        self, servers: str, name: str, *, partitions: int | None, low_latency: bool, settings: dict[str, Any]
     ) -> None:
         self._servers = servers
         self._name = name
-        self._waiting: deque[list[tuple[Any, _Sent]]] = deque([[]])
+        self._unacknowledged: deque[list[tuple[Any, _SentRecord]]] = deque([[]])
         self.acknowledged = 0
         """Records that the broker has acknowledged."""
-        self._limit: int | None = None  # the topic's limit for a batch in bytes, if known
-        self._left_out: list[_Sent] = []  # records that are too large
+        self._max_message_bytes: int | None = None  # the topic's limit for a batch in bytes, if known
+        self._oversized: list[_SentRecord] = []  # records that are too large
         self._client_log = _ClientLog()
-        _LOG.addHandler(self._client_log)
+        _KAFKA_PYTHON_LOGGER.addHandler(self._client_log)
         try:
-            self._producer = self._connected(partitions, paced, settings)
+            self._producer = self._create_producer(partitions, low_latency, settings)
         except BaseException:
-            _LOG.removeHandler(self._client_log)
+            _KAFKA_PYTHON_LOGGER.removeHandler(self._client_log)
             raise
 
     @staticmethod
@@ -104,41 +112,41 @@ class Topic(RecordWriter):
         if path is None:
             return {}
         try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
+            settings = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"--config {path}: cannot be read ({error.strerror})") from error
         except ValueError:  # the parser's own message may quote a secret
             raise ConfigError(f"--config {path}: is not TOML; write a line such as security_protocol = 'SSL'") from None
-        known = KafkaProducer.DEFAULT_CONFIG.keys() - OURS
-        if unknown := sorted(found.keys() - known):
+        known = KafkaProducer.DEFAULT_CONFIG.keys() - RESERVED_SETTINGS
+        if unknown := sorted(settings.keys() - known):
             raise ConfigError(
                 *(f"--config {path}: {name} is not a setting of the producer that can be set here" for name in unknown)
             )
-        if found.get("security_protocol", "PLAINTEXT") not in PROTOCOLS:
+        if settings.get("security_protocol", "PLAINTEXT") not in PROTOCOLS:
             # kafka-python would treat any other word as PLAINTEXT, and send passwords unencrypted.
             raise ConfigError(f"--config {path}: security_protocol must be one of {', '.join(PROTOCOLS)}")
-        return found
+        return settings
 
-    def _connected(self, partitions: int | None, paced: bool, settings: dict[str, Any]) -> Any:
-        common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_MS, **settings}
+    def _create_producer(self, partitions: int | None, low_latency: bool, settings: dict[str, Any]) -> Any:
+        common = {"bootstrap_servers": self._servers.split(","), "bootstrap_timeout_ms": CONNECT_TIMEOUT_MS, **settings}
         try:
-            self._prepare(partitions, common)
-            limit = LARGEST_REQUEST
-            if self._limit is not None and settings.get("compression_type") is None:
-                limit = min(limit, self._limit)  # a larger batch may fit if it is compressed
+            self._ensure_topic(partitions, common)
+            limit = MAX_REQUEST_BYTES
+            if self._max_message_bytes is not None and settings.get("compression_type") is None:
+                limit = min(limit, self._max_message_bytes)  # a larger batch may fit if it is compressed
             return KafkaProducer(
                 **{
-                    "linger_ms": 5 if paced else 50,
+                    "linger_ms": 5 if low_latency else 50,
                     "batch_size": min(BATCH_BYTES, limit),
-                    "delivery_timeout_ms": DELIVER_MS,
-                    "request_timeout_ms": DELIVER_MS // 2,
-                    "max_block_ms": CONNECT_MS,
+                    "delivery_timeout_ms": DELIVERY_TIMEOUT_MS,
+                    "request_timeout_ms": DELIVERY_TIMEOUT_MS // 2,
+                    "max_block_ms": CONNECT_TIMEOUT_MS,
                     **common,
                     "max_request_size": min(limit, settings.get("max_request_size", limit)),
                 }
             )
         except kafka_errors.KafkaError as error:
-            raise self._explained(error) from error
+            raise self._as_source_error(error) from error
         except ConfigError:
             raise
         except (AssertionError, TypeError, ValueError, OSError):
@@ -153,21 +161,21 @@ class Topic(RecordWriter):
         try:
             future = self._producer.send(self._name, message.value, key=message.key, timestamp_ms=message.timestamp)
         except kafka_errors.MessageSizeTooLargeError:
-            self._left_out.append(_Sent(number, size))
+            self._oversized.append(_SentRecord(number, size))
             return
         except kafka_errors.KafkaError as error:
-            raise self._explained(error) from error
-        newest = self._waiting[-1]
-        newest.append((future, _Sent(number, size)))
-        if len(newest) == WINDOW:
-            self._waiting.append([])
-            if len(self._waiting) > WINDOWS:
-                self._confirm()
+            raise self._as_source_error(error) from error
+        newest = self._unacknowledged[-1]
+        newest.append((future, _SentRecord(number, size)))
+        if len(newest) == RECORDS_PER_WINDOW:
+            self._unacknowledged.append([])
+            if len(self._unacknowledged) > MAX_WINDOWS:
+                self._await_window()
 
     def flush(self) -> None:
         # The client sends everything after ``linger_ms``.
-        while self._waiting:
-            self._confirm()
+        while self._unacknowledged:
+            self._await_window()
 
     def close(self) -> None:
         """Close the connection; what was not flushed may be lost."""
@@ -176,74 +184,79 @@ class Topic(RecordWriter):
         try:
             self._producer.close(timeout=1)
         finally:
-            _LOG.removeHandler(self._client_log)
+            _KAFKA_PYTHON_LOGGER.removeHandler(self._client_log)
 
-    def problem(self) -> str | None:
-        if not self._left_out:
+    def oversized_report(self) -> str | None:
+        if not self._oversized:
             return None
-        first = self._left_out[0]
-        which = "record" if len(self._left_out) == 1 else "first record"
-        what = f"{counted(len(self._left_out), 'record')} not written ({which} {first.number}, {first.size:,} bytes)"
-        return f"topic {self._name!r}: {what}: {self._too_large(max(self._left_out, key=attrgetter('size')).size)}"
+        first = self._oversized[0]
+        which = "record" if len(self._oversized) == 1 else "first record"
+        what = f"{counted(len(self._oversized), 'record')} not written ({which} {first.number}, {first.size:,} bytes)"
+        largest = max(self._oversized, key=attrgetter("size"))
+        return f"topic {self._name!r}: {what}: {self._too_large(largest.size)}"
 
     def _too_large(self, size: int) -> str:
-        most = self._producer.config["max_request_size"]
-        if most < min(LARGEST_REQUEST, self._limit or LARGEST_REQUEST):
-            return f"larger than max_request_size, {most}, of the client allows; raise that by --config, or {LEAVE}"
-        limit = f", {self._limit}," if self._limit else ""
+        max_size = self._producer.config["max_request_size"]
+        if max_size < min(MAX_REQUEST_BYTES, self._max_message_bytes or MAX_REQUEST_BYTES):
+            return (
+                f"larger than max_request_size, {max_size}, of the client allows; raise that by --config, or "
+                "remove such records from the file"
+            )
+        limit = f", {self._max_message_bytes}," if self._max_message_bytes else ""
         return (
-            f"larger than its {LIMIT}{limit} allows; raise that (kafka-configs.sh --alter --entity-type topics "
-            f"--entity-name {self._name} --add-config {LIMIT}={2 * size + 1024}), or {LEAVE}"
+            f"larger than its {MAX_MESSAGE_BYTES}{limit} allows; raise that (kafka-configs.sh --alter --entity-type "
+            f"topics --entity-name {self._name} --add-config {MAX_MESSAGE_BYTES}={2 * size + 1024}), or "
+            "remove such records from the file"
         )
 
-    def _prepare(self, partitions: int | None, common: dict[str, Any]) -> None:
+    def _ensure_topic(self, partitions: int | None, common: dict[str, Any]) -> None:
         known = KafkaAdminClient.DEFAULT_CONFIG
         admin = KafkaAdminClient(**{name: value for name, value in common.items() if name in known})
         try:
             if self._name not in admin.list_topics():
                 new = {"num_partitions": partitions or 1, "replication_factor": 1}
                 with suppress(kafka_errors.TopicAlreadyExistsError):  # created by another process meanwhile
-                    admin.create_topics({self._name: new}, timeout_ms=CONNECT_MS, wait_for_metadata=True)
-            there = len(admin.describe_topics([self._name])[0]["partitions"])
+                    admin.create_topics({self._name: new}, timeout_ms=CONNECT_TIMEOUT_MS, wait_for_metadata=True)
+            n_existing = len(admin.describe_topics([self._name])[0]["partitions"])
             with suppress(kafka_errors.KafkaError, KeyError):  # a user allowed to write need not see settings
-                wanted = ConfigResource(ConfigResourceType.TOPIC, self._name, {LIMIT: None})
-                configs = admin.describe_configs([wanted], config_filter="all")
-                self._limit = int(configs["topic"][self._name][LIMIT]["value"])
+                resource = ConfigResource(ConfigResourceType.TOPIC, self._name, {MAX_MESSAGE_BYTES: None})
+                configs = admin.describe_configs([resource], config_filter="all")
+                self._max_message_bytes = int(configs["topic"][self._name][MAX_MESSAGE_BYTES]["value"])
         finally:
             admin.close()
-        if partitions is not None and partitions != there:
+        if partitions is not None and partitions != n_existing:
             raise ConfigError(
-                f"--partitions {partitions}: topic {self._name!r} exists already, with {there}; omit the option, or "
-                "choose another topic"
+                f"--partitions {partitions}: topic {self._name!r} exists already, with {n_existing}; omit the option, "
+                "or choose another topic"
             )
 
-    def _confirm(self) -> None:
-        window = deque(self._waiting.popleft())
+    def _await_window(self) -> None:
+        window = deque(self._unacknowledged.popleft())
         while window:
             future, sent = window.popleft()
             try:
-                future.get(ANSWERED_SECONDS)
-            except TOO_LARGE as error:
+                future.get(ACK_TIMEOUT_SECONDS)
+            except TOO_LARGE_ERRORS as error:
                 # It ends kafka-python's idempotent producer, which fails all unacknowledged records alike.
-                left = [sent, *(later for later_ones in (window, *self._waiting) for _, later in later_ones)]
+                left = [sent, *(later for later_ones in (window, *self._unacknowledged) for _, later in later_ones)]
                 culprit = max(left, key=attrgetter("size"))
                 raise SinkError(
                     f"topic {self._name!r}: it stopped at record {culprit.number} ({culprit.size:,} bytes), which is "
                     f"{self._too_large(culprit.size)}; {self.acknowledged:,} records had been acknowledged"
                 ) from error
             except kafka_errors.KafkaError as error:
-                raise self._explained(error) from error
+                raise self._as_source_error(error) from error
             self.acknowledged += 1
 
-    def _explained(self, error: Exception) -> SourceError:
-        unreached = (kafka_errors.KafkaTimeoutError, kafka_errors.KafkaConnectionError)
+    def _as_source_error(self, error: Exception) -> SourceError:
+        unreachable = (kafka_errors.KafkaTimeoutError, kafka_errors.KafkaConnectionError)
         after = f"; {self.acknowledged:,} records had been acknowledged" if self.acknowledged else ""
-        if isinstance(error, unreached):
+        if isinstance(error, unreachable):
             why = f" ({self._client_log.first})" if self._client_log.first else ""
             return SourceError(
                 f"no broker responds at {self._servers}{why}{after}; start one (make kafka-up, from a clone), or "
                 "correct --bootstrap-servers or --config"
             )
-        found = re.search(r"error_message=[\"'](.*?)[\"'], \w+=", str(error))
-        why = found[1] if found else str(error)
+        match = re.search(r"error_message=[\"'](.*?)[\"'], \w+=", str(error))
+        why = match[1] if match else str(error)
         return SourceError(f"topic {self._name!r} at {self._servers}: {why}{after}")
