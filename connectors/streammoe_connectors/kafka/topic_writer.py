@@ -75,7 +75,8 @@ class TopicWriter(RecordWriter):
     Args:
         servers: addresses of brokers, separated by commas.
         name: of the topic.
-        partitions: of a new topic (1 by default); an existing topic must have as many.
+        partitions: of a new topic (1 by default); an existing topic must have as many. The replication factor of a new
+            topic is the default of the brokers.
         low_latency: whether records come slowly, and should not wait for each other.
         settings: of kafka-python; they override those chosen here.
 
@@ -214,7 +215,7 @@ class TopicWriter(RecordWriter):
         admin = KafkaAdminClient(**{name: value for name, value in common.items() if name in known})
         try:
             if self._name not in admin.list_topics():
-                new = {"num_partitions": partitions or 1, "replication_factor": 1}
+                new = {"num_partitions": partitions or 1, "replication_factor": -1}  # the brokers' default
                 with suppress(kafka_errors.TopicAlreadyExistsError):  # created by another process meanwhile
                     admin.create_topics({self._name: new}, timeout_ms=CONNECT_TIMEOUT_MS, wait_for_metadata=True)
             n_existing = len(admin.describe_topics([self._name])[0]["partitions"])
