@@ -363,21 +363,21 @@ FAULTS = {
         Fault("record-of-limit-cut", "np.diff(run, prepend=start) > limit", "np.diff(run, prepend=start) >= limit"),
         Fault(
             "blank-line-shifts-offsets",
-            "np.cumsum(lengths[keep]), begins[keep]",
-            "np.cumsum(lengths[keep]), begins[: keep.sum()]",
+            "np.cumsum(lengths[keep]), starts[keep]",
+            "np.cumsum(lengths[keep]), starts[: keep.sum()]",
         ),
         Fault(
             "resume-inside-long-record",
-            'self._is_inside = not self._buffer.startswith(b"\\n")',
-            "self._is_inside = False",
+            'self._in_oversized_record = not self._buffer.startswith(b"\\n")',
+            "self._in_oversized_record = False",
         ),
         Fault("renamed-file-read-again", 'and _is_gone(file["path"]):', 'and not file["path"]:'),
         Fault("rotated-file-lost", "for name in (path, *_siblings(path)) if", "for name in (path,) if"),
         Fault("successor-without-data", 'self.file["inode"] and status.st_size:', 'self.file["inode"]:'),
         Fault(
             "overwritten-file-read-on",
-            "status.st_size < self._at or not head.startswith(self.head):",
-            "status.st_size < self._at:",
+            "status.st_size < self._offset or not head.startswith(self.head):",
+            "status.st_size < self._offset:",
         ),
         Fault(
             "gzip-second-member-lost",
