@@ -156,17 +156,17 @@ class FollowedFiles:
     def _files_possibly_missed(self, followed: _FollowedFile) -> list[str]:
         """Return files that may have had the path of a followed file after it and before the current one."""
         path = followed.file["path"]
-        known = {
+        known_inodes = {
             _inode_at(path),
             *(file["inode"] for file in self._finished),
             *(each.file["inode"] for each in self._files),
         }
-        known.add(followed.file["inode"])
+        known_inodes.add(followed.file["inode"])
         matched = {Path(name).absolute() for name in expand(self._settings.path)}
         names = [name for name in _siblings(path) if name.startswith(path) and Path(name).absolute() not in matched]
         since = followed.status().st_mtime_ns
-        found = [(name, status) for name in names if (status := status_at(name)) is not None]
-        return [name for name, status in found if status.st_ino not in known and status.st_mtime_ns > since]
+        candidates = [(name, status) for name in names if (status := status_at(name)) is not None]
+        return [name for name, status in candidates if status.st_ino not in known_inodes and status.st_mtime_ns > since]
 
     def _check_restart(self, lost: ContentLostError) -> None:
         """Raise the error unless the settings allow to restart at the beginning."""
@@ -177,13 +177,13 @@ class FollowedFiles:
     # --- finding files ----------------------------------------------------------------------------------------------
 
     def _check_files(self) -> None:
-        began = time.monotonic()
+        started = time.monotonic()
         for followed in self._files:
             followed.check_rotation()
         self._warn_of_late_writes()
         self._find_new(log=True)
         now = time.monotonic()
-        self._next_check_at = now + max(_CHECK_INTERVAL_SECONDS, (now - began) / _MAX_CHECK_SHARE)
+        self._next_check_at = now + max(_CHECK_INTERVAL_SECONDS, (now - started) / _MAX_CHECK_SHARE)
 
     def _warn_of_late_writes(self) -> None:
         """Warn of files that still grew after reading of their successor began."""
@@ -201,7 +201,7 @@ class FollowedFiles:
     def _find_new(self, *, log: bool) -> None:
         paths = {Path(followed.file["path"]).absolute() for followed in self._files}
         followed = {identity(each.status()) for each in self._files}
-        kept, new = [], []
+        still_present, new = [], []
         for path in expand(self._settings.path):
             status = status_at(path)
             # The successor of a rotated file waits until that one has been read.
@@ -212,14 +212,16 @@ class FollowedFiles:
             finished = [
                 file for file in self._finished if file["inode"] == status.st_ino and is_same_file_at(path, file)
             ]
-            kept += finished
+            still_present += finished
             if not finished:
                 new.append(path)
         for path in without_other_names(new):
             self._add(path, log=log)
         # Also keeps the last file of each path without successor, to number the next one.
         paths = {Path(followed.file["path"]).absolute() for followed in self._files}
-        self._finished = [file for file in self._finished if file in kept or Path(file["path"]).absolute() not in paths]
+        self._finished = [
+            file for file in self._finished if file in still_present or Path(file["path"]).absolute() not in paths
+        ]
 
     def _add(self, path: str, *, log: bool) -> None:
         """Follow `path` from its beginning."""
@@ -382,22 +384,22 @@ def _reopen(file: File, others: set[int], format: str) -> BinaryIO:
     path = file["path"]
     names = [name for name in (path, *_siblings(path)) if _inode_at(name) == file["inode"]]
     copies = [] if _inode_at(path) in others else [path]
-    found = next((name for name in (*names, *copies) if is_same_file_at(name, file)), None)
-    if found is None:
+    current_path = next((name for name in (*names, *copies) if is_same_file_at(name, file)), None)
+    if current_path is None:
         wrong = "was overwritten" if path in names else "is no longer there, nor under another name in its folder"
         raise ContentLostError(
             f"{path} (inode {file['inode']}) {wrong}: it had been read to byte {file['offset']}, and the content after "
             "that is lost"
         )
-    if found != path:
-        _LOGGER.info("%s was rotated away; its rest is read from %s", path, found)
-    with ExitStack() as on_failure, as_source_errors(found):
-        raw = on_failure.enter_context(Path(found).open("rb", buffering=0))
+    if current_path != path:
+        _LOGGER.info("%s was rotated away; its rest is read from %s", path, current_path)
+    with ExitStack() as on_failure, as_source_errors(current_path):
+        raw = on_failure.enter_context(Path(current_path).open("rb", buffering=0))
         size = os.fstat(raw.fileno()).st_size
         if size < file["offset"]:
             raise ContentLostError(
-                f"{found} was truncated to {size} bytes: it had been read to byte {file['offset']}, and the content "
-                "after that is lost"
+                f"{current_path} was truncated to {size} bytes: it had been read to byte {file['offset']}, and the "
+                "content after that is lost"
             )
         if not _is_plain(path, format, raw.read(HEAD_BYTES)):
             raise SourceError(

@@ -193,8 +193,10 @@ def matches_pattern(pattern: str, path: str) -> bool:
 
     Links are not resolved, and wildcards do not match hidden names.
 
-    >>> is_named("logs/*.csv", "logs/a.csv"), is_named("logs/**/a.csv", "logs/b/c/a.csv"), is_named("*", "../a.csv")
-    (True, True, False)
+    >>> matches_pattern("logs/*.csv", "logs/a.csv"), matches_pattern("logs/**/a.csv", "logs/b/c/a.csv")
+    (True, True)
+    >>> matches_pattern("*", "../a.csv")
+    False
     """
     return pattern == path or _matches(Path(pattern).absolute().parts, Path(path).absolute().parts)
 

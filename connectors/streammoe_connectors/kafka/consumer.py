@@ -56,7 +56,7 @@ class AssignedConsumer:
     def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
         clients: list[Any] = []
 
-        def client(**arguments: Any) -> Any:
+        def create_client(**arguments: Any) -> Any:
             clients.append(KafkaNetClient(**arguments))
             return clients[-1]
 
@@ -70,7 +70,7 @@ class AssignedConsumer:
             "enable_auto_commit": False,
             "group_id": settings.group,
             "isolation_level": settings.isolation,
-            "kafka_client": client,
+            "kafka_client": create_client,
             "max_partition_fetch_bytes": settings.partition_fetch_bytes,
             "max_poll_records": settings.max_poll_records,
         }
@@ -79,8 +79,8 @@ class AssignedConsumer:
         try:
             self._consumer = KafkaConsumer(**arguments)
         except KafkaError as error:
-            for client_ in clients:  # its thread would keep trying
-                client_.close()
+            for client in clients:  # its thread would keep trying
+                client.close()
             if not getattr(error, "retriable", False):
                 raise SourceError(f"Kafka cannot be reached with these settings: {_error_text(error)}") from None
             # Brokers just close a connection with a wrong login or protocol.

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Sink
-from streammoe_connectors.kafka.settings import Connection, require_kafka_python, servers
+from streammoe_connectors.kafka.settings import Connection, parse_servers, require_kafka_python
 
 if TYPE_CHECKING:  # it imports kafka-python, which is optional
     from streammoe_connectors.kafka.producer import TopicProducer
@@ -42,7 +42,7 @@ class TopicSettings(Delivery, Connection):
 
     kind: Literal["kafka"]
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
-    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(servers)] = None  # type: ignore[assignment]
+    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(parse_servers)] = None  # type: ignore[assignment]
 
 
 class TopicSink(Sink):
@@ -83,10 +83,10 @@ def connection_for(settings: Connection, section: str, sources: Sequence[BaseMod
                 f"{section}.options: kafka-python's producers have no option {', '.join(unknown)}; remove it"
             )
         return settings
-    parts = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
-    if parts:
+    extra = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
+    if extra:
         raise ConfigError(
-            f"{section}.bootstrap_servers: must be set together with {', '.join(parts)}; without any of them the "
+            f"{section}.bootstrap_servers: must be set together with {', '.join(extra)}; without any of them the "
             "connection is that of the source"
         )
     source = next((source for source in sources if isinstance(source, Connection)), None)
@@ -102,8 +102,10 @@ def check_topic(settings: Connection, topic: str, section: str, sources: Sequenc
     """Raise `ConfigError` if there is no connection, or a source reads the topic."""
     connection = connection_for(settings, section, sources)
     for source in sources:
-        same = isinstance(source, Connection) and set(source.bootstrap_servers) & set(connection.bootstrap_servers)
-        if same and topic in getattr(source, "topics", ()):
+        if not isinstance(source, Connection):
+            continue
+        shared_servers = set(source.bootstrap_servers) & set(connection.bootstrap_servers)
+        if shared_servers and topic in getattr(source, "topics", ()):
             raise ConfigError(
                 f"{section}.topic: is {topic!r}, which the source reads: the daemon would endlessly learn from its own "
                 "output; choose another topic"

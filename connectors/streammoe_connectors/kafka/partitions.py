@@ -132,11 +132,6 @@ class PartitionBuffer:
         """Whether everything before `stop_offset` has been fetched."""
         return self.stop_offset is not None and self.fetch_position >= self.stop_offset
 
-    @property
-    def lag(self) -> int:
-        """The number of offsets in the log that have not been sent, as far as known."""
-        return max(0, (self.known_end or 0) - self.next_offset)
-
     def blocks_others(self, now: float, idle: float) -> bool:
         """Whether other partitions must wait for records after the last fetched one.
 

@@ -44,7 +44,7 @@ class KafkaPredictionSettings(TopicSettings):
 
     @field_validator("transactional_id")
     @classmethod
-    def _needed(cls, name: str | None, info: ValidationInfo) -> str | None:
+    def _check_transactional_id(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is not None and info.data.get("transactional") is False:
             raise ValueError("must not be set unless predictions.transactional = true")
         return name
@@ -74,7 +74,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
         check_topic(settings, settings.topic, SECTION, sources)
         if not settings.transactional:
             return
-        _group(sources)
+        _group_and_transactional_id(sources)
         if checkpoint.keep < 2:
             raise ConfigError(
                 f"checkpoint.keep: must be at least 2 if predictions are transactional, got {checkpoint.keep}; after a "
@@ -98,7 +98,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
         self._encode = msgspec.json.Encoder().encode
         self._transactions: TransactionalProducer | None = None
         if settings.transactional:
-            group, name = _group(sources)
+            group, name = _group_and_transactional_id(sources)
             self._transactions = TransactionalProducer(
                 target,
                 connection,
@@ -135,7 +135,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
             self._transactions.commit(position, generation)
 
 
-def _group(sources: Sequence[BaseModel]) -> tuple[str, str]:
+def _group_and_transactional_id(sources: Sequence[BaseModel]) -> tuple[str, str]:
     """Return the group of the first Kafka source, and the default transactional id."""
     source = next((source for source in sources if isinstance(source, Connection)), None)
     if source is None:

@@ -185,7 +185,7 @@ class TopicProducer:
             raise self.as_sink_error(UnknownTopicOrPartitionError())
 
     def try_connect(self) -> None:
-        """Connect for up to `FIRST_SECONDS`, to detect a missing topic at the start; raises what `connect` does."""
+        """Detect a missing topic at the start, for up to `FIRST_WAIT_SECONDS`; raises what `connect` does."""
         if self.connect(FIRST_WAIT_SECONDS) is None:
             _LOGGER.warning("%s: no broker of %s responds; retrying", self.target.section, self._servers)
 
@@ -274,14 +274,14 @@ class TopicProducer:
             self._give_up_seconds, f"{self.target.section}: {self._servers} acknowledges nothing of {self.target.topic}"
         )
         while self._bytes > max_bytes:
-            left = len(self._unacknowledged)
+            n_before = len(self._unacknowledged)
             try:
                 # Also sends what lingers.
                 producer.flush(LOG_INTERVAL_SECONDS)
             except (KafkaTimeoutError, UnknownError):  # the latter for a batch that was split meanwhile
                 _LOGGER.debug("%s: not all acknowledged yet", self.target.topic)
             self.discard_acknowledged()
-            if len(self._unacknowledged) < left:
+            if len(self._unacknowledged) < n_before:
                 waiting.begin()
             elif not waiting.check():
                 oldest = self._unacknowledged[0]
@@ -405,15 +405,15 @@ def _create_producer(options: Mapping[str, Any]) -> KafkaProducer:
     """Create a producer; if that fails, close what it has opened, which kafka-python does not always do."""
     opened: list[Any] = []
 
-    def client(**arguments: Any) -> Any:
+    def create_client(**arguments: Any) -> Any:
         opened.append(KafkaProducer.DEFAULT_CONFIG["kafka_client"](**arguments))
         return opened[0]
 
     try:
-        return KafkaProducer(**options, kafka_client=client)
+        return KafkaProducer(**options, kafka_client=create_client)
     except BaseException:
-        for opened_client in opened:
-            opened_client.close()
+        for client in opened:
+            client.close()
         raise
 
 

@@ -94,9 +94,9 @@ class Reader:
     ) -> None:
         self._settings = ReadingSettings.model_validate(start_command["settings"])
         self._options: dict[str, Any] = start_command["options"]
-        self._position: Position | None = start_command["position"]
+        self._start_position: Position | None = start_command["position"]
         self._owner: str = start_command["owner"]
-        self._unassigned_offsets = unassigned_offsets(self._settings, self._position)
+        self._unassigned_offsets = unassigned_offsets(self._settings, self._start_position)
         self._outlet = outlet
         self._commands = commands
         self._tick_seconds = tick_seconds
@@ -269,7 +269,7 @@ class Reader:
         partitions = partitions_of(consumer, settings)
         self._ownership.check(consumer, partitions)
         counters: Counter[str] = Counter()
-        offsets = start_offsets(consumer, settings, self._position, partitions, counters)
+        offsets = start_offsets(consumer, settings, self._start_position, partitions, counters)
         ends = consumer.end_offsets(partitions)
         stops = ends if settings.until == "end" else {}
         self._counters.update(counters)
@@ -295,7 +295,7 @@ class Reader:
             {
                 "type": "ready",
                 "position": self._current_position(),
-                "needs_checkpoint": self._position is None or counters["offset_reset"] > 0,
+                "needs_checkpoint": self._start_position is None or counters["offset_reset"] > 0,
                 "total": None if settings.until == "never" else total,
             }
         )
@@ -376,18 +376,18 @@ class Reader:
 
     def _detect_stalls(self, consumer: AssignedConsumer, now: float) -> None:
         """Detect partitions that hold more records but return none."""
-        patience = self._settings.stall_seconds
+        stall_seconds = self._settings.stall_seconds
         if self._pending is not None:
             self._last_held_up_at = now
         if now < self._next_stall_check_at or not self._connected:
             return
-        self._next_stall_check_at = now + patience / 4
+        self._next_stall_check_at = now + stall_seconds / 4
         silent = [
             buffer
             for buffer in self._buffers.values()
             if buffer.partition not in self._paused
             and not buffer.reached_stop
-            and now - max(buffer.received_at, self._last_held_up_at) >= patience
+            and now - max(buffer.received_at, self._last_held_up_at) >= stall_seconds
         ]
         ends = consumer.end_offsets([buffer.partition for buffer in silent])
         for buffer in silent:
@@ -401,7 +401,7 @@ class Reader:
         if new:
             _LOGGER.warning(
                 "no records for %.0f s from %s, although there are more to read",
-                patience,
+                stall_seconds,
                 ", ".join(f"topic {topic}, partition {number}" for topic, number in new),
             )
         if not self._rebuilt_for_stall:
@@ -653,9 +653,9 @@ class Reader:
 
 
 def _replace_rejected(
-    block: bytes, ends: IntArray, rejected: Collection[int], instead: bytes
+    block: bytes, ends: IntArray, rejected: Collection[int], replacement: bytes
 ) -> tuple[bytes, IntArray]:
     """Replace the rejected records of a block; return it with the ends of its records."""
     starts = [0, *ends.tolist()]
-    records = [instead if i in rejected else block[starts[i] : starts[i + 1]] for i in range(len(ends))]
+    records = [replacement if i in rejected else block[starts[i] : starts[i + 1]] for i in range(len(ends))]
     return b"".join(records), np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))

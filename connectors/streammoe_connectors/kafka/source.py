@@ -48,9 +48,8 @@ class KafkaSource(Source):
         self._finished = False
         self._position_to_checkpoint: Position | None = None
         self._silent_seconds = 0.0  # seconds spent waiting for the next frame
-        self._last_wait_at: float | None = (
-            None  # when a frame was last waited for; ``None`` until the first one arrived
-        )
+        self._last_wait_at: float | None = None
+        """When a frame was last waited for; ``None`` until the first one arrived."""
         self._batch: Batch | None = None
         self._n_consumed = 0
         self._total: int | None = None
@@ -190,10 +189,10 @@ class KafkaSource(Source):
 
     def _decode(self, frame: Frame) -> Batch:
         header = frame.header
-        pieces = _pieces(frame)
+        pieces = _split_body(frame)
         count = header["count"]
         offsets, times, ends = (np.frombuffer(next(pieces), np.int64) for _ in range(3))
-        keys = _keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
+        keys = _split_keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
         partitions = header["partitions"]
         partition_index = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
         unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["rejected"]}
@@ -217,14 +216,14 @@ class KafkaSource(Source):
         )
 
 
-def _pieces(frame: Frame) -> Iterator[memoryview]:
+def _split_body(frame: Frame) -> Iterator[memoryview]:
     start = 0
     for size in frame.header["sizes"]:
         yield frame.body[start : start + size]
         start += size
 
 
-def _keys(lengths: IntArray, joined: memoryview) -> list[bytes | None]:
+def _split_keys(lengths: IntArray, joined: memoryview) -> list[bytes | None]:
     stops = np.cumsum(np.maximum(lengths, 0)).tolist()
     return [
         None if length < 0 else bytes(joined[stop - length : stop])

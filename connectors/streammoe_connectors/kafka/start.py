@@ -22,7 +22,7 @@ def partitions_of(consumer: AssignedConsumer, settings: ReadingSettings) -> list
         Partition(topic, number)
         for topic in sorted(settings.topics)
         for number in consumer.partitions(topic) or ()
-        if settings.is_ours(number)
+        if settings.is_in_shard(number)
     ]
 
 
@@ -112,7 +112,7 @@ def unassigned_offsets(settings: ReadingSettings, position: Position | None) -> 
 
 
 def _is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
-    return topic in settings.topics and settings.is_ours(int(number))
+    return topic in settings.topics and settings.is_in_shard(int(number))
 
 
 def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:

@@ -239,11 +239,11 @@ class TopicWriter(RecordWriter):
                 future.get(ACK_TIMEOUT_SECONDS)
             except TOO_LARGE_ERRORS as error:
                 # It ends kafka-python's idempotent producer, which fails all unacknowledged records alike.
-                left = [sent, *(later for later_ones in (window, *self._unacknowledged) for _, later in later_ones)]
-                culprit = max(left, key=attrgetter("size"))
+                unacknowledged = [sent, *(later for records in (window, *self._unacknowledged) for _, later in records)]
+                largest = max(unacknowledged, key=attrgetter("size"))
                 raise SinkError(
-                    f"topic {self._name!r}: it stopped at record {culprit.number} ({culprit.size:,} bytes), which is "
-                    f"{self._too_large(culprit.size)}; {self.acknowledged:,} records had been acknowledged"
+                    f"topic {self._name!r}: it stopped at record {largest.number} ({largest.size:,} bytes), which is "
+                    f"{self._too_large(largest.size)}; {self.acknowledged:,} records had been acknowledged"
                 ) from error
             except kafka_errors.KafkaError as error:
                 raise self._as_source_error(error) from error
