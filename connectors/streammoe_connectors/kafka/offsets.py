@@ -33,7 +33,11 @@ class OffsetMetadata(msgspec.Struct, frozen=True, rename={"committed_at": "at", 
             return None
 
     def encode(self) -> str:
-        """Encode the metadata as text for a commit."""
+        """Encode the metadata as text for a commit.
+
+        >>> OffsetMetadata("me", committed_at=1.5, checkpoint_generation=7).encode()
+        '{"owner":"me","at":1.5,"generation":7}'
+        """
         rounded = msgspec.structs.replace(self, committed_at=round(self.committed_at, 3))
         return msgspec.json.encode(rounded).decode()
 
