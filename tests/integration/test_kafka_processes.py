@@ -63,13 +63,13 @@ def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end_or_unti
         source.commit(batch.end, 7)
         wait_until(lambda: group.mirror, "it is committed")
         offset, mirror = group.mirror
-        assert (offset, mirror.owner, mirror.generation) == (2, batch.end["owner"], 7)
+        assert (offset, mirror.owner, mirror.checkpoint_generation) == (2, batch.end["owner"], 7)
         with pytest.raises(SourceError), opened(settings):
             pass
         with opened(settings, batch.end):  # as it comes back after a crash
             pass
     offset, mirror = group.mirror
-    assert (offset, mirror.owner, mirror.generation) == (2, "", 7)
+    assert (offset, mirror.owner, mirror.checkpoint_generation) == (2, "", 7)
     with opened(settings) as source:
         assert source.position is not None
         source.commit(take(source, 2)[1].end, 1)

@@ -130,13 +130,13 @@ def child(monkeypatch):
     script = Script()
     monkeypatch.setattr(kafka_reader, "AssignedConsumer", script.connect)
     read, write = os.pipe()
-    orders = SimpleQueue()
+    commands = SimpleQueue()
     threads = []
 
     def start(position=None, **settings):
         settings = ReadingSettings(topics="t", group="g", **settings)
-        order = {"settings": settings.model_dump(), "options": {}, "position": position, "owner": "me"}
-        reader = Reader(order, Outlet(write), orders, tick_seconds=SOON, pause_seconds=0.005)
+        start_command = {"settings": settings.model_dump(), "options": {}, "position": position, "owner": "me"}
+        reader = Reader(start_command, Outlet(write), commands, tick_seconds=SOON, pause_seconds=0.005)
         threads.append(threading.Thread(target=reader.run))
         threads[0].start()
         inlet = Inlet(read)
@@ -155,7 +155,7 @@ def child(monkeypatch):
         return reader, until
 
     yield script, start
-    orders.put({"type": "close"})
+    commands.put({"type": "close"})
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
