@@ -366,7 +366,7 @@ class RecordWriter(Protocol):
     """Number of records known to be durable."""
 
     def send(self, message: Message, number: int) -> None:
-        """Send a message of record `number`; may wait. One that is too large is left out and reported by `problem`.
+        """Send a message of record `number`; may wait. One that is too large is left out, see `oversized_report`.
 
         Raises:
             SourceError: an earlier message could not be delivered.
@@ -378,8 +378,8 @@ class RecordWriter(Protocol):
         """Return when everything sent is acknowledged; raises what `send` does."""
         ...
 
-    def problem(self) -> str | None:
-        """Describe what was left out and what to do about it."""
+    def oversized_report(self) -> str | None:
+        """Describe the records that were left out, and what to do about them; ``None`` if there are none."""
         ...
 
     def close(self) -> None:

@@ -95,7 +95,7 @@ class TestFollowedFiles(EndlessSourceContract):
 
     @pytest.fixture(autouse=True, params=["log.csv", "log.jsonl*"], ids=["rotated", "rotated to a name in the glob"])
     def content(self, request, tmp_path, monkeypatch):
-        monkeypatch.setattr(follow, "_LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(follow, "_CHECK_INTERVAL_SECONDS", 0.01)
         self.glob, self.added = request.param, 0
         self.path = tmp_path / self.glob.rstrip("*")
         self.is_csv = self.path.suffix == ".csv"

@@ -363,21 +363,21 @@ FAULTS = {
         Fault("record-of-limit-cut", "np.diff(run, prepend=start) > limit", "np.diff(run, prepend=start) >= limit"),
         Fault(
             "blank-line-shifts-offsets",
-            "np.cumsum(lengths[keep]), begins[keep]",
-            "np.cumsum(lengths[keep]), begins[: keep.sum()]",
+            "np.cumsum(lengths[keep]), starts[keep]",
+            "np.cumsum(lengths[keep]), starts[: keep.sum()]",
         ),
         Fault(
             "resume-inside-long-record",
-            'self._is_inside = not self._buffer.startswith(b"\\n")',
-            "self._is_inside = False",
+            'self._in_oversized_record = not self._buffer.startswith(b"\\n")',
+            "self._in_oversized_record = False",
         ),
         Fault("renamed-file-read-again", 'and _is_gone(file["path"]):', 'and not file["path"]:'),
         Fault("rotated-file-lost", "for name in (path, *_siblings(path)) if", "for name in (path,) if"),
         Fault("successor-without-data", 'self.file["inode"] and status.st_size:', 'self.file["inode"]:'),
         Fault(
             "overwritten-file-read-on",
-            "status.st_size < self._at or not head.startswith(self.head):",
-            "status.st_size < self._at:",
+            "status.st_size < self._offset or not head.startswith(self.head):",
+            "status.st_size < self._offset:",
         ),
         Fault(
             "gzip-second-member-lost",
@@ -386,28 +386,30 @@ FAULTS = {
         ),
     ],
     "kafka": [
-        Fault("kafka-offset-of-last", "self.next = given[-1].offset + 1", "self.next = given[-1].offset"),
-        Fault("kafka-reads-stop", "if record.offset < self.stop]", "if record.offset <= self.stop]"),
+        Fault("kafka-offset-of-last", "self.next_offset = taken[-1].offset + 1", "self.next_offset = taken[-1].offset"),
+        Fault("kafka-reads-stop", "if record.offset < self.stop_offset]", "if record.offset <= self.stop_offset]"),
         Fault("kafka-tie-to-later-partition", '"right" if i <= last else "left"', '"right"'),
         Fault("kafka-merge-by-own-time", "keys = [np.maximum.accumulate(own) for own in times]", "keys = list(times)"),
         Fault(
             "kafka-markers-not-passed",
-            "self.fetched = max(self.fetched, offset)",
-            "self.fetched = min(self.fetched, offset)",
+            "self.fetch_position = max(self.fetch_position, offset)",
+            "self.fetch_position = min(self.fetch_position, offset)",
         ),
-        Fault("kafka-tombstone-early", "self._tombstones[0] < self.next", "self._tombstones[0] <= self.next"),
+        Fault(
+            "kafka-tombstone-early", "self._tombstones[0] < self.next_offset", "self._tombstones[0] <= self.next_offset"
+        ),
         Fault(
             "kafka-owner-ignored",
-            'owners = {"", part["owner"]}',
-            "owners = {mirror.owner for mirror in mirrors if mirror}",
+            'owners = {"", position["owner"]}',
+            "owners = {each.owner for each in metadata if each}",
         ),
         Fault(
-            "kafka-recreated-topic-read-on", 'topic_id} and held["id"] != topic_id', "topic_id} and topic_id is None"
+            "kafka-recreated-topic-read-on", 'topic_id} and saved["id"] != topic_id', "topic_id} and topic_id is None"
         ),
         Fault(
             "kafka-left-partition-forgotten",
-            'left[topic] = {**before, "partitions": {**before["partitions"], **kept}}',
-            'left[topic] = {**before, "partitions": kept}',
+            'unassigned[topic] = {**before, "partitions": {**before["partitions"], **unread}}',
+            'unassigned[topic] = {**before, "partitions": unread}',
         ),
     ],
     "replay": [

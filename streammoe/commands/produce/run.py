@@ -84,7 +84,7 @@ def produce(
     settings = writer.settings(config)
     source = _opened(file, read_as)  # before creating the topic: a mistyped file name must not leave a topic behind
     try:
-        to: RecordWriter = writer(servers, topic, partitions=partitions, paced=rate > 0, settings=settings)
+        to: RecordWriter = writer(servers, topic, partitions=partitions, low_latency=rate > 0, settings=settings)
     except BaseException:
         source.close()
         raise
@@ -99,8 +99,8 @@ def produce(
                 to.send(message, messages.records)
         to.flush()
         took = time.monotonic() - started
-        problem = to.problem()
-        problems = [problem] if problem else []
+        oversized = to.oversized_report()
+        problems = [oversized] if oversized else []
     finally:
         to.close()
     for trouble, records in messages.troubles.items():
