@@ -62,7 +62,8 @@ class MixtureOfExperts(base.Estimator):
         Args:
             X: (n, P) finite numbers.
             y: (n,) or (n, Q) finite numbers, or (n,) labels. New outputs are called y0, y1 and so on.
-            weights: (n,) weight of each event, in [0, 1e6]; by default 1. Events of weight 0 are not learned.
+            weights: (n,) weight of each event in the objective, in [0, 1e6]; by default 1. Events of weight 0 are not
+                learned.
             feature_names: names of the columns; by default x0, x1, …
 
         Returns:

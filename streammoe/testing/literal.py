@@ -139,7 +139,7 @@ class Algorithm1(ABC):
 
         The prior is topped up with the step of the last event, γ by default.
         """
-        theta = self.mm.iterate
+        theta = self.mm.last_iterate
         seen = [self.event_statistics((w, r), y, theta) for w, r, y in events]
         self.mm.step(
             {
@@ -160,7 +160,7 @@ class Algorithm1(ABC):
 
     def log_joint(self, w: AnyArray, r: AnyArray, y: Any, theta: Theta | None = None) -> AnyArray:
         """Return (K,) log g_k(x) e_k(y|x), by the parameters as they are unless others are given."""
-        at: Theta = self.mm.iterate if theta is None else theta
+        at: Theta = self.mm.last_iterate if theta is None else theta
         return log_softmax(self.logits(w, at)) + self.log_experts(r, y, at)
 
     def event_statistics(self, x: tuple[AnyArray, AnyArray], y: Any, theta: Theta) -> dict[str, AnyArray]:
@@ -203,7 +203,7 @@ class Algorithm1(ABC):
     def theta(self) -> dict[str, AnyArray]:
         """Parameters and statistics under the names that `parameters` uses."""
         s = self.mm.statistics
-        found = {**self.mm.iterate, "masses": s["s6"], "expert_grams": self.expert_grams(s)}
+        found = {**self.mm.last_iterate, "masses": s["s6"], "expert_grams": self.expert_grams(s)}
         if len(self.A):
             # s2 = ½ A ⊗ G, whose first block is ½ A_11 G. One expert has no gate, and no s2.
             p = s["s1"].shape[1]

@@ -113,7 +113,7 @@ def mean_of(found):
 def batch_mm(sample, rounds):
     model = IncrementalMM(*sample.functions, initial_parameters=sample.start, averaging=None)
     for _ in range(rounds):
-        found = [sample.functions[0](x, y, model.iterate) for x, y in zip(sample.X, sample.y, strict=True)]
+        found = [sample.functions[0](x, y, model.last_iterate) for x, y in zip(sample.X, sample.y, strict=True)]
         model.step(mean_of(found), gamma=1.0)
     return model.parameters.ravel()
 
@@ -175,7 +175,8 @@ def test_streams_end_where_the_loss_is_smallest(sample):
     """Within a tenth of what an estimate from so many events costs anyway; bad events change no bit of that."""
     many = sample(2000)
     models = [
-        IncrementalMM(*sample.functions, initial_parameters=sample.start, minimum=50, averaging="decay") for _ in "12"
+        IncrementalMM(*sample.functions, initial_parameters=sample.start, min_events=50, averaging="decay")
+        for _ in "12"
     ]
     for _ in range(PASSES):
         models[0].learn_many(many.X, many.y)
@@ -226,8 +227,8 @@ OPTIONS = {
     "schedule": [power(0.6), power(1.0, gamma0=0.5, offset=3), constant(0.05)],
     "averaging": ["polyak", "decay", Exponential(0.02), None],
     "start": [
-        {"minimum": 1},
-        {"minimum": 7},
+        {"min_events": 1},
+        {"min_events": 7},
         {"initial_statistics": PRIOR},
         {"initial_statistics": PRIOR, "initial_parameters": None},
     ],
@@ -246,7 +247,7 @@ def test_iterates_averages_and_residual_are_their_formulas(options):
 
     s = start.get("initial_statistics")
     theta = START if "initial_parameters" not in start else squares_maximize(PRIOR)
-    minimum = start.get("minimum", 0 if s else 1)
+    minimum = start.get("min_events", 0 if s else 1)
     average, m, pull, norm, entered = theta, 0, 0.0, 0.0, 0
     for i in range(n):
         seen = {name: weights[i] * block for name, block in squares_statistics(X[i], y[i], theta).items()}
@@ -273,7 +274,7 @@ def test_iterates_averages_and_residual_are_their_formulas(options):
         average = {name: average[name] + weight * (theta[name] - average[name]) for name in theta}
 
     assert model.n == n
-    for found, expected in ((model.statistics, s), (model.iterate, theta), (model.parameters, average)):
+    for found, expected in ((model.statistics, s), (model.last_iterate, theta), (model.parameters, average)):
         for name, block in expected.items():
             np.testing.assert_allclose(found[name], block, rtol=1e-12, atol=1e-13)
     assert model.convergence_residual == pytest.approx(np.linalg.norm(pull) / norm, rel=1e-10)
@@ -284,7 +285,7 @@ def test_with_plain_running_means_it_is_the_mean_of_the_events():
     model = streammoe.mm.IncrementalMM(lambda x, y, theta: x, lambda s: s, initial_parameters=0, schedule=power(1.0))
     assert math.isnan(model.convergence_residual)
     model.learn_many(x for x in range(100))  # whole numbers, from a generator
-    assert float(model.iterate) == pytest.approx(49.5)
+    assert float(model.last_iterate) == pytest.approx(49.5)
 
 
 def test_steps_may_be_given_and_statistics_replaced():
@@ -316,7 +317,7 @@ def test_the_order_of_names_does_not_matter():
     models = fresh(), fresh()
     for i, (x, y) in enumerate(zip(*events(20), strict=True)):
         models[0].learn_one(x, y)
-        seen = squares_statistics(x, y, models[1].iterate)
+        seen = squares_statistics(x, y, models[1].last_iterate)
         models[1].step(dict(reversed(seen.items())) if i % 2 else seen)
     assert models[0].state_digest() == models[1].state_digest()
 
@@ -452,13 +453,13 @@ def test_a_data_frame_is_rejected_rather_than_read_by_its_column_names():
         {"initial_parameters": None},
         {"initial_parameters": {"slope": math.nan}},
         {"initial_parameters": Pair(1.0, 2.0)},
-        {"initial_statistics": GOOD, "minimum": 5},
+        {"initial_statistics": GOOD, "min_events": 5},
         {"initial_statistics": {"gram": "text"}},
         {"schedule": 0.01},
         {"schedule": power},
         {"schedule": Constant(math.nan)},
-        {"minimum": 0},
-        {"minimum": 2.5},
+        {"min_events": 0},
+        {"min_events": 2.5},
         {"averaging": "mean"},
         {"statistics": GOOD},
         {"maximize": None},
@@ -484,7 +485,7 @@ def test_the_state_cannot_be_changed_from_outside():
     model.learn_one(x)
     x[0] = 9.0
     before = model.state_digest()
-    for array in (model.parameters, model.iterate, model.statistics):
+    for array in (model.parameters, model.last_iterate, model.statistics):
         array[:] = 7.0
     assert model.state_digest() == before
     assert kept[0].tolist() == [0.0, 0.0]
@@ -502,7 +503,7 @@ def through_a_file(model, folder, **more):
 
 @pytest.mark.parametrize("way", ["file", "copy", "pickle"])
 @pytest.mark.parametrize("cut", [0, 3, 30])
-@pytest.mark.parametrize("start", [{"minimum": 7, "averaging": "exponential"}, {"initial_statistics": PRIOR}])
+@pytest.mark.parametrize("start", [{"min_events": 7, "averaging": "exponential"}, {"initial_statistics": PRIOR}])
 def test_a_copy_continues_bit_for_bit(way, cut, start, tmp_path):
     X, y = events(60)
     whole, part = fresh(**start), fresh(**start)
