@@ -21,7 +21,7 @@ _ROOT_2 = math.sqrt(2.0)
 _ROOT_2PI = math.sqrt(2.0 * math.pi)
 _STANDARD = NormalDist()
 _FAR = 40.0
-"""Deviations from its centre at which a Gaussian density underflows."""
+"""Deviations from its center at which a Gaussian density underflows."""
 
 
 class Noise(ABC):

@@ -250,7 +250,7 @@ class MixtureOfExperts(base.Estimator):
         return self.learner.phase.is_finite()
 
     def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
-        """Return copies of the parameters and statistics, in the model's own (standardised) coordinates.
+        """Return copies of the parameters and statistics, in the model's own (standardized) coordinates.
 
         Args:
             averaged: return the parameters that serve predictions instead of the raw iterate.
@@ -260,7 +260,7 @@ class MixtureOfExperts(base.Estimator):
             reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
             (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``, number of events; ``decay`` (Π(1−γ) since the last
             refresh), ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are
-            standardised.
+            standardized.
             Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
 
         Raises:

@@ -75,13 +75,13 @@ class Scores(ABC):
         """Add learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
 
     @abstractmethod
-    def _summarised(self) -> dict[str, dict[str, float]]:
-        """Return the means to summarise, by name and by each of `AVERAGES`."""
+    def _summarized(self) -> dict[str, dict[str, float]]:
+        """Return the means to summarize, by name and by each of `AVERAGES`."""
 
     def summary(self) -> dict[str, float | None]:
         """Return the running means by name; ``None`` before the first event."""
         known = self.log_loss.count > 0
-        return {name: means["running"] if known else None for name, means in self._summarised().items()}
+        return {name: means["running"] if known else None for name, means in self._summarized().items()}
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class PrequentialScores(Scores):
             for q in range(self.outputs if self.outputs > 1 else 0):
                 self.averages[f"{name}.{q}"].update(squares[:, q])
 
-    def _summarised(self) -> dict[str, dict[str, float]]:
+    def _summarized(self) -> dict[str, dict[str, float]]:
         return {"rmse": self.rmse(), "log_loss": self.log_loss.means(), "baseline_rmse": self.baseline_rmse()}
 
     def rmse(self, output: int | None = None) -> dict[str, float]:
@@ -236,7 +236,7 @@ class ClassificationScores(Scores):
         # Before the first event nothing is predicted, so nothing is hit.
         self.averages["baseline_hits"].update(((before.argmax(axis=1) == classes) & (seen > 0)).astype(np.float64))
 
-    def _summarised(self) -> dict[str, dict[str, float]]:
+    def _summarized(self) -> dict[str, dict[str, float]]:
         accuracies = {"accuracy": self.accuracy(), "log_loss": self.log_loss.means()}
         return {**accuracies, "baseline_accuracy": self.baseline_accuracy()}
 

@@ -352,7 +352,7 @@ LEARNING = ("model", "schema", "labels")
 def learning_defaults(kind: str = "regressor") -> dict[str, dict[str, object]]:
     """Return the default learning settings for a kind of model, in the form of `Settings.learning_settings`.
 
-    A setting that a checkpoint lacks was introduced by a later version, and its default preserves the behaviour.
+    A setting that a checkpoint lacks was introduced by a later version, and its default preserves the behavior.
     """
     sections = {"model": MODELS[kind](), "schema": Schema(target="y"), "labels": Labels()}
     known = {name: section.model_dump(mode="json") for name, section in sections.items()}

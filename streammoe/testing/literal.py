@@ -1,8 +1,8 @@
-"""Literal implementations of [MM] Algorithms 1, 2 and 3 with their softmax gate, as oracles for the kernels.
+"""Reference implementations of [MM] Algorithms 1, 2 and 3 with their softmax gate, which the kernels are tested against.
 
-Slow and obvious on purpose: dense statistics, Kronecker products and dense solves at O((K p)³) an event. Algorithm 1 is
+Slow and literal on purpose: dense statistics, Kronecker products and dense solves at O((K p)³) an event. Algorithm 1 is
 `streammoe.mm`, of which kernels use nothing, and which has tests of its own; nothing else is shared with the package. K
-experts, w and r the features of gate and experts. `FamilyContract.make_oracle` returns one of these; a new family
+experts, w and r the features of gate and experts. `FamilyContract.make_reference` returns one of these; a new family
 inherits from the one that is nearest.
 """
 
@@ -84,7 +84,7 @@ class Algorithm1(ABC):
         theta, s = self.begin_experts(parameters)
         self.mm = IncrementalMM(
             self.event_statistics,
-            self.minimise,
+            self.minimize,
             initial_parameters={"gate": omega, **theta},
             initial_statistics={"s1": -self.A @ omega @ G, "s2": 0.5 * np.kron(self.A, G), **s},
             averaging=None,
@@ -111,7 +111,7 @@ class Algorithm1(ABC):
         """Return the contribution of the experts' prior to s for a weight of 1."""
 
     @abstractmethod
-    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
+    def minimize_experts(self, s: Mapping[str, AnyArray]) -> Theta:
         """Return θ̄(s), as far as the experts go."""
 
     @abstractmethod
@@ -178,7 +178,7 @@ class Algorithm1(ABC):
         }
 
     def routed(self, tau: AnyArray) -> AnyArray:
-        """Return the `top_k` largest responsibilities, normalised to 1, and 0 elsewhere."""
+        """Return the `top_k` largest responsibilities, normalized to 1, and 0 elsewhere."""
         kept = np.argsort(-tau, kind="stable")[: self.top_k]
         routed = np.zeros_like(tau)
         routed[kept] = tau[kept] / tau[kept].sum()
@@ -194,10 +194,10 @@ class Algorithm1(ABC):
             s[name] = s[name] + missing * statistic
         self.mm.replace_statistics(s)
 
-    def minimise(self, s: Mapping[str, AnyArray]) -> Theta:
+    def minimize(self, s: Mapping[str, AnyArray]) -> Theta:
         """Return θ̄(s), for the gate ω = −(2 s2)⁻¹ s1."""
         omega = -np.linalg.solve(2.0 * s["s2"], s["s1"].ravel()).reshape(s["s1"].shape)
-        return {"gate": omega, **self.minimise_experts(s)}
+        return {"gate": omega, **self.minimize_experts(s)}
 
     @property
     def theta(self) -> dict[str, AnyArray]:
@@ -260,7 +260,7 @@ class Algorithm2(Algorithm1):
             "s6": 1.0 / K,
         }
 
-    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
+    def minimize_experts(self, s: Mapping[str, AnyArray]) -> Theta:
         """Υ_k = −½ s4 s5⁻¹, Σ_k = (s3 + ½ (s4 Υᵀ + Υ s4ᵀ) + Υ s5 Υᵀ) / s6."""
         s3, s4, s5, s6 = (s[name] for name in ("s3", "s4", "s5", "s6"))
         upsilon = -0.5 * np.linalg.solve(s5, s4.transpose(0, 2, 1)).transpose(0, 2, 1)
@@ -324,7 +324,7 @@ class Algorithm3(Algorithm1):
             "s6": 1.0 / K,
         }
 
-    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
+    def minimize_experts(self, s: Mapping[str, AnyArray]) -> Theta:
         """C_k = −(2 s4)⁻¹ s3."""
         s3 = s["s3"]
         return {"experts": -np.linalg.solve(2.0 * s["s4"], s3.reshape(self.K, -1, 1)).reshape(s3.shape)}
@@ -394,4 +394,4 @@ ALGORITHMS: dict[str, type[Algorithm1]] = {
     "laplace": Laplace,
     "categorical": Algorithm3,
 }
-"""The oracle of each family of experts."""
+"""The reference implementation of each family of experts."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PAGES = (".html", ".htm")
 MOST_SHARES = 10
-"""Maximum number of experts shown separately; matplotlib has that many colours."""
+"""Maximum number of experts shown separately; matplotlib has that many colors."""
 
 
 def table(found: Evaluation) -> str:
