@@ -1,4 +1,4 @@
-"""Reference implementations of [MM] Algorithms 1, 2 and 3 with their softmax gate, which the kernels are tested against.
+"""Reference implementations of [MM] Algorithms 1, 2 and 3 with their softmax gate, to test the kernels against.
 
 Slow and literal on purpose: dense statistics, Kronecker products and dense solves at O((K p)³) an event. Algorithm 1 is
 `streammoe.mm`, of which kernels use nothing, and which has tests of its own; nothing else is shared with the package. K
