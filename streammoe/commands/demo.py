@@ -31,7 +31,7 @@ import click
 import numpy as np
 from river import datasets, dummy, linear_model, preprocessing, stats
 
-from streammoe.assembly import Running, open_daemon
+from streammoe.assembly import DaemonHandle, open_daemon
 from streammoe.configuration import load_settings
 from streammoe.console import logged, progress_bar
 from streammoe.daemon.loop import ProgressListener
@@ -173,7 +173,7 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
 @contextmanager
 def _opened(
     folder: Path, task: Task, events: Events, port: int, on_batch: ProgressListener
-) -> Iterator[tuple[Files, Running]]:
+) -> Iterator[tuple[Files, DaemonHandle]]:
     """Write data and configuration, and open the daemon with them."""
     data = _csv(events, task.target)
     try:

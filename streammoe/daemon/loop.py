@@ -1,7 +1,6 @@
 """The learning loop: poll, process, checkpoint when due; one thread, one model, one folder.
 
-One long file: what a daemon does between two polls depends on the same dozen attributes, and the order of the steps is
-what makes each event count once; spread over several files it could not be checked by reading.
+The order of the steps between two polls is what makes each event count once, so they are all in this file.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from streammoe.daemon.checkpointer import CheckpointWriter, Content, RetryPolicy, Written
-from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, Saved, WayBack
+from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.server import Health
@@ -36,9 +35,9 @@ LOGGER = logging.getLogger("streammoe.daemon")
 ProgressListener = Callable[[tuple[int, int] | None], None]
 """Called with the source's progress after each batch."""
 POLL_SECONDS = 0.5
-"""Longest wait for the source, and so for the reaction to a stop signal or a due checkpoint."""
-RETRY_LOOK_SECONDS = 0.1
-"""Between two checks whether another attempt to save is due, while nothing else can be done."""
+"""Timeout of `Source.poll`; a stop signal or a due checkpoint may wait this long."""
+RETRY_CHECK_SECONDS = 0.1
+"""Interval of checks whether another attempt to save is due, while nothing else can be done."""
 
 
 class CheckpointPolicy(NamedTuple):
@@ -58,13 +57,13 @@ class Restored(NamedTuple):
     """See `BadRecordGuard.latest`."""
 
 
-class OnJump(NamedTuple):
+class JumpHandler(NamedTuple):
     """Reaction to a jump of the loss."""
 
     action: str
     """``alarm``, ``stop`` or ``rollback``."""
     guard: LossGuard
-    way_back: WayBack
+    history: RollbackHistory
     restore: Callable[[Checkpoint], Restored]
 
 
@@ -88,10 +87,10 @@ class Summary(NamedTuple):
 
     def flat(self) -> dict[str, Any]:
         """Return all fields by name, with the scores in place of `scores`."""
-        found = self._asdict()
-        at = list(found).index("scores")
-        items = list(found.items())
-        return dict([*items[:at], *self.scores.items(), *items[at + 1 :]])
+        fields = self._asdict()
+        index = list(fields).index("scores")
+        items = list(fields.items())
+        return dict([*items[:index], *self.scores.items(), *items[index + 1 :]])
 
 
 class Daemon:
@@ -120,10 +119,10 @@ class Daemon:
         retries: RetryPolicy | None = None,
         reload: Reload | None = None,
         labels: LabelJoin | None = None,
-        on_jump: OnJump | None = None,
+        jump_handler: JumpHandler | None = None,
         on_begin: Callable[[], object] | None = None,
-        save_first: bool = False,
-        mark_first: bool = False,
+        checkpoint_model_first: bool = False,
+        checkpoint_predictions_first: bool = False,
         on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
@@ -144,12 +143,12 @@ class Daemon:
         self._reload = reload
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
-        self._on_jump = on_jump
+        self._jump_handler = jump_handler
         self._on_begin = on_begin
         """Called once reading can begin, before anything is saved."""
-        self._save_first = save_first
+        self._checkpoint_model_first = checkpoint_model_first
         """Whether to save the model before anything is read: the file it came from may be gone at the next start."""
-        self._mark_first = mark_first
+        self._checkpoint_predictions_first = checkpoint_predictions_first
         """Whether a checkpoint should record where predictions begin before any are made; if the disk is full, a later
         one does."""
         self._on_batch = on_batch
@@ -171,8 +170,8 @@ class Daemon:
         for reason in reasons:
             metrics.count_rejected(reason, reasons[reason])
         metrics.drifted(pipeline.model.drifts)
-        if on_jump is not None:
-            metrics.jumped(on_jump.guard.jumps)
+        if jump_handler is not None:
+            metrics.jumped(jump_handler.guard.jumps)
 
     @property
     def model(self) -> MixtureOfExperts:
@@ -258,9 +257,9 @@ class Daemon:
         self._is_prepared = self._health.ready = True
         if self._on_begin is not None:
             self._on_begin()
-        if self._has_moved() or self._save_first:
+        if self._has_moved() or self._checkpoint_model_first:
             self.checkpoint()
-        elif self._mark_first:
+        elif self._checkpoint_predictions_first:
             self._save()
         else:
             self._report_position(self._position)
@@ -339,7 +338,7 @@ class Daemon:
         return self._dead_letters.overdue or (predictions is not None and predictions.sink.overdue)
 
     def _pause(self) -> None:
-        time.sleep(RETRY_LOOK_SECONDS)
+        time.sleep(RETRY_CHECK_SECONDS)
         self._look_at_source()
 
     def checkpoint(self) -> None:
@@ -414,9 +413,9 @@ class Daemon:
         self._retries.succeeded()
         self._generation = written.generation
         self._begun = written.position is not None
-        if self._on_jump is not None and written.mark is not None:
-            sound = self._on_jump.guard.sound if sound is None else sound
-            self._on_jump.way_back.saved(written.generation, written.mark, sound)
+        if self._jump_handler is not None and written.mark is not None:
+            sound = self._jump_handler.guard.sound if sound is None else sound
+            self._jump_handler.history.add_saved(written.generation, written.mark, sound)
         self._path = str(self._store.path(written.generation))
         self._report_position(written.position)
         self._metrics.checkpoint(written.taken_at, written.seconds)
@@ -424,12 +423,12 @@ class Daemon:
 
     def _content(self) -> Content:
         guard: dict[str, Any] = {}
-        if self._on_jump is not None:
-            losses, way_back = self._on_jump.guard, self._on_jump.way_back
-            guard = {"guard": {"jumps": losses.to_json(), "saved": way_back.to_json()}}
+        if self._jump_handler is not None:
+            losses, history = self._jump_handler.guard, self._jump_handler.history
+            guard = {"guard": {"jumps": losses.to_json(), "saved": history.to_json()}}
             if self._goes_back:
                 # An earlier run may have left newer generations than the one that this run resumed from.
-                self._store.keep = way_back.keep(max(self._store.generations(), default=0), losses.sound)
+                self._store.keep = history.keep(max(self._store.generations(), default=0), losses.sound)
         return Content(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},
@@ -447,7 +446,7 @@ class Daemon:
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
             position=self._position,
-            mark=None if self._on_jump is None else self._on_jump.way_back.mark(self.model.n),
+            mark=None if self._jump_handler is None else self._jump_handler.history.mark(self.model.n),
         )
 
     def _with_predictions(self, content: Content) -> Content:
@@ -474,8 +473,8 @@ class Daemon:
         checkpoint, labels, predictions = settings.checkpoint, settings.labels, self._pipeline.predictions
         self._policy = CheckpointPolicy(checkpoint.every_events, checkpoint.every_seconds)
         self._store.keep = checkpoint.keep
-        if self._on_jump is not None:
-            self._on_jump.way_back.least = checkpoint.keep
+        if self._jump_handler is not None:
+            self._jump_handler.history.min_keep = checkpoint.keep
         self._retries.patience = checkpoint.retry_seconds
         self._guard.max_ratio = settings.dead_letters.max_ratio
         self._health.patience = settings.metrics.alive_seconds
@@ -538,11 +537,11 @@ class Daemon:
         for reason, records in processed.reasons.items():
             self._metrics.count_rejected(reason, records)
         self._metrics.batch(time.monotonic() - started)
-        if self._on_jump is not None:
-            self._on_jump.way_back.add(batch)
-            jump = self._on_jump.guard.watch(processed.losses)
+        if self._jump_handler is not None:
+            self._jump_handler.history.add(batch)
+            jump = self._jump_handler.guard.watch(processed.losses)
             if jump is not None:
-                self._jumped(self._on_jump, jump, batch)
+                self._jumped(self._jump_handler, jump, batch)
         self._publish()
 
     def _judge(self, judge: Callable[[], None], caveat: str = "") -> None:
@@ -564,9 +563,9 @@ class Daemon:
 
     @property
     def _goes_back(self) -> bool:
-        return self._on_jump is not None and self._on_jump.action in {"stop", "rollback"}
+        return self._jump_handler is not None and self._jump_handler.action in {"stop", "rollback"}
 
-    def _jumped(self, on_jump: OnJump, jump: Jump, batch: Batch) -> None:
+    def _jumped(self, jump_handler: JumpHandler, jump: Jump, batch: Batch) -> None:
         """React to a jump as `guard.on_jump` says."""
         self._metrics.jumped(1)
         message = (
@@ -581,14 +580,14 @@ class Daemon:
             )
             return
         self._attempt(partial(self._take_outcome, wait=True, sound=jump.sound))
-        good = on_jump.way_back.good(jump.sound)
+        good = jump_handler.history.last_good(jump.sound)
         if good is None or good.generation not in self._store.generations():
             self._dead_letters.flush()
             raise ModelJumped(
                 f"{message}. There is no checkpoint from before the jump; look at the data, and lower "
                 'checkpoint.every_events so that there will be one, or set guard.on_jump = "alarm" to learn them'
             )
-        if on_jump.action == "stop":
+        if jump_handler.action == "stop":
             self._dead_letters.flush()
             self._store.set_aside(after=good.generation)
             raise ModelJumped(
@@ -596,20 +595,20 @@ class Daemon:
                 'next start resumes from it. Look at the data first; guard.on_jump = "alarm" would learn them, '
                 '"rollback" would make them dead letters'
             )
-        self._roll_back(on_jump, good, message)
+        self._roll_back(jump_handler, good, message)
 
-    def _roll_back(self, on_jump: OnJump, good: Saved, message: str) -> None:
+    def _roll_back(self, jump_handler: JumpHandler, good: SavedGeneration, message: str) -> None:
         """Restore the model of a generation, and turn all records read since into dead letters."""
-        found = self._store.load(good.generation)
+        checkpoint = self._store.load(good.generation)
         self._store.set_aside(after=good.generation)
-        self._pipeline, guard, self._labels, self._guard.latest = on_jump.restore(found)
-        guard.jumps = on_jump.guard.jumps
+        self._pipeline, guard, self._labels, self._guard.latest = jump_handler.restore(checkpoint)
+        guard.jumps = jump_handler.guard.jumps
         guard.begin_window()
-        self._on_jump = on_jump._replace(guard=guard)
-        counters = found.metadata["counters"]
+        self._jump_handler = jump_handler._replace(guard=guard)
+        counters = checkpoint.metadata["counters"]
         self._outcomes, self._reasons = Counter(counters["outcomes"]), Counter(counters["reasons"])
         records = 0
-        for batch in on_jump.way_back.batches:
+        for batch in jump_handler.history.batches:
             processed = reject_all(batch, "learn", "jump", message)
             records += len(batch)
             self._outcomes.update(processed.outcomes)
@@ -617,7 +616,7 @@ class Daemon:
             events = sum(self._outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
         self._metrics.recount(self._outcomes, self._reasons)
-        on_jump.way_back.restart_from(good)
+        jump_handler.history.restart_from(good)
         self._generation = good.generation
         LOGGER.error(
             "%s. Continuing with the model of generation %d; the %d records read since are dead letters (jump)",
@@ -644,11 +643,11 @@ class Daemon:
             detail = first_of[reason].detail
             LOGGER.warning("rejected a record (%s); further ones are only counted: %s", reason, detail)
 
-    def _report_drifts(self, found: int, batch: Batch) -> None:
+    def _report_drifts(self, n_drifts: int, batch: Batch) -> None:
         """Report the drifts found in a batch, with the numbers of the latest."""
-        self._metrics.drifted(found)
+        self._metrics.drifted(n_drifts)
         drift = self.model.last_drift
-        if found and drift is not None:
+        if n_drifts and drift is not None:
             LOGGER.warning(
                 "%s: drift: the loss was %.3g an event and is %.3g, found at event %d%s; step sizes and average "
                 "restart, the next step size is %.3g",
@@ -656,7 +655,7 @@ class Daemon:
                 drift.before,
                 drift.after,
                 drift.n,
-                f" (the last of {found})" if found > 1 else "",
+                f" (the last of {n_drifts})" if n_drifts > 1 else "",
                 self.model.step_size,
             )
 
@@ -688,8 +687,8 @@ class Daemon:
         progress = self._source.progress()
         self._metrics.publish(self.model, self.scores, progress)
         self._metrics.pending(self._pending)
-        if self._on_jump is not None:
-            self._metrics.high_windows(self._on_jump.guard.high)
+        if self._jump_handler is not None:
+            self._metrics.high_windows(self._jump_handler.guard.high)
         if self._on_batch is not None:
             self._on_batch(progress)
 

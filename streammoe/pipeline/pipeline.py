@@ -79,10 +79,10 @@ class Pipeline:
         scores: Scores,
         predictions: PredictionWriter | None = None,
         *,
-        is_given: bool = False,
+        is_pretrained: bool = False,
     ) -> None:
         self.model = model
-        self._is_given = is_given
+        self._is_pretrained = is_pretrained
         """Whether the model was fitted elsewhere and its columns have not been compared with a record yet."""
         self.schema = schema
         self.scores = scores
@@ -105,7 +105,7 @@ class Pipeline:
             if batch.columns is not None:
                 require_targets(batch.origin, batch.columns, self._wanted(()))
             return ledger.closed()
-        if self._is_given:
+        if self._is_pretrained:
             self._compare_columns(batch)
         # Only a warm-up ends in a fit that can be cancelled.
         before = self.model.learner.copied() if self.model.is_warming_up else None
@@ -302,7 +302,7 @@ class Pipeline:
                 names = decoder(batch.format).names(batch, i).keys()
             except InvalidEvent:
                 continue
-            self._is_given = False
+            self._is_pretrained = False
             fields = set(self.model.fields)
             missing = ", ".join(map(repr, sorted(fields - names)))
             if fields.isdisjoint(names):

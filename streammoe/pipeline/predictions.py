@@ -40,7 +40,7 @@ class Restart(NamedTuple):
 
     cut: Callable[[], None] | None = None
     """Removes predictions after the checkpoint, once nothing else can fail."""
-    save_first: bool = False
+    must_record_end: bool = False
     """Whether a checkpoint must record the end of the predictions before more are written."""
 
 
@@ -53,11 +53,11 @@ def restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Restart
     if sink.position() is None:
         return Restart()
     if metadata is None:
-        return Restart(save_first=True)
+        return Restart(must_record_end=True)
     known = metadata.get("predictions")
     if known is None:
         LOGGER.info("the checkpoint has no position of the predictions; those after it are written again")
-        return Restart(save_first=True)
+        return Restart(must_record_end=True)
     if "stdin" in _kinds(metadata["positions"]):
         LOGGER.warning("predictions after the checkpoint are kept: stdin cannot be read again to recreate them")
         return Restart()

@@ -270,13 +270,13 @@ class Predictions(Section):
     gate: bool = option(True, "Include the experts' shares in each prediction.", change="reload")
 
 
-class NoPredictions(Predictions):
+class NoPredictionsSettings(Predictions):
     """Predictions that are scored but not written."""
 
     kind: Literal["none"] = "none"
 
 
-class PredictionFile(Predictions):
+class PredictionFileSettings(Predictions):
     """Predictions that are written to files."""
 
     kind: Literal["file"]
@@ -310,7 +310,7 @@ class DeadLetters(Section):
     )
 
 
-class DeadLetterFile(DeadLetters):
+class DeadLetterFileSettings(DeadLetters):
     """Rejected records that are written to a file."""
 
     kind: Literal["file"] = "file"

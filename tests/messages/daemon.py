@@ -44,7 +44,7 @@ def _jump(on_jump, every_events=50):
         with (
             patch.object(assembly, "compile_kernels"),
             patch("tempfile.mkdtemp", side_effect=lambda **_: (aside.mkdir(), str(aside))[1]),
-            patch("streammoe.daemon.guards.SHORTEST", 100),
+            patch("streammoe.daemon.guards.MIN_WINDOW", 100),
             assembly.open_daemon(settings_from(tables, "test")) as running,
         ):
             running.daemon.run(StopFlag())

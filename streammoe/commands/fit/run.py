@@ -82,7 +82,7 @@ def fit_source(
     start = "warmup" if from_model is None else "model"
     batch.check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
     scores = ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(len(schema.targets))
-    pipeline = Pipeline(model, schema, scores, is_given=from_model is not None)
+    pipeline = Pipeline(model, schema, scores, is_pretrained=from_model is not None)
     records = Tally()
     with gathering(model.learner):
         source = open_source(settings)

@@ -200,7 +200,7 @@ class Full:
 def at_once(monkeypatch):
     """Attempts follow each other without a pause."""
     monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 0.0)
-    monkeypatch.setattr("streammoe.daemon.loop.RETRY_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("streammoe.daemon.loop.RETRY_CHECK_SECONDS", 0.0)
 
 
 @pytest.fixture

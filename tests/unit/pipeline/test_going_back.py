@@ -124,7 +124,7 @@ def test_a_start_cuts_only_what_can_be_read_again_and_is_in_its_format(tmp_path,
     metadata = {"positions": [{"kind": "file"}], "predictions": written.position}
     assert restart(sink, {**metadata, "positions": [{"positions": [{"kind": "stdin"}, None]}]}).cut is None
     found, before = restart(sink, metadata), written.seen()
-    assert not found.save_first
+    assert not found.must_record_end
     found.cut()
     assert (written.seen() == before) == (format != to)
     sink.close()
