@@ -12,7 +12,7 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
-from streammoe.commands.evaluate.curve import BINS, Curve
+from streammoe.commands.evaluate.binned_sums import BINS, Curve
 from streammoe.commands.evaluate.options import option_value, tables_from
 from streammoe.commands.evaluate.outputs import PICTURES
 from streammoe.commands.evaluate.run import Row, evaluate

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from river import base, dummy, multiclass, preprocessing, stats
 
-from streammoe.commands.evaluate.curve import Curve
+from streammoe.commands.evaluate.binned_sums import Curve
 from streammoe.errors import ConfigError
 
 LOGGER = logging.getLogger("streammoe.commands.evaluate")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import open_source
-from streammoe.commands.evaluate.curve import Curve
+from streammoe.commands.evaluate.binned_sums import Curve
 from streammoe.commands.evaluate.outputs import experts
 from streammoe.commands.evaluate.peers import Event, Peer, baseline, peer
 from streammoe.commands.evaluate.tally import Tally
