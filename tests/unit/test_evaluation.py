@@ -12,9 +12,9 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
-from streammoe.commands.evaluate.binned_sums import BINS, Curve
+from streammoe.commands.evaluate.binned_sums import MAX_BINS, BinnedSums
 from streammoe.commands.evaluate.options import option_value, tables_from
-from streammoe.commands.evaluate.outputs import PICTURES
+from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES
 from streammoe.commands.evaluate.run import Row, evaluate
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
@@ -174,14 +174,14 @@ def test_options_become_tables():
     assert tables["source"] == {"kind": "stdin", "format": "csv"}
 
 
-@pytest.mark.parametrize("n", [1, 3 * BINS + 7])
+@pytest.mark.parametrize("n", [1, 3 * MAX_BINS + 7])
 def test_a_curve_is_the_means_of_what_it_was_given(n):
     values = np.random.default_rng(n).random((n, 2))
-    curve = Curve(2)
+    curve = BinnedSums(2)
     for start in range(0, n, 777):
         curve.add(values[start : start + 777])
     assert curve.mean() == pytest.approx(values.mean(axis=0))
-    first = int(0.75 * n) // curve.per_bin * curve.per_bin
+    first = int(0.75 * n) // curve.rows_per_bin * curve.rows_per_bin
     assert curve.mean(0.25) == pytest.approx(values[first:].mean(axis=0))
     ends, means = curve.windows(points=10)
     assert (len(ends) <= 10, ends[-1]) == (True, n)
@@ -216,7 +216,7 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     assert {entry["reason"]: entry["records"] for entry in as_json["refused"]} == {"malformed": 2, "wrong_type": 1}
     assert (as_json["state_digest"], as_json["n_experts"]) == (found.model.state_digest(), 2)
 
-    for suffix, beginning in zip(PICTURES, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
+    for suffix, beginning in zip(FIGURE_SUFFIXES, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
         report.write_plot(found, Path(f"o{suffix}"))
         assert beginning in Path(f"o{suffix}").read_bytes()[:1000]
     scores, _ = report.figure(found).axes

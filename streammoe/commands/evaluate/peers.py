@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from river import base, dummy, multiclass, preprocessing, stats
 
-from streammoe.commands.evaluate.binned_sums import Curve
+from streammoe.commands.evaluate.binned_sums import BinnedSums
 from streammoe.errors import ConfigError
 
 LOGGER = logging.getLogger("streammoe.commands.evaluate")
@@ -57,7 +57,7 @@ class Peer:
         self, name: str, make: Callable[[], Any], *, classify: bool, outputs: int = 1, takes_text: bool = False
     ) -> None:
         self.name = name
-        self.curve = Curve()
+        self.curve = BinnedSums()
         self.seconds = 0.0
         self.failure: str | None = None
         """Why the learner failed, if it did."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streammoe.commands.evaluate import outputs
-from streammoe.commands.evaluate.outputs import PICTURES, finite, number, writing
+from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, as_config_error, finite_or_none, format_number
 from streammoe.commands.evaluate.run import Evaluation
 
 if TYPE_CHECKING:
@@ -35,9 +35,10 @@ def table(found: Evaluation) -> str:
         if row.failure is not None:
             lines += [f"{row.name:{width}}{'-':>10}{'-':>14}{'-':>11}{'-':>12}  failed: {row.failure}"]
             continue
-        log_loss = "" if row.log_loss is None else number(row.log_loss)
+        log_loss = "" if row.log_loss is None else format_number(row.log_loss)
         speed = "-" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
-        lines += [f"{row.name:{width}}{number(row.score):>10}{number(row.last_quarter):>14}{log_loss:>11}{speed:>12}"]
+        score, last_quarter = format_number(row.score), format_number(row.last_quarter)
+        lines += [f"{row.name:{width}}{score:>10}{last_quarter:>14}{log_loss:>11}{speed:>12}"]
     lines += ["", *_notes(found)]
     return "\n".join(lines)
 
@@ -50,7 +51,7 @@ def to_json(found: Evaluation) -> str:
             "metric": found.metric.lower(),
             **found.counts(),
             "rows": [
-                {name: finite(value) for name, value in row._asdict().items()}
+                {name: finite_or_none(value) for name, value in row._asdict().items()}
                 for row in found.rows
             ],
             "n_experts": found.model.chosen_n_experts,
@@ -71,7 +72,8 @@ def check_outputs(plot: Path | None, page: Path | None) -> None:
         ConfigError: matplotlib is missing, or a path cannot be used.
     """
     outputs.check_outputs(
-        outputs.Output("--plot", plot, PICTURES, draws=True), outputs.Output("--html", page, PAGES, draws=True)
+        outputs.Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True),
+        outputs.Output("--html", page, PAGES, needs_matplotlib=True),
     )
 
 
@@ -86,7 +88,7 @@ def write_page(found: Evaluation, path: Path) -> None:
     figure(found).savefig(picture, format="svg", metadata={"Date": None})
     svg = picture.getvalue()
     svg = svg[svg.index("<svg") :]
-    with writing("--html", path):
+    with as_config_error("--html", path):
         path.write_text(_page(found, svg), encoding="utf-8")
 
 
@@ -94,7 +96,7 @@ def figure(found: Evaluation) -> Figure:
     """Plot the windowed score of each learner and, below, the gate's shares over the events."""
     from matplotlib.figure import Figure as NewFigure
 
-    shares = found.shares is not None and found.shares.width > 1 and found.warm_up < found.shares.count
+    shares = found.shares is not None and found.shares.n_columns > 1 and found.warm_up < found.shares.count
     picture = NewFigure(figsize=(9.0, 6.5 if shares else 4.2), layout="constrained")
     axes = picture.subplots(2 if shares else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if shares else [1])
     _draw_scores(axes[0, 0], found)
@@ -133,7 +135,7 @@ def _draw_scores(axes: Any, found: Evaluation) -> None:
 def _draw_shares(axes: Any, found: Evaluation) -> None:
     assert found.shares is not None  # noqa: S101 - for the type checker; the caller has checked
     ends, means = found.shares.windows(found.warm_up)
-    K = found.shares.width
+    K = found.shares.n_columns
     # Extend the first window back to where the gate begins.
     ends, means = np.append(found.warm_up, ends), np.concatenate([means[:1], means])
     busiest = np.argsort(-means.mean(axis=0), kind="stable")
@@ -172,9 +174,9 @@ def _page(found: Evaluation, svg: str) -> str:
         if row.failure is not None:
             cells = [row.name, f"failed: {row.failure}", "", "", ""]
         else:
-            log_loss = "" if row.log_loss is None else number(row.log_loss)
+            log_loss = "" if row.log_loss is None else format_number(row.log_loss)
             speed = "" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
-            cells = [row.name, number(row.score), number(row.last_quarter), log_loss, speed]
+            cells = [row.name, format_number(row.score), format_number(row.last_quarter), log_loss, speed]
         body.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
     parts = [
         f"<h1>{title}</h1>",

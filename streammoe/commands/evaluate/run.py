@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import open_source
-from streammoe.commands.evaluate.binned_sums import Curve
-from streammoe.commands.evaluate.outputs import experts
+from streammoe.commands.evaluate.binned_sums import BinnedSums
+from streammoe.commands.evaluate.outputs import describe_n_experts
 from streammoe.commands.evaluate.peers import Event, Peer, baseline, peer
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
@@ -53,9 +53,9 @@ class Evaluation(Tally):
     """Schema and model, as plain values."""
     rows: list[Row] = field(default_factory=list)
     """Our model first, the baseline last."""
-    curves: dict[str, Curve] = field(default_factory=dict)
+    curves: dict[str, BinnedSums] = field(default_factory=dict)
     """Squared errors, or misses, of each learner."""
-    shares: Curve | None = None
+    shares: BinnedSums | None = None
     """The gate's share for each expert, if requested."""
     warm_up: int = 0
     """Number of events before there was a gate."""
@@ -157,7 +157,7 @@ class _Run:
                 remedy="To score the others nevertheless",
             )
         ours = self.scores.curve
-        found.rows = [self._row(f"streammoe, {experts(self.pipeline.model)}", ours, self.seconds)]
+        found.rows = [self._row(f"streammoe, {describe_n_experts(self.pipeline.model)}", ours, self.seconds)]
         found.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
         found.rows[0] = found.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
         found.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
@@ -205,7 +205,7 @@ class _Run:
             events.append(Event(x, texts, y, float(decoded.weights[i])))
         return events
 
-    def _row(self, name: str, curve: Curve, seconds: float, failure: str | None = None) -> Row:
+    def _row(self, name: str, curve: BinnedSums, seconds: float, failure: str | None = None) -> Row:
         score = self.found.score
         if failure is not None:
             return Row(name, math.nan, math.nan, None, math.nan, failure)
@@ -218,7 +218,7 @@ class _NumberCurves(PrequentialScores):
 
     def __init__(self, outputs: int) -> None:
         super().__init__(outputs)
-        self.curve = Curve()
+        self.curve = BinnedSums()
 
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         self.log_loss.update(losses)
@@ -230,7 +230,7 @@ class _LabelCurves(ClassificationScores):
 
     def __init__(self) -> None:
         super().__init__()
-        self.curve = Curve()
+        self.curve = BinnedSums()
 
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         if not len(losses):
@@ -246,7 +246,7 @@ class _ShareSink(PredictionSink):
     """A sink that records the gate's shares instead of writing predictions."""
 
     def __init__(self, n_experts: int) -> None:
-        self.curve = Curve(n_experts)
+        self.curve = BinnedSums(n_experts)
         self.warm_up = 0
 
     def write(self, rows: Predictions) -> None:
@@ -256,7 +256,7 @@ class _ShareSink(PredictionSink):
         else:
             known = np.array([target is not None for target in rows.targets], np.bool_)
         gate = rows.gate[known]
-        shares = np.zeros((len(gate), self.curve.width))
+        shares = np.zeros((len(gate), self.curve.n_columns))
         shares[:, : gate.shape[1]] = gate
         if self.warm_up == self.curve.count:
             # A single expert predicts until a gate has been fitted.

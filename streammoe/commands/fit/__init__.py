@@ -80,7 +80,7 @@ def command(
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     from streammoe.batch import Round
-    from streammoe.commands.evaluate.outputs import PICTURES, Output, check_outputs
+    from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, Output, check_outputs
     from streammoe.commands.fit import report
     from streammoe.commands.fit.options import settings_of
     from streammoe.commands.fit.run import fit_source
@@ -95,7 +95,9 @@ def command(
         format=form,
         given=given,
     )
-    check_outputs(Output("--out", out), Output("--trace", trace), Output("--plot", plot, PICTURES, draws=True))
+    check_outputs(
+        Output("--out", out), Output("--trace", trace), Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True)
+    )
     with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
 
         def on_round(each: Round) -> bool:

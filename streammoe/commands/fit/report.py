@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streammoe.batch import Fit, Round
-from streammoe.commands.evaluate.outputs import finite, number, write_figure, writing
+from streammoe.commands.evaluate.outputs import as_config_error, finite_or_none, format_number, write_figure
 from streammoe.commands.fit.run import FileFit
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ def table(found: FileFit, out: Path | None) -> str:
     rounds = f"{fit.rounds:,} round{'' if fit.rounds == 1 else 's'}"
     shares = "  ".join(f"{share:.3f}" for share in fit.model.masses)
     chosen = f"selected from 1 to {fit.model.most_experts}" if fit.model.is_choosing and fit.start == "warmup" else ""
-    gained = f"penalized log-likelihood per row; {number(fit.trace[0].objective)} at the start"
+    gained = f"penalized log-likelihood per row; {format_number(fit.trace[0].objective)} at the start"
     lines = [
-        ("log-loss", number(fit.log_loss), "nats, mean over the fitted rows"),
-        (score[0], number(score[1] or 0.0), "over the fitted rows"),
-        ("objective", number(fit.objective), gained),
-        ("gradient", number(fit.trace[-1].gradient), "norm, at the last round"),
+        ("log-loss", format_number(fit.log_loss), "nats, mean over the fitted rows"),
+        (score[0], format_number(score[1] or 0.0), "over the fitted rows"),
+        ("objective", format_number(fit.objective), gained),
+        ("gradient", format_number(fit.trace[-1].gradient), "norm, at the last round"),
         ("experts", str(len(fit.model.masses)), chosen),
         ("shares", shares, "of the experts"),
-        ("seconds", number(fit.seconds), ""),
+        ("seconds", format_number(fit.seconds), ""),
         *([] if out is None else [("model", str(out), "")]),
     ]
     width = max(len(value) for _, value, _ in lines)
@@ -64,10 +64,10 @@ def to_json(found: FileFit, out: Path | None) -> str:
             "reason": fit.reason,
             "objective": fit.objective,
             "objective_at_start": fit.trace[0].objective,
-            "gradient": finite(fit.trace[-1].gradient),
-            "log_loss": finite(fit.log_loss),
-            "rmse": finite(fit.rmse),
-            "accuracy": finite(fit.accuracy),
+            "gradient": finite_or_none(fit.trace[-1].gradient),
+            "log_loss": finite_or_none(fit.log_loss),
+            "rmse": finite_or_none(fit.rmse),
+            "accuracy": finite_or_none(fit.accuracy),
             "n_experts": fit.model.chosen_n_experts,
             "expert_masses": fit.model.masses.tolist(),
             "seconds": fit.seconds,
@@ -86,8 +86,8 @@ def write_trace(found: FileFit, path: Path) -> None:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(Round._fields)
-    rows.writerows([["" if finite(value) is None else value for value in each] for each in found.fit.trace])
-    with writing("--trace", path):
+    rows.writerows([["" if finite_or_none(value) is None else value for value in each] for each in found.fit.trace])
+    with as_config_error("--trace", path):
         path.write_text(text.getvalue(), encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from streammoe import batch
 from streammoe.assembly import open_source
 from streammoe.batch import Fit, Listener
-from streammoe.commands.evaluate.outputs import experts
+from streammoe.commands.evaluate.outputs import describe_n_experts
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import model_from, schema_of
@@ -109,7 +109,7 @@ def fit_source(
             n = records.counts()["events"] - records.outcomes["skipped"]
             counts = records.counts_in_words()
             LOGGER.warning("%s: %d of %d records are rejected and not fitted (%s)", source_name, rejected, n, counts)
-        LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
+        LOGGER.info("fitting %s to %d rows", describe_n_experts(model), records.outcomes["learned"])
         try:
             with cancellable(lambda: stop is not None and stop.requested):
                 done = batch.fit_gathered(
