@@ -15,7 +15,7 @@ from streammoe.experts import families
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
-from streammoe.model.targets import Label, Labels, likeliest
+from streammoe.model.targets import ClassTarget, Label, likeliest
 from streammoe.options import ClassifierOptions, FeatureOptions, WarmUp, documented
 from streammoe.types import AnyArray, FloatArray
 
@@ -59,9 +59,9 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     def _multiclass(self) -> bool:
         return True
 
-    def _new_targets(self) -> Labels:
+    def _new_targets(self) -> ClassTarget:
         options = cast("ClassifierOptions", self.options)
-        return Labels(families()["categorical"], options.classes, options.max_classes)
+        return ClassTarget(families()["categorical"], options.classes, options.max_classes)
 
     @property
     def class_labels(self) -> list[Label]:

@@ -16,7 +16,7 @@ from streammoe.estimators.noise import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
-from streammoe.model.targets import Numbers
+from streammoe.model.targets import VectorTarget
 from streammoe.options import (
     FeatureOptions,
     Gaussian,
@@ -60,8 +60,8 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         yield {"n_experts": 3, "warmup": 0, "expert": Gaussian("full")}
         yield {"n_experts": 2, "warmup": WarmUp(15, restarts=1), "expert": "student_t"}
 
-    def _new_targets(self) -> Numbers:
-        return Numbers(family_of(cast("RegressorOptions", self.options).expert))
+    def _new_targets(self) -> VectorTarget:
+        return VectorTarget(family_of(cast("RegressorOptions", self.options).expert))
 
     def set_targets(self, names: Sequence[Any]) -> None:
         """Fix the outputs of a model that has none yet, in this order.

@@ -15,7 +15,7 @@ from streammoe.estimators.noise import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
-from streammoe.model.targets import Number
+from streammoe.model.targets import ScalarTarget
 from streammoe.options import (
     FeatureOptions,
     RegressorOptions,
@@ -67,8 +67,8 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
 
-    def _new_targets(self) -> Number:
-        return Number(family_of(cast("RegressorOptions", self.options).expert))
+    def _new_targets(self) -> ScalarTarget:
+        return ScalarTarget(family_of(cast("RegressorOptions", self.options).expert))
 
     # -- River's contract ------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import in_units
 from streammoe.model.phases.streaming import Mixture, Streaming
-from streammoe.model.phases.warmup import Blank
+from streammoe.model.phases.warmup import Empty
 from streammoe.model.tables import Events, Table, Texts, raw_rows
 from streammoe.model.targets import Targets
 from streammoe.model.undo import Undo, poisonous
@@ -48,7 +48,7 @@ class Learner:
 
     def __init__(self, options: Options, features: FeatureOptions, targets: Targets) -> None:
         self.context = Context(options, features, targets)
-        self.phase: Phase = Blank()
+        self.phase: Phase = Empty()
         self.undo: Undo[Snapshot] = Undo()
 
     @property

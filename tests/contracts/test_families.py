@@ -7,7 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.experts import families
-from streammoe.model.targets import Number
+from streammoe.model.targets import ScalarTarget
 from streammoe.options import Gaussian
 from streammoe.testing import FamilyContract
 from streammoe.testing.literal import ALGORITHMS
@@ -190,7 +190,7 @@ class Blind(type(families()["gaussian"])):
 
 class RegressorOfTheBlind(MoERegressor):
     def _new_targets(self):
-        return Number(Blind())
+        return ScalarTarget(Blind())
 
 
 class WithBlindFamily(TestGaussian):
