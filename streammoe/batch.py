@@ -123,7 +123,7 @@ def fit(
 
     Raises:
         ConfigError: an argument is invalid, or the fit is not finite.
-        InvalidEvent: a row would poison the model; its index is in ``row``.
+        InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
     """
     check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
     if on_round is not None and not callable(on_round):

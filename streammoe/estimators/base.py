@@ -70,7 +70,8 @@ class MixtureOfExperts(base.Estimator):
             (n,) prequential log-losses −log s(y|x) in the target's own units: each row is predicted, then learned.
 
         Raises:
-            InvalidEvent: a row would poison the model; its index is in ``row`` and nothing was learned.
+            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row`` and nothing was
+                learned.
         """
         table = table_of_array(X, feature_names, self.learner.encoder.fields)
         return learn_array(self.learner, table, y, weights)

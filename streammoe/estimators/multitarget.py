@@ -78,7 +78,8 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value would poison the model, or the outputs are other ones; nothing was changed.
+            InvalidEvent: a value is invalid or would make a parameter non-finite, or the outputs are other ones;
+                nothing was changed.
         """
         self.learner.learn_one(x, y, w)
 
@@ -115,7 +116,8 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row would poison the model, with its index in ``row``; or the outputs are other ones.
+            InvalidEvent: a row is invalid or would make a parameter non-finite, with its index in ``row``; or the
+                outputs are other ones.
         """
         check_frame(y, "y")
         names = self.learner.targets.names_in(y.columns)

@@ -24,7 +24,7 @@ from streammoe.model.phases.streaming import Mixture, Streaming
 from streammoe.model.phases.warmup import Empty
 from streammoe.model.tables import Events, Table, Texts, raw_rows
 from streammoe.model.targets import Targets
-from streammoe.model.undo import Undo, poisonous
+from streammoe.model.undo import Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.types import FloatArray
 from streammoe.values import check_name, not_a_mapping
@@ -72,7 +72,7 @@ class Learner:
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value would poison the model; nothing was changed.
+            InvalidEvent: a value is invalid or would make a parameter non-finite; nothing was changed.
         """
         context = self.context
         target, new_label = context.targets.read_one(y)
@@ -93,7 +93,7 @@ class Learner:
             error.row = None  # an event by itself has no index
             raise
         except UnsoundError as error:
-            raise poisonous(error) from None
+            raise poison_error(error) from None
 
     def _learn_event(self, row: FloatArray, target: FloatArray, news: News, weight: float, new_label: Any) -> None:
         """Learn one event as a row, unless that is undone."""

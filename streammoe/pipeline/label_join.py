@@ -35,13 +35,13 @@ NO_KEY = "no_key"
 
 
 class Limits(NamedTuple):
-    """How many records may wait, and how long."""
+    """Limits of the buffer: the number of waiting records, and how long they wait."""
 
     max_pending: int
     expire_events: int | None = None
-    """Records up to and including the one that completes an event."""
+    """Maximum number of records up to and including the one that completes an event."""
     expire_seconds: float | None = None
-    """Seconds, in event time, until the one that completes an event."""
+    """Maximum seconds, in event time, until the one that completes an event."""
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class LabelJoin:
             )
         self._passed, self._expired = [], []
         if batch.too_long:
-            self._pass_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
+            self._advance_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
             return batch
         return self._joined(batch)
 
@@ -201,20 +201,20 @@ class LabelJoin:
         self._rejected = int(rejected.sum())
 
     def _joined(self, batch: Batch) -> Batch:
-        found = _Found(batch)
+        joined = _JoinedRecords(batch)
         ascii_only = batch.block.isascii()
         waiting = self._waiting
         times = None if batch.timestamps is None else batch.timestamps.tolist()
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
-            self._pass_time(_UNKNOWN if times is None else times[i])
+            self._advance_time(_UNKNOWN if times is None else times[i])
             if i in batch.unreadable:
-                found.reject(i, batch.unreadable[i])
+                joined.reject(i, batch.unreadable[i])
                 continue
             record = batch.block[start:stop]
             try:
                 value, is_label = self._read(record, ascii_only=ascii_only)
             except InvalidEvent:
-                found.take(i, record)  # the decoder will reject it with the reason
+                joined.take(i, record)  # the decoder will reject it with the reason
                 continue
             try:
                 key = label(self.key, value, text=False)
@@ -225,31 +225,31 @@ class LabelJoin:
                 problem = NO_KEY, f"record {shown(text)} has no {self.key!r}, which labels.key names"
             if key is None:
                 if is_label and self._has_features(record):
-                    found.take(i, record)
+                    joined.take(i, record)
                 else:
-                    found.reject(i, Unreadable(*problem, batch.record(i)))
+                    joined.reject(i, Unreadable(*problem, batch.record(i)))
                 continue
             other = waiting.get(key)
             if other is not None and other.is_label != is_label:
                 self._remove(other)
                 if is_label:
-                    found.take(i, self._event(other.record, record), other)
+                    joined.take(i, self._event(other.record, record), other)
                 else:
-                    found.take(i, self._event(record, other.record))
+                    joined.take(i, self._event(record, other.record))
             elif is_label:
                 if self._has_features(record):
-                    found.take(i, record)
+                    joined.take(i, record)
                 else:
-                    self._keep(found.waiting(i, record, key, is_label, self._seen, self._now), other)
+                    self._keep(joined.waiting(i, record, key, is_label, self._seen, self._now), other)
             elif other is not None and not self._has_features(record):
-                found.take(i, record)  # such as a label without a value yet; it must not replace features
+                joined.take(i, record)  # such as a label without a value yet; it must not replace features
             else:
-                features = found.waiting(i, record, key, is_label, self._seen, self._now)
+                features = joined.waiting(i, record, key, is_label, self._seen, self._now)
                 self._keep(features, other)
-                self._passed.append((found.take(i, record), features))
-        return found.batch()
+                self._passed.append((joined.take(i, record), features))
+        return joined.batch()
 
-    def _pass_time(self, time: int) -> None:
+    def _advance_time(self, time: int) -> None:
         """Advance the stream by one record with its timestamp, and expire records that have waited too long."""
         self._seen += 1
         if time > self._now:
@@ -300,16 +300,16 @@ class LabelJoin:
 
     def _has_features(self, record: bytes) -> bool:
         """Whether a well-formed record holds a feature that is not null."""
-        held = {name for name, value in _fields(record).items() if value != _NULL}
-        return not held <= self._others if self._features is None else not held.isdisjoint(self._features)
+        names = {name for name, value in _fields(record).items() if value != _NULL}
+        return not names <= self._others if self._features is None else not names.isdisjoint(self._features)
 
-    def _event(self, features: bytes, found: bytes) -> bytes:
+    def _event(self, features: bytes, label_record: bytes) -> bytes:
         """Merge features and their label into one record."""
         values = _fields(features)
-        for name, value in _fields(found).items():
+        for name, value in _fields(label_record).items():
             if name not in values or (name in self._label_fields and value != _NULL):
                 values[name] = value
-        return _written(values)
+        return _encode_record(values)
 
 
 def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:
@@ -328,8 +328,8 @@ def label_arrays(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     return {name: array for name, array in arrays.items() if name.startswith("labels.")}
 
 
-class _Found:
-    """The records that are passed on to the pipeline."""
+class _JoinedRecords:
+    """Records of a batch that are passed on to the pipeline, with the location of their features."""
 
     def __init__(self, batch: Batch) -> None:
         self._from = batch
@@ -428,7 +428,7 @@ def _fields(record: bytes) -> dict[str, msgspec.Raw]:
     return {name: msgspec.Raw(literal.encode()) for name, literal in literals.items()}
 
 
-def _written(values: Mapping[str, msgspec.Raw]) -> bytes:
+def _encode_record(values: Mapping[str, msgspec.Raw]) -> bytes:
     """Encode a record with these fields."""
     try:
         return msgspec.json.encode(values)

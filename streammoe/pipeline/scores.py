@@ -100,9 +100,9 @@ class Scores(ABC):
             )
         return {name: {**vars(average), "window": None} for name, average in self.averages.items()}
 
-    def _restore_averages(self, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
+    def _restore_averages(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
         for name, average in self.averages.items():
-            held = table_of(found, name)
+            held = table_of(state, name)
             known = vars(average).keys()
             require(held.keys() == known, f"scores.{name} holds {shown(sorted(held))}, and must hold {sorted(known)}")
             require(is_count(held["count"]), f"scores.{name} counts {shown(held['count'])} events")
@@ -170,16 +170,16 @@ class PrequentialScores(Scores):
         return {"targets": self._targets, "target_sums": self._target_sums.tolist(), **self._averages_to_json()}
 
     @classmethod
-    def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
+    def restore(cls, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
         """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
         # Checkpoints from before several outputs hold one sum.
-        sums = found["target_sums"] if "target_sums" in found else [found["target_sum"]]
-        sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(found["targets"])
-        require(sound, f"scores has the sums {shown(sums)} of {shown(found['targets'])} targets")
+        sums = state["target_sums"] if "target_sums" in state else [state["target_sum"]]
+        sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(state["targets"])
+        require(sound, f"scores has the sums {shown(sums)} of {shown(state['targets'])} targets")
         scores = cls(len(sums))
-        scores._targets = found["targets"]
+        scores._targets = state["targets"]
         scores._target_sums = np.array(sums)
-        scores._restore_averages(found, arrays)
+        scores._restore_averages(state, arrays)
         return scores
 
 
@@ -252,12 +252,12 @@ class ClassificationScores(Scores):
         return {"counts": self._counts.tolist(), **self._averages_to_json()}
 
     @classmethod
-    def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> ClassificationScores:
+    def restore(cls, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> ClassificationScores:
         """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
         scores = cls()
-        counts = found["counts"]
+        counts = state["counts"]
         sound = isinstance(counts, list) and all(map(is_count, counts))
         require(sound, f"scores counts {shown(counts)} events of each class")
         scores._counts = np.array(counts, np.int64)
-        scores._restore_averages(found, arrays)
+        scores._restore_averages(state, arrays)
         return scores

@@ -413,7 +413,7 @@ FAULTS = {
         ),
     ],
     "replay": [
-        Fault("replayed-letters-not-named", "self.place: sorted(self.named)", "self.place: []"),
+        Fault("replayed-letters-not-named", "self.place: sorted(self.replayed_keys)", "self.place: []"),
         Fault(
             "replayed-stay-rejected", 'outcomes["rejected"] -= sum(self.outcomes.values())', 'outcomes["rejected"] -= 0'
         ),

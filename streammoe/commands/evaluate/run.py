@@ -128,14 +128,14 @@ class _Run:
         self.schema = schema
         self.pipeline = Pipeline(model, schema, self.scores, writer)
         self.seconds = 0.0
-        self.found = Evaluation(
+        self.evaluation = Evaluation(
             source_name, ", ".join(schema.targets), classify, self.pipeline.model, settings.learning_settings()
         )
         if shares:
-            self.found.shares = self.sink.curve
+            self.evaluation.shares = self.sink.curve
 
     def run(self, source: Source, on_batch: ProgressListener | None, stop: StopFlag | None) -> Evaluation:
-        found = self.found
+        evaluation = self.evaluation
         while not source.finished and not (stop is not None and stop.requested):
             batch = source.poll(POLL_SECONDS)
             if batch is not None:
@@ -143,32 +143,32 @@ class _Run:
                     with cancellable(lambda: stop is not None and stop.requested):
                         self._process(batch)
                 except FitCancelled:
-                    found.stopped = True
+                    evaluation.stopped = True
                     break
             if on_batch is not None:
                 on_batch(source.progress())
-        found.stopped = found.stopped or not source.finished
-        if not found.stopped:
-            found.require_learned(found.source, self.schema)
-            found.judge(
-                found.source,
+        evaluation.stopped = evaluation.stopped or not source.finished
+        if not evaluation.stopped:
+            evaluation.require_learned(evaluation.source, self.schema)
+            evaluation.judge(
+                evaluation.source,
                 self.max_ratio,
                 instead="no scores",
                 remedy="To score the others nevertheless",
             )
         ours = self.scores.curve
-        found.rows = [self._row(f"streammoe, {describe_n_experts(self.pipeline.model)}", ours, self.seconds)]
-        found.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
-        found.rows[0] = found.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
-        found.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
-        found.warm_up = self.sink.warm_up
-        return found
+        evaluation.rows = [self._row(f"streammoe, {describe_n_experts(self.pipeline.model)}", ours, self.seconds)]
+        evaluation.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
+        evaluation.rows[0] = evaluation.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
+        evaluation.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
+        evaluation.warm_up = self.sink.warm_up
+        return evaluation
 
     def _process(self, batch: Batch) -> None:
         started = time.perf_counter()
         processed = self.pipeline.process(batch)
         self.seconds += time.perf_counter() - started
-        self.found.count(processed, batch)
+        self.evaluation.count(processed, batch)
         if not batch.too_long and processed.outcomes["learned"]:
             events = self._events(batch, processed.bad)
             for each in self.peers:
@@ -179,7 +179,7 @@ class _Run:
         # Records rejected for their features are in `bad`, whichever fields are decoded here.
         uses_features = any(each.looks for each in self.peers)
         fields, schema = tuple(self.pipeline.model.fields) if uses_features else (), self.schema
-        classify = self.found.classify
+        classify = self.evaluation.classify
         wanted = Wanted(
             fields,
             () if classify else schema.targets,
@@ -206,7 +206,7 @@ class _Run:
         return events
 
     def _row(self, name: str, curve: BinnedSums, seconds: float, failure: str | None = None) -> Row:
-        score = self.found.score
+        score = self.evaluation.score
         if failure is not None:
             return Row(name, math.nan, math.nan, None, math.nan, failure)
         speed = curve.count / seconds if seconds else math.nan
