@@ -13,7 +13,7 @@ from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
 from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
-from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, Restored
+from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels, schema_of
 from streammoe.daemon.reload import Reload
@@ -237,11 +237,11 @@ def _jump_handler(
         saved = [entry for entry in recorded if entry[0] in existing_generations]
         saved.append([generation, checkpoint.metadata["n"]])
 
-    def restore(checkpoint: Checkpoint) -> Restored:
+    def restore(checkpoint: Checkpoint) -> RestoredState:
         model = resume_model(settings, checkpoint)
         pipeline = Pipeline(model, schema_of(settings), scores_of(settings, checkpoint, model), writer)
         labels = labels_of(settings, checkpoint)
-        return Restored(pipeline, _loss_guard(model, checkpoint), labels, checkpoint.arrays["guard.latest"])
+        return RestoredState(pipeline, _loss_guard(model, checkpoint), labels, checkpoint.arrays["guard.latest"])
 
     guard = _loss_guard(model, None if latest is None else latest[1])
     return JumpHandler(action, guard, RollbackHistory(store.keep, saved, keeps_batches=action == "rollback"), restore)

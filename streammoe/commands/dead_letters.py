@@ -28,7 +28,7 @@ from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
 from streammoe.pipeline.dead_letters import read_letter
 from streammoe.pipeline.label_join import digest_with, label_arrays
-from streammoe.pipeline.pipeline import Pipeline, Processed
+from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, DeadLetter
 from streammoe.settings import Settings
 from streammoe.text import printable
@@ -64,7 +64,7 @@ class Contents(NamedTuple):
     """The first letters, up to the requested number."""
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """Result of a replay."""
 
     learned: int
@@ -111,7 +111,7 @@ def read_contents(path: Path, *, show: int = 0, reason: str | None = None) -> Co
     return Contents([Count(*key, count) for key, count in ordered], unreadable, shown)
 
 
-def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run: bool = False) -> Replayed:
+def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run: bool = False) -> ReplayResult:
     """Learn the records of dead letters that are accepted now, as new events, and remove those letters from the file.
 
     The daemon must not be running. The result is saved in a new checkpoint, whose positions are those of the newest one
@@ -189,7 +189,7 @@ class _Replay:
         self.reasons: Counter[str] = Counter()
         self.detail: str | None = None
 
-    def run(self, *, dry_run: bool) -> Replayed:
+    def run(self, *, dry_run: bool) -> ReplayResult:
         lines = list(_lines(self.path))
         size = sum(map(len, lines))
         entries = self._select(lines)
@@ -205,7 +205,7 @@ class _Replay:
             if self.lines_to_remove:
                 self._rewrite([line for i, line in enumerate(lines) if i not in self.lines_to_remove], size)
         passed = self.outcomes["learned"] + self.outcomes["predicted_only"]
-        return Replayed(
+        return ReplayResult(
             self.outcomes["learned"],
             self.outcomes["predicted_only"],
             dict(self.refused),
@@ -265,7 +265,7 @@ class _Replay:
         for outcome in ("learned", "predicted_only"):
             self.outcomes[outcome] += processed.outcomes[outcome]
 
-    def _process(self, entries: list[_Entry]) -> Processed:
+    def _process(self, entries: list[_Entry]) -> BatchResult:
         records = [entry.letter.record + b"\n" for entry in entries]
         like = entries[0].letter
         assert like.format is not None  # noqa: S101 - for the type checker; `_reason_to_keep` has checked
@@ -367,7 +367,7 @@ def contents_json(path: Path, contents: Contents) -> str:
     )
 
 
-def replayed_text(done: Replayed, *, dry_run: bool) -> str:
+def replayed_text(done: ReplayResult, *, dry_run: bool) -> str:
     """Format the result of a replay for a terminal."""
     would = "would be " if dry_run else ""
     lines = [f"{done.learned:>9,}  {would}learned"]

@@ -19,7 +19,7 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, Newer
 from streammoe.ports import Position, parts_of
 
 
-class RolledBack(NamedTuple):
+class RollbackResult(NamedTuple):
     """Result of a rollback."""
 
     generation: int
@@ -36,7 +36,7 @@ class RolledBack(NamedTuple):
     """Folder that holds the later checkpoints now."""
 
 
-def roll_back(folder: Path, to: int | None = None) -> RolledBack:
+def roll_back(folder: Path, to: int | None = None) -> RollbackResult:
     """Make the next start resume from an earlier generation, and move the later ones to a sub-folder.
 
     Durable before it returns. Records after that generation are read and learned again, so the source must still hold
@@ -63,7 +63,7 @@ def roll_back(folder: Path, to: int | None = None) -> RolledBack:
         aside = store.set_aside(after=target)
         assert aside is not None  # noqa: S101 - for the type checker; `_target` has found later ones
         newest = max(later, default=None)
-        return RolledBack(
+        return RollbackResult(
             generation=target,
             before=newest,
             n=checkpoint.metadata.get("n", 0),
@@ -166,7 +166,7 @@ def _n_records(checkpoint: Checkpoint) -> int:
     return sum(checkpoint.metadata.get("counters", {"outcomes": {}})["outcomes"].values())
 
 
-def to_text(done: RolledBack) -> str:
+def to_text(done: RollbackResult) -> str:
     """Format the result for a terminal."""
     source = ", ".join(json.dumps(position) for position in done.positions) or "the beginning of the source"
     again = (

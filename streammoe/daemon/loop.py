@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from streammoe.daemon.checkpointer import CheckpointWriter, Content, RetryPolicy, Written
+from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy, WrittenCheckpoint
 from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
@@ -25,7 +25,7 @@ from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError,
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
-from streammoe.pipeline.pipeline import Pipeline, Processed, reject_all
+from streammoe.pipeline.pipeline import BatchResult, Pipeline, reject_all
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
@@ -47,7 +47,7 @@ class CheckpointPolicy(NamedTuple):
     every_seconds: float
 
 
-class Restored(NamedTuple):
+class RestoredState(NamedTuple):
     """The content of a checkpoint as live objects."""
 
     pipeline: Pipeline
@@ -64,7 +64,7 @@ class JumpHandler(NamedTuple):
     """``alarm``, ``stop`` or ``rollback``."""
     guard: LossGuard
     history: RollbackHistory
-    restore: Callable[[Checkpoint], Restored]
+    restore: Callable[[Checkpoint], RestoredState]
 
 
 class Summary(NamedTuple):
@@ -159,11 +159,11 @@ class Daemon:
         self._processed = 0
         self._taken_at = time.monotonic()
         """When that state was taken."""
-        self._has_made_room = False
+        self._memory_requested = False
         """Whether memory was requested for the checkpoint that is due."""
         self._path = ""
         self._is_prepared = False
-        self._begun = position is not None
+        self._start_is_saved = position is not None
         """Whether there is a checkpoint that knows where reading began."""
         for outcome in outcomes:
             metrics.count(outcome, outcomes[outcome])
@@ -207,19 +207,19 @@ class Daemon:
         try:
             while not stop.requested and not self._source.finished:
                 if self._reload is not None and self._reload.requested:
-                    self._metrics.reloaded(self._reload.carry_out(self))
+                    self._metrics.reloaded(self._reload.apply_to(self))
                 if self._must_wait:
                     self._pause()
                 else:
                     with cancellable(lambda: stop.requested):
                         self._advance()
-                self._attempt(self._keep_saved)
+                self._try_saving(self._checkpoint_if_due)
         except FitCancelled:
             gave_up = True
         except SourceError:
-            self._attempt(partial(self._take_outcome, wait=True))
+            self._try_saving(partial(self._collect_checkpoint, wait=True))
             if self._unsaved or self._retries.failing:
-                self._save_at_last(stop)
+                self._write_last_checkpoint(stop)
             raise
         if gave_up:
             LOGGER.info(
@@ -228,9 +228,9 @@ class Daemon:
             )
         elif stop.requested:
             LOGGER.info("stop requested; saving what was learned")
-        self._attempt(partial(self._take_outcome, wait=True))
+        self._try_saving(partial(self._collect_checkpoint, wait=True))
         if self._source.finished and not stop.requested:
-            self._judge(self._guard.judge_end)
+            self._check_guard(self._guard.judge_end)
         if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
             LOGGER.warning(
                 "nothing was learned: %d records were rejected (%s); see the dead letters, correct the files or the "
@@ -242,31 +242,31 @@ class Daemon:
         if gave_up:
             has_moved, is_saved = False, bool(self._path) or self._position is None
         else:
-            has_moved, is_saved = self._is_prepared and self._has_moved(), bool(self._path)
+            has_moved, is_saved = self._is_prepared and self._take_position(), bool(self._path)
         if self._is_prepared and (has_moved or self._unsaved or self._retries.failing or not is_saved):
-            self._save_at_last(stop)
+            self._write_last_checkpoint(stop)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
 
     def _begin(self, stop: StopFlag) -> None:
         """Wait, without a time limit, until reading can begin."""
         while not stop.requested and not self._source.prepare(POLL_SECONDS):
-            self._look_at_source()
+            self._update_source_status()
         if stop.requested:
             return
         self._is_prepared = self._health.ready = True
         if self._on_begin is not None:
             self._on_begin()
-        if self._has_moved() or self._checkpoint_model_first:
+        if self._take_position() or self._checkpoint_model_first:
             self.checkpoint()
         elif self._checkpoint_predictions_first:
             self._save()
         else:
             self._report_position(self._position)
-        self._look_at_source()
+        self._update_source_status()
 
-    def _has_moved(self) -> bool:
-        """Take over a position that no record has brought, and return whether there was one.
+    def _take_position(self) -> bool:
+        """Take the source's position if it has changed without a record, and return whether it has.
 
         It has to be saved: after a crash reading would otherwise start at another one.
         """
@@ -282,9 +282,9 @@ class Daemon:
         Raises:
             RetriableCheckpointError: attempts have failed for too long.
         """
-        self._attempt(self.checkpoint)
+        self._try_saving(self.checkpoint)
 
-    def _attempt(self, saving: Callable[[], None]) -> None:
+    def _try_saving(self, saving: Callable[[], None]) -> None:
         """Call `saving`; schedule another attempt if it fails.
 
         Raises:
@@ -297,9 +297,9 @@ class Daemon:
             self._metrics.checkpoint_failed()
             self._retries.failed(error)
 
-    def _keep_saved(self) -> None:
+    def _checkpoint_if_due(self) -> None:
         """Collect the result of the checkpoint in progress, and begin one if it is due."""
-        self._take_outcome()
+        self._collect_checkpoint()
         if self._retries.failing:
             if self._retries.is_due:
                 self.checkpoint()
@@ -308,7 +308,7 @@ class Daemon:
         elif self._is_due():
             self._begin_checkpoint()
 
-    def _save_at_last(self, stop: StopFlag) -> None:
+    def _write_last_checkpoint(self, stop: StopFlag) -> None:
         """Write the last checkpoint; retry until it succeeds, but not once a stop was requested.
 
         Raises:
@@ -339,7 +339,7 @@ class Daemon:
 
     def _pause(self) -> None:
         time.sleep(RETRY_CHECK_SECONDS)
-        self._look_at_source()
+        self._update_source_status()
 
     def checkpoint(self) -> None:
         """Make everything learned so far survive a crash, before learning continues.
@@ -356,42 +356,42 @@ class Daemon:
             SinkError: dead letters or predictions cannot be made durable.
         """
         started = time.monotonic()
-        self._take_outcome(wait=True)
+        self._collect_checkpoint(wait=True)
         taken_at = time.monotonic()
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
         written = self._writer.write(self._with_predictions(self._content()), taken_at)
-        self._passed(taken_at, time.monotonic() - started)
+        self._mark_saved(taken_at, time.monotonic() - started)
         self._report(written)
 
     def _begin_checkpoint(self) -> None:
-        """Checkpoint in the same order in a background thread; `_take_outcome` commits once everything is durable."""
-        if self._is_transactional or self._goes_back:
+        """Checkpoint in the same order in a background thread; `_collect_checkpoint` commits once all is durable."""
+        if self._is_transactional or self._can_roll_back:
             # In the background, later predictions would fall into the transaction that belongs to this state. And which
             # checkpoint is the last good one must not depend on how fast the disk is.
             self.checkpoint()
             return
         taken_at = time.monotonic()
         content = self._content()
-        if not self._has_made_room:
-            self._has_made_room = True
-            if not self._writer.make_room(content):
+        if not self._memory_requested:
+            self._memory_requested = True
+            if not self._writer.reserve_memory(content):
                 return  # until the next turn; only once, since a state may grow with each batch
-        self._has_made_room = False
+        self._memory_requested = False
         sinks = [self._dead_letters.begin_flush()]
         if self._pipeline.predictions is not None:
             sinks.append(self._pipeline.predictions.sink.begin_flush())
         self._writer.begin(self._with_predictions(content), sinks, taken_at)
-        self._passed(taken_at, time.monotonic() - taken_at)
+        self._mark_saved(taken_at, time.monotonic() - taken_at)
 
-    def _passed(self, taken_at: float, pause: float) -> None:
+    def _mark_saved(self, taken_at: float, pause: float) -> None:
         """Record that a checkpoint holds the current state, and that learning paused `pause` seconds for it."""
         self._unsaved = 0
         self._taken_at = taken_at
         self._metrics.checkpoint_pause(pause)
 
-    def _take_outcome(self, *, wait: bool = False, sound: int | None = None) -> None:
+    def _collect_checkpoint(self, *, wait: bool = False, sound: int | None = None) -> None:
         """Report the checkpoint that was written in the background, if one has become durable.
 
         Args:
@@ -402,7 +402,7 @@ class Daemon:
         if written is not None:
             self._report(written, sound)
 
-    def _report(self, written: Written, sound: int | None = None) -> None:
+    def _report(self, written: WrittenCheckpoint, sound: int | None = None) -> None:
         """Report a checkpoint as durable.
 
         Args:
@@ -412,7 +412,7 @@ class Daemon:
         self._health.unsaved = ""
         self._retries.succeeded()
         self._generation = written.generation
-        self._begun = written.position is not None
+        self._start_is_saved = written.position is not None
         if self._jump_handler is not None and written.mark is not None:
             sound = self._jump_handler.guard.sound if sound is None else sound
             self._jump_handler.history.add_saved(written.generation, written.mark, sound)
@@ -421,15 +421,15 @@ class Daemon:
         self._metrics.checkpoint(written.taken_at, written.seconds)
         LOGGER.debug("checkpoint %s after %.3f seconds", self._path, written.seconds)
 
-    def _content(self) -> Content:
+    def _content(self) -> CheckpointContent:
         guard: dict[str, Any] = {}
         if self._jump_handler is not None:
             losses, history = self._jump_handler.guard, self._jump_handler.history
             guard = {"guard": {"jumps": losses.to_json(), "saved": history.to_json()}}
-            if self._goes_back:
+            if self._can_roll_back:
                 # An earlier run may have left newer generations than the one that this run resumed from.
                 self._store.keep = history.keep(max(self._store.generations(), default=0), losses.sound)
-        return Content(
+        return CheckpointContent(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},
             auxiliary={**self.scores.arrays(), "guard.latest": self._guard.to_save(ended=self._source.finished)},
@@ -449,7 +449,7 @@ class Daemon:
             mark=None if self._jump_handler is None else self._jump_handler.history.mark(self.model.n),
         )
 
-    def _with_predictions(self, content: Content) -> Content:
+    def _with_predictions(self, content: CheckpointContent) -> CheckpointContent:
         """Add the end of the flushed predictions, to which a restart truncates them."""
         predictions = self._pipeline.predictions
         position = None if predictions is None else predictions.sink.position()
@@ -457,18 +457,18 @@ class Daemon:
             return content
         return content._replace(metadata={**content.metadata, "predictions": position})
 
-    def reconfigure(self, settings: Settings, *, judging: bool) -> None:
+    def reconfigure(self, settings: Settings, *, affects_events: bool) -> None:
         """Apply the settings that may change between two batches.
 
         Args:
             settings: all settings; those that may not change are the same as before.
-            judging: whether the change affects the outcome of events or what is written about them. Earlier events are
-                then saved first, so that no crash has them judged again by other rules.
+            affects_events: whether the change affects the outcome of events or what is written about them. Earlier
+                events are then saved first, so that no crash has them judged again by other rules.
 
         Raises:
             RetriableCheckpointError: they cannot be saved at present; nothing was changed.
         """
-        if judging and (self._unsaved or self._writer.busy or self._retries.failing):
+        if affects_events and (self._unsaved or self._writer.busy or self._retries.failing):
             self.checkpoint()
         checkpoint, labels, predictions = settings.checkpoint, settings.labels, self._pipeline.predictions
         self._policy = CheckpointPolicy(checkpoint.every_events, checkpoint.every_seconds)
@@ -501,15 +501,15 @@ class Daemon:
         else:
             self._source.commit(position, self._generation)
 
-    def _look_at_source(self) -> None:
+    def _update_source_status(self) -> None:
         self._health.beat()
         self._metrics.source(self._source.status())
 
     def _advance(self) -> None:
         batch = self._source.poll(POLL_SECONDS)
-        self._look_at_source()
+        self._update_source_status()
         if batch is None:
-            if not self._must_hold_back() and self._has_moved():
+            if not self._must_defer() and self._take_position():
                 self._save()
             return
         started = time.monotonic()
@@ -521,7 +521,7 @@ class Daemon:
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
             self._report_new_reasons(processed.letters)
             self._latest_rejection = processed.letters[-1].detail
-        self._judge(partial(self._guard.judge, processed.bad), batch.caveat)
+        self._check_guard(partial(self._guard.judge, processed.bad), batch.caveat)
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
             LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
@@ -541,10 +541,10 @@ class Daemon:
             self._jump_handler.history.add(batch)
             jump = self._jump_handler.guard.watch(processed.losses)
             if jump is not None:
-                self._jumped(self._jump_handler, jump, batch)
+                self._handle_jump(self._jump_handler, jump, batch)
         self._publish()
 
-    def _judge(self, judge: Callable[[], None], caveat: str = "") -> None:
+    def _check_guard(self, judge: Callable[[], None], caveat: str = "") -> None:
         """Call a check of the guard; if it fails the run, dead letters are made durable first, since they say why.
 
         Args:
@@ -562,24 +562,24 @@ class Daemon:
             raise TooManyBadRecords(f"{error}. The latest: {self._latest_rejection}{also}") from None
 
     @property
-    def _goes_back(self) -> bool:
+    def _can_roll_back(self) -> bool:
         return self._jump_handler is not None and self._jump_handler.action in {"stop", "rollback"}
 
-    def _jumped(self, jump_handler: JumpHandler, jump: Jump, batch: Batch) -> None:
+    def _handle_jump(self, jump_handler: JumpHandler, jump: Jump, batch: Batch) -> None:
         """React to a jump as `guard.on_jump` says."""
         self._metrics.jumped(1)
         message = (
             f"{batch.origin}: the loss has jumped: {jump.loss:.3g} an event lately, {jump.usual:.3g} before, over "
             f"{jump.events} events"
         )
-        if not self._goes_back:
+        if not self._can_roll_back:
             LOGGER.warning(
                 "%s. The data or their meaning have changed. They are learned, and the usual loss is measured again "
                 'from here; guard.on_jump = "stop" or "rollback" would not have learned them',
                 message,
             )
             return
-        self._attempt(partial(self._take_outcome, wait=True, sound=jump.sound))
+        self._try_saving(partial(self._collect_checkpoint, wait=True, sound=jump.sound))
         good = jump_handler.history.last_good(jump.sound)
         if good is None or good.generation not in self._store.generations():
             self._dead_letters.flush()
@@ -626,7 +626,7 @@ class Daemon:
         )
         self.checkpoint()
 
-    def _process(self, batch: Batch) -> Processed:
+    def _process(self, batch: Batch) -> BatchResult:
         if self._labels is None:
             return self._pipeline.process(batch)
         before = self._labels.copy() if self.model.is_warming_up else None
@@ -661,9 +661,9 @@ class Daemon:
 
     def _is_first_due(self) -> bool:
         """Whether the first checkpoint is due: it records which files an endless source reads before they rotate."""
-        return self._unsaved > 0 and not self._begun and self._source.progress() is None
+        return self._unsaved > 0 and not self._start_is_saved and self._source.progress() is None
 
-    def _must_hold_back(self) -> bool:
+    def _must_defer(self) -> bool:
         """Whether a checkpoint would pass over records that may fail the run at the end of the source.
 
         It waits, so that the next run, after a repair, still reads all of them. While a source is being read this
@@ -674,7 +674,7 @@ class Daemon:
 
     def _is_due(self) -> bool:
         # One at a time: the next waits until the one in progress is durable, and then holds everything learned since.
-        if not self._unsaved or self._writer.busy or self._must_hold_back():
+        if not self._unsaved or self._writer.busy or self._must_defer():
             return False
         if self._is_overdue:
             return True

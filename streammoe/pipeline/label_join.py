@@ -24,7 +24,7 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
 from streammoe.pipeline.decoders.values import LONGEST_TEXT, TooLarge, label
-from streammoe.pipeline.pipeline import Processed, Schema
+from streammoe.pipeline.pipeline import BatchResult, Schema
 from streammoe.ports import Batch, Location, Unreadable
 from streammoe.text import shown
 from streammoe.types import AnyArray, IntArray
@@ -45,7 +45,7 @@ class Limits(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingRecord:
     """A record that waits for its other half."""
 
     key: str
@@ -88,13 +88,13 @@ class LabelJoin:
         self._targets = schema.targets
         self._label_fields = {*schema.targets, *((schema.weight,) if schema.weight else ())}
         self._parse = _parser(key, schema.targets)
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by key, the oldest first
+        self._waiting: OrderedDict[str, _WaitingRecord] = OrderedDict()  # by key, the oldest first
         self._seen = 0  # records so far
         self._now = _UNKNOWN  # stream time in milliseconds
         self._rejected = 0  # number of waiting records that have been rejected
-        self._passed: list[tuple[int, _Waiting]] = []
+        self._passed: list[tuple[int, _WaitingRecord]] = []
         """Features that passed in the latest batch, each with its index in the joined batch."""
-        self._expired: list[_Waiting] = []  # records that expired in the latest batch
+        self._expired: list[_WaitingRecord] = []  # records that expired in the latest batch
         self._warned = False
 
     @property
@@ -135,7 +135,7 @@ class LabelJoin:
         vars(other).update(_waiting=waiting)
         return other
 
-    def settle(self, processed: Processed) -> Processed:
+    def settle(self, processed: BatchResult) -> BatchResult:
         """Count events instead of records, after the pipeline has processed the latest batch.
 
         Waiting features count as `pending` and not as predicted only. Rejected ones count as rejected, and neither as
@@ -196,7 +196,9 @@ class LabelJoin:
             key = label(self.key, value, text=False)
             require(key not in {None, *self._waiting}, f"labels.records holds {shown(record)} without a key of its own")
             _LOCATION.decode(location)
-            waiting = _Waiting(str(key), record, is_label, bytes(location), record_key, number, time, was_rejected)
+            waiting = _WaitingRecord(
+                str(key), record, is_label, bytes(location), record_key, number, time, was_rejected
+            )
             self._waiting[waiting.key] = waiting
         self._rejected = int(rejected.sum())
 
@@ -266,7 +268,7 @@ class LabelJoin:
                 return
             self._expire(oldest)
 
-    def _keep(self, waiting: _Waiting, before: _Waiting | None) -> None:
+    def _keep(self, waiting: _WaitingRecord, before: _WaitingRecord | None) -> None:
         """Add a record to the buffer; it replaces an earlier half of the same kind."""
         if before is not None:
             self._expire(before)
@@ -274,11 +276,11 @@ class LabelJoin:
         while len(self._waiting) > self.limits.max_pending:
             self._expire(next(iter(self._waiting.values())))
 
-    def _remove(self, waiting: _Waiting) -> None:
+    def _remove(self, waiting: _WaitingRecord) -> None:
         del self._waiting[waiting.key]
         self._rejected -= waiting.rejected
 
-    def _expire(self, waiting: _Waiting) -> None:
+    def _expire(self, waiting: _WaitingRecord) -> None:
         self._remove(waiting)
         self._expired.append(waiting)
 
@@ -335,10 +337,10 @@ class _JoinedRecords:
         self._from = batch
         self._records: list[bytes] = []
         self._rows: list[int] = []  # for each record the index of the one in the source's batch that caused it
-        self._origins: list[_Waiting | None] = []  # for each record the features that came before, if any
+        self._origins: list[_WaitingRecord | None] = []  # for each record the features that came before, if any
         self._unreadable: dict[int, Unreadable] = {}
 
-    def take(self, i: int, record: bytes, features: _Waiting | None = None) -> int:
+    def take(self, i: int, record: bytes, features: _WaitingRecord | None = None) -> int:
         """Pass on a record of the i-th one or of earlier features; return its index in the joined batch."""
         self._records.append(record)
         self._rows.append(i)
@@ -349,12 +351,12 @@ class _JoinedRecords:
         """Pass on the i-th record to be rejected."""
         self._unreadable[self.take(i, b"\n")] = unreadable
 
-    def waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _Waiting:
+    def waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _WaitingRecord:
         """Create the buffer entry of the i-th record."""
         batch = self._from
         location = msgspec.json.encode(batch.location(i))
         record_key = None if batch.keys is None else batch.keys[i]
-        return _Waiting(key, record.rstrip(b"\r\n"), is_label, location, record_key, number, time)
+        return _WaitingRecord(key, record.rstrip(b"\r\n"), is_label, location, record_key, number, time)
 
     def batch(self) -> Batch:
         """Return the joined batch."""

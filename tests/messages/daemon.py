@@ -76,8 +76,10 @@ def _reload(line):
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
         daemon = Mock()
-        daemon.reconfigure.side_effect = lambda _, *, judging: (_ for _ in ()).throw(_FULL) if judging else None
-        asked.carry_out(daemon)
+        daemon.reconfigure.side_effect = lambda _, *, affects_events: (
+            (_ for _ in ()).throw(_FULL) if affects_events else None
+        )
+        asked.apply_to(daemon)
 
     return reload
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.predictions import prediction_sink, restart
 from streammoe.ports import Batch, Predictions
 from streammoe_connectors.files.source import FileSource
@@ -113,7 +113,7 @@ def decoded(columns, record, **more):
 
     def case(_):
         batch = Batch(record, np.array([len(record)]), "csv", columns, "a.csv", lambda _: {}, {}, **more)
-        found = decoder("csv").decode(batch, Wanted(("a",), ("y",)))
+        found = decoder("csv").decode(batch, FieldRoles(("a",), ("y",)))
         return "\n".join(detail for _, _, detail in found.rejected)
 
     return case

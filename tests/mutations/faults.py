@@ -215,13 +215,15 @@ FAULTS = {
         ),
     ],
     "checkpoints": [
-        Fault("background-state-shared", "held = copies.of(self.arrays)", "held = self.arrays"),
+        Fault("background-state-shared", "arrays = copies.of(self.arrays)", "arrays = self.arrays"),
         Fault(
             "source-told-before-durable",
-            "self._passed(taken_at, time.monotonic() - taken_at)",
-            "self._passed(taken_at, time.monotonic() - taken_at)\n        self._report_position(self._position)",
+            "self._mark_saved(taken_at, time.monotonic() - taken_at)",
+            "self._mark_saved(taken_at, time.monotonic() - taken_at)\n        self._report_position(self._position)",
         ),
-        Fault("transaction-in-background", "if self._is_transactional or self._goes_back:", "if self._goes_back:"),
+        Fault(
+            "transaction-in-background", "if self._is_transactional or self._can_roll_back:", "if self._can_roll_back:"
+        ),
         Fault(
             "confirmed-before-committed",
             "            self._pipeline.predictions.sink.commit(position, self._generation)\n"

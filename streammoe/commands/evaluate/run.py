@@ -20,7 +20,7 @@ from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
-from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
 from streammoe.pipeline.scores import LEAST_PROBABILITY, ClassificationScores, PrequentialScores
 from streammoe.ports import Batch, Predictions, PredictionSink, Source
@@ -180,7 +180,7 @@ class _Run:
         uses_features = any(each.looks for each in self.peers)
         fields, schema = tuple(self.pipeline.model.fields) if uses_features else (), self.schema
         classify = self.evaluation.classify
-        wanted = Wanted(
+        roles = FieldRoles(
             fields,
             () if classify else schema.targets,
             schema.targets[0] if classify else None,
@@ -188,7 +188,7 @@ class _Run:
             schema.categorical,
             schema.timestamps,
         )
-        decoded = decoder(batch.format).decode(batch, wanted)
+        decoded = decoder(batch.format).decode(batch, roles)
         learned = ~bad[decoded.rows] & (decoded.weights > 0.0)
         if decoded.labels is None:
             learned &= ~np.isnan(decoded.Y).any(axis=1)

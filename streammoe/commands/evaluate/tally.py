@@ -11,7 +11,7 @@ import numpy as np
 from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.pipeline.decoders import Values, decoder
 from streammoe.pipeline.decoders.values import some_of
-from streammoe.pipeline.pipeline import Processed, Schema
+from streammoe.pipeline.pipeline import BatchResult, Schema
 from streammoe.ports import Batch, DeadLetter
 from streammoe.text import printable
 
@@ -27,7 +27,7 @@ class Tally:
     first_idle: Values | None = None
     """The first record that was only predicted, raw, if nothing had been learned before."""
 
-    def count(self, processed: Processed, batch: Batch) -> None:
+    def count(self, processed: BatchResult, batch: Batch) -> None:
         """Add the outcomes of a batch."""
         self.outcomes.update(processed.outcomes)
         self.reasons.update(processed.reasons)

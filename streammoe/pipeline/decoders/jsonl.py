@@ -16,7 +16,17 @@ import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
 from streammoe.pipeline.decoders.arrow import times_of
-from streammoe.pipeline.decoders.rows import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, readable, text_of
+from streammoe.pipeline.decoders.rows import (
+    DecodedBatch,
+    FieldRoles,
+    Sheet,
+    Slot,
+    Values,
+    is_utf8,
+    malformed,
+    readable,
+    text_of,
+)
 from streammoe.pipeline.decoders.values import LONGEST_TEXT, Kind, TooLarge
 from streammoe.ports import Batch
 from streammoe.types import FloatArray
@@ -31,8 +41,8 @@ class JsonlDecoder:
     def names(self, batch: Batch, i: int) -> Values:
         return object_of(readable(batch, i))
 
-    def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
-        sheet = Sheet(len(batch), wanted)
+    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
+        sheet = Sheet(len(batch), roles)
         known = None if ignore is None else frozenset(ignore).union(slot.name for slot in sheet.slots)
         nulls: frozenset[str] = frozenset()
         read = _reader(sheet.slots, known, nulls)

@@ -10,7 +10,7 @@ import traceback
 import numpy as np
 import pytest
 
-from streammoe.daemon.checkpointer import CheckpointWriter, Content, Copies
+from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, Copies
 from streammoe.errors import CheckpointError, SinkError
 from streammoe.estimators import MoERegressor
 from streammoe.options import WarmUp
@@ -48,7 +48,7 @@ def writer(store):
 
 def content(**arrays):
     metadata = {"n": 1, "positions": [{"next": [1]}]}
-    return Content(arrays, {}, {"scores.window": np.arange(3.0)}, metadata, {"next": [1]}, None)
+    return CheckpointContent(arrays, {}, {"scores.window": np.arange(3.0)}, metadata, {"next": [1]}, None)
 
 
 def fail():
@@ -115,7 +115,7 @@ def test_at_once_or_while_learning_continues_the_same_bytes_are_written(writer, 
     rng = np.random.default_rng(0)
     for _ in range(2):  # during the warm-up and after it
         model.learn_array(rng.normal(size=(40, 3)), rng.normal(size=40))
-        given = Content(model.arrays(), {}, {}, model.identify(), None, None)
+        given = CheckpointContent(model.arrays(), {}, {}, model.identify(), None, None)
         now = time.monotonic()
         writer.begin(given, (), now)
         files = [store.path(w.generation) for w in (writer.outcome(wait=True), writer.write(given, now))]
@@ -177,13 +177,13 @@ def test_copies_use_their_memory_again_where_shape_and_type_are_the_same():
 
 
 def test_much_memory_is_allocated_while_learning_continues_and_little_at_once(writer):
-    assert writer.make_room(content(theta=np.ones((100, 100))))
+    assert writer.reserve_memory(content(theta=np.ones((100, 100))))
     assert not writer.busy
     wide = content(theta=np.ones((1000, 1000)))
-    assert not writer.make_room(wide)
+    assert not writer.reserve_memory(wide)
     assert writer.busy
     assert writer.outcome(wait=True) is None
-    assert writer.make_room(wide)
-    room = writer._copies._held["theta"]
+    assert writer.reserve_memory(wide)
+    room = writer._copies._buffers["theta"]
     assert wide.copied(writer._copies).model["theta"] is room
     assert (room == 1.0).all()
