@@ -26,7 +26,7 @@ from streammoe.schedules import Schedule
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
-LARGEST = 1e140
+MAX_ABS = 1e140
 """Statistics beyond this are rejected: the convergence residual adds up their squares."""
 
 ArrayTree = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
@@ -491,13 +491,13 @@ def _pack(value: Any, what: str, like: _FlatTree | None = None) -> _FlatTree:
 
 def _in_range(packed: _FlatTree, what: str) -> _FlatTree:
     """Return `packed` after checking the range of each number."""
-    if np.abs(packed.flat).max(initial=0.0) <= LARGEST:  # which NaN is not
+    if np.abs(packed.flat).max(initial=0.0) <= MAX_ABS:  # which NaN is not
         return packed
     ends = np.cumsum([prod(shape) for shape in packed.shapes])
-    first = int(np.flatnonzero(~(np.abs(packed.flat) <= LARGEST))[0])
+    first = int(np.flatnonzero(~(np.abs(packed.flat) <= MAX_ABS))[0])
     location = _location(what, packed.names[int(np.searchsorted(ends, first, side="right"))])
     if np.isfinite(packed.flat).all():
-        raise InvalidEvent(f"{location}: holds a number beyond ±{LARGEST:g}; rescale the input", reason="out_of_range")
+        raise InvalidEvent(f"{location}: holds a number beyond ±{MAX_ABS:g}; rescale the input", reason="out_of_range")
     raise InvalidEvent(f"{location}: holds NaN or infinity; every number must be finite", reason="not_finite")
 
 
@@ -531,7 +531,7 @@ def _restored(arrays: Mapping[str, AnyArray], name: str, layout: Mapping[str, An
     kind, names = layout["kind"], tuple(layout["names"])
     shapes = tuple(tuple(shape) for shape in layout["shapes"])
     require(all(is_whole(side, 0) for shape in shapes for side in shape), f"{name} have the shapes {shown(shapes)}")
-    flat = array_of(arrays, f"mm.{name}", "float64", (sum(map(prod, shapes)),), least=-LARGEST, most=LARGEST)
+    flat = array_of(arrays, f"mm.{name}", "float64", (sum(map(prod, shapes)),), least=-MAX_ABS, most=MAX_ABS)
     packed = _FlatTree(kind, names, shapes, flat)
     require(_pack(packed.unpack(), name)[:3] == packed[:3], f"{name} have a layout that no version writes")
     return packed

@@ -36,7 +36,7 @@ from streammoe.text import printable
 LOGGER = logging.getLogger("streammoe.commands.dead_letters")
 BATCH_SIZE = 1_000
 """Number of letters that are decoded together."""
-LONGEST_SHOWN = 200
+MAX_SHOWN_BYTES = 200
 """Number of bytes of a record that are shown."""
 
 # Why a letter is not replayed.
@@ -387,8 +387,8 @@ def replayed_text(done: ReplayResult, *, dry_run: bool) -> str:
 def describe(letter: DeadLetter) -> str:
     """Format a letter in a few lines for a terminal, with control characters escaped."""
     location = ", ".join(f"{name} {value}" for name, value in letter.location.items())
-    record = letter.record[:LONGEST_SHOWN].decode(errors="backslashreplace")
-    more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > LONGEST_SHOWN else ""
+    record = letter.record[:MAX_SHOWN_BYTES].decode(errors="backslashreplace")
+    more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > MAX_SHOWN_BYTES else ""
     return "\n".join(
         [
             printable(f"{location}: {letter.reason} ({letter.stage})"),

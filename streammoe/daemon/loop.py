@@ -169,9 +169,9 @@ class Daemon:
             metrics.count(outcome, outcomes[outcome])
         for reason in reasons:
             metrics.count_rejected(reason, reasons[reason])
-        metrics.drifted(pipeline.model.drifts)
+        metrics.count_drifts(pipeline.model.drifts)
         if jump_handler is not None:
-            metrics.jumped(jump_handler.guard.jumps)
+            metrics.count_jumps(jump_handler.guard.jumps)
 
     @property
     def model(self) -> MixtureOfExperts:
@@ -207,7 +207,7 @@ class Daemon:
         try:
             while not stop.requested and not self._source.finished:
                 if self._reload is not None and self._reload.requested:
-                    self._metrics.reloaded(self._reload.apply_to(self))
+                    self._metrics.count_reload(self._reload.apply_to(self))
                 if self._must_wait:
                     self._pause()
                 else:
@@ -294,7 +294,7 @@ class Daemon:
             saving()
         except RetriableCheckpointError as error:
             self._health.unsaved = str(error)
-            self._metrics.checkpoint_failed()
+            self._metrics.count_failed_checkpoint()
             self._retries.failed(error)
 
     def _checkpoint_if_due(self) -> None:
@@ -389,7 +389,7 @@ class Daemon:
         """Record that a checkpoint holds the current state, and that learning paused `pause` seconds for it."""
         self._unsaved = 0
         self._taken_at = taken_at
-        self._metrics.checkpoint_pause(pause)
+        self._metrics.observe_checkpoint_pause(pause)
 
     def _collect_checkpoint(self, *, wait: bool = False, sound: int | None = None) -> None:
         """Report the checkpoint that was written in the background, if one has become durable.
@@ -418,7 +418,7 @@ class Daemon:
             self._jump_handler.history.add_saved(written.generation, written.mark, sound)
         self._path = str(self._store.path(written.generation))
         self._report_position(written.position)
-        self._metrics.checkpoint(written.taken_at, written.seconds)
+        self._metrics.observe_checkpoint(written.taken_at, written.seconds)
         LOGGER.debug("checkpoint %s after %.3f seconds", self._path, written.seconds)
 
     def _content(self) -> CheckpointContent:
@@ -503,7 +503,7 @@ class Daemon:
 
     def _update_source_status(self) -> None:
         self._health.beat()
-        self._metrics.source(self._source.status())
+        self._metrics.set_source_status(self._source.status())
 
     def _advance(self) -> None:
         batch = self._source.poll(POLL_SECONDS)
@@ -536,7 +536,7 @@ class Daemon:
             self._metrics.count(outcome, events)
         for reason, records in processed.reasons.items():
             self._metrics.count_rejected(reason, records)
-        self._metrics.batch(time.monotonic() - started)
+        self._metrics.observe_batch(time.monotonic() - started)
         if self._jump_handler is not None:
             self._jump_handler.history.add(batch)
             jump = self._jump_handler.guard.watch(processed.losses)
@@ -567,7 +567,7 @@ class Daemon:
 
     def _handle_jump(self, jump_handler: JumpHandler, jump: Jump, batch: Batch) -> None:
         """React to a jump as `guard.on_jump` says."""
-        self._metrics.jumped(1)
+        self._metrics.count_jumps(1)
         message = (
             f"{batch.origin}: the loss has jumped: {jump.loss:.3g} an event lately, {jump.usual:.3g} before, over "
             f"{jump.events} events"
@@ -615,7 +615,7 @@ class Daemon:
             self._reasons.update(processed.reasons)
             events = sum(self._outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
-        self._metrics.recount(self._outcomes, self._reasons)
+        self._metrics.reset_counts(self._outcomes, self._reasons)
         jump_handler.history.restart_from(good)
         self._generation = good.generation
         LOGGER.error(
@@ -645,7 +645,7 @@ class Daemon:
 
     def _report_drifts(self, n_drifts: int, batch: Batch) -> None:
         """Report the drifts found in a batch, with the numbers of the latest."""
-        self._metrics.drifted(n_drifts)
+        self._metrics.count_drifts(n_drifts)
         drift = self.model.last_drift
         if n_drifts and drift is not None:
             LOGGER.warning(
@@ -686,9 +686,9 @@ class Daemon:
     def _publish(self) -> None:
         progress = self._source.progress()
         self._metrics.publish(self.model, self.scores, progress)
-        self._metrics.pending(self._pending)
+        self._metrics.set_pending(self._pending)
         if self._jump_handler is not None:
-            self._metrics.high_windows(self._jump_handler.guard.high)
+            self._metrics.set_high_windows(self._jump_handler.guard.high)
         if self._on_batch is not None:
             self._on_batch(progress)
 

@@ -23,7 +23,7 @@ from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
-from streammoe.pipeline.decoders.values import LONGEST_TEXT, TooLarge, label
+from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
 from streammoe.pipeline.pipeline import BatchResult, Schema
 from streammoe.ports import Batch, Location, Unreadable
 from streammoe.text import shown
@@ -397,7 +397,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LOCATION = msgspec.json.Decoder(Location)
 _LOCATIONS = msgspec.json.Decoder(list[msgspec.Raw])
 _KEYS = msgspec.json.Decoder(list[bytes | None])
-_Key = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None
+_Key = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None
 
 
 def _parser(key: str, targets: Sequence[str]) -> Callable[[bytes], tuple[Any, ...]]:

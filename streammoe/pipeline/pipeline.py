@@ -22,7 +22,7 @@ from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
 MAX_WARNED_FIELDS = 100
-"""Ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
+"""Maximum number of ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
 
 
 class Schema(NamedTuple):
@@ -37,8 +37,8 @@ class Schema(NamedTuple):
     timestamps: frozenset[str] = frozenset()
     late_columns: bool = False
     max_columns: int = 256
-    """Most features where records name their fields: a first record with more is rejected, and late columns join up to
-    this number."""
+    """Maximum number of features where records name their fields: a first record with more is rejected, and late
+    columns join up to this number."""
 
     @property
     def others(self) -> set[str]:

@@ -28,8 +28,8 @@ from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.predictions")
 SETTING = "predictions.path"
-MOST_ROWS = 250_000
-"""Most rows of a Parquet part, and so in memory, however far apart checkpoints are."""
+MAX_PART_ROWS = 250_000
+"""Maximum number of rows of a Parquet part, and so in memory, however far apart checkpoints are."""
 
 _KIND = "parts"
 _SERIES, _NUMBER = b"streammoe.series", b"streammoe.part"
@@ -103,11 +103,11 @@ class JsonlPredictions(AppendLog, PredictionSink):
 class ParquetPredictions(PredictionSink):
     """A series of files ``<stem>-<model version of the first row>.parquet``, each complete once it appears.
 
-    A part appears at each `flush`, or earlier after `MOST_ROWS`, and only when all of it is on disk; rows that cannot
-    be written wait in memory. Columns are as in `JsonlPredictions`: ``place`` is a struct, ``probabilities`` a map,
-    ``gate`` and ``interval`` are lists. The schema of a part is that of its first rows; rows that do not fit start a
-    new part. A part never replaces another: one that starts with the same version, after a restart or amid events that
-    are not learned, has ``_1``, ``_2``, … after its number.
+    A part appears at each `flush`, or earlier after `MAX_PART_ROWS`, and only when all of it is on disk; rows that
+    cannot be written wait in memory. Columns are as in `JsonlPredictions`: ``place`` is a struct, ``probabilities`` a
+    map, ``gate`` and ``interval`` are lists. The schema of a part is that of its first rows; rows that do not fit start
+    a new part. A part never replaces another: one that starts with the same version, after a restart or amid events
+    that are not learned, has ``_1``, ``_2``, … after its number.
 
     The metadata of a part name its series and its number therein. By these a restart identifies parts after its
     checkpoint; no other file is ever removed. A start without a checkpoint begins a new series.
@@ -146,12 +146,12 @@ class ParquetPredictions(PredictionSink):
             self._open = _Part(self._newest, self._parts, [])
             self._parts += 1
         self._open.batches.append(batch)
-        if self._open.rows >= MOST_ROWS:
+        if self._open.rows >= MAX_PART_ROWS:
             self._end_part()
 
     @property
     def overdue(self) -> bool:
-        return self._failing and sum(part.rows for part in list(self._complete)) >= MOST_ROWS
+        return self._failing and sum(part.rows for part in list(self._complete)) >= MAX_PART_ROWS
 
     def flush(self) -> None:
         self.begin_flush()()

@@ -19,7 +19,7 @@ WINDOW = 10_000
 HORIZON = 1_000
 """Events after which the weight in an exponential average has dropped to 1/e."""
 AVERAGES = ("running", "exponential", "window")
-LEAST_PROBABILITY = 1e-15
+MIN_PROBABILITY = 1e-15
 """Lower bound of a class probability in log-losses, so that one surprise does not make them infinite."""
 
 _AT_ONCE = 4096  # events per array of class counts
@@ -217,7 +217,7 @@ class ClassificationScores(Scores):
         classes = Y[:, 0].astype(np.int64)
         given = predictions[np.arange(n), classes]
         best = predictions.argmax(axis=1)
-        self.log_loss.update(np.minimum(losses, -math.log(LEAST_PROBABILITY)))
+        self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
         self.averages["hits"].update(((best == classes) & (given > 0.0)).astype(np.float64))
         for start in range(0, n, _AT_ONCE):
             self._update_baseline(classes[start : start + _AT_ONCE])

@@ -131,7 +131,7 @@ def test_every_learner_that_is_offered_can_be_made_and_those_given_text_can_take
         assert len(known) >= 14
         events = [peers.Event({"a": i / 9}, {"c": "rgb"[i % 3]}, "hi" if classify else (i / 7,), 1.0) for i in range(9)]
         for name in known:
-            peer = peers.peer(f"river:{name}", classify=classify, outputs=1, seed=3)
+            peer = peers.make_peer(f"river:{name}", classify=classify, outputs=1, seed=3)
             assert peer.name == f"river {name}"
             if name in peers.TAKE_TEXT:
                 peer.run(events)
@@ -143,7 +143,7 @@ def test_what_is_no_learner_of_river_is_rejected_and_nothing_is_imported():
     wrong = ["os.system", "tree.LinearRegression", "LogisticRegression", "preprocessing.StandardScaler", ""]
     for name in [*(f"river:{name}" for name in wrong), "sklearn:LinearRegression", "antigravity"]:
         with pytest.raises(ConfigError):
-            peers.peer(name, classify=False, outputs=1, seed=0)
+            peers.make_peer(name, classify=False, outputs=1, seed=0)
     assert not (set(sys.modules) - before) & {"antigravity", "this"}
 
 

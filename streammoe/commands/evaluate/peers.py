@@ -109,14 +109,14 @@ class Peer:
         return x
 
 
-def baseline(*, classify: bool, outputs: int) -> Peer:
+def make_baseline(*, classify: bool, outputs: int) -> Peer:
     """Create the trivial baseline: the mean, or the most frequent class, so far."""
     if classify:
         return Peer("most frequent class", dummy.PriorClassifier, classify=True)
     return Peer("running mean", lambda: dummy.StatisticRegressor(stats.Mean()), classify=False, outputs=outputs)
 
 
-def peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
+def make_peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
     """Create a learner by name: ``river:LinearRegression`` or ``river:linear_model.LinearRegression``.
 
     Raises:
@@ -157,13 +157,13 @@ def learners(*, classify: bool) -> Mapping[str, tuple[str, type[Any]]]:
                 issubclass(learner, kind)
                 and not issubclass(learner, base.MultiTargetRegressor)
                 and not inspect.isabstract(learner)
-                and _needs_nothing(learner)
+                and _has_only_defaults(learner)
             ):
                 found[short] = (name, learner)
     return found
 
 
-def _needs_nothing(learner: type[Any]) -> bool:
+def _has_only_defaults(learner: type[Any]) -> bool:
     parameters = inspect.signature(learner).parameters.values()
     kinds = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     return all(parameter.default is not parameter.empty or parameter.kind in kinds for parameter in parameters)

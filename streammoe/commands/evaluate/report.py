@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGES = (".html", ".htm")
-MOST_SHARES = 10
+MAX_SHARES = 10
 """Maximum number of experts shown separately; matplotlib has that many colors."""
 
 
@@ -55,7 +55,7 @@ def to_json(evaluation: Evaluation) -> str:
                 for row in evaluation.rows
             ],
             "n_experts": evaluation.model.chosen_n_experts,
-            "refused": evaluation.refused(),
+            "refused": evaluation.rejected(),
             "stopped": evaluation.stopped,
             "state_digest": evaluation.model.state_digest(),
             "settings": evaluation.settings,
@@ -143,12 +143,12 @@ def _draw_shares(axes: Any, evaluation: Evaluation) -> None:
     # Extend the first window back to where the gate begins.
     ends, means = np.append(evaluation.warm_up, ends), np.concatenate([means[:1], means])
     busiest = np.argsort(-means.mean(axis=0), kind="stable")
-    shown, others = sorted(busiest[:MOST_SHARES]), busiest[MOST_SHARES:]
+    shown, others = sorted(busiest[:MAX_SHARES]), busiest[MAX_SHARES:]
     rows = [means[:, k] for k in shown]
     labels = [f"expert {k}" for k in shown]
     if len(others):
         rows.append(means[:, others].sum(axis=1))
-        labels.append(f"{K - MOST_SHARES} others")
+        labels.append(f"{K - MAX_SHARES} others")
     axes.stackplot(ends, 100.0 * np.array(rows), labels=labels, alpha=0.85)
     if evaluation.warm_up:
         axes.axvspan(0, evaluation.warm_up, color="0.9", label="one expert predicts")

@@ -13,7 +13,7 @@ import numpy as np
 from streammoe.assembly import open_source
 from streammoe.commands.evaluate.binned_sums import BinnedSums
 from streammoe.commands.evaluate.outputs import describe_n_experts
-from streammoe.commands.evaluate.peers import Event, Peer, baseline, peer
+from streammoe.commands.evaluate.peers import Event, Peer, make_baseline, make_peer
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
@@ -22,7 +22,7 @@ from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
-from streammoe.pipeline.scores import LEAST_PROBABILITY, ClassificationScores, PrequentialScores
+from streammoe.pipeline.scores import MIN_PROBABILITY, ClassificationScores, PrequentialScores
 from streammoe.ports import Batch, Predictions, PredictionSink, Source
 from streammoe.settings import Settings
 from streammoe.types import BoolArray, FloatArray
@@ -85,7 +85,7 @@ def evaluate(
 
     Args:
         settings: source, schema, model, and how many records may be rejected; all others are ignored.
-        against: names of other learners, see `streammoe.commands.evaluate.peers.peer`.
+        against: names of other learners, see `streammoe.commands.evaluate.peers.make_peer`.
         source_name: for messages and reports.
         shares: whether to record the gate's shares, which takes time.
         on_batch: called with the source's progress after each batch.
@@ -115,10 +115,10 @@ class _Run:
         outputs = len(schema.targets)
         self.peers: list[Peer] = [
             *(
-                peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
+                make_peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
                 for name in dict.fromkeys(against)
             ),
-            baseline(classify=classify, outputs=outputs),
+            make_baseline(classify=classify, outputs=outputs),
         ]
         self.max_ratio = settings.dead_letters.max_ratio
         self.scores = _LabelCurves() if classify else _NumberCurves(outputs)
@@ -149,8 +149,8 @@ class _Run:
                 on_batch(source.progress())
         evaluation.stopped = evaluation.stopped or not source.finished
         if not evaluation.stopped:
-            evaluation.require_learned(evaluation.source, self.schema)
-            evaluation.judge(
+            evaluation.check_learned(evaluation.source, self.schema)
+            evaluation.check_rejected(
                 evaluation.source,
                 self.max_ratio,
                 instead="no scores",
@@ -235,7 +235,7 @@ class _LabelCurves(ClassificationScores):
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         if not len(losses):
             return
-        self.log_loss.update(np.minimum(losses, -math.log(LEAST_PROBABILITY)))
+        self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
         classes = Y[:, 0].astype(np.int64)
         known = predictions.max(axis=1, initial=0.0) > 0.0
         missed = (predictions.argmax(axis=1) != classes) | ~known

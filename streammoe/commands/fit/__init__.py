@@ -104,7 +104,7 @@ def command(
             advance((each.number, rounds))
             return stop.requested
 
-        found = fit_source(
+        result = fit_source(
             settings,
             source_name="stdin" if file == "-" else file,
             method=method,
@@ -116,12 +116,12 @@ def command(
             on_round=on_round,
             stop=stop,
         )
-    if found is None:
+    if result is None:
         end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
     if out is not None:
-        found.fit.model.save(out)
+        result.fit.model.save(out)
     if trace is not None:
-        report.write_trace(found, trace)
+        report.write_trace(result, trace)
     if plot is not None:
-        report.write_plot(found, plot)
-    click.echo(report.to_json(found, out) if as_json else report.table(found, out))
+        report.write_plot(result, plot)
+    click.echo(report.to_json(result, out) if as_json else report.table(result, out))

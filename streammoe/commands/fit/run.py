@@ -91,15 +91,15 @@ def fit_source(
             while not source.finished:
                 if stop is not None and stop.requested:
                     return None
-                found = source.poll(POLL_SECONDS)
-                if found is not None:
-                    records.count(pipeline.process(found), found)
+                next_batch = source.poll(POLL_SECONDS)
+                if next_batch is not None:
+                    records.count(pipeline.process(next_batch), next_batch)
                 if on_batch is not None:
                     on_batch(source.progress())
         finally:
             source.close()
-        records.require_learned(source_name, schema)
-        records.judge(
+        records.check_learned(source_name, schema)
+        records.check_rejected(
             source_name,
             settings.dead_letters.max_ratio,
             instead="nothing was fitted",
@@ -107,7 +107,7 @@ def fit_source(
         )
         if rejected := records.outcomes["rejected"]:
             n = records.counts()["events"] - records.outcomes["skipped"]
-            counts = records.counts_in_words()
+            counts = records.format_reasons()
             LOGGER.warning("%s: %d of %d records are rejected and not fitted (%s)", source_name, rejected, n, counts)
         LOGGER.info("fitting %s to %d rows", describe_n_experts(model), records.outcomes["learned"])
         try:

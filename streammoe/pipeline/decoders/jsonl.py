@@ -27,7 +27,7 @@ from streammoe.pipeline.decoders.rows import (
     readable,
     text_of,
 )
-from streammoe.pipeline.decoders.values import LONGEST_TEXT, Kind, TooLarge
+from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, Kind, TooLarge
 from streammoe.ports import Batch
 from streammoe.types import FloatArray
 
@@ -149,7 +149,7 @@ def _depth(record: str) -> int:
 _TYPES: dict[Kind, Any] = {
     "number": float | bool | None,
     "time": float | str | None,
-    "text": Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None,
+    "text": Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None,
 }
 _MOST_NULLS = 64  # unknown names that have only been null; each new one compiles another parser
 

@@ -17,8 +17,8 @@ from streammoe.values import as_text
 
 Kind = Literal["number", "time", "text"]
 
-LONGEST_TEXT = 256
-"""Most characters of a label or level, which become columns and labels of metrics."""
+MAX_TEXT_LENGTH = 256
+"""Maximum number of characters of a label or level, which become columns and labels of metrics."""
 
 SECOND_PARTS = {"D": 1, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Ticks per second of each unit of time; days are handled separately."""
@@ -139,7 +139,7 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
     >>> [label("c", value, text=False) for value in ("01", True, 7, 7.0, 0.1, "", None)]
     ['01', 'true', '7', '7', '0.1', None, None]
     """
-    if value.__class__ is str and value.isascii() and len(value) <= LONGEST_TEXT:
+    if value.__class__ is str and value.isascii() and len(value) <= MAX_TEXT_LENGTH:
         return value or None
     match value:
         case None:
@@ -156,7 +156,7 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
             found = as_text(value)
         case _:
             _reject(name, value, "text", "wrong_type")
-    if len(found) > LONGEST_TEXT:
+    if len(found) > MAX_TEXT_LENGTH:
         _reject(name, value, "text", "out_of_range")
     if not found.isascii():
         try:
@@ -197,7 +197,7 @@ _RULES = {
     ("time", "not_finite"): "must be finite",
     ("text", "wrong_type"): "must be a text (in UTF-8), a number or a boolean, or absent",
     ("text", "not_finite"): "must be finite where it is a number",
-    ("text", "out_of_range"): f"must have at most {LONGEST_TEXT} characters",
+    ("text", "out_of_range"): f"must have at most {MAX_TEXT_LENGTH} characters",
 }
 
 
