@@ -33,7 +33,7 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
-from streammoe.pipeline.predictions import Restart, prediction_sink, restart
+from streammoe.pipeline.predictions import RestartPlan, plan_restart, prediction_sink
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 
@@ -121,9 +121,9 @@ def open_daemon(
         # A checkpoint that was written before anything was read only records where reading and predictions began.
         learned_checkpoint = None if checkpoint is None or is_blank(checkpoint) else checkpoint
         if writer is None:
-            prediction_restart = Restart()
+            prediction_restart = RestartPlan()
         else:
-            prediction_restart = restart(writer.sink, None if checkpoint is None else metadata)
+            prediction_restart = plan_restart(writer.sink, None if checkpoint is None else metadata)
         if learned_checkpoint is None:
             model = initial_model(settings, from_model)
         else:

@@ -337,9 +337,9 @@ class Predictions:
     probabilities: FloatArray | None = None
     """(n, M) class probabilities."""
     gate: FloatArray | None = None
-    """(n, K) share of each expert, if wanted."""
+    """(n, K) share of each expert, if requested."""
     intervals: FloatArray | None = None
-    """(n, Q, 2) ends of the predictive intervals, if wanted."""
+    """(n, Q, 2) ends of the predictive intervals, if requested."""
 
     keys: Sequence[bytes | None] | None = None
     """The keys of the n records that the events came from, if the source has any."""

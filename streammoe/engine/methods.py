@@ -116,15 +116,15 @@ class GradientDescent(Method):
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
         if self._step is not None:
             return point_at(em, moved(em, point.theta, slope, self._step, self._step))
-        found = point
+        next_point = point
 
         def objective(step: float) -> float:
-            nonlocal found
-            found = point_at(em, moved(em, point.theta, slope, step, step))
-            return found.objective
+            nonlocal next_point
+            next_point = point_at(em, moved(em, point.theta, slope, step, step))
+            return next_point.objective
 
         step = self._search.step(objective, squared_norm(*slope), point.objective)
-        return found if step else None
+        return next_point if step else None
 
 
 class LineSearch:

@@ -124,7 +124,7 @@ class LabelJoin:
         if batch.too_long:
             self._advance_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
             return batch
-        return self._joined(batch)
+        return self._join_records(batch)
 
     def copy(self) -> LabelJoin:
         """Return a copy that a later `join` of this one does not change; only one of the two may be used further."""
@@ -202,7 +202,7 @@ class LabelJoin:
             self._waiting[waiting.key] = waiting
         self._rejected = int(rejected.sum())
 
-    def _joined(self, batch: Batch) -> Batch:
+    def _join_records(self, batch: Batch) -> Batch:
         joined = _JoinedRecords(batch)
         ascii_only = batch.block.isascii()
         waiting = self._waiting
@@ -242,12 +242,12 @@ class LabelJoin:
                 if self._has_features(record):
                     joined.take(i, record)
                 else:
-                    self._keep(joined.waiting(i, record, key, is_label, self._seen, self._now), other)
+                    self._buffer(joined.new_waiting(i, record, key, is_label, self._seen, self._now), other)
             elif other is not None and not self._has_features(record):
                 joined.take(i, record)  # such as a label without a value yet; it must not replace features
             else:
-                features = joined.waiting(i, record, key, is_label, self._seen, self._now)
-                self._keep(features, other)
+                features = joined.new_waiting(i, record, key, is_label, self._seen, self._now)
+                self._buffer(features, other)
                 self._passed.append((joined.take(i, record), features))
         return joined.batch()
 
@@ -268,7 +268,7 @@ class LabelJoin:
                 return
             self._expire(oldest)
 
-    def _keep(self, waiting: _WaitingRecord, before: _WaitingRecord | None) -> None:
+    def _buffer(self, waiting: _WaitingRecord, before: _WaitingRecord | None) -> None:
         """Add a record to the buffer; it replaces an earlier half of the same kind."""
         if before is not None:
             self._expire(before)
@@ -351,7 +351,7 @@ class _JoinedRecords:
         """Pass on the i-th record to be rejected."""
         self._unreadable[self.take(i, b"\n")] = unreadable
 
-    def waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _WaitingRecord:
+    def new_waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _WaitingRecord:
         """Create the buffer entry of the i-th record."""
         batch = self._from
         location = msgspec.json.encode(batch.location(i))

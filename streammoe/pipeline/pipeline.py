@@ -104,7 +104,7 @@ class Pipeline:
         if not len(batch):
             if batch.columns is not None:
                 require_targets(batch.origin, batch.columns, self._roles(()))
-            return ledger.closed()
+            return ledger.to_result()
         if self._is_pretrained:
             self._compare_columns(batch)
         # Only a warm-up ends in a fit that can be cancelled.
@@ -117,7 +117,7 @@ class Pipeline:
             raise
         for each in learned:
             self._report(ledger, *each)
-        return ledger.closed()
+        return ledger.to_result()
 
     def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_LearnedRows]:
         """Learn a batch of records, changing only the model and the ledger."""
@@ -198,9 +198,9 @@ class Pipeline:
         ledger.used += int(used.sum())
         if self.predictions is not None and used.any():
             versions = (before.n + np.cumsum(learned) - learned)[used]
-            kept = [int(i) for i in rows[used]]
+            used_rows = [int(i) for i in rows[used]]
             keys = ledger.batch.keys
-            origins = _Origins([ledger.batch.location(i) for i in kept], keys and [keys[i] for i in kept])
+            origins = _Origins([ledger.batch.location(i) for i in used_rows], keys and [keys[i] for i in used_rows])
             if labels is None:
                 self._write_numbers(origins, versions, outcome, used)
             else:
@@ -344,14 +344,14 @@ class Pipeline:
         decode = decoder(batch.format)
         # A header without the target or with too many columns must be an error before it shapes the model.
         decode.decode(batch.tail(len(batch)), self._roles(()))
-        if batch.columns is not None and (problem := self._too_many(set(batch.columns) - self.schema.others)):
+        if batch.columns is not None and (problem := self._describe_excess(set(batch.columns) - self.schema.others)):
             raise SourceError(f"{batch.origin} has {problem}")
         for i in range(len(batch)):
             stage = "decode"
             try:
                 values = decode.names(batch, i)
                 columns = sorted(values.keys() - self.schema.others)
-                if problem := self._too_many(columns):
+                if problem := self._describe_excess(columns):
                     raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
                 row = to_row(values, self._roles(columns), text=_is_text(batch))
                 stage = "validate"
@@ -362,7 +362,7 @@ class Pipeline:
                 return batch.tail(i)
         return batch.tail(len(batch))
 
-    def _too_many(self, columns: Collection[str]) -> str | None:
+    def _describe_excess(self, columns: Collection[str]) -> str | None:
         if len(columns) <= self.schema.max_columns:
             return None
         return (
@@ -430,7 +430,7 @@ class _Ledger:
             decimal=None if usual or batch.decimal == "." else batch.decimal,
         )
 
-    def closed(self) -> BatchResult:
+    def to_result(self) -> BatchResult:
         """Return the totals, and the letters in the order of the records wherever the stream was cut."""
         rejected = sorted(self._letters)
         letters = [self._letters[i] for i in rejected]
@@ -460,7 +460,7 @@ def reject_all(batch: Batch, stage: str, reason: str, detail: str) -> BatchResul
     ledger = _Ledger(batch)
     for i in range(len(batch)):
         ledger.reject(i, stage, reason, detail)
-    return ledger.closed()
+    return ledger.to_result()
 
 
 def _is_text(batch: Batch) -> bool:

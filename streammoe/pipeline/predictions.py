@@ -35,33 +35,33 @@ _KIND = "parts"
 _SERIES, _NUMBER = b"streammoe.series", b"streammoe.part"
 
 
-class Restart(NamedTuple):
+class RestartPlan(NamedTuple):
     """The steps that a start has to take with existing predictions."""
 
     cut: Callable[[], None] | None = None
-    """Removes predictions after the checkpoint, once nothing else can fail."""
+    """Remove predictions after the checkpoint, once nothing else can fail."""
     must_record_end: bool = False
     """Whether a checkpoint must record the end of the predictions before more are written."""
 
 
-def restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Restart:
+def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> RestartPlan:
     """Determine what to do with existing predictions when a daemon starts from a checkpoint, if any, or fresh.
 
     Raises:
         CheckpointError: predictions have changed since the checkpoint was written.
     """
     if sink.position() is None:
-        return Restart()
+        return RestartPlan()
     if metadata is None:
-        return Restart(must_record_end=True)
+        return RestartPlan(must_record_end=True)
     known = metadata.get("predictions")
     if known is None:
         LOGGER.info("the checkpoint has no position of the predictions; those after it are written again")
-        return Restart(must_record_end=True)
+        return RestartPlan(must_record_end=True)
     if "stdin" in _kinds(metadata["positions"]):
         LOGGER.warning("predictions after the checkpoint are kept: stdin cannot be read again to recreate them")
-        return Restart()
-    return Restart(sink.restore(known))
+        return RestartPlan()
+    return RestartPlan(sink.restore(known))
 
 
 def _kinds(positions: Sequence[Position | None]) -> Iterator[object]:
@@ -160,7 +160,7 @@ class ParquetPredictions(PredictionSink):
         if self._open is not None:
             self._complete.append(self._open)
             self._open = None
-        return self._put_on_disk
+        return self._write_parts
 
     def position(self) -> Position | None:
         return {"kind": _KIND, "series": self._series, "parts": self._parts, "newest": self._newest}
@@ -176,9 +176,9 @@ class ParquetPredictions(PredictionSink):
                 f"predictions is {shown(position)}, and must count the parts of a series",
             )
         self._series, self._parts, self._newest = series, parts, newest
-        return self._remove_later
+        return self._remove_parts_after_checkpoint
 
-    def _remove_later(self) -> None:
+    def _remove_parts_after_checkpoint(self) -> None:
         """Remove the parts of this series after the checkpoint."""
         rows = 0
         with reporting_failure(SETTING, self.path, CheckpointError):
@@ -191,8 +191,8 @@ class ParquetPredictions(PredictionSink):
                     metadata = parquet.read_metadata(path)
                 except (pa.ArrowException, OSError):
                     continue  # not ours, which are complete
-                held = metadata.metadata or {}
-                if held.get(_SERIES) == self._series.encode() and int(held.get(_NUMBER, b"0")) >= self._parts:
+                own = metadata.metadata or {}
+                if own.get(_SERIES) == self._series.encode() and int(own.get(_NUMBER, b"0")) >= self._parts:
                     rows += metadata.num_rows
                     path.unlink()
             durable.sync_folder(self.path.parent)
@@ -212,7 +212,7 @@ class ParquetPredictions(PredictionSink):
             with suppress(RetriableCheckpointError):  # within a batch nothing can be done
                 write()
 
-    def _put_on_disk(self) -> None:
+    def _write_parts(self) -> None:
         """Write all complete parts; may run in another thread while more rows are written."""
         with self._writing, reporting_failure(SETTING, self.path, RetriableCheckpointError):
             self._failing = bool(self._complete)

@@ -75,13 +75,13 @@ class Scores(ABC):
         """Add learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
 
     @abstractmethod
-    def _summarized(self) -> dict[str, dict[str, float]]:
+    def _summarize(self) -> dict[str, dict[str, float]]:
         """Return the means to summarize, by name and by each of `AVERAGES`."""
 
     def summary(self) -> dict[str, float | None]:
         """Return the running means by name; ``None`` before the first event."""
         known = self.log_loss.count > 0
-        return {name: means["running"] if known else None for name, means in self._summarized().items()}
+        return {name: means["running"] if known else None for name, means in self._summarize().items()}
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -102,19 +102,19 @@ class Scores(ABC):
 
     def _restore_averages(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
         for name, average in self.averages.items():
-            held = table_of(state, name)
+            saved = table_of(state, name)
             known = vars(average).keys()
-            require(held.keys() == known, f"scores.{name} holds {shown(sorted(held))}, and must hold {sorted(known)}")
-            require(is_count(held["count"]), f"scores.{name} counts {shown(held['count'])} events")
+            require(saved.keys() == known, f"scores.{name} holds {shown(sorted(saved))}, and must hold {sorted(known)}")
+            require(is_count(saved["count"]), f"scores.{name} counts {shown(saved['count'])} events")
             # The root is taken of mean squared errors.
             least = 0.0 if "squared" in name else -math.inf
             for part in known - {"count", "window"}:
-                fits = is_finite_number(held[part]) and held[part] >= least
-                require(fits, f"scores.{name} has {shown(held[part])} for its {part}")
-            require(held["weight"] > 0.0 or not held["count"], f"scores.{name} has events and no weight")
-            length = min(held["count"], WINDOW)
+                fits = is_finite_number(saved[part]) and saved[part] >= least
+                require(fits, f"scores.{name} has {shown(saved[part])} for its {part}")
+            require(saved["weight"] > 0.0 or not saved["count"], f"scores.{name} has events and no weight")
+            length = min(saved["count"], WINDOW)
             window = array_of(arrays, f"scores.{name}", "float64", (length,), least=least)
-            vars(average).update(held, window=window)
+            vars(average).update(saved, window=window)
 
 
 class PrequentialScores(Scores):
@@ -151,7 +151,7 @@ class PrequentialScores(Scores):
             for q in range(self.outputs if self.outputs > 1 else 0):
                 self.averages[f"{name}.{q}"].update(squares[:, q])
 
-    def _summarized(self) -> dict[str, dict[str, float]]:
+    def _summarize(self) -> dict[str, dict[str, float]]:
         return {"rmse": self.rmse(), "log_loss": self.log_loss.means(), "baseline_rmse": self.baseline_rmse()}
 
     def rmse(self, output: int | None = None) -> dict[str, float]:
@@ -215,10 +215,10 @@ class ClassificationScores(Scores):
         if n == 0:
             return
         classes = Y[:, 0].astype(np.int64)
-        given = predictions[np.arange(n), classes]
+        probabilities = predictions[np.arange(n), classes]
         best = predictions.argmax(axis=1)
         self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
-        self.averages["hits"].update(((best == classes) & (given > 0.0)).astype(np.float64))
+        self.averages["hits"].update(((best == classes) & (probabilities > 0.0)).astype(np.float64))
         for start in range(0, n, _AT_ONCE):
             self._update_baseline(classes[start : start + _AT_ONCE])
 
@@ -236,7 +236,7 @@ class ClassificationScores(Scores):
         # Before the first event nothing is predicted, so nothing is hit.
         self.averages["baseline_hits"].update(((before.argmax(axis=1) == classes) & (seen > 0)).astype(np.float64))
 
-    def _summarized(self) -> dict[str, dict[str, float]]:
+    def _summarize(self) -> dict[str, dict[str, float]]:
         accuracies = {"accuracy": self.accuracy(), "log_loss": self.log_loss.means()}
         return {**accuracies, "baseline_accuracy": self.baseline_accuracy()}
 

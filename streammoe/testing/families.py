@@ -454,7 +454,7 @@ class FamilyContract(ABC):
 
     def _compare_with_reference(self, bound: str, prior_strength: float, weights: FloatArray, **arguments: Any) -> None:
         """Compare the estimator with the reference on the same events, after the estimator's warm-up."""
-        # Multiples of the batch sizes, so that no mini-batch is open when the comparison starts.
+        # No mini-batch is open after either: a warm-up ends in a fit, and 20 is a multiple of the other batch sizes.
         n_burn_in = N_BURN_IN if arguments["warmup"] == 0 else N_WARMUP
         X, y = self.make_events(n_burn_in + N_EVENTS, 0)
         arguments |= {"prior_strength": prior_strength, "schedule": SCHEDULE, "averaging": None}

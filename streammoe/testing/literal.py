@@ -140,11 +140,11 @@ class Algorithm1(ABC):
         The prior is topped up with the step of the last event, γ by default.
         """
         theta = self.mm.last_iterate
-        seen = [self.event_statistics((w, r), y, theta) for w, r, y in events]
+        statistics = [self.event_statistics((w, r), y, theta) for w, r, y in events]
         self.mm.step(
             {
-                name: np.sum([v * S[name] for v, S in zip(weights, seen, strict=True)], axis=0) / len(seen)
-                for name in seen[0]
+                name: np.sum([v * S[name] for v, S in zip(weights, statistics, strict=True)], axis=0) / len(statistics)
+                for name in statistics[0]
             },
             gamma,
         )

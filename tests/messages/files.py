@@ -8,7 +8,7 @@ import numpy as np
 
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.decoders import FieldRoles, decoder
-from streammoe.pipeline.predictions import prediction_sink, restart
+from streammoe.pipeline.predictions import plan_restart, prediction_sink
 from streammoe.ports import Batch, Predictions
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
@@ -138,7 +138,7 @@ def gone_back(change, format="jsonl", then=None, *, says=True):
             sink.flush()
         change(path)
         with closing(prediction_sink(folder / then if then else path, format)) as sink:
-            found = restart(sink, {"positions": [None]} | ({"predictions": position} if says else {}))
+            found = plan_restart(sink, {"positions": [None]} | ({"predictions": position} if says else {}))
             if found.cut is not None:
                 found.cut()
 

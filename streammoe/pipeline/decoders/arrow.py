@@ -94,8 +94,8 @@ def times_of(column: Any) -> FloatArray | None:
     _, ends, block = column.buffers()
     ends = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
     layout = np.frombuffer(block, np.uint8)[ends[0] : ends[1]]
-    found = TIME.fullmatch(layout.tobytes().decode(errors="replace"))
-    if found is None or (np.diff(ends) != len(layout)).any():
+    match = TIME.fullmatch(layout.tobytes().decode(errors="replace"))
+    if match is None or (np.diff(ends) != len(layout)).any():
         return None
     octets = np.frombuffer(block, np.uint8)[ends[0] : ends[-1]].reshape(n, len(layout))
     digits = octets - np.uint8(ord("0"))  # characters before the digits wrap around
@@ -105,7 +105,7 @@ def times_of(column: Any) -> FloatArray | None:
 
     def part(group: int) -> IntArray:
         number = np.zeros(n, np.int64)
-        for at in range(*found.span(group)):  # empty for a missing part
+        for at in range(*match.span(group)):  # empty for a missing part
             number = 10 * number + digits[:, at]
         return number
 
@@ -123,9 +123,9 @@ def times_of(column: Any) -> FloatArray | None:
     ):
         if ((value < least) | (value > most)).any():
             return None
-    offset = (hours * 3600 + minutes * 60) * (-1 if found[8] == "-" else 1)
+    offset = (hours * 3600 + minutes * 60) * (-1 if match[8] == "-" else 1)
     whole = (first + day - 1) * DAY + hour * 3600 + minute * 60 + second - offset
-    begin, end = found.span(7)
+    begin, end = match.span(7)
     seconds[there] = whole.astype(np.float64) + fraction * 10 ** (9 - (end - begin)) / 1e9
     return seconds
 

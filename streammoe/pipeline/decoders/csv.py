@@ -74,8 +74,8 @@ class CsvDecoder:
                 try:
                     values = self.names(batch, i)
                     sheet.put(i, values, text=True)
-                    if held := sheet.check_new(i, {name: values[name] for name in new}, text=True):
-                        sheet.new = (i, held)
+                    if new_values := sheet.check_new(i, {name: values[name] for name in new}, text=True):
+                        sheet.new = (i, new_values)
                         break
                 except InvalidEvent as error:
                     sheet.reject(i, error)

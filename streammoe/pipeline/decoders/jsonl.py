@@ -64,8 +64,8 @@ class JsonlDecoder:
                 sheet.put(i, values, text=False)
                 if known is not None and not values.keys() <= known:
                     new = {name: value for name, value in values.items() if name not in known}
-                    if held := sheet.check_new(i, new, text=False):
-                        sheet.new = (i, held)
+                    if new_values := sheet.check_new(i, new, text=False):
+                        sheet.new = (i, new_values)
                         break
                     if not new.keys() <= nulls and len(nulls) < _MOST_NULLS:
                         nulls = nulls.union(new)

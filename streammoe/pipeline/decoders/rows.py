@@ -28,7 +28,7 @@ class Slot(NamedTuple):
 
 
 class FieldRoles(NamedTuple):
-    """The values to read from each record."""
+    """The names of the values to read from each record, by their roles."""
 
     fields: tuple[str, ...]
     """Names of the features, in the order of the columns of ``X``; a record may lack some."""
@@ -105,7 +105,7 @@ class Decoder(Protocol):
             batch: the records.
             roles: the values to read.
             ignore: given if columns may come late: the names that never become columns. Decoding then stops before the
-                first good record with a non-null value under a name that is neither roles nor listed here, so that
+                first good record with a non-null value under a name that neither has a role nor is listed here, so that
                 the caller can widen its model and continue with ``batch.tail``. Records without target or with weight
                 0 do not stop it, since they add no columns. A record whose new values cannot be read as
                 ``roles.kind`` says is rejected.
@@ -130,7 +130,7 @@ def to_row(values: Mapping[str, object], roles: FieldRoles, *, text: bool = Fals
     """Read an event from a record, on the exact path of all formats; the parts are those of `DecodedBatch`.
 
     Args:
-        values: the raw record; names that are not roles are ignored.
+        values: the raw record; names without a role are ignored.
         roles: the values to read.
         text: whether the format writes numbers as text, and missing values as empty text.
 
@@ -201,12 +201,12 @@ class Sheet:
         Raises:
             InvalidEvent: one cannot be read as a feature.
         """
-        held: Values = {}
+        new_values: Values = {}
         for name in sorted(values):
             taken = READERS[self.roles.kind(name)](name, values[name], text)
             if taken is not None and taken == taken:  # noqa: PLR0124 - false for NaN, that is, missing
-                held[name] = values[name]
-        return held if held and self._is_learned(i) else {}
+                new_values[name] = values[name]
+        return new_values if new_values and self._is_learned(i) else {}
 
     def _is_learned(self, i: int) -> bool:
         """Whether record `i` has its targets and a weight above 0."""
@@ -291,8 +291,8 @@ def require_targets(origin: str, header: Sequence[str], roles: FieldRoles) -> No
 
 def _hint(header: Sequence[str]) -> str:
     """Suggest a setting for a header that looks like a record, or like csv with another delimiter."""
-    if len(header) == 1 and (found := [mark for mark in DELIMITERS if mark in header[0]]):
-        mark = json.dumps(found[0])
+    if len(header) == 1 and (delimiters := [mark for mark in DELIMITERS if mark in header[0]]):
+        mark = json.dumps(delimiters[0])
         return (
             f"; it looks like csv with another delimiter: set source.delimiter to {mark} (for streammoe evaluate "
             f"and fit --delimiter {mark})"

@@ -117,10 +117,10 @@ def seconds(name: str, value: object, text: bool) -> float:
         _reject(name, value, "time", "wrong_type")
     if text and (not value or _NUMBER.fullmatch(value.with_point() if isinstance(value, CommaText) else value)):
         return number(name, value, text)
-    found = TIME.fullmatch(value.strip(" \t") if text else value)
-    if found is None:
+    match = TIME.fullmatch(value.strip(" \t") if text else value)
+    if match is None:
         _reject(name, value, "time", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
-    year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
     except ValueError:  # such as February 30
@@ -149,21 +149,21 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
         case Unreadable():
             _reject(name, value, "text", "wrong_type")
         case str():
-            found = str(value)  # not an instance of a class of ours, since models keep it
+            result = str(value)  # not an instance of a class of ours, since models keep it
         case float() | Decimal() if not math.isfinite(value):
             _reject(name, value, "text", "not_finite")
         case bool() | int() | float() | Decimal():
-            found = as_text(value)
+            result = as_text(value)
         case _:
             _reject(name, value, "text", "wrong_type")
-    if len(found) > MAX_TEXT_LENGTH:
+    if len(result) > MAX_TEXT_LENGTH:
         _reject(name, value, "text", "out_of_range")
-    if not found.isascii():
+    if not result.isascii():
         try:
-            found.encode()
+            result.encode()
         except UnicodeEncodeError:  # half a surrogate pair, valid in JSON but not in UTF-8
             _reject(name, value, "text", "wrong_type")
-    return found or None
+    return result or None
 
 
 READERS: dict[Kind, Callable[[str, object, bool], float | str | None]] = {
