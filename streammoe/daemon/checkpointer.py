@@ -54,7 +54,7 @@ class RetryPolicy:
         """Whether another attempt is due."""
         return self.failing and time.monotonic() >= self._next_at
 
-    def failed(self, error: RetriableCheckpointError) -> None:
+    def record_failure(self, error: RetriableCheckpointError) -> None:
         """Record a failed attempt.
 
         Raises:
@@ -78,7 +78,7 @@ class RetryPolicy:
             self.patience,
         )
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Record a successful attempt."""
         if self._failing_since is not None:
             LOGGER.warning("saving works again after %.0f s", time.monotonic() - self._failing_since)
@@ -106,7 +106,7 @@ class CheckpointContent(NamedTuple):
 
     def copied(self, copies: Copies) -> CheckpointContent:
         """Return a copy that shares nothing that learning changes."""
-        arrays = copies.of(self.arrays)
+        arrays = copies.copy(self.arrays)
         return CheckpointContent(
             model={name: arrays[name] for name in self.model},
             labels={name: arrays[name] for name in self.labels},
@@ -123,7 +123,7 @@ class Copies:
     def __init__(self) -> None:
         self._buffers: dict[str, AnyArray] = {}
 
-    def of(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    def copy(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Return copies by name, valid until the next call; buffers of other names are released.
 
         Read-only arrays never change, so they are not copied.
@@ -133,7 +133,7 @@ class Copies:
         }
         return self._buffers
 
-    def missing(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    def unallocated(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Return the arrays for whose copies there is no memory yet."""
         return {name: array for name, array in arrays.items() if array.flags.writeable and not self._fits(name, array)}
 
@@ -197,7 +197,7 @@ class CheckpointWriter:
 
         There is no need to wait: `begin` allocates what is still missing. No checkpoint may be in progress.
         """
-        missing = self._copies.missing(content.arrays)
+        missing = self._copies.unallocated(content.arrays)
         if sum(array.nbytes for array in missing.values()) < _SLOW_ALLOCATION:
             return True
         self._in_progress = self._thread.submit(self._copies.reserve_memory, missing)

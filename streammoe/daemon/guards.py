@@ -201,7 +201,7 @@ class RollbackHistory:
         """Return the newest generation that holds no event after number `sound`."""
         return max((saved for saved in self._saved if saved.learned <= sound), default=None)
 
-    def keep(self, newest: int, sound: int) -> int:
+    def n_to_keep(self, newest: int, sound: int) -> int:
         """Return how many generations to keep once one after `newest` is saved, so that the last good one stays."""
         good = self.last_good(sound)
         return self.min_keep if good is None else max(self.min_keep, newest + 2 - good.generation)

@@ -295,7 +295,7 @@ class Daemon:
         except RetriableCheckpointError as error:
             self._health.unsaved = str(error)
             self._metrics.count_failed_checkpoint()
-            self._retries.failed(error)
+            self._retries.record_failure(error)
 
     def _checkpoint_if_due(self) -> None:
         """Collect the result of the checkpoint in progress, and begin one if it is due."""
@@ -410,7 +410,7 @@ class Daemon:
             sound: number of events learned before those in doubt, where a jump has just reset the guard's own count.
         """
         self._health.unsaved = ""
-        self._retries.succeeded()
+        self._retries.record_success()
         self._generation = written.generation
         self._start_is_saved = written.position is not None
         if self._jump_handler is not None and written.mark is not None:
@@ -428,7 +428,7 @@ class Daemon:
             guard = {"guard": {"jumps": losses.to_json(), "saved": history.to_json()}}
             if self._can_roll_back:
                 # An earlier run may have left newer generations than the one that this run resumed from.
-                self._store.keep = history.keep(max(self._store.generations(), default=0), losses.sound)
+                self._store.keep = history.n_to_keep(max(self._store.generations(), default=0), losses.sound)
         return CheckpointContent(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},

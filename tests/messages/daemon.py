@@ -87,10 +87,10 @@ def _reload(line):
 def _saving_fails(_):
     policy = RetryPolicy(60.0)
     with patch("streammoe.daemon.checkpointer.time.monotonic", side_effect=[0.0, 9.0, 70.0, 130.0]):
-        policy.failed(_FULL)
-        policy.succeeded()
-        policy.failed(_FULL)
-        policy.failed(_FULL)
+        policy.record_failure(_FULL)
+        policy.record_success()
+        policy.record_failure(_FULL)
+        policy.record_failure(_FULL)
 
 
 def _endless_first(_):

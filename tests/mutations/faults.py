@@ -215,7 +215,7 @@ FAULTS = {
         ),
     ],
     "checkpoints": [
-        Fault("background-state-shared", "arrays = copies.of(self.arrays)", "arrays = self.arrays"),
+        Fault("background-state-shared", "arrays = copies.copy(self.arrays)", "arrays = self.arrays"),
         Fault(
             "source-told-before-durable",
             "self._mark_saved(taken_at, time.monotonic() - taken_at)",

@@ -160,20 +160,20 @@ def test_closing_waits_for_one_under_way_and_logs_its_failure(store, caplog, sin
 
 def test_copies_use_their_memory_again_where_shape_and_type_are_the_same():
     copies = Copies()
-    held = dict(copies.of({"a": np.zeros(3), "b": np.zeros(3)}))
-    second = copies.of({"a": np.ones(3)})["a"]
+    held = dict(copies.copy({"a": np.zeros(3), "b": np.zeros(3)}))
+    second = copies.copy({"a": np.ones(3)})["a"]
     assert second is held["a"]
     assert (second == 1.0).all()
-    assert copies.of({"b": np.zeros(3)})["b"] is not held["b"], "what does not come again is let go"
+    assert copies.copy({"b": np.zeros(3)})["b"] is not held["b"], "what does not come again is let go"
     for other in (np.ones(4), np.ones((3, 1)), np.ones(3, np.int64)):
-        copies.of({"a": np.zeros(3)})
-        found = copies.of({"a": other})["a"]
+        copies.copy({"a": np.zeros(3)})
+        found = copies.copy({"a": other})["a"]
         assert (found.shape, found.dtype, found is other) == (other.shape, other.dtype, False)
         assert (found == 1).all()
     fixed = np.zeros(3)
     fixed.flags.writeable = False
-    assert copies.of({"a": fixed})["a"] is fixed, "what never changes is neither copied nor written into"
-    assert copies.of({"a": np.ones(3)})["a"] is not fixed
+    assert copies.copy({"a": fixed})["a"] is fixed, "what never changes is neither copied nor written into"
+    assert copies.copy({"a": np.ones(3)})["a"] is not fixed
 
 
 def test_much_memory_is_allocated_while_learning_continues_and_little_at_once(writer):
