@@ -70,8 +70,9 @@ class FamilyContract(ABC):
             family = families()["gaussian"]
 
             def make_events(self, n, seed):
-                X = np.random.default_rng(seed).normal(size=(n, 3))
-                return X, np.abs(X[:, 0])
+                rng = np.random.default_rng(seed)
+                X = rng.normal(size=(n, 3))
+                return X, np.abs(X[:, 0]) + 0.3 * rng.normal(size=n)
 
             def make_model(self, bound, seed, **arguments):
                 return MoERegressor(3, bound=bound, seed=seed, **arguments)
