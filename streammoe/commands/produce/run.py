@@ -82,7 +82,7 @@ def produce(
     messages = MessageConverter(form=form, key=key, timestamp=timestamp)
     writer = connectors(WRITERS)["kafka"]
     settings = writer.settings(config)
-    source = _opened(file, read_as)  # before creating the topic: a mistyped file name must not leave a topic behind
+    source = _open_file(file, read_as)  # before creating the topic: a mistyped file name must not leave a topic behind
     try:
         to: RecordWriter = writer(servers, topic, partitions=partitions, paced=rate > 0, settings=settings)
     except BaseException:
@@ -91,8 +91,8 @@ def produce(
     started = time.monotonic()
     pace = Pace(rate)
     try:
-        with closing(_all(source, lambda: _opened(file, read_as), messages, repeat, on_batch)) as found:
-            for message in islice(found, limit):
+        with closing(_all_messages(source, lambda: _open_file(file, read_as), messages, repeat, on_batch)) as outgoing:
+            for message in islice(outgoing, limit):
                 pace.wait(lambda: stop.requested)
                 if stop.requested:
                     break
@@ -118,7 +118,7 @@ def produce(
     return ProduceResult(to.acknowledged, took, topic)
 
 
-def _opened(file: str, read_as: str | None) -> Source:
+def _open_file(file: str, read_as: str | None) -> Source:
     if not file:
         raise ConfigError("FILE: must be the path of a file, or a glob")
     connector = connectors()["file"]
@@ -139,13 +139,13 @@ def _opened(file: str, read_as: str | None) -> Source:
     return source
 
 
-def _all(
-    source: Source, again: Callable[[], Source], messages: MessageConverter, repeat: int, on_batch: ProgressListener
+def _all_messages(
+    source: Source, reopen: Callable[[], Source], messages: MessageConverter, repeat: int, on_batch: ProgressListener
 ) -> Generator[Message, None, None]:
-    """Yield the messages of the file `repeat` times, first from `source`, then from what `again` opens."""
+    """Yield the messages of the file `repeat` times, first from `source`, then from new sources."""
     for turn in range(repeat):
         if turn:
-            source = again()
+            source = reopen()
         try:
             while not source.finished:
                 batch = source.poll(POLL_SECONDS)
