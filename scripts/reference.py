@@ -33,9 +33,9 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "labels": settings.Labels,
     "checkpoint": settings.Checkpoint,
     "metrics": settings.Metrics,
-    "predictions": settings.PredictionFile,
+    "predictions": settings.PredictionFileSettings,
     "guard": settings.Guard,
-    "dead_letters": settings.DeadLetterFile,
+    "dead_letters": settings.DeadLetterFileSettings,
 }
 """Of one kind each; those of a model are `MODELS`."""
 ESTIMATORS = (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)

@@ -1,6 +1,6 @@
 """Streaming mixture-of-experts learning: a daemon and a River model that learn one event at a time."""
 
-# Type checkers recognise this name; importing typing takes a while, and the command must handle signals before that.
+# Type checkers recognize this name; importing typing takes a while, and the command must handle signals before that.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

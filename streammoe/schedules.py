@@ -168,7 +168,7 @@ def _ends(interval: Interval) -> tuple[Any, Any]:
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
-# A compiled loop over the scalar power, because rounding in NumPy's vectorised one depends on an element's position in
+# A compiled loop over the scalar power, because rounding in NumPy's vectorized one depends on an element's position in
 # the array, and a step must not depend on where a batch was cut.
 def _power_steps(first: int, count: int, alpha: float, gamma0: float, offset: float) -> FloatArray:
     steps = np.empty(count)

@@ -63,14 +63,16 @@ class MixtureOfExperts(base.Estimator):
         Args:
             X: (n, P) finite numbers.
             y: (n,) or (n, Q) finite numbers, or (n,) labels. New outputs are called y0, y1 and so on.
-            weights: (n,) weight of each event, in [0, 1e6]; by default 1. Events of weight 0 are not learned.
+            weights: (n,) weight of each event in the objective, in [0, 1e6]; by default 1. Events of weight 0 are not
+                learned.
             feature_names: names of the columns; by default x0, x1, …
 
         Returns:
             (n,) prequential log-losses −log s(y|x) in the target's own units: each row is predicted, then learned.
 
         Raises:
-            InvalidEvent: a row would poison the model; its index is in ``row`` and nothing was learned.
+            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row`` and nothing was
+                learned.
         """
         table = table_of_array(X, feature_names, self.learner.encoder.fields)
         return learn_array(self.learner, table, y, weights)
@@ -250,7 +252,7 @@ class MixtureOfExperts(base.Estimator):
         return self.learner.phase.is_finite()
 
     def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
-        """Return copies of the parameters and statistics, in the model's own (standardised) coordinates.
+        """Return copies of the parameters and statistics, in the model's own (standardized) coordinates.
 
         Args:
             averaged: return the parameters that serve predictions instead of the raw iterate.
@@ -260,7 +262,7 @@ class MixtureOfExperts(base.Estimator):
             reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
             (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``, number of events; ``decay`` (Π(1−γ) since the last
             refresh), ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are
-            standardised.
+            standardized.
             Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
 
         Raises:

@@ -5,7 +5,7 @@ from collections import Counter
 
 from kafka import errors
 
-from streammoe.commands.produce.messages import Messages
+from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
 from streammoe.ports import Partition
 from streammoe_connectors.files.source import FileSource
@@ -97,9 +97,9 @@ def _password(_):
 
 
 def _without_field(_):
-    messages = Messages(key="nope")
+    messages = MessageConverter(key="nope")
     messages.records = 2
-    messages.check()
+    messages.check_fields()
 
 
 FILE = FileSource.Settings(kind="file", path="a.jsonl")

@@ -215,13 +215,15 @@ FAULTS = {
         ),
     ],
     "checkpoints": [
-        Fault("background-state-shared", "held = copies.of(self.arrays)", "held = self.arrays"),
+        Fault("background-state-shared", "arrays = copies.copy(self.arrays)", "arrays = self.arrays"),
         Fault(
             "source-told-before-durable",
-            "self._passed(taken_at, time.monotonic() - taken_at)",
-            "self._passed(taken_at, time.monotonic() - taken_at)\n        self._report_position(self._position)",
+            "self._mark_saved(taken_at, time.monotonic() - taken_at)",
+            "self._mark_saved(taken_at, time.monotonic() - taken_at)\n        self._report_position(self._position)",
         ),
-        Fault("transaction-in-background", "if self._is_transactional or self._goes_back:", "if self._goes_back:"),
+        Fault(
+            "transaction-in-background", "if self._is_transactional or self._can_roll_back:", "if self._can_roll_back:"
+        ),
         Fault(
             "confirmed-before-committed",
             "            self._pipeline.predictions.sink.commit(position, self._generation)\n"
@@ -319,7 +321,9 @@ FAULTS = {
         Fault("bad-ratio-at-the-limit", "if worst > self.max_ratio * BAD", "if worst >= self.max_ratio * BAD"),
         Fault("bad-window-too-long", "flags[-(BAD_RECORD_WINDOW - 1) :]", "flags[-BAD_RECORD_WINDOW:]"),
         Fault("jump-window-by-batch", "losses[at : at + self._length - self._count]", "losses[at : at + self._length]"),
-        Fault("jump-in-four-windows", "if len(self._high) < WINDOWS:", "if len(self._high) <= WINDOWS:"),
+        Fault(
+            "jump-in-four-windows", "if len(self._high) < WINDOWS_PER_JUMP:", "if len(self._high) <= WINDOWS_PER_JUMP:"
+        ),
         Fault("way-back-into-doubt", "if saved.learned <= sound)", "if saved.learned <= sound + 1_000)"),
     ],
     "scores": [
@@ -413,7 +417,7 @@ FAULTS = {
         ),
     ],
     "replay": [
-        Fault("replayed-letters-not-named", "self.place: sorted(self.named)", "self.place: []"),
+        Fault("replayed-letters-not-named", "self.place: sorted(self.replayed_keys)", "self.place: []"),
         Fault(
             "replayed-stay-rejected", 'outcomes["rejected"] -= sum(self.outcomes.values())', 'outcomes["rejected"] -= 0'
         ),
