@@ -221,20 +221,20 @@ def chosen(frame: pd.DataFrame, target: str, columns: Sequence[str]) -> pd.DataF
 def flights_arr() -> pd.DataFrame:
     frame = flights()
     frame = frame[frame["arr_delay"].notna()].head(150_000)
-    return chosen(frame, "arr_delay", "dep_delay air_time distance hour carrier origin wday".split())
+    return chosen(frame, "arr_delay", ["dep_delay", "air_time", "distance", "hour", "carrier", "origin", "wday"])
 
 
 @stream("classifier", "chronological; more than 15 minutes late, or cancelled")
 def flights_late() -> pd.DataFrame:
     frame = flights().head(100_000)
     frame["late"] = np.where(frame["arr_delay"].fillna(999) > 15, "late", "ok")
-    return chosen(frame, "late", "month hour minute wday distance carrier origin".split())
+    return chosen(frame, "late", ["month", "hour", "minute", "wday", "distance", "carrier", "origin"])
 
 
 @stream("regressor", "order of the file: sorted by bands of price")
 def diamonds() -> pd.DataFrame:
     frame = from_r("ggplot2", "diamonds").rename(columns={"y": "y_mm"})
-    return chosen(frame, "price", "carat depth table x y_mm z cut color clarity".split())
+    return chosen(frame, "price", ["carat", "depth", "table", "x", "y_mm", "z", "cut", "color", "clarity"])
 
 
 @stream("regressor", "shuffled")
@@ -250,7 +250,7 @@ def rain() -> pd.DataFrame:
 @stream("regressor", "shuffled; heavy-tailed inputs")
 def movies() -> pd.DataFrame:
     frame = shuffled(from_r("ggplot2movies", "movies"))
-    genres = "Action Animation Comedy Drama Documentary Romance Short".split()
+    genres = ["Action", "Animation", "Comedy", "Drama", "Documentary", "Romance", "Short"]
     return chosen(frame, "rating", ["year", "length", "votes", *genres])
 
 
@@ -258,7 +258,9 @@ def movies() -> pd.DataFrame:
 def gss_wages() -> pd.DataFrame:
     frame = from_r("stevedata", "gss_wages")
     return chosen(
-        frame, "realrinc", "year age prestg10 childs occrecode wrkstat gender educcat maritalcat".split()
+        frame,
+        "realrinc",
+        ["year", "age", "prestg10", "childs", "occrecode", "wrkstat", "gender", "educcat", "maritalcat"],
     )
 
 
@@ -271,8 +273,8 @@ def check_times() -> pd.DataFrame:
 @stream("regressor", "by year; missing values")
 def nls_wage() -> pd.DataFrame:
     frame = from_r("sampleSelection", "nlswork").sort_values(["year", "idcode"], kind="stable")
-    personal = "year age race msp grade collgrad not_smsa c_city south".split()
-    work = "ind_code occ_code union wks_ue ttl_exp tenure hours wks_work".split()
+    personal = ["year", "age", "race", "msp", "grade", "collgrad", "not_smsa", "c_city", "south"]
+    work = ["ind_code", "occ_code", "union", "wks_ue", "ttl_exp", "tenure", "hours", "wks_work"]
     return chosen(frame, "ln_wage", personal + work)
 
 
@@ -335,12 +337,12 @@ def mpls_stops() -> pd.DataFrame:
     t = pd.to_datetime(frame["date"])
     frame = frame.assign(hour=t.dt.hour, wday=t.dt.dayofweek, doy=t.dt.dayofyear, t=t)
     frame = frame.sort_values("t", kind="stable").head(20_000)
-    return chosen(frame, "problem", "hour wday doy lat long policePrecinct MDC race gender".split())
+    return chosen(frame, "problem", ["hour", "wday", "doy", "lat", "long", "policePrecinct", "MDC", "race", "gender"])
 
 
 @stream("classifier", "by year; one class has 4.5 % of the events")
 def nass_dead() -> pd.DataFrame:
-    crash = "dvcat weight airbag seatbelt frontal yearacc yearVeh abcat deploy".split()
+    crash = ["dvcat", "weight", "airbag", "seatbelt", "frontal", "yearacc", "yearVeh", "abcat", "deploy"]
     return chosen(from_r("DAAG", "nassCDS"), "dead", [*crash, "sex", "ageOFocc", "occRole"])
 
 
