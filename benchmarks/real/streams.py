@@ -24,8 +24,8 @@ import pandas as pd
 from river import datasets
 from river.datasets import synth
 
-KEEL_SEED = 7
-"""Of every shuffle of a file whose order means nothing."""
+SHUFFLE_SEED = 7
+"""Seed of the order of files whose own order means nothing."""
 EVENTS_OF_GENERATORS = 20_000
 
 
@@ -190,7 +190,7 @@ def from_keel(name: str) -> pd.DataFrame:
     text = io.StringIO("\n".join(lines[head + 1 :]))
     frame = pd.read_csv(text, header=None, skipinitialspace=True, na_values=["?", "<null>"])
     frame.columns = [*(f"a{j}" for j in range(frame.shape[1] - 1)), "y"]
-    return frame.iloc[np.random.default_rng(KEEL_SEED).permutation(len(frame))]
+    return frame.iloc[np.random.default_rng(SHUFFLE_SEED).permutation(len(frame))]
 
 
 def from_river(dataset: Iterable[tuple[Mapping[Any, Any], Any]], n: int | None = None) -> pd.DataFrame:
@@ -200,7 +200,7 @@ def from_river(dataset: Iterable[tuple[Mapping[Any, Any], Any]], n: int | None =
 
 def shuffled(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the rows in a fixed random order."""
-    return frame.sample(frac=1, random_state=KEEL_SEED)
+    return frame.sample(frac=1, random_state=SHUFFLE_SEED)
 
 
 def flights() -> pd.DataFrame:
