@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.real.peers import BASELINES, OURS
+from benchmarks.real.peers import BASELINES, LEARNERS, OURS
 from benchmarks.report import table
 
 STRONG = "lightgbm"
@@ -186,7 +186,7 @@ def classification(entries: Mapping[str, Entry], comparisons: Sequence[Compariso
 
 def everybody(entries: Mapping[str, Entry]) -> str:
     """Format the results of all learners; in parentheses where a learner saw only a part of the stream."""
-    learners = list(dict.fromkeys(name for entry in entries.values() for name in entry.learners))
+    learners = [name for name in LEARNERS if any(name in entry.learners for entry in entries.values())]
     return table(
         ["stream", *learners],
         [[name, *(_cell(entry, learner) for learner in learners)] for name, entry in entries.items()],
