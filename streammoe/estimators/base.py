@@ -12,7 +12,7 @@ from river import base
 
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
-from streammoe.fields import Change
+from streammoe.fields import Change, as_python
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
@@ -42,11 +42,30 @@ class MixtureOfExperts(base.Estimator):
         self.learner = Learner(self.options, features, self._new_targets())
 
     def _check(self) -> None:
-        self.options = checked(self.options_type, self._get_params(), several=self.several_outputs)
+        given = {name: as_python(value) for name, value in self._get_params().items()}
+        self.options = checked(self.options_type, given, several=self.several_outputs)
+        # What later assignments to attributes cannot change, and checkpoints hold.
+        self._checked = {
+            name: CHOICES[name].table(value) if name in CHOICES else value for name, value in given.items()
+        }
 
     @abstractmethod
     def _new_targets(self) -> Targets:
         """Return the format of the targets according to the arguments."""
+
+    # -- One event -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def learn_one(self, x: Mapping[Any, Any], y: Any, w: float = 1.0) -> None:
+        """Learn one event that counts `w` times.
+
+        Raises:
+            InvalidEvent: a value would poison the model; nothing was changed.
+        """
+
+    @abstractmethod
+    def predict_one(self, x: Mapping[Any, Any]) -> Any:
+        """Predict the target at `x`: a number, a number for each output, or a label."""
 
     # -- Many rows -----------------------------------------------------------------------------------------------------
 
@@ -281,12 +300,15 @@ class MixtureOfExperts(base.Estimator):
         changeable = self.options.changeable()
         if name not in changeable:
             raise ConfigError(f"{name}: it cannot change; only {', '.join(changeable)} can")
-        before = getattr(self, name)
+        before, was = getattr(self, name), getattr(self.options, name)
         setattr(self, name, value)
         try:
             self._check()
+            if name in self.options.changeable("rise") and getattr(self.options, name) < was:
+                raise ConfigError(f"{name}: it may only be raised, was {was} and is now {value}")
         except ConfigError:
             setattr(self, name, before)
+            self._check()
             raise
         self.learner.change(self.options)
 
@@ -322,10 +344,7 @@ class MixtureOfExperts(base.Estimator):
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor in the form that checkpoints use."""
-        given = {
-            name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
-        }
-        return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+        return dict(self._checked)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model durably to one file, from which `streammoe.load` continues bit for bit.

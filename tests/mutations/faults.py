@@ -26,7 +26,7 @@ AREAS = {
     "distributions": "test_distributions.py",
     "persistence": (
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "
-        "test_checkpoint_format.py golden/test_*.py"
+        "test_checkpoint_format.py golden/test_*.py test_options.py"
     ),
     "appending": "test_append_log.py test_dead_letters.py test_power_loss.py",
     "checkpoints": (
@@ -191,6 +191,7 @@ FAULTS = {
         Fault("digest-not-verified", "sound = _pack(arrays, text) == data", "sound = bool(_pack(arrays, text))"),
         Fault("bytes-after-the-end", "_pack(arrays, text) == data", "data.startswith(_pack(arrays, text))"),
         Fault("newer-format-read", "if number != FORMAT:", "if number < FORMAT:"),
+        Fault("prior-weight-at-most-1", '"prior_weight": HEAVIEST_PRIOR}', '"prior_weight": 1.0}'),
         Fault("retention-one-too-many", "[-self.keep :]", "[-self.keep - 1 :]"),
         Fault("damaged-push-out-sound", "if generation not in self._unsound]", "]"),
         Fault(
