@@ -242,7 +242,8 @@ def test_source_sinks_and_produce_wait_for_a_broker_that_is_not_there_yet_and_ou
         fill(3_000, 4_000)
         found += take(source, 8_000 - len(found))[0]
         polled_until(source, lambda: source.status().connected, "it is noticed")
-        assert source.status().counters["reconnected"] == 1
+        # A broker that starts slowly may answer, and then not, more than once.
+        assert source.status().counters["reconnected"] >= 1
         assert sending.result(120).records == 600
     finally:
         for each in filter(None, (source, sink)):
