@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,12 +40,12 @@ class Sample(NamedTuple):
 
 
 def write_files(folder: Path, events: int) -> Path:
-    """Create several names for the same events, each a separate file for the daemon; return a glob for all."""
+    """Create several files of the same events, not links, which the daemon reads once; return a glob for all."""
     folder.mkdir()
     first = folder / "part-000.csv"
     write_csv(first, tasks.full_gate(min(FILE_EVENTS, events)))
     for at in range(1, -(-events // FILE_EVENTS)):
-        os.link(first, folder / f"part-{at:03}.csv")
+        shutil.copyfile(first, folder / f"part-{at:03}.csv")
     return folder / "part-*.csv"
 
 
