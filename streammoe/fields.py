@@ -14,7 +14,6 @@ from functools import cache, wraps
 from inspect import signature
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
@@ -24,6 +23,7 @@ from streammoe import text
 from streammoe.errors import ConfigError
 from streammoe.schedules import SCHEDULES, Power, Schedule
 from streammoe.secrets import masked
+from streammoe.types import as_python
 
 LONGEST_SHOWN = 60
 
@@ -265,7 +265,9 @@ class Choice(NamedTuple):
         """Return the table of an object, in plain words and numbers, which `read` makes it of; others as they are."""
         kind = next((kind for kind, known in self.kinds.items() if type(value) is known), None)
         if kind is None:
-            return {name: as_python(entry) for name, entry in value.items()} if isinstance(value, dict) else value
+            if isinstance(value, dict):
+                return {name: as_python(entry) for name, entry in value.items()}
+            return as_python(value)
         fields = {name: as_python(getattr(value, name)) for name in signature(type(value)).parameters}
         return {**({"kind": kind} if kind else {}), **fields}
 
@@ -282,8 +284,3 @@ def read_object(kind: Any, table: Mapping[str, Any]) -> object:
 @cache
 def _adapter(schedule: type[Schedule]) -> TypeAdapter[Schedule]:
     return TypeAdapter(schedule, config=STRICT)
-
-
-def as_python(value: object) -> object:
-    """Return a number of numpy's as one of Python's."""
-    return value.item() if isinstance(value, np.generic) else value

@@ -38,7 +38,6 @@ from streammoe.fields import (
     Change,
     Choice,
     Section,
-    as_python,
     errors_of,
     facts_of,
     option,
@@ -49,6 +48,7 @@ from streammoe.fields import (
     summary_of,
 )
 from streammoe.schedules import SCHEDULES, Power, Schedule, power
+from streammoe.types import as_python
 
 WIDTH = 120
 """Of lines in docstrings."""

@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import Interval
 
 from streammoe.errors import ConfigError
-from streammoe.types import FloatArray
+from streammoe.types import FloatArray, as_python
 
 LARGEST = 1.0 - 1e-12
 """A step of 1 would forget everything before it, and the recursions divide by 1 − γ."""
@@ -140,8 +140,7 @@ Checked = TypeVar("Checked", bound=Schedule)
 def _validated(schedule: Checked) -> Checked:
     """Return the schedule with plain floats; report every number out of range in one error."""
     hints = get_type_hints(type(schedule), include_extras=True)
-    given = schedule._asdict().items()
-    numbers = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
+    numbers: dict[str, Any] = {name: as_python(value) for name, value in schedule._asdict().items()}
     problems = [
         f"{name} must be a number in {_written(interval)}, got {value!r}"
         for name, value in numbers.items()

@@ -1,4 +1,4 @@
-"""Array aliases shared by every layer."""
+"""Array aliases shared by every layer, and plain numbers."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 AnyArray = NDArray[Any]
+
+
+def as_python(value: object) -> object:
+    """Return a number of numpy's as one of Python's."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -88,8 +88,7 @@ class Gaussian(ExpertNoise):
 def _regular(covariances: FloatArray) -> FloatArray:
     """Return Σ, (K, Q, Q), with the least multiple of its diagonal added that makes it positive definite.
 
-    Outputs that depend on each other linearly have a singular one. Rounding leaves it indefinite by a few units of the
-    last place, and by the number of events more where they are many.
+    Outputs that depend on each other linearly have a singular one, which rounding may make indefinite.
     """
     diagonal = diagonals(np.diagonal(covariances, axis1=1, axis2=2))
     for exponent in (None, *range(-14, 0)):

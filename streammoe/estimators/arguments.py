@@ -13,7 +13,6 @@ import numpy as np
 
 from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
-from streammoe.fields import as_python
 from streammoe.options import (
     Auto,
     Averaging,
@@ -23,6 +22,7 @@ from streammoe.options import (
     WarmUp,
 )
 from streammoe.schedules import Schedule
+from streammoe.types import as_python
 
 
 class RegressorArguments(MixtureOfExperts):

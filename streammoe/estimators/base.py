@@ -12,7 +12,7 @@ from river import base
 
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
-from streammoe.fields import Change, as_python
+from streammoe.fields import Change
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
@@ -23,7 +23,7 @@ from streammoe.model.targets import Targets
 from streammoe.noise import Noise
 from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
 from streammoe.persistence import durable, pieces, state_digest
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray, FloatArray, as_python
 
 
 class MixtureOfExperts(base.Estimator):
@@ -42,11 +42,11 @@ class MixtureOfExperts(base.Estimator):
         self.learner = Learner(self.options, features, self._new_targets())
 
     def _check(self) -> None:
-        given = {name: as_python(value) for name, value in self._get_params().items()}
+        given = self._get_params()
         self.options = checked(self.options_type, given, several=self.several_outputs)
         # What later assignments to attributes cannot change, and checkpoints hold.
         self._checked = {
-            name: CHOICES[name].table(value) if name in CHOICES else value for name, value in given.items()
+            name: CHOICES[name].table(value) if name in CHOICES else as_python(value) for name, value in given.items()
         }
 
     @abstractmethod
