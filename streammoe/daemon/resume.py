@@ -13,10 +13,11 @@ from typing import Any, cast
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
 from streammoe.daemon.guards import last_good
 from streammoe.daemon.model import empty_model, model_from, schema_of
+from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
-from streammoe.options import current_names
+from streammoe.options import PLAIN, current_names
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -65,7 +66,7 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     given, wanted = as_settings(model), as_settings(like)
     for name in given:
         section = "schema" if name in SCHEMA_ARGUMENTS else "model"
-        if given[name] != wanted[name] and not (section == "model" and _is_free(model, name)):
+        if not _agree(given[name], wanted[name]) and not (section == "model" and _is_free(model, name)):
             yield f"{section}.{name} is {written(wanted[name])}, but the model has {written(given[name])}"
     fields = model.fields
     if not fields:
@@ -80,6 +81,15 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         yield f"schema.target is {like.output_names!r}, but its outputs are {model.output_names!r}, in this order"
     if model.is_classifier and not all(isinstance(label, str) for label in model.output_names):
         yield f"its classes are {model.output_names!r}, but labels in records are strings"
+
+
+def _agree(had: object, wanted: object) -> bool:
+    """Return whether a setting is what a model has, or what it would be if the model were not older than the default.
+
+    Gaussian experts had no tails in earlier versions: such a model goes on without where settings do not say otherwise.
+    """
+    aged = isinstance(wanted, dict) and wanted == {**PLAIN, **wanted, "tail": Gaussian().tail}
+    return had == wanted or (aged and had == {name: value for name, value in wanted.items() if name != "tail"})
 
 
 def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> bool:
@@ -133,12 +143,14 @@ def resume_model(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     kept, now = dict(found.metadata["settings"]), settings.learning_settings()
     kept["model"] = current_names(kept.get("model", {}))
     defaults = learning_defaults(settings.model.kind)
+    if "expert" in defaults["model"]:
+        defaults["model"]["expert"] = PLAIN
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
             was = kept.get(section, {}).get(name, defaults[section].get(name))
             policy = change_policy(section, type(getattr(settings, section)), name)
-            if was == value or policy in {"restart", "reload"}:
+            if _agree(was, value) or policy in {"restart", "reload"}:
                 continue
             limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
@@ -182,8 +194,12 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     wanted = empty_model(settings)
     require(type(model) is type(wanted), f"its model is a {type(model).__name__}, which contradicts its settings")
     has, wants = as_settings(model), as_settings(wanted)
-    other = sorted(name for name in wants if has[name] != wants[name] and not _is_free(model, name, rising=True))
+    other = sorted(
+        name for name in wants if not _agree(has[name], wants[name]) and not _is_free(model, name, rising=True)
+    )
     require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
+    if has.get("expert") != wants.get("expert"):
+        LOGGER.info("model.expert: the model is of a version whose Gaussian experts had no tails, and goes on without")
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
     require(not taken, f"its model has features that are none according to its settings: {shown(taken)}")

@@ -202,6 +202,15 @@ class MixtureOfExperts(base.Estimator):
         return tried, kept
 
     @property
+    def n_outliers(self) -> int:
+        """Number of events since the warm-up that Gaussian experts with tails counted less, as outliers.
+
+        Experts that have more than half of the responsibility for such an event find it beyond their tail before they
+        learn it. Other kinds of experts, and a classifier, count none.
+        """
+        return int(self.learner.context.outliers[0])
+
+    @property
     def drifts(self) -> int:
         """Number of drifts detected so far; 0 without a detector."""
         detector = self.learner.context.detector
@@ -323,6 +332,8 @@ class MixtureOfExperts(base.Estimator):
         given = {
             name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
         }
+        if "expert" in given:  # a checkpoint of an earlier version may hold the mere name, which had another meaning
+            given["expert"] = CHOICES["expert"].table(getattr(self.options, "expert", None))
         return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
