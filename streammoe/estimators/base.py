@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from river import base
 
+from streammoe.distributions import Gaussian
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
 from streammoe.fields import Change
@@ -332,8 +333,8 @@ class MixtureOfExperts(base.Estimator):
         given = {
             name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
         }
-        if "expert" in given:  # a checkpoint of an earlier version may hold the mere name, which had another meaning
-            given["expert"] = CHOICES["expert"].table(getattr(self.options, "expert", None))
+        if given.get("expert") == Gaussian.name:  # the mere name meant another noise in earlier versions
+            given["expert"] = CHOICES["expert"].table(Gaussian())
         return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
