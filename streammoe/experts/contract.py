@@ -48,6 +48,8 @@ class Family(ABC):
     """Whether distances between targets mean anything, so that K-means on (x, y) is a start."""
     is_exact: bool = True
     """Whether one round of `fit_experts` reaches the optimum; otherwise a fit depends on where it starts."""
+    has_tails: bool = False
+    """Whether experts are normal up to a distance beyond which events count less, so that absurd ones hardly do."""
     most_outputs: int | None = None
     """Largest Q supported; None sets no limit."""
     noise: ExpertNoise = Gaussian()

@@ -34,7 +34,9 @@ class Gaussian(Family):
     def __init__(self, noise: ExpertNoise | None = None) -> None:
         """Make experts with this noise, by default the family's own."""
         self.noise = distributions.Gaussian() if noise is None else noise
-        self.is_exact = isinstance(self.noise, distributions.Gaussian) and math.isinf(self.noise.tail)
+        tail = self.noise.tail if isinstance(self.noise, distributions.Gaussian) else None
+        self.has_tails = tail is not None and tail < math.inf
+        self.is_exact = tail == math.inf
         self._shapes: dict[int, tuple[float, ...]] = {}
 
     def __reduce__(self) -> tuple[type[Family], tuple[Any, ...]]:
