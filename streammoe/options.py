@@ -442,7 +442,8 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
         if isinstance(value, list):
             now[name] = tuple(value)
         elif name == "expert" and isinstance(value, dict) and value.get("kind") == Gaussian.name:
-            now[name] = _read(options, name, {"tail": math.inf, **value})
+            made = _read(options, name, {"tail": math.inf, **value})
+            now[name] = Gaussian.name if made == Gaussian() else made
         elif isinstance(value, dict) and name in CHOICES:
             now[name] = _read(options, name, value)
     return now

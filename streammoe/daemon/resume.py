@@ -88,8 +88,8 @@ def _agree(had: object, wanted: object) -> bool:
 
     Gaussian experts had no tails in earlier versions: such a model goes on without where settings do not say otherwise.
     """
-    aged = isinstance(wanted, dict) and wanted == {**PLAIN, **wanted, "tail": Gaussian().tail}
-    return had == wanted or (aged and had == {name: value for name, value in wanted.items() if name != "tail"})
+    is_older = isinstance(had, dict) and "tail" not in had and wanted == {**had, "tail": Gaussian().tail}
+    return had == wanted or is_older
 
 
 def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> bool:

@@ -366,7 +366,7 @@ class LogTails(Algorithm2):
         """Return (K,) δ²."""
         errors = y - theta["experts"] @ r
         covariances = theta["variances"] if self.full else np.stack([np.diag(row) for row in theta["variances"]])
-        return np.einsum("kq,kq->k", errors, np.linalg.solve(covariances, errors[:, :, None])[:, :, 0])
+        return np.asarray(np.einsum("kq,kq->k", errors, np.linalg.solve(covariances, errors[:, :, None])[:, :, 0]))
 
     def log_experts(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
         variances = theta["variances"]
