@@ -145,6 +145,10 @@ def resume_model(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     defaults = learning_defaults(settings.model.kind)
     if "expert" in defaults["model"]:
         defaults["model"]["expert"] = PLAIN
+        with restoring(settings.checkpoint.dir):
+            own = current_names(table_of(table_of(found.metadata, "model"), "arguments")).get("expert")
+        if _agree(own, kept["model"].get("expert")):
+            kept["model"]["expert"] = own
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
@@ -199,7 +203,10 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     )
     require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
     if has.get("expert") != wants.get("expert"):
-        LOGGER.info("model.expert: the model is of a version whose Gaussian experts had no tails, and goes on without")
+        LOGGER.info(
+            "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and go on without; "
+            "set tail = inf to say so, or start over with --fresh to have them"
+        )
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
     require(not taken, f"its model has features that are none according to its settings: {shown(taken)}")

@@ -50,7 +50,10 @@ class Gaussian(Family):
         return self._shapes[n_outputs]
 
     def learn_rows(self, state: MMState, *others: Any) -> int:
-        return int(self.kernels.learn_rows(self._shape(state.experts), state, *others))
+        # Called for each event; a shape that is looked up costs as little as one that is bound.
+        shape = self._shapes.get(state.experts.shape[1])
+        found: int = self.kernels.learn_rows(self._shape(state.experts) if shape is None else shape, state, *others)
+        return found
 
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
         self.kernels.score_rows(self._shape(experts), gate, experts, *others)
