@@ -336,7 +336,7 @@ class RegressorOptions(Options):
     )
     expert: ExpertNoise = option(
         Gaussian(),
-        f"Noise of the experts; {_heavy_tailed()} are robust to outliers.",
+        f"Noise of the experts; {_heavy_tailed()} are for many outliers.",
         in_python="gaussian",
     )
 

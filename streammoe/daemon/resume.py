@@ -204,8 +204,8 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
     if has.get("expert") != wants.get("expert"):
         LOGGER.info(
-            "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and go on without; "
-            "set tail = inf to say so, or start over with --fresh to have them"
+            "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and go on "
+            "without; set tail = inf to say so, or start over with --fresh to have them"
         )
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
