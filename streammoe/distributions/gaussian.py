@@ -238,6 +238,14 @@ def _noise(tail: float) -> Gaussian:
     return Gaussian(tail=tail)
 
 
+def _check_tail(tail: object) -> None:
+    """Raise `ConfigError` unless experts may have this tail."""
+    if isinstance(tail, float):
+        _noise(tail)
+    else:
+        Gaussian(tail=tail)  # type: ignore[arg-type]  # which it checks
+
+
 @dataclass(frozen=True, eq=False)
 class GaussianMixture(Mixture):
     """A mixture of K normal distributions of one number: Σ_k shares_k N(means_k, variances_k).
@@ -266,7 +274,7 @@ class GaussianMixture(Mixture):
 
     def __post_init__(self) -> None:
         keep_parts(self, "variances")
-        _noise(self.tail)
+        _check_tail(self.tail)
 
     @property
     def noise(self) -> Noise:
@@ -313,7 +321,7 @@ class MultivariateGaussianMixture(MultivariateMixture):
 
     def __post_init__(self) -> None:
         K, Q = keep_outputs(self)
-        _noise(self.tail)
+        _check_tail(self.tail)
         if np.ndim(self.covariances) == 2:
             covariances = positive("covariances", finite("covariances", self.covariances, (K, Q)))
         else:

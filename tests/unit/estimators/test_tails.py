@@ -7,7 +7,7 @@ import pytest
 
 from streammoe import MoEMultiTargetRegressor, MoERegressor, WarmUp, load, schedules
 from streammoe.distributions import Gaussian, GaussianMixture, MultivariateGaussianMixture
-from streammoe.errors import InvalidEvent
+from streammoe.errors import ConfigError, InvalidEvent
 
 PLAIN = math.inf
 SHORT = {"warmup": WarmUp(200, restarts=1)}
@@ -209,3 +209,20 @@ def test_a_marginal_differs_from_that_of_the_joint_law_by_less_than_its_docstrin
         ys = np.append(ys, step)
         inner = [np.trapezoid(joint.pdf(np.stack([np.full_like(grid, y), grid], axis=-1)), grid) for y in ys]
         assert abs(np.trapezoid(inner, ys) - own.cdf(step)) < 2.0 * beyond + 2e-5
+
+
+def test_quantiles_of_mixtures_reach_far_into_the_tails():
+    mixture = GaussianMixture([0.3, 0.7], [0.0, 5.0], [1.0, 0.01], tail=2.0)
+    for q in (1e-200, 1e-30, 1e-9, 1e-3, 0.3, 0.5, 0.999, 1.0 - 1e-12):
+        assert mixture.cdf(mixture.quantile(q)) == pytest.approx(q, rel=1e-9)
+
+
+@pytest.mark.parametrize("tail", [1.0, math.nan, "6", [6.0]])
+def test_a_tail_is_a_number_from_2(tail):
+    for law in (GaussianMixture, MultivariateGaussianMixture):
+        means = [0.0] if law is GaussianMixture else [[0.0]]
+        assert law([1.0], means, np.ones_like(means), tail=6).tail == 6.0
+        with pytest.raises(ConfigError):
+            law([1.0], means, np.ones_like(means), tail=tail)
+    with pytest.raises(ConfigError):
+        Gaussian(tail=tail)
