@@ -29,15 +29,17 @@ NAMES = (
     "calibration",
     "kafka",
 )
-LONG = ("batch_methods", "expert_life", "pictures", "soak")
-"""Minutes to half an hour; run only when asked for by name."""
+LONG = ("batch_methods", "expert_life", "pictures", "real", "soak")
+"""Minutes to hours; run only when asked for by name."""
 THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 def question(name: str) -> str:
-    """Return the first line of a script's docstring."""
-    source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or name).partition("\n")[0]
+    """Return the first line of the docstring of a script, or of the one that runs a package."""
+    script = Path(__file__).with_name(f"{name}.py")
+    if not script.exists():
+        script = script.with_suffix("") / "__main__.py"
+    return (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or name).partition("\n")[0]
 
 
 def run(name: str) -> tuple[int, list[str]]:

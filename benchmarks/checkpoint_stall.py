@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.report import machine, table
 from streammoe import MoERegressor
-from streammoe.daemon.checkpointer import CheckpointWriter, Content, Written
+from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, WrittenCheckpoint
 from streammoe.options import WarmUp
 from streammoe.persistence import CheckpointStore
 from streammoe.persistence.append_log import AppendLog
@@ -54,8 +54,8 @@ def model_of_width(p: int, rng: np.random.Generator) -> MoERegressor:
     return model
 
 
-def content_of(model: MoERegressor) -> Content:
-    return Content(model.arrays(), {}, {}, model.identify(), None)
+def content_of(model: MoERegressor) -> CheckpointContent:
+    return CheckpointContent(model.arrays(), {}, {}, model.identify(), None)
 
 
 def seconds_of(model: MoERegressor, X: Any, y: Any, call: int) -> float:
@@ -70,7 +70,7 @@ def learn_until(model: MoERegressor, X: Any, y: Any, calls: int) -> Any:
     return np.array([seconds_of(model, X, y, call) for call in range(calls)])
 
 
-def learn_beside(writer: CheckpointWriter, model: MoERegressor, X: Any, y: Any) -> tuple[Any, Written]:
+def learn_beside(writer: CheckpointWriter, model: MoERegressor, X: Any, y: Any) -> tuple[Any, WrittenCheckpoint]:
     """Measure the calls that begin before the checkpoint being written is durable, in seconds."""
     calls: list[float] = []
     while True:
@@ -93,7 +93,7 @@ def stalls(folder: Path, p: int, rounds: int) -> tuple[list[Stalls], int]:
     learn_until(model, X, y, UNMEASURED)
     for _ in range(rounds):
         learn_until(model, X, y, 5)
-        if not writer.make_room(content_of(model)):
+        if not writer.reserve_memory(content_of(model)):
             writer.outcome(wait=True)
         twin = copy.deepcopy(model)
         start = time.perf_counter()

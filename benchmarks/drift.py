@@ -186,7 +186,7 @@ def over_oracle(runs: list[Run], window: int = WINDOW) -> np.ndarray:
     return np.asarray(np.sqrt(moving[0] / moving[1]))
 
 
-def summarised(runs: list[Measured]) -> Measured:
+def summarized(runs: list[Measured]) -> Measured:
     """Compute means over seeds, and the median of the delay."""
     columns = np.array(runs).T
     means = columns.mean(axis=1) if np.isfinite(columns[4]).all() else np.array([c.mean() for c in columns])
@@ -199,7 +199,7 @@ def comparison(seeds: int) -> str:
     for name, make in STREAMS.items():
         streams = [make(seed) for seed in range(seeds)]
         for choice, arguments in CHOICES.items():
-            found = summarised([measured(stream, run(stream, **arguments)) for stream in streams])
+            found = summarized([measured(stream, run(stream, **arguments)) for stream in streams])
             took = "-" if name == "stationary" else f"{found.recovery:,.0f}"
             shown = [f"{value:.3f}" for value in found[:4]]
             rows.append([name, choice, *shown, took, f"{found.drifts:.1f}"])

@@ -37,7 +37,7 @@ LINES: tuple[dict[str, Any], ...] = (
     {"color": "#E69F00", "linestyle": "-.", "marker": "^"},
     {"color": "#000000", "linestyle": ":", "marker": "D"},
 )
-"""Colours that differ for colour-blind eyes too (Okabe and Ito), and marks that differ without any colour."""
+"""Colors that differ for color-blind eyes too (Okabe and Ito), and marks that differ without any color."""
 WARMUPS = (0, 50, 100, 200, 400, 1000, 2000)
 STRENGTHS = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 STEPS: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ MIXTURES: dict[str, tuple[Make, int]] = {
     "four experts, full gate": (tasks.full_gate, 4),
 }
 MOST_EXPERTS = 6
-COLOURS = 64
+COLORS = 64
 SHOWN = (0, 7, 13)
 """Places on the curves of steps whose figures are printed."""
 
@@ -237,10 +237,10 @@ def draw(names: Sequence[str], out: Path | None, *, seeds: int, events: int) -> 
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Convert to a PNG with few colours, which is a third as large and contains no software version."""
+    """Convert to a PNG with few colors, which is a third as large and contains no software version."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=110)
-    Image.open(drawn).convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    Image.open(drawn).convert("RGB").quantize(COLORS).save(path, optimize=True)
 
 
 # -- One run -----------------------------------------------------------------------------------------------------------

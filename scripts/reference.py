@@ -1,4 +1,4 @@
-"""Write what is derived from the options and settings: comments of config/default.toml, and docs/reference.
+"""Write what is derived from the code: comments of config/default.toml, and docs/reference.
 
     python scripts/reference.py
 
@@ -15,10 +15,12 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, settings
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, commands, settings
+from streammoe.daemon.metrics import CATALOGUE
 from streammoe.fields import facts_of, summary_of
 from streammoe.options import CHOICES, MODELS, FeatureOptions
 from streammoe.settings import change_policy
@@ -33,9 +35,9 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "labels": settings.Labels,
     "checkpoint": settings.Checkpoint,
     "metrics": settings.Metrics,
-    "predictions": settings.PredictionFile,
+    "predictions": settings.PredictionFileSettings,
     "guard": settings.Guard,
-    "dead_letters": settings.DeadLetterFile,
+    "dead_letters": settings.DeadLetterFileSettings,
 }
 """Of one kind each; those of a model are `MODELS`."""
 ESTIMATORS = (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)
@@ -54,6 +56,8 @@ def files() -> dict[Path, str]:
         DEFAULTS: default_file(DEFAULTS.read_text(encoding="utf-8")),
         REFERENCE / "options.md": options_page(),
         REFERENCE / "settings.md": settings_page(),
+        REFERENCE / "metrics.md": metrics_page(),
+        REFERENCE / "commands.md": commands_page(),
     }
 
 
@@ -116,6 +120,7 @@ def toml(value: object) -> str:
 
 # -- docs/reference ----------------------------------------------------------------------------------------------------
 
+GENERATED = "<!-- Written by `make reference`. -->\n"
 HEAD = "<!-- Written by `make reference`; change streammoe/options.py or streammoe/settings/sections.py instead. -->\n"
 
 
@@ -305,6 +310,35 @@ def in_words(number: float) -> str:
     return (
         f"2^{int(number).bit_length()} - 1" if number > 10**15 else f"{number:,g}" if number < 1 else f"{number:,.0f}"
     )
+
+
+# -- Metrics and commands ----------------------------------------------------------------------------------------------
+
+
+def metrics_page() -> str:
+    """Every metric with its type and labels."""
+    rows = [
+        f"| `{name}` | {metric.kind.__name__.lower()} | {', '.join(f'`{label}`' for label in metric.labels)} "
+        f"| {metric.help.replace('|', '&#124;')} |"
+        for name, metric in CATALOGUE.items()
+    ]
+    head = [GENERATED, "# Metrics", "", "What each says, and what to do about it: [metrics](../metrics.md).", ""]
+    return "\n".join([*head, "| metric | type | labels | help |", "|---|---|---|---|", *rows, ""])
+
+
+def commands_page() -> str:
+    """The arguments and options of every command."""
+    context = click.Context(commands.main)
+    parts = [GENERATED, "# Commands", "", "`streammoe COMMAND --help` says the same, with examples.", ""]
+    for name in commands.main.list_commands(context):
+        command: Any = commands.main.get_command(context, name)
+        arguments = [one.human_readable_name for one in command.params if isinstance(one, click.Argument)]
+        parts += [f"## {name}", "", f"`{' '.join(['streammoe', name, '[OPTIONS]', *arguments])}`", ""]
+        parts += [" ".join(text.split()) + "\n" for text in str(command.help).partition("\b")[0].strip().split("\n\n")]
+        options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        rows = [f"| `{'`, `'.join([*one.opts, *one.secondary_opts])}` | {one.help or ''} |" for one in options]
+        parts += ["| option | |", "|---|---|", *rows, ""]
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

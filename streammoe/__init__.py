@@ -1,6 +1,6 @@
 """Streaming mixture-of-experts learning: a daemon and a River model that learn one event at a time."""
 
-# Type checkers recognise this name; importing typing takes a while, and the command must handle signals before that.
+# Type checkers recognize this name; importing typing takes a while, and the command must handle signals before that.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -50,20 +50,22 @@ _NOISES = {"Gaussian", "Laplace", "StudentT"}
 _OPTIONS = {"Auto", "Decay", "Exponential", "PageHinkley", "Polyak", "WarmUp"}
 
 
-def __getattr__(name: str) -> "Any":
-    """Import names on first use: connectors, their processes and the command need only a few."""
-    from importlib import import_module
+if not TYPE_CHECKING:  # type checkers would take any name for one that exists
 
-    if name in _ESTIMATORS:
-        return getattr(import_module("streammoe.estimators"), name)
-    if name in _MODULES:
-        return import_module(f"streammoe.{name}")
-    if name in _NOISES:
-        return getattr(import_module("streammoe.distributions"), name)
-    if name in _OPTIONS:
-        return getattr(import_module("streammoe.options"), name)
-    if name in __all__:
-        return getattr(import_module("streammoe.errors"), name)
-    if name == "__version__":
-        return import_module("importlib.metadata").version("streammoe")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> "Any":
+        """Import names on first use: connectors, their processes and the command need only a few."""
+        from importlib import import_module
+
+        if name in _ESTIMATORS:
+            return getattr(import_module("streammoe.estimators"), name)
+        if name in _MODULES:
+            return import_module(f"streammoe.{name}")
+        if name in _NOISES:
+            return getattr(import_module("streammoe.distributions"), name)
+        if name in _OPTIONS:
+            return getattr(import_module("streammoe.options"), name)
+        if name in __all__:
+            return getattr(import_module("streammoe.errors"), name)
+        if name == "__version__":
+            return import_module("importlib.metadata").version("streammoe")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

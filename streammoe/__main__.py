@@ -1,4 +1,4 @@
-"""The command as a process: `streammoe`, or ``python -m streammoe``.
+"""Console entry point, also for ``python -m streammoe``.
 
 It imports as little as possible before `main` handles signals: until then Ctrl-C ends the process with Python's
 traceback.
@@ -19,22 +19,22 @@ def main() -> None:
 
         try:
             command()
-        except SystemExit as end:
-            exit_without_waiting_for_a_fit(end)
+        except SystemExit as exit_:
+            _exit_if_fit_was_abandoned(exit_)
             raise
 
 
-def exit_without_waiting_for_a_fit(end: SystemExit) -> None:
-    """Exit without waiting for an abandoned fit; everything is saved and closed by now."""
+def _exit_if_fit_was_abandoned(exit_: SystemExit) -> None:
+    """Exit at once if a fit was abandoned, without waiting for its thread; everything is saved and closed by now."""
     interruption = sys.modules.get("streammoe.engine.interruption")  # importing it would take a second
-    if interruption is None or not interruption.has_abandoned_calls() or not isinstance(end.code, int | None):
+    if interruption is None or not interruption.has_abandoned_calls() or not isinstance(exit_.code, int | None):
         return
     import logging
 
     sys.stdout.flush()
     sys.stderr.flush()
     logging.shutdown()
-    os._exit(end.code or 0)
+    os._exit(exit_.code or 0)
 
 
 if __name__ == "__main__":

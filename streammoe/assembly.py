@@ -9,24 +9,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from streammoe import settings as settings_module
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors
 from streammoe.daemon.chained import ChainedSource
 from streammoe.daemon.checkpointer import RetryPolicy
-from streammoe.daemon.guards import BadRecordGuard, LossGuard, WayBack
-from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, OnJump, ProgressListener, Restored
+from streammoe.daemon.guards import BadRecordGuard, LossGuard, RollbackHistory
+from streammoe.daemon.loop import POLL_SECONDS, CheckpointPolicy, Daemon, JumpHandler, ProgressListener, RestoredState
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import compile_kernels, schema_of
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import (
-    check,
+    check_checkpoint,
     initial_model,
     is_blank,
     labels_of,
     last_good_checkpoint,
+    latest_visible_checkpoint,
     resume_model,
     scores_of,
-    visible_to_consumers,
 )
 from streammoe.daemon.server import Health, MetricsServer
 from streammoe.errors import ConfigError
@@ -34,29 +33,29 @@ from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
-from streammoe.pipeline.predictions import Restart, prediction_sink, restart
+from streammoe.pipeline.predictions import RestartPlan, plan_restart, prediction_sink
 from streammoe.ports import DeadLetterSink, Position, PredictionSink, Recovered, Source
-from streammoe.settings import NoPredictions, PredictionFile, Settings
+from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 
 LOGGER = logging.getLogger("streammoe.assembly")
-RUNS_KEPT = 1_000
-"""Number of runs that a checkpoint remembers; dead letters of older runs can no longer be replayed."""
+MAX_RUNS = 1_000
+"""Maximum number of runs that a checkpoint records; dead letters of older runs can no longer be replayed."""
 
 
-class Running(NamedTuple):
-    """A daemon ready to run."""
+class DaemonHandle(NamedTuple):
+    """A daemon that is ready to run, with what its caller reports."""
 
     daemon: Daemon
     metrics_url: str | None
-    resumed_at: int
-    """Number of events that the model had learned when the daemon resumed; 0 for a new one."""
+    n_learned_at_start: int
+    """Number of events that the model has learned already, in earlier runs or before `from_model` was saved."""
 
 
 def open_source(settings: Settings) -> Source:
     """Create the source that the settings describe, without calling it yet."""
-    known = connectors()
+    source_classes = connectors()
     sources = [
-        cast("Source", known[source.kind](source))  # type: ignore[attr-defined]
+        cast("Source", source_classes[source.kind](source))  # type: ignore[attr-defined]
         for source in settings.sources
     ]
     return sources[0] if len(sources) == 1 else ChainedSource(sources)
@@ -70,7 +69,7 @@ def open_daemon(
     from_model: Path | None = None,
     on_batch: ProgressListener | None = None,
     reload: Reload | None = None,
-) -> Iterator[Running]:
+) -> Iterator[DaemonHandle]:
     """Open and check everything that a run needs before any event is read, and close it at the end.
 
     Args:
@@ -107,22 +106,28 @@ def open_daemon(
                     "option to resume, add --fresh to start with this model instead (the checkpoints are moved to a "
                     "sub-folder), or set checkpoint.dir to another folder"
                 )
-            check(settings, latest[1])
+            check_checkpoint(settings, latest[1])
         recovered = None
         if writer is not None:
             stack.callback(writer.sink.close)
             if writer.sink.transactional:
                 position = None if latest is None else latest[1].metadata["positions"][0]
                 recovered = _recovered(writer.sink, position, health)
-        latest = latest and visible_to_consumers(store, latest, recovered)
+        latest = latest and latest_visible_checkpoint(store, latest, recovered)
         if latest is not None and settings.guard.on_jump == "rollback":
             latest = last_good_checkpoint(store, latest)
-        generation, kept = latest or (0, None)
-        metadata = kept.metadata if kept is not None else {}
+        generation, checkpoint = latest or (0, None)
+        metadata = checkpoint.metadata if checkpoint is not None else {}
         # A checkpoint that was written before anything was read only records where reading and predictions began.
-        found = None if kept is None or is_blank(kept) else kept
-        made = Restart() if writer is None else restart(writer.sink, None if kept is None else metadata)
-        model = initial_model(settings, from_model) if found is None else resume_model(settings, found)
+        learned_checkpoint = None if checkpoint is None or is_blank(checkpoint) else checkpoint
+        if writer is None:
+            prediction_restart = RestartPlan()
+        else:
+            prediction_restart = plan_restart(writer.sink, None if checkpoint is None else metadata)
+        if learned_checkpoint is None:
+            model = initial_model(settings, from_model)
+        else:
+            model = resume_model(settings, learned_checkpoint)
         if from_model is not None:
             LOGGER.info(
                 "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
@@ -141,14 +146,15 @@ def open_daemon(
             pipeline=Pipeline(
                 model,
                 schema_of(settings),
-                scores_of(settings, found, model),
+                scores_of(settings, learned_checkpoint, model),
                 writer,
-                is_given=bool(model.fields) and not any(counters["outcomes"].values()),
+                is_pretrained=bool(model.fields) and not any(counters["outcomes"].values()),
             ),
             store=store,
             dead_letters=dead_letters,
             guard=BadRecordGuard(
-                settings.dead_letters.max_ratio, None if found is None else found.arrays["guard.latest"]
+                settings.dead_letters.max_ratio,
+                None if learned_checkpoint is None else learned_checkpoint.arrays["guard.latest"],
             ),
             metrics=metrics,
             policy=CheckpointPolicy(settings.checkpoint.every_events, settings.checkpoint.every_seconds),
@@ -165,27 +171,29 @@ def open_daemon(
             health=health,
             retries=RetryPolicy(settings.checkpoint.retry_seconds),
             reload=reload,
-            labels=labels_of(settings, found),
-            on_jump=_on_jump(settings, store, latest if found is not None else None, model, writer),
+            labels=labels_of(settings, learned_checkpoint),
+            jump_handler=_jump_handler(
+                settings, store, latest if learned_checkpoint is not None else None, model, writer
+            ),
             # At the very end: a failed start must leave everything as it was.
-            on_begin=store.set_aside if fresh else made.cut,
-            save_first=from_model is not None,
-            mark_first=made.save_first,
+            on_begin=store.set_aside if fresh else prediction_restart.cut,
+            checkpoint_model_first=from_model is not None,
+            checkpoint_predictions_first=prediction_restart.must_record_end,
             on_batch=on_batch,
         )
         if server is not None:
             server.show(metrics.registry)
-        if found is not None:
+        if learned_checkpoint is not None:
             LOGGER.info("resuming from a checkpoint in %s with %d events learned", store.folder, model.n)
-        yield Running(daemon, None if server is None else server.url, model.n)
+        yield DaemonHandle(daemon, None if server is None else server.url, model.n)
 
 
 def _prediction_writer(settings: Settings) -> PredictionWriter | None:
     predictions = settings.predictions
     match predictions:
-        case NoPredictions():
+        case NoPredictionsSettings():
             return None
-        case PredictionFile():
+        case PredictionFileSettings():
             sink = prediction_sink(predictions.path, predictions.file_format)
         case _:
             sink = connectors(PREDICTIONS)[predictions.kind](predictions, settings.sources)
@@ -194,49 +202,51 @@ def _prediction_writer(settings: Settings) -> PredictionWriter | None:
 
 def _dead_letters(settings: Settings) -> DeadLetterSink:
     letters = settings.dead_letters
-    if isinstance(letters, settings_module.DeadLetterFile):
+    if isinstance(letters, DeadLetterFileSettings):
         return DeadLetterFile(letters.path)
     return cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.sources))
 
 
 def _recovered(sink: PredictionSink, position: Position | None, health: Health) -> Recovered:
-    """Ask the sink which checkpoint's predictions have been seen, however long that takes."""
-    while (found := sink.recover(POLL_SECONDS, position)) is None:
+    """Ask the sink which checkpoint's predictions were committed, however long that takes."""
+    while (recovered := sink.recover(POLL_SECONDS, position)) is None:
         health.beat()
-    return found
+    return recovered
 
 
-def _loss_guard(model: MixtureOfExperts, found: Checkpoint | None) -> LossGuard:
-    known = None if found is None else found.metadata.get("guard", {}).get("jumps")
-    return LossGuard(model.step_size_at, model.n, known)
+def _loss_guard(model: MixtureOfExperts, checkpoint: Checkpoint | None) -> LossGuard:
+    state = None if checkpoint is None else checkpoint.metadata.get("guard", {}).get("jumps")
+    return LossGuard(model.step_size_at, model.n, state)
 
 
-def _on_jump(
+def _jump_handler(
     settings: Settings,
     store: CheckpointStore,
     latest: tuple[int, Checkpoint] | None,
     model: MixtureOfExperts,
     writer: PredictionWriter | None,
-) -> OnJump | None:
+) -> JumpHandler | None:
     action = settings.guard.on_jump
     if action == "off":
         return None
     saved: list[list[int]] = []
     if latest is not None:
-        generation, found = latest
-        there = store.generations()
-        saved = [entry for entry in found.metadata.get("guard", {}).get("saved", []) if entry[0] in there]
-        saved.append([generation, found.metadata["n"]])
+        generation, checkpoint = latest
+        existing_generations = store.generations()
+        recorded = checkpoint.metadata.get("guard", {}).get("saved", [])
+        saved = [entry for entry in recorded if entry[0] in existing_generations]
+        saved.append([generation, checkpoint.metadata["n"]])
 
-    def restore(found: Checkpoint) -> Restored:
-        model = resume_model(settings, found)
-        pipeline = Pipeline(model, schema_of(settings), scores_of(settings, found, model), writer)
-        return Restored(pipeline, _loss_guard(model, found), labels_of(settings, found), found.arrays["guard.latest"])
+    def restore(checkpoint: Checkpoint) -> RestoredState:
+        model = resume_model(settings, checkpoint)
+        pipeline = Pipeline(model, schema_of(settings), scores_of(settings, checkpoint, model), writer)
+        labels = labels_of(settings, checkpoint)
+        return RestoredState(pipeline, _loss_guard(model, checkpoint), labels, checkpoint.arrays["guard.latest"])
 
     guard = _loss_guard(model, None if latest is None else latest[1])
-    return OnJump(action, guard, WayBack(store.keep, saved, keeps_batches=action == "rollback"), restore)
+    return JumpHandler(action, guard, RollbackHistory(store.keep, saved, keeps_batches=action == "rollback"), restore)
 
 
 def _latest_runs(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Return the latest runs, each with the number of events that it had processed at its last checkpoint."""
-    return dict(sorted(metadata.get("runs", {}).items(), key=lambda run: cast("int", run[1]))[-RUNS_KEPT:])
+    """Return the latest runs, each with the number of events processed when its last checkpoint was written."""
+    return dict(sorted(metadata.get("runs", {}).items(), key=lambda run: cast("int", run[1]))[-MAX_RUNS:])

@@ -73,7 +73,7 @@ class Fit:
 
     @property
     def objective(self) -> float:
-        """Final penalised log-likelihood per event, in the model's own coordinates."""
+        """Final penalized log-likelihood per event, in the model's own coordinates."""
         return max(each.objective for each in self.trace)
 
 
@@ -97,7 +97,7 @@ def fit(
     ``standardize``, moments that are frozen from then on. Afterwards the model is one whose warm-up was these rows:
     its statistics are their averages and ``model.n`` is their number.
 
-    Every method maximises the mean log-likelihood, with the prior's `prior_strength` pseudo-events (at least
+    Every method maximizes the mean log-likelihood, with the prior's `prior_strength` pseudo-events (at least
     0.001, or a degenerate expert would have unbounded likelihood).
 
     Args:
@@ -114,7 +114,7 @@ def fit(
             runs from the likeliest few, and the best result counts. ``"model"``: the parameters that the model serves,
             with its own prior and scales; what it has learned so far affects only this start.
         rounds: maximum number of rounds from each start.
-        tolerance: stop when a round changes the penalised mean log-likelihood by no more than this.
+        tolerance: stop when a round changes the penalized mean log-likelihood by no more than this.
         step: step size of the two gradient methods; by default, a backtracking line search (Armijo) ensures that no
             step lowers the likelihood. A given step size may lower it: then the likeliest round counts.
         weights: (n,) weight of each row, in [0, 1e6]; by default 1.
@@ -123,7 +123,7 @@ def fit(
 
     Raises:
         ConfigError: an argument is invalid, or the fit is not finite.
-        InvalidEvent: a row would poison the model; its index is in ``row``.
+        InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
     """
     check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
     if on_round is not None and not callable(on_round):

@@ -1,7 +1,9 @@
-"""Limits on the size of a model, which depends on both its options and its columns."""
+"""Limits on the numbers in a model, and on its size, which depends on both its options and its columns."""
 
 from __future__ import annotations
 
+HEAVIEST_PRIOR = 10**9
+"""Maximum weight of a prior, in events."""
 LARGEST_MODEL = 2**30
 """Maximum bytes of a state; copies and checkpoints take several times as much."""
 LARGEST_BUFFER = 2**32

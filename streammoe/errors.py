@@ -105,7 +105,7 @@ REASONS = (
 
 
 class InvalidEvent(StreammoeError, ValueError):  # noqa: N818 - says what is wrong with the event, not with the program
-    """An event that would poison the model; nothing was learned from it.
+    """An event that is invalid or would make a parameter non-finite; nothing was learned from it.
 
     Attributes:
         reason: one of `REASONS`, a short stable word for counters.

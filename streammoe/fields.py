@@ -220,7 +220,9 @@ class Choice(NamedTuple):
         raise ValueError(f"must be {self.words}")
 
     def _made(self, table: Mapping[str, Any], default: object) -> object:
-        given = dict(table)
+        if not all(isinstance(name, str) for name in table):
+            raise ValueError("must be a table with names")
+        given = {name: as_python(entry) for name, entry in table.items()}
         kind = given.pop("kind", self._kind(given, default)) if "" not in self.kinds else ""
         if not isinstance(kind, str) or kind not in self.kinds:
             rule = PydanticCustomError("kind", "must be one of {known}", {"known": ", ".join(self.kinds)})
@@ -268,8 +270,8 @@ class Choice(NamedTuple):
         """
         kind = next((kind for kind, known in self.kinds.items() if type(value) is known), None)
         if kind is None:
-            return value
-        fields = {name: getattr(value, name) for name in signature(type(value)).parameters}
+            return {name: as_python(entry) for name, entry in value.items()} if isinstance(value, dict) else value
+        fields = {name: as_python(getattr(value, name)) for name in signature(type(value)).parameters}
         fields = {name: each for name, each in fields.items() if each != math.inf}
         return {**({"kind": kind} if kind else {}), **fields}
 

@@ -1,9 +1,7 @@
-"""Incremental stochastic majorization-minimization ([MM] Algorithm 1) for any surrogate that has sufficient statistics.
+"""Incremental stochastic majorization-minimization for any surrogate that has sufficient statistics.
 
 The mixtures of experts of this package are one use of it, with compiled kernels of their own. docs/mm.md says what a
 surrogate is, how to derive one, and shows two that have nothing to do with experts.
-
-One long file, since nothing else needs its parts: the learner, the blocks of statistics and parameters, and their file.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ from streammoe.schedules import Schedule
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
-LARGEST = 1e140
+MAX_ABS = 1e140
 """Statistics beyond this are rejected: the convergence residual adds up their squares."""
 
-Blocks = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
+ArrayTree = ArrayLike | tuple[ArrayLike, ...] | Mapping[str, ArrayLike]
 """Statistics or parameters: one array of numbers, a tuple of arrays, or a dict of arrays by name."""
 
 _MISSING = object()
@@ -43,7 +41,10 @@ class IncrementalMM:
     The objective is E[f(θ; z)] over events z = (x, y). At each τ, f has a surrogate that lies above it and touches it:
     −ψ(θ) + ⟨S̄(τ; z), φ(θ)⟩ plus a constant. The model keeps s, a running mean of S̄, and with the n-th event makes
 
-        s ← s + γ_n (S̄(θ; z_n) − s),    θ ← θ̄(s) = argmax_θ [ψ(θ) − ⟨s, φ(θ)⟩]      ([MM] Algorithm 1)
+        s ← s + γ_n (S̄(θ; z_n) − s),    θ ← θ̄(s) = argmin_θ [⟨s, φ(θ)⟩ − ψ(θ)]
+
+    This is Algorithm 1 of [MM], which writes the minimizer of the surrogate as the argmax of its negative; hence the
+    name of the argument `maximize`.
 
     Statistics and parameters are each one array, a tuple of arrays, or a dict of arrays by name. The first ones decide
     the shapes, which never change. Both functions get read-only arrays in the form in which they were given, and must
@@ -51,13 +52,14 @@ class IncrementalMM:
 
     Args:
         statistics: from x, y and the parameters θ to S̄(θ; z), the statistics of the surrogate at θ.
-        maximize: from s to θ̄(s), in closed form or by a solver.
+        maximize: from s to θ̄(s), the minimizer of the surrogate, in closed form or by a solver.
         initial_parameters: θ before the first event.
-        initial_statistics: s before the first event; θ is θ̄(s) unless `initial_parameters` are given, too. The steps of
-            a schedule without `offset` forget it at once.
+        initial_statistics: s before the first event; θ is θ̄(s) unless `initial_parameters` are given, too. With the
+            default schedule γ_1 = 1, so the first event replaces them completely; a schedule with an `offset`, such as
+            ``power(0.6, offset=20)``, keeps them.
         schedule: step sizes, made by `streammoe.schedules.power` or `constant`; power(0.6) without it.
-        minimum: events that come before the first call of `maximize`, the last one included; 1 if left out. Until then
-            θ stays as it is, and s is the plain mean of S̄ ([MM] §5). Take enough for θ̄(s) to be well defined. Not with
+        min_events: number of events after which θ is updated for the first time; 1 if left out. Until then θ stays as
+            it is, and s is the plain mean of S̄ ([MM] §5). Take enough for θ̄(s) to be well defined. Not with
             `initial_statistics`.
         averaging: what `parameters` returns, as for the estimators: ``"polyak"`` (the mean of all θ̄), ``"decay"``
             (later ones count more), ``"exponential"`` or ``Exponential(rate)`` (each counts `rate`, or more at first),
@@ -78,6 +80,9 @@ class IncrementalMM:
     ...     median.learn_one(x)
     >>> round(float(median.parameters), 1)  # log 2
     0.7
+
+    References:
+        [MM] Tran, Nguyen, Fort et al., arXiv:2601.19811.
     """
 
     def __init__(
@@ -85,10 +90,10 @@ class IncrementalMM:
         statistics: Callable[[Any, Any, Any], Any],
         maximize: Callable[[Any], Any],
         *,
-        initial_parameters: Blocks | None = None,
-        initial_statistics: Blocks | None = None,
+        initial_parameters: ArrayTree | None = None,
+        initial_statistics: ArrayTree | None = None,
         schedule: str | Schedule | None = None,
-        minimum: int | None = None,
+        min_events: int | None = None,
         averaging: str | Averaging | None = "polyak",
     ) -> None:
         rules = [
@@ -98,8 +103,11 @@ class IncrementalMM:
             ),
             (callable(maximize), f"maximize: got {shown(maximize)}; it must be a function of statistics"),
             (
-                minimum is None or (is_whole(minimum, 1) and initial_statistics is None),
-                f"minimum: got {shown(minimum)}; it must be a whole number ≥ 1, and left out with initial_statistics",
+                min_events is None or (is_whole(min_events, 1) and initial_statistics is None),
+                (
+                    f"min_events: got {shown(min_events)}; it must be a whole number ≥ 1, and left out with "
+                    "initial_statistics"
+                ),
             ),
             (
                 initial_parameters is not None or initial_statistics is not None,
@@ -112,23 +120,23 @@ class IncrementalMM:
         self._statistics = statistics
         self._maximize = maximize
         # These two have the same rules as for mixtures; the other options keep their defaults.
-        given = checked(RegressorOptions, {"schedule": schedule, "averaging": averaging})
-        self._schedule = given.schedule
-        self._minimum = 0 if initial_statistics is not None else int(minimum or 1)
-        self._averaging = given.averaging
+        options = checked(RegressorOptions, {"schedule": schedule, "averaging": averaging})
+        self._schedule = options.schedule
+        self._min_events = 0 if initial_statistics is not None else int(min_events or 1)
+        self._averaging = options.averaging
         # Of what the kernels' options say, only the part about averages and the residual matters here.
         self._options = learning_options(
             bound="tight",
             n_experts=1,
             n_rows=1,
             prior_strength=0.0,
-            averaging=given.averaging_kind,
-            schedule=given.schedule,
-            averaging_rate=given.averaging_rate,
+            averaging=options.averaging_kind,
+            schedule=options.schedule,
+            averaging_rate=options.averaging_rate,
         )
         self._state = self._start(initial_parameters, initial_statistics)
 
-    def _start(self, parameters: Blocks | None, statistics: Blocks | None) -> _State:
+    def _start(self, parameters: ArrayTree | None, statistics: ArrayTree | None) -> _State:
         try:
             s = None if statistics is None else _pack(statistics, "initial_statistics")
             if parameters is not None:
@@ -138,7 +146,7 @@ class IncrementalMM:
                 theta = _pack(self._maximize(s.unpack()), "maximize")
         except InvalidEvent as error:
             raise ConfigError(str(error)) from None
-        return _State(0, 0, s, theta, theta, _no_residual(s))
+        return _State(0, 0, s, theta, theta, _zero_residual(s))
 
     def learn_one(self, x: Any, y: Any = None, w: float = 1.0) -> None:
         """Learn one event; one of weight 0 is checked, and not counted.
@@ -146,43 +154,41 @@ class IncrementalMM:
         Args:
             x: whatever `statistics` takes.
             y: the same.
-            w: weight of the event, a number in [0, 1e6], by which S̄ is multiplied.
+            w: weight of the event, a number in [0, 1e6]. It scales the event's term in the objective: the step is
+                s ← s + γ (w S̄ − s).
 
         Raises:
             InvalidEvent: S̄ is not finite, too large, or of another shape than before, or θ̄ would not be finite; nothing
                 was learned. Whatever `statistics` or `maximize` raise leaves the model unchanged as well.
         """
         weight = event_weight(w)
-        seen = _pack(self._statistics(x, y, self._state.iterate.unpack()), "statistics", like=self._state.s)
+        event_statistics = _pack(self._statistics(x, y, self._state.iterate.unpack()), "statistics", like=self._state.s)
         if weight > 0.0:
-            self._state = self._stepped(
-                _in_range(seen._replace(flat=weight * seen.flat), "w · statistics"), self.step_size
-            )
+            weighted = event_statistics._replace(flat=weight * event_statistics.flat)
+            self._state = self._stepped(_in_range(weighted, "w · statistics"), self.step_size)
 
-    def learn_many(
-        self, X: Iterable[Any], y: Iterable[Any] | None = None, weights: Iterable[Any] | None = None
-    ) -> None:
+    def learn_many(self, X: Iterable[Any], y: Iterable[Any] | None = None, w: Iterable[Any] | None = None) -> None:
         """Learn events one after the other, as `learn_one` does: all of them, or none if one raises an error.
 
         Args:
             X: the x of each event: the rows of an array, a list, a generator; for a data frame give ``to_numpy()``.
             y: as many; ``None`` for each without it.
-            weights: as many; 1 for each without it.
+            w: as many weights; 1 for each without it.
 
         Raises:
-            InvalidEvent: an event is rejected, ``row`` says which; or X, y and weights differ in length.
+            InvalidEvent: an event is rejected, ``row`` says which; or X, y and w differ in length.
         """
         if isinstance(X, str | bytes | Mapping) or hasattr(X, "columns"):
             message = f"X: got {shown(X)}; it must be a series of events, such as the rows of an array"
             raise InvalidEvent(message, reason="wrong_type", feature="X")
-        columns = {"x": X} | {name: each for name, each in (("y", y), ("w", weights)) if each is not None}
+        columns = {"x": X} | {name: each for name, each in (("y", y), ("w", w)) if each is not None}
         before = self._state
         rows = enumerate(zip_longest(*columns.values(), fillvalue=_MISSING))
         row = 0
         try:
             for row, event in rows:  # noqa: B007 - the error names it
                 if any(value is _MISSING for value in event):
-                    message = "X, y and weights must hold the same number of events"
+                    message = "X, y and w must hold the same number of events"
                     raise InvalidEvent(message, reason="wrong_shape")
                 self.learn_one(**dict(zip(columns, event, strict=True)))
         except BaseException as error:
@@ -193,11 +199,11 @@ class IncrementalMM:
                 ) from error
             raise
 
-    def step(self, statistics: Blocks, gamma: float | None = None) -> None:
+    def step(self, statistics: ArrayTree, gamma: float | None = None) -> None:
         """Make one step towards statistics that were computed elsewhere; it counts as one event.
 
-        For mini-batches, give the mean of S̄ over a batch, at the `iterate` before it. With γ = 1 and the mean over all
-        data this is the batch MM algorithm.
+        For mini-batches, give the mean of S̄ over a batch, at the `last_iterate` before it. With γ = 1 and the mean over
+        all data this is the batch MM algorithm.
 
         Args:
             statistics: in place of S̄(θ; z).
@@ -209,10 +215,10 @@ class IncrementalMM:
         """
         if gamma is not None and not (is_finite_number(gamma) and 0.0 < gamma <= 1.0):
             raise ConfigError(f"gamma: got {shown(gamma)}; it must be a number above 0, at most 1")
-        seen = _pack(statistics, "statistics", like=self._state.s)
-        self._state = self._stepped(seen, self.step_size if gamma is None else float(gamma))
+        event_statistics = _pack(statistics, "statistics", like=self._state.s)
+        self._state = self._stepped(event_statistics, self.step_size if gamma is None else float(gamma))
 
-    def replace_statistics(self, statistics: Blocks) -> None:
+    def replace_statistics(self, statistics: ArrayTree) -> None:
         """Set s, and θ to θ̄(s), without counting an event: for a prior that is added later, or a merge of models.
 
         The average goes on, and takes θ in with the next step.
@@ -221,33 +227,36 @@ class IncrementalMM:
             InvalidEvent: as for `learn_one`; nothing has changed.
         """
         s = _pack(statistics, "statistics", like=self._state.s)
-        theta = self._maximized(s)
+        theta = self._solved(s)
         average = self._state.average if self._options.averaging else theta
         self._state = self._state._replace(
             s=s,
             iterate=theta,
             average=average,
-            residual=_no_residual(s) if self._state.s is None else self._state.residual,
+            residual=_zero_residual(s) if self._state.s is None else self._state.residual,
         )
 
-    def _stepped(self, seen: _Packed, gamma: float) -> _State:
+    def _stepped(self, event_statistics: _FlatTree, gamma: float) -> _State:
         """Return the state after a step γ towards S̄."""
         n, m, s, theta, average, residual = self._state
         if s is None:
-            residual = _no_residual(seen)
-        elif n >= self._minimum:  # before, θ is not θ̄(s)
-            residual = self._tracked(residual, seen.flat - s.flat)
+            residual = _zero_residual(event_statistics)
+        elif n >= self._min_events:  # before, θ is not θ̄(s)
+            residual = self._tracked(residual, event_statistics.flat - s.flat)
         # s + 1 · (S̄ − s) is not S̄ in floating point.
-        s = seen if s is None or gamma >= 1.0 else s._replace(flat=s.flat + gamma * (seen.flat - s.flat))
-        if n + 1 < self._minimum:
+        if s is None or gamma >= 1.0:
+            s = event_statistics
+        else:
+            s = s._replace(flat=s.flat + gamma * (event_statistics.flat - s.flat))
+        if n + 1 < self._min_events:
             return _State(n + 1, m, s, theta, average, residual)
-        theta = self._maximized(s)
+        theta = self._solved(s)
         m += 1
         weight = iterate_weight(m, self._options, gamma) if self._options.averaging else 1.0
         average = theta if weight >= 1.0 else average._replace(flat=average.flat + weight * (theta.flat - average.flat))
         return _State(n + 1, m, s, theta, average, residual)
 
-    def _maximized(self, s: _Packed) -> _Packed:
+    def _solved(self, s: _FlatTree) -> _FlatTree:
         """Return θ̄(s), once it is finite and of the parameters' shape."""
         try:
             return _pack(self._maximize(s.unpack()), "maximize", like=self._state.iterate)
@@ -257,26 +266,26 @@ class IncrementalMM:
                 raise InvalidEvent(message, reason="poison") from None
             raise ConfigError(str(error)) from None
 
-    def _tracked(self, residual: FloatArray, pull: FloatArray) -> FloatArray:
+    def _tracked(self, residual: FloatArray, increment: FloatArray) -> FloatArray:
         """Return the running means behind `convergence_residual` with one S̄ − s more, in the engine's layout."""
         count = residual[-1] + 1.0
         weight = max(1.0 / count, self._options.residual_weight)
-        now = np.append(pull, np.sqrt(np.sum(pull**2)))
+        now = np.append(increment, np.sqrt(np.sum(increment**2)))
         return np.append(residual[:-1] + weight * (now - residual[:-1]), count)
 
     @property
     def n(self) -> int:
-        """Events learned, those before the first call of `maximize` included."""
+        """Number of events learned, including those before the first call of `maximize`."""
         return self._state.n
 
     @property
     def parameters(self) -> Any:
-        """The average of θ that `averaging` asks for, which is what to predict with."""
+        """The average of θ selected by `averaging`, to predict with."""
         return self._state.average.copy()
 
     @property
-    def iterate(self) -> Any:
-        """θ̄(s) itself, from which the next S̄ is computed."""
+    def last_iterate(self) -> Any:
+        """The latest θ̄(s), not averaged, at which the next S̄ is computed."""
         return self._state.iterate.copy()
 
     @property
@@ -288,7 +297,7 @@ class IncrementalMM:
     def step_size(self) -> float:
         """γ of the next event: of the schedule, or 1/n as long as s is a plain mean."""
         n = self._state.n + 1
-        return 1.0 / n if n <= self._minimum else self._schedule(n)
+        return 1.0 / n if n <= self._min_events else self._schedule(n)
 
     @property
     def convergence_residual(self) -> float:
@@ -315,7 +324,7 @@ class IncrementalMM:
                 "arguments": {
                     "schedule": CHOICES["schedule"].table(self._schedule),
                     "averaging": CHOICES["averaging"].table(self._averaging),
-                    "minimum": self._minimum,
+                    "minimum": self._min_events,
                 },
                 "layouts": {name: each.layout for name, each in packed.items() if each is not None},
             },
@@ -350,14 +359,15 @@ class IncrementalMM:
         cls(statistics, maximize, initial_parameters=0.0, schedule=schedule)
         checkpoint = read_checkpoint(path)
         with restoring(path):
-            said = checkpoint.metadata["model"]
-            require(said["kind"] == _KIND, f"holds a {shown(said['kind'])}, and no {_KIND}; use streammoe.load")
-            arguments, layouts, arrays = said["arguments"], said["layouts"], checkpoint.arrays
+            model_metadata = checkpoint.metadata["model"]
+            kind = model_metadata["kind"]
+            require(kind == _KIND, f"holds a {shown(kind)}, and no {_KIND}; use streammoe.load")
+            arguments, layouts, arrays = model_metadata["arguments"], model_metadata["layouts"], checkpoint.arrays
             s = _restored(arrays, "statistics", layouts["statistics"]) if "statistics" in layouts else None
             theta = _restored(arrays, "parameters", layouts["parameters"])
             average = _restored(arrays, "average", layouts["parameters"])
             n, m = array_of(arrays, "mm.counts", "int64", (2,), least=0, most=LARGEST_COUNT).tolist()
-            residual = array_of(arrays, "diagnostics.residual", "float64", _no_residual(s).shape)
+            residual = array_of(arrays, "diagnostics.residual", "float64", _zero_residual(s).shape)
             require((residual[-2:] >= 0.0).all(), "array diagnostics.residual holds a norm or a count below 0")
             require(is_whole(arguments["minimum"], 0), f"minimum is {shown(arguments['minimum'])}, and no count")
             model = cls(
@@ -367,13 +377,13 @@ class IncrementalMM:
                 schedule=schedule or arguments["schedule"],
                 averaging=arguments["averaging"],
             )
-            model._minimum = arguments["minimum"]
+            model._min_events = arguments["minimum"]
             model._state = _State(n, m, s, theta, average, residual)
             unknown = sorted(arrays.keys() - model._arrays().keys() - {"diagnostics.residual"})
             require(not unknown, f"there are arrays that belong to no such model: {shown(unknown)}")
-        if s is not None and n >= model._minimum:
+        if s is not None and n >= model._min_events:
             try:
-                model._maximized(s)
+                model._solved(s)
             except InvalidEvent as error:
                 raise ConfigError(f"maximize: does not fit the statistics of {path} ({error})") from None
         return model
@@ -395,72 +405,72 @@ class IncrementalMM:
 _KIND = "IncrementalMM"
 
 
-class _Packed(NamedTuple):
-    """Blocks as one vector, which is never changed in place, and how to take it apart."""
+class _FlatTree(NamedTuple):
+    """An `ArrayTree` as one vector, which is never changed in place, and the layout to restore it."""
 
     kind: str
     """``array``, ``tuple`` or ``dict``."""
     names: tuple[str, ...]
-    """Of a dict in alphabetical order; of a tuple the places."""
+    """Keys of a dict in alphabetical order, or indices of a tuple."""
     shapes: tuple[tuple[int, ...], ...]
     flat: FloatArray
 
     @property
     def layout(self) -> dict[str, Any]:
-        """All but the numbers, for JSON."""
+        """Everything but the numbers, for JSON."""
         return {"kind": self.kind, "names": self.names, "shapes": self.shapes}
 
     def unpack(self) -> Any:
-        """Return the blocks as their functions know them, read-only."""
+        """Return the arrays in the form in which they were given, read-only."""
         flat = self.flat.view()
         flat.flags.writeable = False
-        return self._taken_apart(flat)
+        return self._unflatten(flat)
 
     def copy(self) -> Any:
-        """Return the blocks for a user to keep."""
-        return self._taken_apart(self.flat.copy())
+        """Return a copy of the arrays that the caller may change."""
+        return self._unflatten(self.flat.copy())
 
-    def _taken_apart(self, flat: FloatArray) -> Any:
-        blocks, begin = [], 0
+    def _unflatten(self, flat: FloatArray) -> Any:
+        arrays, begin = [], 0
         for shape in self.shapes:
             end = begin + prod(shape)
-            blocks.append(flat[begin:end].reshape(shape))
+            arrays.append(flat[begin:end].reshape(shape))
             begin = end
         if self.kind == "array":
-            return blocks[0]
-        return tuple(blocks) if self.kind == "tuple" else dict(zip(self.names, blocks, strict=True))
+            return arrays[0]
+        return tuple(arrays) if self.kind == "tuple" else dict(zip(self.names, arrays, strict=True))
 
 
 class _State(NamedTuple):
-    """All that changes; a step makes a new one, so that an error leaves the old one."""
+    """The mutable part of a model; a step creates a new one, so that an error leaves the old one in place."""
 
     n: int
     n_average: int
-    """Iterates in the average."""
-    s: _Packed | None
-    iterate: _Packed
-    average: _Packed
+    """Number of iterates in the average."""
+    s: _FlatTree | None
+    iterate: _FlatTree
+    average: _FlatTree
     residual: FloatArray
-    """E(S̄ − s), E‖S̄ − s‖ and how many events entered, as `engine.mixture.convergence_residual` takes it."""
+    """E(S̄ − s), E‖S̄ − s‖ and the number of events behind them, as `engine.mixture.convergence_residual` expects."""
 
 
-def _no_residual(s: _Packed | None) -> FloatArray:
+def _zero_residual(s: _FlatTree | None) -> FloatArray:
     return np.zeros((0 if s is None else s.flat.size) + 2)
 
 
-def _pack(value: Any, what: str, like: _Packed | None = None) -> _Packed:
-    """Copy blocks into one vector, having checked each number.
+def _pack(value: Any, what: str, like: _FlatTree | None = None) -> _FlatTree:
+    """Copy arrays into one vector after checking each number.
 
     Args:
         value: statistics or parameters.
-        what: where they come from, for messages.
-        like: which form they must have.
+        what: their origin, for messages.
+        like: required form.
 
     Raises:
-        InvalidEvent: they are no blocks of finite numbers, or of another form.
+        InvalidEvent: they are not arrays of finite numbers, or of another form.
     """
     if type(value) is tuple:
-        kind, named = "tuple", {str(place): block for place, block in enumerate(value)}
+        kind, named = "tuple", {str(index): array for index, array in enumerate(value)}
     elif isinstance(value, tuple):
         message = f"{what}: got a {type(value).__name__}; give a plain tuple or a dict, which a file can hold"
         raise InvalidEvent(message, reason="wrong_type")
@@ -470,58 +480,58 @@ def _pack(value: Any, what: str, like: _Packed | None = None) -> _Packed:
         kind, named = "dict", {str(name): value[name] for name in sorted(value)}
     else:
         kind, named = "array", {"": value}
-    blocks = {name: _block(block, _place(what, name)) for name, block in named.items()}
-    form = kind, tuple(blocks), tuple(block.shape for block in blocks.values())
+    arrays = {name: _real_array(array, _location(what, name)) for name, array in named.items()}
+    form = kind, tuple(arrays), tuple(array.shape for array in arrays.values())
     if like is not None and form != like[:3]:
         message = f"{what}: got {_described(*form)}; it must be {_described(*like[:3])}, as before"
         raise InvalidEvent(message, reason="wrong_shape")
-    flat = np.concatenate([block.ravel() for block in blocks.values()]) if blocks else np.empty(0)
-    return _in_range(_Packed(*form, flat), what)
+    flat = np.concatenate([array.ravel() for array in arrays.values()]) if arrays else np.empty(0)
+    return _in_range(_FlatTree(*form, flat), what)
 
 
-def _in_range(packed: _Packed, what: str) -> _Packed:
-    """Return the same blocks, having checked each number."""
-    if np.abs(packed.flat).max(initial=0.0) <= LARGEST:  # which NaN is not
+def _in_range(packed: _FlatTree, what: str) -> _FlatTree:
+    """Return `packed` after checking the range of each number."""
+    if np.abs(packed.flat).max(initial=0.0) <= MAX_ABS:  # which NaN is not
         return packed
     ends = np.cumsum([prod(shape) for shape in packed.shapes])
-    first = int(np.flatnonzero(~(np.abs(packed.flat) <= LARGEST))[0])
-    place = _place(what, packed.names[int(np.searchsorted(ends, first, side="right"))])
+    first = int(np.flatnonzero(~(np.abs(packed.flat) <= MAX_ABS))[0])
+    location = _location(what, packed.names[int(np.searchsorted(ends, first, side="right"))])
     if np.isfinite(packed.flat).all():
-        raise InvalidEvent(f"{place}: holds a number beyond ±{LARGEST:g}; rescale the input", reason="out_of_range")
-    raise InvalidEvent(f"{place}: holds NaN or infinity; every number must be finite", reason="not_finite")
+        raise InvalidEvent(f"{location}: holds a number beyond ±{MAX_ABS:g}; rescale the input", reason="out_of_range")
+    raise InvalidEvent(f"{location}: holds NaN or infinity; every number must be finite", reason="not_finite")
 
 
-def _block(value: Any, what: str) -> FloatArray:
-    """Return one block as an array of real numbers."""
+def _real_array(value: Any, what: str) -> FloatArray:
+    """Convert a value to an array of real numbers."""
     try:
-        found = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+        array = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
     except ValueError:
         raise InvalidEvent(f"{what}: the rows are not all of one length", reason="wrong_shape") from None
-    if found.dtype == np.float64 and type(found) is np.ndarray:
-        return found
-    if found.dtype.kind not in "fiub" or isinstance(found, np.ma.MaskedArray):
+    if array.dtype == np.float64 and type(array) is np.ndarray:
+        return array
+    if array.dtype.kind not in "fiub" or isinstance(array, np.ma.MaskedArray):
         raise InvalidEvent(f"{what}: got {shown(value)}; it must be an array of real numbers", reason="wrong_type")
     with np.errstate(over="ignore"):  # of longer floats, which become infinite
-        return found.astype(np.float64)
+        return array.astype(np.float64)
 
 
-def _place(what: str, name: str) -> str:
+def _location(what: str, name: str) -> str:
     return f"{what}[{name!r}]" if name else what
 
 
 def _described(kind: str, names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...]) -> str:
     if kind == "array":
         return f"an array of shape {shapes[0]}"
-    blocks = ", ".join(f"{name}: {shape}" for name, shape in zip(names, shapes, strict=True))
-    return f"a {kind} of arrays with shapes {{{blocks}}}"
+    described = ", ".join(f"{name}: {shape}" for name, shape in zip(names, shapes, strict=True))
+    return f"a {kind} of arrays with shapes {{{described}}}"
 
 
-def _restored(arrays: Mapping[str, AnyArray], name: str, layout: Mapping[str, Any]) -> _Packed:
-    """Return the blocks that a checkpoint holds, once they are what `_pack` makes."""
+def _restored(arrays: Mapping[str, AnyArray], name: str, layout: Mapping[str, Any]) -> _FlatTree:
+    """Return arrays of a checkpoint after checking that their layout is one that `_pack` creates."""
     kind, names = layout["kind"], tuple(layout["names"])
     shapes = tuple(tuple(shape) for shape in layout["shapes"])
     require(all(is_whole(side, 0) for shape in shapes for side in shape), f"{name} have the shapes {shown(shapes)}")
-    flat = array_of(arrays, f"mm.{name}", "float64", (sum(map(prod, shapes)),), least=-LARGEST, most=LARGEST)
-    packed = _Packed(kind, names, shapes, flat)
+    flat = array_of(arrays, f"mm.{name}", "float64", (sum(map(prod, shapes)),), least=-MAX_ABS, most=MAX_ABS)
+    packed = _FlatTree(kind, names, shapes, flat)
     require(_pack(packed.unpack(), name)[:3] == packed[:3], f"{name} have a layout that no version writes")
     return packed

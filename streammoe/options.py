@@ -31,6 +31,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from streammoe import text
+from streammoe.bounds import HEAVIEST_PRIOR
 from streammoe.distributions import ExpertNoise, Gaussian, noises
 from streammoe.errors import ConfigError
 from streammoe.fields import (
@@ -138,13 +139,15 @@ def _names(value: object) -> object:
         return ()
     if not isinstance(value, tuple | list) or not all(isinstance(name, str) or type(name) is int for name in value):
         raise ValueError("must be a list of feature names")
+    if repeated := sorted({name for name in value if value.count(name) > 1}, key=str):
+        raise ValueError(f"must name each feature once, but repeats {', '.join(map(str, repeated))}")
     return tuple(value)
 
 
 def _schedule_option(default: Power) -> Any:
     return option(
         default,
-        f"Step sizes: power({default.alpha}) unless set, which converges; constant(gamma) tracks drift.",
+        "Step sizes: power(0.6) unless set, for a classifier power(0.5), which converge; constant(gamma) tracks drift.",
         more="Made by `streammoe.schedules`.",
         in_python=None,
     )
@@ -156,7 +159,7 @@ def _prior_strength(default: float) -> Any:
         "Weight of the prior in events; by default 0.1, for a classifier 0.04; 0 disables it.",
         more="They count among those that a step size spans; 0 gives the papers' plain algorithm.",
         ge=0,
-        le=10**9,
+        le=HEAVIEST_PRIOR,
         sample=0.1,
     )
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from streammoe.types import FloatArray, IntArray
 
 Position = dict[str, Any]
-"""Where reading resumes: JSON-serialisable, and opaque to all but the source that created it.
+"""Where reading resumes: JSON-serializable, and opaque to all but the source that created it.
 
 Its entry ``kind`` is the ``kind`` in the source's settings. Only that source understands the rest; `chained` and
 `parts_of` handle positions of several sources without looking inside.
@@ -337,9 +337,9 @@ class Predictions:
     probabilities: FloatArray | None = None
     """(n, M) class probabilities."""
     gate: FloatArray | None = None
-    """(n, K) share of each expert, if wanted."""
+    """(n, K) share of each expert, if requested."""
     intervals: FloatArray | None = None
-    """(n, Q, 2) ends of the predictive intervals, if wanted."""
+    """(n, Q, 2) ends of the predictive intervals, if requested."""
 
     keys: Sequence[bytes | None] | None = None
     """The keys of the n records that the events came from, if the source has any."""
@@ -366,7 +366,7 @@ class RecordWriter(Protocol):
     """Number of records known to be durable."""
 
     def send(self, message: Message, number: int) -> None:
-        """Send a message of record `number`; may wait. One that is too large is left out and reported by `problem`.
+        """Send a message of record `number`; may wait. One that is too large is left out, see `oversized_report`.
 
         Raises:
             SourceError: an earlier message could not be delivered.
@@ -378,8 +378,8 @@ class RecordWriter(Protocol):
         """Return when everything sent is acknowledged; raises what `send` does."""
         ...
 
-    def problem(self) -> str | None:
-        """Describe what was left out and what to do about it."""
+    def oversized_report(self) -> str | None:
+        """Describe the records that were left out, and what to do about them; ``None`` if there are none."""
         ...
 
     def close(self) -> None:
@@ -407,7 +407,7 @@ class PredictionSink(Sink, Protocol):
     def position(self) -> Position | None:
         """Return the end of what the latest `flush` or `begin_flush` covers; ``None`` if output cannot be cut back.
 
-        JSON-serialisable, and opaque to all but sinks of this kind. The next checkpoint holds it, and a start from that
+        JSON-serializable, and opaque to all but sinks of this kind. The next checkpoint holds it, and a start from that
         checkpoint passes it to `restore`, so that no row appears twice. Without it rows are written at least once.
         """
         return None

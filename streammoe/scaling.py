@@ -61,7 +61,7 @@ def restored_scaler(arrays: Mapping[str, AnyArray], prefix: str, n_columns: int,
 def moments(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return means and usable scales of columns; NaN is missing.
 
-    They are never updated, so one absurd value must not determine them: columns are winsorised. But if outliers turn
+    They are never updated, so one absurd value must not determine them: columns are winsorized. But if outliers turn
     out to be regular values, they must not become a million times larger than the rest; so no scale is below a
     thousandth of the standard deviation with outliers.
     """

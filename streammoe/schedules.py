@@ -140,7 +140,8 @@ Checked = TypeVar("Checked", bound=Schedule)
 def _validated(schedule: Checked) -> Checked:
     """Return the schedule with plain floats; report every number out of range in one error."""
     hints = get_type_hints(type(schedule), include_extras=True)
-    numbers: dict[str, object] = schedule._asdict()
+    given = schedule._asdict().items()
+    numbers = {name: value.item() if isinstance(value, np.generic) else value for name, value in given}
     problems = [
         f"{name} must be a number in {_written(interval)}, got {value!r}"
         for name, value in numbers.items()
@@ -149,7 +150,7 @@ def _validated(schedule: Checked) -> Checked:
     ]
     if problems:
         raise ConfigError(*problems)
-    return type(schedule)(*map(float, schedule))
+    return type(schedule)(*map(float, numbers.values()))
 
 
 def _contains(interval: Interval, value: Any) -> bool:
@@ -168,7 +169,7 @@ def _ends(interval: Interval) -> tuple[Any, Any]:
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
-# A compiled loop over the scalar power, because rounding in NumPy's vectorised one depends on an element's position in
+# A compiled loop over the scalar power, because rounding in NumPy's vectorized one depends on an element's position in
 # the array, and a step must not depend on where a batch was cut.
 def _power_steps(first: int, count: int, alpha: float, gamma0: float, offset: float) -> FloatArray:
     steps = np.empty(count)

@@ -23,7 +23,7 @@ NO_TARGET = "an event without a target can be predicted, but not learned"
 
 
 def number(value: object, name: object, advice: str = NO_VALUE) -> float:
-    """Convert the value of a feature or target to a float; raise `InvalidEvent` if it would poison a model."""
+    """Convert the value of a feature or target to a float; raise `InvalidEvent` if a model cannot learn it."""
     if isinstance(value, float | int | np.floating | np.integer | np.bool_) and not isinstance(value, np.timedelta64):
         try:
             result = float(value)

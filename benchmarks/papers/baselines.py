@@ -44,10 +44,10 @@ def loss_and_gradient(theta, K, w, y, gradient):
     total = 0.0
     for k in range(K):
         total += np.exp(logits[k] - top)
-    normaliser = top + np.log(total)
+    normalizer = top + np.log(total)
     for k in range(K):
         v = theta[variances + k]
-        joint[k] = logits[k] - normaliser - 0.5 * (LOG_2PI + v + errors[k] * errors[k] * np.exp(-v))
+        joint[k] = logits[k] - normalizer - 0.5 * (LOG_2PI + v + errors[k] * errors[k] * np.exp(-v))
     best = joint.max()
     total = 0.0
     for k in range(K):
@@ -55,7 +55,7 @@ def loss_and_gradient(theta, K, w, y, gradient):
     likelihood = best + np.log(total)
     for k in range(K):
         tau = np.exp(joint[k] - likelihood)
-        g = np.exp(logits[k] - normaliser)
+        g = np.exp(logits[k] - normalizer)
         precision = np.exp(-theta[variances + k])
         gradient[variances + k] = 0.5 * tau * (1.0 - errors[k] * errors[k] * precision)
         for j in range(p):
@@ -128,11 +128,11 @@ def sophia(theta, gradient, first, second, rate, rho):
 
 
 @jit
-def follow(optimiser, rate, fade, extra, theta, K, W, y, uniforms, normals, losses, trail, every):
+def follow(optimizer, rate, fade, extra, theta, K, W, y, uniforms, normals, losses, trail, every):
     """Predict, score and learn each event.
 
     Args:
-        optimiser: index in `OPTIMISERS`.
+        optimizer: index in `OPTIMIZERS`.
         rate, fade, extra: the t-th step is rate · t^(−fade); weight decay or ρ.
         theta: (size,) the start, moved in place.
         K: experts.
@@ -159,13 +159,13 @@ def follow(optimiser, rate, fade, extra, theta, K, W, y, uniforms, normals, loss
         losses[0, i] = of_last
         losses[1, i] = of_mean
         step = rate * t ** (-fade)
-        if optimiser == 0:
+        if optimizer == 0:
             sgd(theta, gradient, step)
-        elif optimiser == 1:
+        elif optimizer == 1:
             rmsprop(theta, gradient, second, step)
-        elif optimiser == 2:
+        elif optimizer == 2:
             adam(theta, gradient, first, second, t, step)
-        elif optimiser == 3:
+        elif optimizer == 3:
             adamw(theta, gradient, first, second, t, step, extra)
         else:
             if i % CURVATURE_EVERY == 0:
@@ -180,7 +180,7 @@ def follow(optimiser, rate, fade, extra, theta, K, W, y, uniforms, normals, loss
             trail[1, t // every - 1] = mean
 
 
-OPTIMISERS = ("SGD", "RMSProp", "Adam", "AdamW", "Sophia")
+OPTIMIZERS = ("SGD", "RMSProp", "Adam", "AdamW", "Sophia")
 """In the order of the indexes that `follow` takes."""
 RATES = tuple(float(f"{10.0**power:.1e}") for power in np.arange(-4.0, 0.25, 0.5))
 EXTRAS: dict[str, tuple[str, tuple[float, ...]]] = {
@@ -253,7 +253,7 @@ def learned(name: str, point: Point, start: Start, every: int) -> list[tuple[flo
     n = len(start.y)
     losses = np.empty((2, n))
     trail = np.empty((2, n // every, len(start.theta)))
-    settings = OPTIMISERS.index(name), point.rate, point.fade, point.extra
+    settings = OPTIMIZERS.index(name), point.rate, point.fade, point.extra
     with np.errstate(all="ignore"):
         follow(
             *settings,

@@ -1,6 +1,6 @@
 """Does one pass over Communities and Crime ([MM] §5.4.2) predict better than least squares fitted to all of it?
 
-Ten inputs, standardised on the training part; 5 folds, shuffled three times; two experts, 200 events of warm-up, all
+Ten inputs, standardized on the training part; 5 folds, shuffled three times; two experts, 200 events of warm-up, all
 other settings at their defaults. The paper's own folds and warm-up are not known here. Requires the data set
 (`--data`).
 """
@@ -31,7 +31,7 @@ def of_fold(folder: Path, case: tuple[int, int]) -> tuple[dict[str, float], dict
     repetition, part = case
     X, y = tasks.crime(folder)
     learn, score = tasks.folds(len(y), repetition)[part]
-    inputs, new = learners.standardised(X[learn], X[score])
+    inputs, new = learners.standardized(X[learn], X[score])
     targets = y[learn]
     predictors = {
         ONE_PASS: learners.one_pass(inputs, targets, warmup=WARMUP).predict_array,
@@ -49,7 +49,7 @@ def of_fold(folder: Path, case: tuple[int, int]) -> tuple[dict[str, float], dict
     def error(theta: np.ndarray) -> float:
         return learners.mean_square(y[score] - baselines.regression(theta, start.K, new))
 
-    return found, {name: baselines.tried(start, name, error) for name in baselines.OPTIMISERS}
+    return found, {name: baselines.tried(start, name, error) for name in baselines.OPTIMIZERS}
 
 
 def sheets(options: Options) -> list[Sheet]:
@@ -65,7 +65,7 @@ def sheets(options: Options) -> list[Sheet]:
     found = list(options.map(partial(of_fold, folder), cases))
     errors = {name: np.array([one[name] for one, _ in found]) for name in found[0][0]}
     notes = {}
-    for name in baselines.OPTIMISERS:
+    for name in baselines.OPTIMIZERS:
         at = baselines.best_point([[loss for loss, _ in one[name]] for _, one in found])
         notes[name] = baselines.in_words(name, baselines.grid(name)[at])
         errors[name] = np.array([one[name][at][1] for _, one in found])
@@ -89,7 +89,7 @@ def sheets(options: Options) -> list[Sheet]:
             ],
             [
                 "The paper's folds are not known here. All that streams begins where the warm-up of 200 events ends.",
-                f"Optimisers: {baselines.grid_in_words()}; the point of least prequential loss over all folds.",
+                f"Optimizers: {baselines.grid_in_words()}; the point of least prequential loss over all folds.",
                 "[MM]'s other real data, proteins of maize under drought, are not run: no published file is known.",
             ],
         )

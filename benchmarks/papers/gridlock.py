@@ -110,11 +110,11 @@ def joint_em(em: Em, theta: Parameters, sigma: float | None) -> Parameters:
     best = -np.inf
     for _ in range(ROUNDS):
         theta.variances[...] = sigma**2
-        total, tau = em.expect(theta)
+        total, tau = em.e_step(theta)
         if not total - best > TOLERANCE:
             break
         best = total
-        em.maximise(theta, tau)
+        em.m_step(theta, tau)
     return theta
 
 

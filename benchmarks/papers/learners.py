@@ -53,8 +53,8 @@ def mean_of_targets(_: np.ndarray, y: np.ndarray) -> Predictor:
     return lambda new: np.full(len(new), y.mean())
 
 
-def standardised(X: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
-    """Standardize inputs, and others by the same centre and scale; a constant column becomes 0."""
+def standardized(X: np.ndarray, *others: np.ndarray) -> list[np.ndarray]:
+    """Standardize inputs, and others by the same center and scale; a constant column becomes 0."""
     center, scale = X.mean(axis=0), X.std(axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
     return [(inputs - center) / scale for inputs in (X, *others)]

@@ -90,7 +90,7 @@ def of_learners(task: Task, seed: int) -> dict[str, tuple[float, float]]:
     return {name: errors_of(task, stream, predict(stream.X[task.learned :])) for name, predict in predictors.items()}
 
 
-def of_optimisers(task: Task, seed: int) -> dict[str, list[tuple[float, tuple[float, float]]]]:
+def of_optimizers(task: Task, seed: int) -> dict[str, list[tuple[float, tuple[float, float]]]]:
     """Compute prequential loss and errors of each optimizer at each point of its grid."""
     stream = task.drawn(seed)
     start = warm_start(task, seed)
@@ -98,7 +98,7 @@ def of_optimisers(task: Task, seed: int) -> dict[str, list[tuple[float, tuple[fl
     def score(theta: np.ndarray) -> tuple[float, float]:
         return errors_of(task, stream, baselines.regression(theta, start.K, stream.X[task.learned :]))
 
-    return {name: baselines.tried(start, name, score) for name in baselines.OPTIMISERS}
+    return {name: baselines.tried(start, name, score) for name in baselines.OPTIMIZERS}
 
 
 def curves(task: Task, points: dict[str, baselines.Point], seed: int) -> dict[str, np.ndarray]:
@@ -154,10 +154,10 @@ def sheet_of(options: Options, task: Task, seeds: int) -> Sheet:
     """Compute the table of one simulation."""
     found = list(options.map(partial(of_learners, task), range(seeds)))
     errors = {name: np.array([one[name] for one in found]) for name in found[0]}
-    tuned = list(options.map(partial(of_optimisers, task), range(seeds)))
+    tuned = list(options.map(partial(of_optimizers, task), range(seeds)))
     points = {}
     grid_points = {}
-    for name in baselines.OPTIMISERS:
+    for name in baselines.OPTIMIZERS:
         at = baselines.best_point([[loss for loss, _ in one[name]] for one in tuned])
         points[name] = baselines.grid(name)[at]
         grid_points[name] = baselines.in_words(name, points[name])
@@ -183,7 +183,7 @@ def sheet_of(options: Options, task: Task, seeds: int) -> Sheet:
         targets_of(task, errors[DEFAULT], errors[BATCH]),
         [
             "Inputs uniform on [−1, 1]: the paper does not say. All online learners start at the end of the warm-up.",
-            f"Optimisers: {baselines.grid_in_words()}; the point of least prequential loss over all these seeds.",
+            f"Optimizers: {baselines.grid_in_words()}; the point of least prequential loss over all these seeds.",
             *(
                 ["§5.3's share of scored events is not known here; 20 % as in §5.2. Parameters differ by seed."]
                 if task.name == "§5.3"

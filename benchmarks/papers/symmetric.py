@@ -118,8 +118,8 @@ def library_path(task: tasks.Symmetric, start: Theta) -> list[Theta]:
     theta = Parameters(np.concatenate([[0.0], start.gate])[None], np.stack([slopes, -slopes])[:, None], np.ones((2, 1)))
     path = [start]
     for _ in range(ROUNDS):
-        _, tau = em.expect(theta)
-        em.maximise(theta, tau)
+        _, tau = em.e_step(theta)
+        em.m_step(theta, tau)
         path.append(Theta(0.5 * (theta.experts[0, 0, 1:] - theta.experts[1, 0, 1:]), theta.gate[0, 1:].copy()))
     return path
 

@@ -1,6 +1,6 @@
 """How well does one pass of at most three experts predict the three UCI sets of [CQT] H.2?
 
-Concrete strength, airfoil noise, and stock portfolios. Inputs are standardised on the training part and targets scaled
+Concrete strength, airfoil noise, and stock portfolios. Inputs are standardized on the training part and targets scaled
 to [−1, 1]; 75 % of the rows are learned in shuffled order, the others scored; ten trials. The paper's own figures
 are not known here, nor its period and column of the stock set (here all periods, excess return). Requires the data sets
 (`--data`).
@@ -39,7 +39,7 @@ def of_trial(name: str, path: Path, split: tuple[np.ndarray, np.ndarray]) -> dic
     X, y = tasks.uci(name, path)
     y = 2.0 * (y - y.min()) / (y.max() - y.min()) - 1.0
     learn, score = split
-    inputs, new = learners.standardised(X[learn], X[score])
+    inputs, new = learners.standardized(X[learn], X[score])
 
     def of_model(model: MoERegressor) -> tuple[float, bool]:
         return learners.mean_square(y[score] - model.predict_array(new)), not model.is_warming_up

@@ -16,7 +16,7 @@ from pydantic import Field
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position, Source
 from streammoe_connectors.files.settings import CsvSettings
-from streammoe_connectors.formats.records import LARGEST_BYTES, RecordReader, no_records
+from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, RecordReader, empty_batch
 from streammoe_connectors.positions import check_kind, invalid
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -51,8 +51,8 @@ class StdinSource(Source):
 
         kind: Literal["stdin"]
         format: Literal["csv", "jsonl"]
-        block_bytes: int = Field(default=1 << 20, ge=4096, le=LARGEST_BYTES)
-        max_record_bytes: int = Field(default=1 << 20, ge=1, le=LARGEST_BYTES)
+        block_bytes: int = Field(default=1 << 20, ge=4096, le=MAX_BLOCK_BYTES)
+        max_record_bytes: int = Field(default=1 << 20, ge=1, le=MAX_BLOCK_BYTES)
 
     def __init__(self, settings: Settings, *, descriptor: int = 0) -> None:
         self._pipe = _Pipe(descriptor)
@@ -87,20 +87,20 @@ class StdinSource(Source):
             batch = self._reader.next()
             if batch is not None:
                 self._skipped += batch.skipped
-                if len(batch) or self._reader.empty:
+                if len(batch) or self._reader.had_no_records:
                     skipped, self._skipped = self._skipped, 0
                     return replace(batch, end=self._position, skipped=skipped)
             if self.finished and self._skipped:
                 skipped, self._skipped = self._skipped, 0
-                return no_records("stdin", self._position, skipped)
+                return empty_batch("stdin", self._position, skipped)
             left = deadline - time.monotonic()
-            if left <= 0 or (self._reader.waiting and not self._pipe.wait(left)):
+            if left <= 0 or (self._reader.needs_more_data and not self._pipe.wait(left)):
                 break
         return None
 
     @property
     def finished(self) -> bool:
-        return self._reader.done
+        return self._reader.exhausted
 
     @property
     def _position(self) -> Position:
@@ -117,7 +117,7 @@ class _Pipe:
     """A non-blocking stream over a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
-        self.ended = False
+        self.at_eof = False
         self._descriptor = descriptor
         self._gather_until = 0.0
 
@@ -140,7 +140,7 @@ class _Pipe:
         return bool(select.select([self._descriptor], [], [], timeout)[0])
 
     def read(self, count: int) -> bytes:
-        if self.ended or time.monotonic() >= self._gather_until:
+        if self.at_eof or time.monotonic() >= self._gather_until:
             return b""
         try:
             if not self.wait(0):
@@ -150,7 +150,7 @@ class _Pipe:
             return b""
         except OSError as error:
             raise self._unreadable(error) from error
-        self.ended = not data
+        self.at_eof = not data
         return data
 
     def skip(self, count: int) -> int:

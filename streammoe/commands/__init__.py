@@ -1,7 +1,7 @@
 """The command line: each module of this package is a command and is discovered automatically.
 
-The module's name is the name of the command, the first line of its docstring its line in `streammoe --help`, and its
-`command` the click command. Only the module of the command being run is imported, so that each starts fast.
+The module's name is the name of the command, the first line of its docstring is its line in `streammoe --help`, and its
+function `command` is the click command. Only the module of the command being run is imported, so that each starts fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import click
 
 
 class Commands(click.Group):
-    """The commands that are modules of this package."""
+    """A group whose commands are the modules of this package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(info.name.replace("_", "-") for info in pkgutil.iter_modules(__path__))
@@ -24,8 +24,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        found: click.Command = importlib.import_module(_module(cmd_name)).command
-        return found
+        command: click.Command = importlib.import_module(_module(cmd_name)).command
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -7,6 +7,7 @@ import click
 from streammoe.console import logged
 
 
+# Registered by `streammoe.commands` under the name of its module.
 @click.command("compile")
 @logged
 def command() -> None:

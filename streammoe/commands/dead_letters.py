@@ -28,7 +28,7 @@ from streammoe.errors import CheckpointError, SourceError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, replace
 from streammoe.pipeline.dead_letters import read_letter
 from streammoe.pipeline.label_join import digest_with, label_arrays
-from streammoe.pipeline.pipeline import Pipeline, Processed
+from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, DeadLetter
 from streammoe.settings import Settings
 from streammoe.text import printable
@@ -36,7 +36,7 @@ from streammoe.text import printable
 LOGGER = logging.getLogger("streammoe.commands.dead_letters")
 BATCH_SIZE = 1_000
 """Number of letters that are decoded together."""
-LONGEST_SHOWN = 200
+MAX_SHOWN_BYTES = 200
 """Number of bytes of a record that are shown."""
 
 # Why a letter is not replayed.
@@ -64,7 +64,7 @@ class Contents(NamedTuple):
     """The first letters, up to the requested number."""
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """Result of a replay."""
 
     learned: int
@@ -111,7 +111,7 @@ def read_contents(path: Path, *, show: int = 0, reason: str | None = None) -> Co
     return Contents([Count(*key, count) for key, count in ordered], unreadable, shown)
 
 
-def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run: bool = False) -> Replayed:
+def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run: bool = False) -> ReplayResult:
     """Learn the records of dead letters that are accepted now, as new events, and remove those letters from the file.
 
     The daemon must not be running. The result is saved in a new checkpoint, whose positions are those of the newest one
@@ -144,20 +144,20 @@ def replay(path: Path, settings: Settings, *, reason: str | None = None, dry_run
             store.prepare()
         latest = store.latest()
         assert latest is not None  # noqa: S101 - for the type checker; there are generations
-        generation, found = latest
-        if found.metadata.get("transactional") and store.confirmed < generation:
+        generation, checkpoint = latest
+        if checkpoint.metadata.get("transactional") and store.confirmed < generation:
             message = (
                 f"checkpoint folder {folder}: the daemon ended between its newest checkpoint and the transaction of "
                 "its predictions; start it again, stop it with SIGTERM, and replay then"
             )
             raise CheckpointError(message)
-        started = _Replay(path, settings, store, found, reason)
+        task = _Replay(path, settings, store, checkpoint, reason)
         compile_kernels(settings)
-        return started.run(dry_run=dry_run)
+        return task.run(dry_run=dry_run)
 
 
 class _Entry(NamedTuple):
-    """A letter, and the numbers of the lines that hold it."""
+    """A letter, with the numbers of the lines that hold it."""
 
     lines: list[int]
     key: str
@@ -168,20 +168,20 @@ class _Replay:
     """One replay, from the file to the checkpoint and back to the file."""
 
     def __init__(
-        self, path: Path, settings: Settings, store: CheckpointStore, found: Checkpoint, reason: str | None
+        self, path: Path, settings: Settings, store: CheckpointStore, checkpoint: Checkpoint, reason: str | None
     ) -> None:
         self.path = path
         self.store = store
-        self.found = found
+        self.checkpoint = checkpoint
         self.reason = reason
-        self.pipeline: Pipeline = resume_pipeline(settings, found)
+        self.pipeline: Pipeline = resume_pipeline(settings, checkpoint)
         self.place = str(path.resolve())
-        names = found.metadata.get("replayed", {})
-        self.before: set[str] = {key for keys in names.values() for key in keys}
+        names = checkpoint.metadata.get("replayed", {})
+        self.learned_keys: set[str] = {key for keys in names.values() for key in keys}
         """Letters that the checkpoint lists: they have been learned."""
-        self.gone: set[int] = set()
-        """Numbers of the lines to remove from the file."""
-        self.named: set[str] = set()
+        self.lines_to_remove: set[int] = set()
+        """Their numbers in the file."""
+        self.replayed_keys: set[str] = set()
         """Letters of this file that the new checkpoint lists."""
         self.kept: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -189,7 +189,7 @@ class _Replay:
         self.reasons: Counter[str] = Counter()
         self.detail: str | None = None
 
-    def run(self, *, dry_run: bool) -> Replayed:
+    def run(self, *, dry_run: bool) -> ReplayResult:
         lines = list(_lines(self.path))
         size = sum(map(len, lines))
         entries = self._select(lines)
@@ -202,15 +202,15 @@ class _Replay:
         if not dry_run:
             if learned_any:
                 checkpoint = self._save()
-            if self.gone:
-                self._rewrite([line for i, line in enumerate(lines) if i not in self.gone], size)
+            if self.lines_to_remove:
+                self._rewrite([line for i, line in enumerate(lines) if i not in self.lines_to_remove], size)
         passed = self.outcomes["learned"] + self.outcomes["predicted_only"]
-        return Replayed(
+        return ReplayResult(
             self.outcomes["learned"],
             self.outcomes["predicted_only"],
             dict(self.refused),
             dict(self.kept),
-            len(self.gone) - passed,
+            len(self.lines_to_remove) - passed,
             checkpoint,
             self.detail,
         )
@@ -229,7 +229,7 @@ class _Replay:
         for key, same in copies.items():
             at = [entry.lines[0] for entry in same]
             latest = same[-1].letter
-            if key in self.before:
+            if key in self.learned_keys:
                 self._remove(key, at)
             elif self.reason in {None, latest.reason}:
                 reasons = [self._reason_to_keep(entry.letter) for entry in same]
@@ -243,14 +243,14 @@ class _Replay:
         """Return why a letter must not be replayed, or None."""
         if letter.format is None or letter.run is None or letter.events is None:
             return INCOMPLETE
-        passed = self.found.metadata.get("runs", {}).get(letter.run)
+        passed = self.checkpoint.metadata.get("runs", {}).get(letter.run)
         if passed is None:
             return OTHER_MODEL
         return READ_AGAIN if letter.events > passed else None
 
     def _remove(self, key: str, lines: list[int]) -> None:
-        self.gone.update(lines)
-        self.named.add(key)
+        self.lines_to_remove.update(lines)
+        self.replayed_keys.add(key)
 
     def _learn(self, entries: list[_Entry]) -> None:
         """Learn letters of the same format and header."""
@@ -265,7 +265,7 @@ class _Replay:
         for outcome in ("learned", "predicted_only"):
             self.outcomes[outcome] += processed.outcomes[outcome]
 
-    def _process(self, entries: list[_Entry]) -> Processed:
+    def _process(self, entries: list[_Entry]) -> BatchResult:
         records = [entry.letter.record + b"\n" for entry in entries]
         like = entries[0].letter
         assert like.format is not None  # noqa: S101 - for the type checker; `_reason_to_keep` has checked
@@ -285,16 +285,16 @@ class _Replay:
 
     def _save(self) -> str:
         """Save the model as the next generation, with unchanged positions."""
-        metadata = self.found.metadata
+        metadata = self.checkpoint.metadata
         outcomes = Counter(metadata["counters"]["outcomes"])
         outcomes.update(self.outcomes)
         outcomes["rejected"] -= sum(self.outcomes.values())
         reasons = Counter(metadata["counters"]["reasons"])
         reasons.subtract(self.reasons)
         model, scores = self.pipeline.model, self.pipeline.scores
-        labels = label_arrays(self.found.arrays)
+        labels = label_arrays(self.checkpoint.arrays)
         generation = self.store.save(
-            {**model.arrays(), **scores.arrays(), **labels, "guard.latest": self.found.arrays["guard.latest"]},
+            {**model.arrays(), **scores.arrays(), **labels, "guard.latest": self.checkpoint.arrays["guard.latest"]},
             {
                 **metadata,
                 **model.describe(),
@@ -302,7 +302,7 @@ class _Replay:
                 "counters": {"outcomes": dict(outcomes), "reasons": {r: n for r, n in reasons.items() if n}},
                 "scores": scores.to_json(),
                 # Only the latest replay of each file: letters of earlier ones have left the file.
-                "replayed": {**metadata.get("replayed", {}), self.place: sorted(self.named)},
+                "replayed": {**metadata.get("replayed", {}), self.place: sorted(self.replayed_keys)},
                 "transactional": False,
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
@@ -335,34 +335,39 @@ class _Replay:
             os.umask(before)
 
 
-def contents_text(found: Contents) -> str:
+def contents_text(contents: Contents) -> str:
     """Format the counts as a table, followed by the requested letters."""
-    width = max([len("reason"), *(len(printable(count.reason)) for count in found.counts)])
+    width = max([len("reason"), *(len(printable(count.reason)) for count in contents.counts)])
     lines = [f"{'reason':{width}}  {'stage':8}  {'letters':>9}"]
-    lines += [f"{printable(reason):{width}}  {printable(stage):8}  {n:>9,}" for reason, stage, n in found.counts]
-    lines += [f"{'all':{width}}  {'':8}  {sum(count.letters for count in found.counts):>9,}"]
-    if found.unreadable:
-        lines += ["", f"{found.unreadable:,} line(s) are not letters, such as a partial line left by a killed process"]
-    for letter in found.shown:
+    lines += [f"{printable(reason):{width}}  {printable(stage):8}  {n:>9,}" for reason, stage, n in contents.counts]
+    lines += [f"{'all':{width}}  {'':8}  {sum(count.letters for count in contents.counts):>9,}"]
+    if contents.unreadable:
+        lines += [
+            "",
+            f"{contents.unreadable:,} line(s) are not letters, such as a partial line left by a killed process",
+        ]
+    for letter in contents.shown:
         lines += ["", describe(letter)]
     return "\n".join(lines)
 
 
-def contents_json(path: Path, found: Contents) -> str:
+def contents_json(path: Path, contents: Contents) -> str:
     """Format the contents as one JSON object."""
-    shown = [{**letter._asdict(), "record": letter.record.decode(errors="backslashreplace")} for letter in found.shown]
+    shown = [
+        {**letter._asdict(), "record": letter.record.decode(errors="backslashreplace")} for letter in contents.shown
+    ]
     return json.dumps(
         {
             "file": str(path),
-            "letters": sum(count.letters for count in found.counts),
-            "unreadable": found.unreadable,
-            "counts": [count._asdict() for count in found.counts],
+            "letters": sum(count.letters for count in contents.counts),
+            "unreadable": contents.unreadable,
+            "counts": [count._asdict() for count in contents.counts],
             "shown": shown,
         }
     )
 
 
-def replayed_text(done: Replayed, *, dry_run: bool) -> str:
+def replayed_text(done: ReplayResult, *, dry_run: bool) -> str:
     """Format the result of a replay for a terminal."""
     would = "would be " if dry_run else ""
     lines = [f"{done.learned:>9,}  {would}learned"]
@@ -382,8 +387,8 @@ def replayed_text(done: Replayed, *, dry_run: bool) -> str:
 def describe(letter: DeadLetter) -> str:
     """Format a letter in a few lines for a terminal, with control characters escaped."""
     location = ", ".join(f"{name} {value}" for name, value in letter.location.items())
-    record = letter.record[:LONGEST_SHOWN].decode(errors="backslashreplace")
-    more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > LONGEST_SHOWN else ""
+    record = letter.record[:MAX_SHOWN_BYTES].decode(errors="backslashreplace")
+    more = f" … ({len(letter.record):,} bytes)" if len(letter.record) > MAX_SHOWN_BYTES else ""
     return "\n".join(
         [
             printable(f"{location}: {letter.reason} ({letter.stage})"),
@@ -459,8 +464,8 @@ def command(
     if config is not None and show:
         raise click.UsageError("--show and --replay cannot be combined; show the letters first")
     if config is None:
-        found = read_contents(file, show=show, reason=reason)
-        click.echo(contents_json(file, found) if as_json else contents_text(found))
+        contents = read_contents(file, show=show, reason=reason)
+        click.echo(contents_json(file, contents) if as_json else contents_text(contents))
     else:
         settings = load_settings(config, overrides=overrides)
         done = replay(file, settings, reason=reason, dry_run=dry_run)

@@ -31,7 +31,7 @@ import click
 import numpy as np
 from river import datasets, dummy, linear_model, preprocessing, stats
 
-from streammoe.assembly import Running, open_daemon
+from streammoe.assembly import DaemonHandle, open_daemon
 from streammoe.configuration import load_settings
 from streammoe.console import logged, progress_bar
 from streammoe.daemon.loop import ProgressListener
@@ -141,13 +141,13 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
         note = "while this runs; --stay keeps them up"
         if port is None:
             try:
-                files, running = opened.enter_context(_opened(folder, task, events, PORT, on_batch))
+                files, running = opened.enter_context(_open_demo(folder, task, events, PORT, on_batch))
             except ConfigError:
                 # If the port was not the problem, the next attempt raises the actual one.
-                files, running = opened.enter_context(_opened(folder, task, events, 0, on_batch))
+                files, running = opened.enter_context(_open_demo(folder, task, events, 0, on_batch))
                 note = f"a free port, because {PORT} cannot be used; {note}"
         else:
-            files, running = opened.enter_context(_opened(folder, task, events, port, on_batch))
+            files, running = opened.enter_context(_open_demo(folder, task, events, port, on_batch))
         kept = set(files.state.glob("set-aside-*"))
         summary = running.daemon.run(stop)
         for replaced in set(files.state.glob("set-aside-*")) - kept:
@@ -155,32 +155,32 @@ def run_demo(folder: Path, *, port: int | None, on_batch: ProgressListener, clas
         # The window of the scores is longer than this stream, so it covers every error.
         averages = running.daemon.scores.averages
         values = averages["hits"].window if classify else averages["squared_error"].window
-        rows = [_row(task, task.learner, values, summary.events_per_second)]
+        rows = [_summarize(task, task.learner, values, summary.events_per_second)]
         for name, model in task.baselines().items():
             if not stop.requested:
-                rows.append(_baseline(task, name, model, events))
+                rows.append(_run_baseline(task, name, model, events))
         yield Report(
-            table=_table(task, summary.learned, rows),
+            table=_format_table(task, summary.learned, rows),
             locations=[
                 f"metrics     {running.metrics_url} ({note})",
                 f"checkpoint  {summary.checkpoint} ({_command('inspect', files.state)})",
                 f"config      {files.config} ({_command('run', files.config)} --fresh)",
             ],
-            wait=lambda: _wait(stop),
+            wait=lambda: _wait_for_stop(stop),
         )
 
 
 @contextmanager
-def _opened(
+def _open_demo(
     folder: Path, task: Task, events: Events, port: int, on_batch: ProgressListener
-) -> Iterator[tuple[Files, Running]]:
+) -> Iterator[tuple[Files, DaemonHandle]]:
     """Write data and configuration, and open the daemon with them."""
-    data = _csv(events, task.target)
+    data = _to_csv(events, task.target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files = _files(folder, task, data)
+        files = _choose_files(folder, task, data)
         _replace(files.data, data)
-        _replace(files.config, _config(files, task, port))
+        _replace(files.config, _render_config(files, task, port))
     except OSError as error:
         raise ConfigError(f"--dir {folder}: cannot be written ({error.strerror}); name another folder") from error
     settings = load_settings(files.config, environment={})
@@ -188,17 +188,19 @@ def _opened(
         yield files, running
 
 
-def _files(folder: Path, task: Task, data: str) -> Files:
+def _choose_files(folder: Path, task: Task, data: str) -> Files:
     """Return the files to write: those of an earlier demo, or under other names where somebody has changed one."""
-    source = next(path for n in _numbers() if not _is_changed(path := folder / f"{n}{'-' * bool(n)}{task.data}", data))
+    source = next(
+        path for n in _name_suffixes() if not _is_changed(path := folder / f"{n}{'-' * bool(n)}{task.data}", data)
+    )
     candidates = (
         Files(folder / f"demo{n}.toml", source, folder / f"checkpoints{n}", folder / f"dead-letters{n}.jsonl")
-        for n in _numbers()
+        for n in _name_suffixes()
     )
-    return next(files for files in candidates if not _is_changed(files.config, _config(files, task, 0)))
+    return next(files for files in candidates if not _is_changed(files.config, _render_config(files, task, 0)))
 
 
-def _numbers() -> Iterator[str]:
+def _name_suffixes() -> Iterator[str]:
     """Yield what tells names apart: nothing first."""
     yield ""
     yield from map(str, itertools.count(2))
@@ -213,7 +215,7 @@ def _is_changed(path: Path, text: str) -> bool:
     return True
 
 
-def _config(files: Files, task: Task, port: int) -> str:
+def _render_config(files: Files, task: Task, port: int) -> str:
     return CONFIG.format(
         config=files.config,
         data=json.dumps(str(files.data)),
@@ -252,7 +254,7 @@ def _replace(path: Path, text: str) -> None:
         written.unlink(missing_ok=True)
 
 
-def _csv(events: Events, target: str) -> str:
+def _to_csv(events: Events, target: str) -> str:
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
     names = list(events[0][0])
@@ -262,15 +264,15 @@ def _csv(events: Events, target: str) -> str:
     return stream.getvalue()
 
 
-def _polls() -> Events:
+def _load_polls() -> Events:
     return list(datasets.TrumpApproval())  # type: ignore[no-untyped-call]
 
 
-def _segments() -> Events:
+def _load_segments() -> Events:
     return list(datasets.ImageSegments())  # type: ignore[no-untyped-call]
 
 
-def _regressors() -> dict[str, Any]:  # River's types do not express that a pipeline ending in a regressor is one
+def _make_regressors() -> dict[str, Any]:  # River's types do not express that a pipeline ending in a regressor is one
     scaler = preprocessing.StandardScaler
     return {
         "river BayesianLinearRegression": scaler() | linear_model.BayesianLinearRegression(),
@@ -279,7 +281,7 @@ def _regressors() -> dict[str, Any]:  # River's types do not express that a pipe
     }
 
 
-def _classifiers() -> dict[str, Any]:
+def _make_classifiers() -> dict[str, Any]:
     from river import forest, naive_bayes, tree
 
     scaler = preprocessing.StandardScaler
@@ -293,31 +295,31 @@ def _classifiers() -> dict[str, Any]:
 
 
 REGRESSION = Task(
-    "trump-approval.csv", "five_thirty_eight", False, _REGRESSION, "streammoe, 2 experts", _polls, _regressors
+    "trump-approval.csv", "five_thirty_eight", False, _REGRESSION, "streammoe, 2 experts", _load_polls, _make_regressors
 )
 CLASSIFICATION = Task(
-    "image-segments.csv", "category", True, _CLASSIFICATION, "streammoe, 2 experts", _segments, _classifiers
+    "image-segments.csv", "category", True, _CLASSIFICATION, "streammoe, 2 experts", _load_segments, _make_classifiers
 )
 
 
-def _baseline(task: Task, name: str, model: Any, events: Events) -> Row:
+def _run_baseline(task: Task, name: str, model: Any, events: Events) -> Row:
     started = time.perf_counter()
     values = []
     for x, y in events:
         predicted = model.predict_one(x)
         values.append(float(predicted == y) if task.classify else (y - predicted) ** 2)
         model.learn_one(x, y)
-    return _row(task, name, np.array(values), len(events) / (time.perf_counter() - started))
+    return _summarize(task, name, np.array(values), len(events) / (time.perf_counter() - started))
 
 
-def _row(task: Task, name: str, values: FloatArray, events_per_second: float) -> Row:
+def _summarize(task: Task, name: str, values: FloatArray, events_per_second: float) -> Row:
     """Summarize the squared errors or hits of all events, in order."""
     means = values.mean(), values[len(values) // 2 :].mean()
     score, second_half = means if task.classify else np.sqrt(means)
     return Row(name, float(score), float(second_half), events_per_second)
 
 
-def _table(task: Task, n: int, rows: list[Row]) -> str:
+def _format_table(task: Task, n: int, rows: list[Row]) -> str:
     lines = [
         f"{n:,} events, each predicted before it is learned (prequential {task.score})",
         "",
@@ -327,7 +329,7 @@ def _table(task: Task, n: int, rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _wait(stop: StopFlag) -> None:
+def _wait_for_stop(stop: StopFlag) -> None:
     while not stop.requested:
         time.sleep(0.2)
 

@@ -50,11 +50,11 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
     if not sound:
         problems = "; ".join(entry["problem"] for entry in generations)
         raise CheckpointError(f"{path}: no checkpoint is sound: {problems}")
-    found = describe_checkpoint(store.path(sound[-1]))
+    description = describe_checkpoint(store.path(sound[-1]))
     return {
         "generation": sound[-1],
         "age_seconds": None,
-        **_with_age(found, moment),
+        **_with_age(description, moment),
         "generations": generations,
         "set_aside": sorted(str(folder) for folder in path.glob("set-aside-*") if folder.is_dir()),
     }
@@ -65,27 +65,27 @@ def _generation_entry(store: CheckpointStore, generation: int, now: datetime) ->
     path = store.path(generation)
     entry: dict[str, Any] = {"generation": generation, "path": str(path), "sound": False, "problem": None}
     try:
-        found = store.load(generation)
+        checkpoint = store.load(generation)
     except CheckpointError as error:
         return {**entry, "problem": str(error), "created": None, "age_seconds": None, "n": None, "state_digest": None}
-    metadata = found.metadata
-    known = {name: metadata.get(name) for name in ("created", "n", "state_digest")}
-    return {**entry, "sound": True, **_with_age(known, now)}
+    metadata = checkpoint.metadata
+    identity = {name: metadata.get(name) for name in ("created", "n", "state_digest")}
+    return {**entry, "sound": True, **_with_age(identity, now)}
 
 
-def _with_age(found: dict[str, Any], now: datetime) -> dict[str, Any]:
+def _with_age(description: dict[str, Any], now: datetime) -> dict[str, Any]:
     """Add the seconds since the checkpoint was written, or None if unknown."""
     try:
-        age = (now - datetime.fromisoformat(str(found.get("created")))).total_seconds()
+        age = (now - datetime.fromisoformat(str(description.get("created")))).total_seconds()
     except (ValueError, TypeError):  # missing, or not a time with a zone
         age = None
-    return {**found, "age_seconds": age}
+    return {**description, "age_seconds": age}
 
 
-def to_text(found: dict[str, Any]) -> str:
+def to_text(description: dict[str, Any]) -> str:
     """Format a summary for a terminal."""
     lines = []
-    for name, value in found.items():
+    for name, value in description.items():
         if name == "generations":
             lines += [f"{name:14} {_generation(entry)}" for entry in value]
         elif name == "experts":
@@ -118,13 +118,13 @@ def _generation(entry: dict[str, Any]) -> str:
     )
 
 
-def _kept_scores(model: MixtureOfExperts, found: Checkpoint) -> Mapping[str, float | None]:
+def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[str, float | None]:
     """Return the running means that a daemon has saved with its model; empty for a model saved from Python."""
-    kept = found.metadata.get("scores")
-    if kept is None:
+    state = checkpoint.metadata.get("scores")
+    if state is None:
         return {}
     kind = ClassificationScores if model.is_classifier else PrequentialScores
-    return kind.restore(kept, found.arrays).summary()
+    return kind.restore(state, checkpoint.arrays).summary()
 
 
 def describe_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -133,13 +133,13 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    found = read_checkpoint(path)
-    metadata = found.metadata
-    model = model_of(found, path)
-    labels = label_arrays(found.arrays)
+    checkpoint = read_checkpoint(path)
+    metadata = checkpoint.metadata
+    model = model_of(checkpoint, path)
+    labels = label_arrays(checkpoint.arrays)
     with restoring(path):
         pending = int((~array_of(labels, "labels.refused", "bool", (None,))).sum()) if labels else 0
-        scores = _kept_scores(model, found)
+        scores = _saved_scores(model, checkpoint)
     return {
         "path": str(path),
         "n": model.n,
@@ -174,5 +174,5 @@ def command(path: Path, as_json: bool) -> None:
     Example:
       streammoe inspect state --json
     """
-    found = inspect_path(path)
-    click.echo(json.dumps(found, indent=2) if as_json else to_text(found))
+    description = inspect_path(path)
+    click.echo(json.dumps(description, indent=2) if as_json else to_text(description))

@@ -19,7 +19,7 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock, Newer
 from streammoe.ports import Position, parts_of
 
 
-class RolledBack(NamedTuple):
+class RollbackResult(NamedTuple):
     """Result of a rollback."""
 
     generation: int
@@ -36,7 +36,7 @@ class RolledBack(NamedTuple):
     """Folder that holds the later checkpoints now."""
 
 
-def roll_back(folder: Path, to: int | None = None) -> RolledBack:
+def roll_back(folder: Path, to: int | None = None) -> RollbackResult:
     """Make the next start resume from an earlier generation, and move the later ones to a sub-folder.
 
     Durable before it returns. Records after that generation are read and learned again, so the source must still hold
@@ -57,18 +57,18 @@ def roll_back(folder: Path, to: int | None = None) -> RolledBack:
     with FolderLock(folder):
         sound, problems = _sound(store)
         target = _target(store, sound, problems, to)
-        there = sound[target]
-        later = {generation: found for generation, found in sound.items() if generation > target}
-        _check_losses(store, target, there, later, [generation for generation in problems if generation > target])
+        checkpoint = sound[target]
+        later = {generation: later_checkpoint for generation, later_checkpoint in sound.items() if generation > target}
+        _check_losses(store, target, checkpoint, later, [generation for generation in problems if generation > target])
         aside = store.set_aside(after=target)
         assert aside is not None  # noqa: S101 - for the type checker; `_target` has found later ones
         newest = max(later, default=None)
-        return RolledBack(
+        return RollbackResult(
             generation=target,
             before=newest,
-            n=there.metadata.get("n", 0),
-            records=None if newest is None else _records(later[newest]) - _records(there),
-            positions=there.metadata.get("positions", []),
+            n=checkpoint.metadata.get("n", 0),
+            records=None if newest is None else _n_records(later[newest]) - _n_records(checkpoint),
+            positions=checkpoint.metadata.get("positions", []),
             aside=str(aside),
         )
 
@@ -111,7 +111,7 @@ def _target(
 def _check_losses(
     store: CheckpointStore,
     target: int,
-    there: Checkpoint,
+    checkpoint: Checkpoint,
     later: Mapping[int, Checkpoint],
     unreadable: Sequence[int],
 ) -> None:
@@ -122,19 +122,18 @@ def _check_losses(
     """
     where = f"checkpoint folder {store.folder}"
     by_hand = "to go back nevertheless, move the later checkpoints away by hand"
-    everything = {target: there, **later}
-    known = connectors()
-    if not all(_is_replayable(found, known) for found in everything.values()):
+    source_classes = connectors()
+    if not all(_is_replayable(each, source_classes) for each in (checkpoint, *later.values())):
         raise CheckpointError(
             f"{where}: its source, such as stdin, cannot be read again: events learned after generation {target} "
             f"would be lost. Nothing was changed; {by_hand}"
         )
     transactional = [
         generation
-        for generation, found in later.items()
-        if found.metadata.get("transactional") and found.metadata["counters"]["outcomes"]
+        for generation, later_checkpoint in later.items()
+        if later_checkpoint.metadata.get("transactional") and later_checkpoint.metadata["counters"]["outcomes"]
     ]
-    if there.metadata.get("transactional"):
+    if checkpoint.metadata.get("transactional"):
         # Their numbers would be reused, and mistaken for generations whose predictions have been seen.
         transactional += unreadable
     if store.confirmed > target or transactional:
@@ -144,9 +143,10 @@ def _check_losses(
             f"have been; from generation {target} they would be made again, and be seen twice. Nothing was changed; "
             "a start goes back automatically if a transaction is missing, and --fresh starts over"
         )
-    before = there.metadata.get("replayed", {})
-    for generation, found in later.items():
-        files = [name for name, letters in found.metadata.get("replayed", {}).items() if before.get(name) != letters]
+    before = checkpoint.metadata.get("replayed", {})
+    for generation, later_checkpoint in later.items():
+        replayed = later_checkpoint.metadata.get("replayed", {})
+        files = [name for name, letters in replayed.items() if before.get(name) != letters]
         if files:
             raise CheckpointError(
                 f"{where}: generation {generation} has learned dead letters of {', '.join(files)}, which are no longer "
@@ -155,18 +155,18 @@ def _check_losses(
             )
 
 
-def _is_replayable(found: Checkpoint, known: Mapping[str, Any]) -> bool:
-    """Return whether the `known` connectors can read again what came after a checkpoint."""
-    parts = (part for position in found.metadata.get("positions", []) for part in parts_of(position))
-    return all(getattr(known.get(str(part.get("kind"))), "replayable", True) for part in parts)
+def _is_replayable(checkpoint: Checkpoint, source_classes: Mapping[str, Any]) -> bool:
+    """Return whether the records after a checkpoint can be read again from their source."""
+    parts = (part for position in checkpoint.metadata.get("positions", []) for part in parts_of(position))
+    return all(getattr(source_classes.get(str(part.get("kind"))), "replayable", True) for part in parts)
 
 
-def _records(found: Checkpoint) -> int:
+def _n_records(checkpoint: Checkpoint) -> int:
     """Return the number of records that had been processed."""
-    return sum(found.metadata.get("counters", {"outcomes": {}})["outcomes"].values())
+    return sum(checkpoint.metadata.get("counters", {"outcomes": {}})["outcomes"].values())
 
 
-def to_text(done: RolledBack) -> str:
+def to_text(done: RollbackResult) -> str:
     """Format the result for a terminal."""
     source = ", ".join(json.dumps(position) for position in done.positions) or "the beginning of the source"
     again = (

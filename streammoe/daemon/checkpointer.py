@@ -20,17 +20,17 @@ from streammoe.ports import Position
 from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
-_MUCH = 4_000_000
-"""Bytes of memory that the operating system does not provide within a millisecond or two."""
-_NOTICE_SECONDS = 0.5
-"""Longest delay of a signal while waiting for the background thread."""
+_SLOW_ALLOCATION = 4_000_000
+"""Number of bytes that the operating system takes more than a millisecond or two to provide."""
+_SIGNAL_CHECK_SECONDS = 0.5
+"""Maximum delay of a signal while waiting for the background thread."""
 FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 30.0
+MAX_PAUSE = 30.0
 """Seconds between two attempts."""
 
 
 class RetryPolicy:
-    """Times of further attempts to save, so that a disk that is full for five minutes does not end a run of months.
+    """Schedule of further attempts to save, so that a disk that is full for five minutes does not end a run of months.
 
     The cost of a crash grows meanwhile, since everything after the last checkpoint is learned again, so attempts end.
 
@@ -54,7 +54,7 @@ class RetryPolicy:
         """Whether another attempt is due."""
         return self.failing and time.monotonic() >= self._next_at
 
-    def failed(self, error: RetriableCheckpointError) -> None:
+    def record_failure(self, error: RetriableCheckpointError) -> None:
         """Record a failed attempt.
 
         Raises:
@@ -68,7 +68,7 @@ class RetryPolicy:
             raise error
         pause = min(self._pause, left)
         self._next_at = now + pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, MAX_PAUSE)
         LOGGER.warning(
             "cannot save: %s. Learning continues; the next attempt is in %.0f s, the last one, with exit code 4 if it "
             "fails, in %.0f s (checkpoint.retry_seconds = %g)",
@@ -78,15 +78,15 @@ class RetryPolicy:
             self.patience,
         )
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Record a successful attempt."""
         if self._failing_since is not None:
             LOGGER.warning("saving works again after %.0f s", time.monotonic() - self._failing_since)
         self._failing_since = None
 
 
-class Content(NamedTuple):
-    """Everything that a checkpoint holds, except for digests."""
+class CheckpointContent(NamedTuple):
+    """The content of a checkpoint, except for digests."""
 
     model: Mapping[str, AnyArray]
     labels: Mapping[str, AnyArray]
@@ -97,20 +97,20 @@ class Content(NamedTuple):
     position: Position | None
     """Where reading resumes."""
     mark: Mark | None = None
-    """The moment at which it was taken, where the daemon may roll back to it."""
+    """The moment at which it was taken, if the daemon may roll back to it."""
 
     @property
     def arrays(self) -> dict[str, AnyArray]:
         """All arrays by name."""
         return {**self.model, **self.labels, **self.auxiliary}
 
-    def copied(self, copies: Copies) -> Content:
+    def copied(self, copies: Copies) -> CheckpointContent:
         """Return a copy that shares nothing that learning changes."""
-        held = copies.of(self.arrays)
-        return Content(
-            model={name: held[name] for name in self.model},
-            labels={name: held[name] for name in self.labels},
-            auxiliary={name: held[name] for name in self.auxiliary},
+        arrays = copies.copy(self.arrays)
+        return CheckpointContent(
+            model={name: arrays[name] for name in self.model},
+            labels={name: arrays[name] for name in self.labels},
+            auxiliary={name: arrays[name] for name in self.auxiliary},
             metadata=copy.deepcopy(self.metadata),
             position=copy.deepcopy(self.position),
             mark=self.mark,
@@ -121,44 +121,44 @@ class Copies:
     """Copies of arrays in reused memory, since allocating it costs more than copying."""
 
     def __init__(self) -> None:
-        self._held: dict[str, AnyArray] = {}
+        self._buffers: dict[str, AnyArray] = {}
 
-    def of(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """Return copies by name, valid until the next call; memory of names that are not given any more is released.
+    def copy(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Return copies by name, valid until the next call; buffers of other names are released.
 
         Read-only arrays never change, so they are not copied.
         """
-        self._held = {
+        self._buffers = {
             name: self._copy(name, array) if array.flags.writeable else array for name, array in arrays.items()
         }
-        return self._held
+        return self._buffers
 
-    def missing(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+    def unallocated(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Return the arrays for whose copies there is no memory yet."""
         return {name: array for name, array in arrays.items() if array.flags.writeable and not self._fits(name, array)}
 
-    def make_room(self, arrays: Mapping[str, AnyArray]) -> None:
+    def reserve_memory(self, arrays: Mapping[str, AnyArray]) -> None:
         """Allocate memory for copies of arrays of these shapes, which takes longer than copying."""
         for name, array in arrays.items():
-            self._held[name] = np.empty(array.shape, array.dtype)
-            self._held[name].fill(0)
+            self._buffers[name] = np.empty(array.shape, array.dtype)
+            self._buffers[name].fill(0)
 
     def _copy(self, name: str, array: AnyArray) -> AnyArray:
-        into = self._held[name] if self._fits(name, array) else np.empty(array.shape, array.dtype)
+        into = self._buffers[name] if self._fits(name, array) else np.empty(array.shape, array.dtype)
         np.copyto(into, array)
         return into
 
     def _fits(self, name: str, array: AnyArray) -> bool:
-        held = self._held.get(name)
+        held = self._buffers.get(name)
         return held is not None and held.flags.writeable and (held.shape, held.dtype) == (array.shape, array.dtype)
 
 
-class Written(NamedTuple):
+class WrittenCheckpoint(NamedTuple):
     """A durable checkpoint."""
 
     generation: int
     position: Position | None
-    """See `Content`, as for `mark`."""
+    """See `CheckpointContent`, as for `mark`."""
     mark: Mark | None
     taken_at: float
     """When its state was taken, in seconds of `time.monotonic`."""
@@ -177,14 +177,14 @@ class CheckpointWriter:
         self._store = store
         self._copies = Copies()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._under_way: Future[Written | None] | None = None
+        self._in_progress: Future[WrittenCheckpoint | None] | None = None
 
     @property
     def busy(self) -> bool:
         """Whether there is work in the background whose result `outcome` has not returned yet."""
-        return self._under_way is not None
+        return self._in_progress is not None
 
-    def write(self, content: Content, taken_at: float) -> Written:
+    def write(self, content: CheckpointContent, taken_at: float) -> WrittenCheckpoint:
         """Write a checkpoint, and return once it is durable. None may be in progress.
 
         Raises:
@@ -192,18 +192,18 @@ class CheckpointWriter:
         """
         return self._write(content, (), taken_at)
 
-    def make_room(self, content: Content) -> bool:
+    def reserve_memory(self, content: CheckpointContent) -> bool:
         """Return whether `begin` can copy this without delay; otherwise begin to allocate the memory in the background.
 
         There is no need to wait: `begin` allocates what is still missing. No checkpoint may be in progress.
         """
-        missing = self._copies.missing(content.arrays)
-        if sum(array.nbytes for array in missing.values()) < _MUCH:
+        missing = self._copies.unallocated(content.arrays)
+        if sum(array.nbytes for array in missing.values()) < _SLOW_ALLOCATION:
             return True
-        self._under_way = self._thread.submit(self._copies.make_room, missing)
+        self._in_progress = self._thread.submit(self._copies.reserve_memory, missing)
         return False
 
-    def begin(self, content: Content, sinks: Sequence[Callable[[], None]], taken_at: float) -> None:
+    def begin(self, content: CheckpointContent, sinks: Sequence[Callable[[], None]], taken_at: float) -> None:
         """Copy the content of a checkpoint and write it in the background. None may be in progress.
 
         Args:
@@ -211,9 +211,9 @@ class CheckpointWriter:
             sinks: functions that make the output of the events in it durable; called first, in the background.
             taken_at: when the state was taken, in seconds of `time.monotonic`.
         """
-        self._under_way = self._thread.submit(self._write, content.copied(self._copies), sinks, taken_at)
+        self._in_progress = self._thread.submit(self._write, content.copied(self._copies), sinks, taken_at)
 
-    def outcome(self, *, wait: bool) -> Written | None:
+    def outcome(self, *, wait: bool) -> WrittenCheckpoint | None:
         """Return the checkpoint of the latest `begin` once, when it is durable; ``None`` before and afterwards.
 
         Args:
@@ -223,12 +223,12 @@ class CheckpointWriter:
             CheckpointError: it could not be written; earlier ones are unchanged.
             SinkError: dead letters or predictions could not be made durable, so it was not written.
         """
-        if self._under_way is None or not (wait or self._under_way.done()):
+        if self._in_progress is None or not (wait or self._in_progress.done()):
             return None
-        done, self._under_way = self._under_way, None
+        done, self._in_progress = self._in_progress, None
         # Not `result` alone: a signal that arrives just before an unlimited wait is noticed only after it.
         while not done.done():
-            futures.wait((done,), timeout=_NOTICE_SECONDS)
+            futures.wait((done,), timeout=_SIGNAL_CHECK_SECONDS)
         return done.result()
 
     def close(self) -> None:
@@ -239,9 +239,11 @@ class CheckpointWriter:
             LOGGER.exception("the checkpoint in progress was not written")
         self._thread.shutdown()
 
-    def _write(self, content: Content, sinks: Sequence[Callable[[], None]], taken_at: float) -> Written:
+    def _write(
+        self, content: CheckpointContent, sinks: Sequence[Callable[[], None]], taken_at: float
+    ) -> WrittenCheckpoint:
         for make_durable in sinks:
             make_durable()
         metadata = {**content.metadata, "state_digest": fingerprint(content.model, content.labels)}
         generation = self._store.save(content.arrays, metadata)
-        return Written(generation, content.position, content.mark, taken_at, time.monotonic() - taken_at)
+        return WrittenCheckpoint(generation, content.position, content.mark, taken_at, time.monotonic() - taken_at)

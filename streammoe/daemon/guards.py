@@ -1,10 +1,11 @@
 """Guards that stop or roll back the daemon: too many rejected records, or a loss that jumps.
 
-Losses are averaged over windows of learned events. A jump is `WINDOWS` windows in a row whose mean exceeds the median
-of earlier windows by more than `FAR` median absolute deviations, and their `OFTEN` quantile by more than `LEAST`:
-nights that differ from days are no jump, and one absurd window does not hide one. A window has at least `SPANS` / γ
-events, several times what the model needs to learn something new, so that a change that the model follows is over
-before it counts. The result depends on the events and not on how they were batched.
+Losses are averaged over windows of learned events. A jump is `WINDOWS_PER_JUMP` windows in a row whose mean exceeds the
+median of earlier windows by more than `MAX_DEVIATIONS` median absolute deviations, and their `ORDINARY_QUANTILE`
+quantile by more than `MIN_RISE`: nights that differ from days are no jump, and one absurd window does not hide one. A
+window has at least `MIN_WINDOW_SPANS` / γ events, several times what the model needs to learn something new, so that a
+change that the model follows is over before it counts. The result depends on the events and not on how they were
+batched.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from streammoe.ports import Batch
 from streammoe.types import BoolArray, FloatArray
 
 BAD_RECORD_WINDOW = 1_000
-"""Consecutive records over which the ratio of rejected ones is taken; fewer are not judged."""
-SHORTEST = 500
-"""Fewest events of a window."""
-SPANS = 5.0
-"""Fewest events of a window in units of 1/γ, the number of events that a step averages over."""
-WINDOWS = 3
-"""Consecutive high windows that make a jump."""
-KNOWN = 8
-"""Windows needed before another one is judged."""
-HISTORY = 40
-"""Latest windows that define the usual loss."""
-FAR = 10.0
-"""Median absolute deviations above the median."""
-OFTEN = 0.9
-"""Quantile of the known windows up to which a loss is ordinary."""
-LEAST = 3.0
-"""Least difference of mean losses; the likelihood of an event falls to a twentieth."""
+"""Number of consecutive records over which the ratio of rejected ones is taken; fewer are not judged."""
+MIN_WINDOW = 500
+"""Minimum number of events in a window."""
+MIN_WINDOW_SPANS = 5.0
+"""Minimum number of events in a window in units of 1/γ, the number of events that a step averages over."""
+WINDOWS_PER_JUMP = 3
+"""Number of consecutive high windows that make a jump."""
+MIN_HISTORY = 8
+"""Number of windows required before another one is judged."""
+MAX_HISTORY = 40
+"""Number of latest windows that define the usual loss."""
+MAX_DEVIATIONS = 10.0
+"""Median absolute deviations above the median, up to which a window is not high."""
+ORDINARY_QUANTILE = 0.9
+"""Quantile of earlier windows up to which a loss is ordinary."""
+MIN_RISE = 3.0
+"""Minimum difference of mean losses; the likelihood of an event falls to a twentieth."""
 
 
 class Jump(NamedTuple):
@@ -58,22 +59,22 @@ class LossGuard:
     Args:
         step_size: γ of the n-th event.
         learned: events that the model had learned before.
-        found: the result of `to_json` in an earlier run.
+        state: the result of `to_json` in an earlier run.
     """
 
     def __init__(
-        self, step_size: Callable[[int], float], learned: int = 0, found: Mapping[str, Any] | None = None
+        self, step_size: Callable[[int], float], learned: int = 0, state: Mapping[str, Any] | None = None
     ) -> None:
         self._step_size = step_size
-        known = found or {}
-        self._history: list[float] = list(known.get("history", []))
-        self._high: list[float] = list(known.get("high", []))
-        self._sum: float = known.get("sum", 0.0)
-        self._count: int = known.get("count", 0)
-        self._length: int = known.get("length", 0)
-        self._events: int = known.get("events", learned)
-        self._sound: int = known.get("sound", learned)
-        self.jumps: int = known.get("jumps", 0)
+        state = state or {}
+        self._history: list[float] = list(state.get("history", []))
+        self._high: list[float] = list(state.get("high", []))
+        self._sum: float = state.get("sum", 0.0)
+        self._count: int = state.get("count", 0)
+        self._length: int = state.get("length", 0)
+        self._events: int = state.get("events", learned)
+        self._sound: int = state.get("sound", learned)
+        self.jumps: int = state.get("jumps", 0)
         """Jumps so far."""
 
     @property
@@ -88,12 +89,12 @@ class LossGuard:
 
     def watch(self, losses: FloatArray) -> Jump | None:
         """Add the losses (n,) of the next events, and return a jump if there was one."""
-        found = None
+        jump = None
         at = 0
         while at < len(losses):
             if not self._length:
                 gamma = self._step_size(self._events + 1)
-                self._length = max(SHORTEST, math.ceil(SPANS / gamma))
+                self._length = max(MIN_WINDOW, math.ceil(MIN_WINDOW_SPANS / gamma))
             piece = losses[at : at + self._length - self._count]
             # Added one by one, so that the sum does not depend on batch boundaries.
             self._sum = float(np.cumsum(np.concatenate([[self._sum], piece]))[-1])
@@ -101,9 +102,9 @@ class LossGuard:
             self._events += len(piece)
             at += len(piece)
             if self._count == self._length:
-                found = self._close(self._sum / self._count) or found
+                jump = self._close(self._sum / self._count) or jump
                 self._sum, self._count, self._length = 0.0, 0, 0
-        return found
+        return jump
 
     def begin_window(self) -> None:
         """Begin an empty window, since the events after those of the open window were discarded."""
@@ -125,25 +126,25 @@ class LossGuard:
 
     def _close(self, mean: float) -> Jump | None:
         """Judge a complete window by its mean loss."""
-        if len(self._history) >= KNOWN:
+        if len(self._history) >= MIN_HISTORY:
             usual = float(np.median(self._history))
             deviation = float(np.median(np.abs(np.array(self._history) - usual)))
-            often = float(np.quantile(self._history, OFTEN))
-            if mean > max(usual + FAR * deviation, often + LEAST):
+            ordinary = float(np.quantile(self._history, ORDINARY_QUANTILE))
+            if mean > max(usual + MAX_DEVIATIONS * deviation, ordinary + MIN_RISE):
                 self._high.append(mean)
-                if len(self._high) < WINDOWS:
+                if len(self._high) < WINDOWS_PER_JUMP:
                     return None
                 jump = Jump(mean, usual, self._events - self._sound, self._sound)
                 # The usual loss is unknown from here on, so that one jump is reported once.
                 self._history, self._high, self._sound = [], [], self._events
                 self.jumps += 1
                 return jump
-        self._history = [*self._history, *self._high, mean][-HISTORY:]
+        self._history = [*self._history, *self._high, mean][-MAX_HISTORY:]
         self._high, self._sound = [], self._events
         return None
 
 
-class Saved(NamedTuple):
+class SavedGeneration(NamedTuple):
     """A checkpoint generation, with the moment at which its state was taken."""
 
     generation: int
@@ -158,21 +159,21 @@ class Mark(NamedTuple):
 
     learned: int
     batches: int
-    """Both as in `Saved`."""
+    """Both as in `SavedGeneration`."""
 
 
-class WayBack:
+class RollbackHistory:
     """The last good generation, and every batch read since.
 
     Args:
-        keep: generations that the store keeps in any case, the attribute `least`.
-        found: the result of `to_json` in an earlier run.
+        keep: number of generations that the store keeps in any case, the attribute `min_keep`.
+        state: the result of `to_json` in an earlier run.
         keeps_batches: whether to hold the batches.
     """
 
-    def __init__(self, keep: int, found: Sequence[Sequence[int]] = (), *, keeps_batches: bool) -> None:
-        self.least = keep
-        self._saved = [Saved(generation, learned, 0) for generation, learned in found]
+    def __init__(self, keep: int, state: Sequence[Sequence[int]] = (), *, keeps_batches: bool) -> None:
+        self.min_keep = keep
+        self._saved = [SavedGeneration(generation, learned, 0) for generation, learned in state]
         self._keeps_batches = keeps_batches
         self._batches: list[Batch] = []
         self._processed = 0
@@ -187,30 +188,30 @@ class WayBack:
         """Return this moment, at which the model has learned `learned` events."""
         return Mark(learned, self._processed)
 
-    def saved(self, generation: int, mark: Mark, sound: int) -> None:
+    def add_saved(self, generation: int, mark: Mark, sound: int) -> None:
         """Record that the state of `mark` was saved, while nothing up to event number `sound` is in doubt."""
-        self._saved.append(Saved(generation, *mark))
-        good = self.good(sound)
+        self._saved.append(SavedGeneration(generation, *mark))
+        good = self.last_good(sound)
         if good is not None:
             self._saved = [saved for saved in self._saved if saved.generation >= good.generation]
             first = self._processed - len(self._batches)
             del self._batches[: max(good.batches - first, 0)]
 
-    def good(self, sound: int) -> Saved | None:
+    def last_good(self, sound: int) -> SavedGeneration | None:
         """Return the newest generation that holds no event after number `sound`."""
         return max((saved for saved in self._saved if saved.learned <= sound), default=None)
 
-    def keep(self, newest: int, sound: int) -> int:
+    def n_to_keep(self, newest: int, sound: int) -> int:
         """Return how many generations to keep once one after `newest` is saved, so that the last good one stays."""
-        good = self.good(sound)
-        return self.least if good is None else max(self.least, newest + 2 - good.generation)
+        good = self.last_good(sound)
+        return self.min_keep if good is None else max(self.min_keep, newest + 2 - good.generation)
 
     @property
     def batches(self) -> list[Batch]:
         """Batches since the last good generation, in order."""
         return self._batches
 
-    def restart_from(self, good: Saved) -> None:
+    def restart_from(self, good: SavedGeneration) -> None:
         """Record that the model is that of `good` again, and that all batches since were discarded."""
         self._saved = [good._replace(batches=self._processed)]
         self._batches = []
@@ -220,7 +221,7 @@ class WayBack:
         return [[saved.generation, saved.learned] for saved in self._saved]
 
 
-def last_good(metadata: Mapping[str, Any]) -> int | None:
+def last_good_generation(metadata: Mapping[str, Any]) -> int | None:
     """Return the last good generation that the metadata of a checkpoint in doubt name, if any."""
     guard = metadata.get("guard")
     if not guard:
@@ -308,9 +309,9 @@ class BadRecordGuard:
         read, rejected = self._earlier
         return read + self._read, rejected + self._rejected
 
-    def _message(self, found: str) -> str:
+    def _message(self, problem: str) -> str:
         return (
-            f"{found}, dead_letters.max_ratio allows {self.max_ratio:g} of them; look at the reasons in the dead "
+            f"{problem}, dead_letters.max_ratio allows {self.max_ratio:g} of them; look at the reasons in the dead "
             "letters, fix the producer, or name the columns that hold no numbers in schema.categorical, "
             "schema.timestamps or schema.ignore, and start again: reading resumes from the last checkpoint, so that no "
             "record is lost"

@@ -1,7 +1,6 @@
 """The learning loop: poll, process, checkpoint when due; one thread, one model, one folder.
 
-One long file: what a daemon does between two polls depends on the same dozen attributes, and the order of the steps is
-what makes each event count once; spread over several files it could not be checked by reading.
+The order of the steps between two polls is what makes each event count once, so they are all in this file.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from streammoe.daemon.checkpointer import CheckpointWriter, Content, RetryPolicy, Written
-from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, Saved, WayBack
+from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter, RetryPolicy, WrittenCheckpoint
+from streammoe.daemon.guards import BadRecordGuard, Jump, LossGuard, RollbackHistory, SavedGeneration
 from streammoe.daemon.metrics import OUTCOMES, Metrics
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.server import Health
@@ -26,7 +25,7 @@ from streammoe.errors import ModelJumped, RetriableCheckpointError, SourceError,
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits, digest_with
-from streammoe.pipeline.pipeline import Pipeline, Processed, reject_all
+from streammoe.pipeline.pipeline import BatchResult, Pipeline, reject_all
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, DeadLetterSink, Position, Source
 from streammoe.settings import Settings
@@ -36,9 +35,9 @@ LOGGER = logging.getLogger("streammoe.daemon")
 ProgressListener = Callable[[tuple[int, int] | None], None]
 """Called with the source's progress after each batch."""
 POLL_SECONDS = 0.5
-"""Longest wait for the source, and so for the reaction to a stop signal or a due checkpoint."""
-RETRY_LOOK_SECONDS = 0.1
-"""Between two checks whether another attempt to save is due, while nothing else can be done."""
+"""Timeout of `Source.poll`; a stop signal or a due checkpoint may wait this long."""
+RETRY_CHECK_SECONDS = 0.1
+"""Interval of checks whether another attempt to save is due, while nothing else can be done."""
 
 
 class CheckpointPolicy(NamedTuple):
@@ -48,7 +47,7 @@ class CheckpointPolicy(NamedTuple):
     every_seconds: float
 
 
-class Restored(NamedTuple):
+class RestoredState(NamedTuple):
     """The content of a checkpoint as live objects."""
 
     pipeline: Pipeline
@@ -58,14 +57,14 @@ class Restored(NamedTuple):
     """See `BadRecordGuard.latest`."""
 
 
-class OnJump(NamedTuple):
+class JumpHandler(NamedTuple):
     """Reaction to a jump of the loss."""
 
     action: str
     """``alarm``, ``stop`` or ``rollback``."""
     guard: LossGuard
-    way_back: WayBack
-    restore: Callable[[Checkpoint], Restored]
+    history: RollbackHistory
+    restore: Callable[[Checkpoint], RestoredState]
 
 
 class Summary(NamedTuple):
@@ -88,10 +87,10 @@ class Summary(NamedTuple):
 
     def flat(self) -> dict[str, Any]:
         """Return all fields by name, with the scores in place of `scores`."""
-        found = self._asdict()
-        at = list(found).index("scores")
-        items = list(found.items())
-        return dict([*items[:at], *self.scores.items(), *items[at + 1 :]])
+        fields = self._asdict()
+        index = list(fields).index("scores")
+        items = list(fields.items())
+        return dict([*items[:index], *self.scores.items(), *items[index + 1 :]])
 
 
 class Daemon:
@@ -120,10 +119,10 @@ class Daemon:
         retries: RetryPolicy | None = None,
         reload: Reload | None = None,
         labels: LabelJoin | None = None,
-        on_jump: OnJump | None = None,
+        jump_handler: JumpHandler | None = None,
         on_begin: Callable[[], object] | None = None,
-        save_first: bool = False,
-        mark_first: bool = False,
+        checkpoint_model_first: bool = False,
+        checkpoint_predictions_first: bool = False,
         on_batch: ProgressListener | None = None,
     ) -> None:
         self._source = source
@@ -144,12 +143,12 @@ class Daemon:
         self._reload = reload
         self._outcomes: Counter[str] = Counter(outcomes)
         self._reasons: Counter[str] = Counter(reasons)
-        self._on_jump = on_jump
+        self._jump_handler = jump_handler
         self._on_begin = on_begin
         """Called once reading can begin, before anything is saved."""
-        self._save_first = save_first
+        self._checkpoint_model_first = checkpoint_model_first
         """Whether to save the model before anything is read: the file it came from may be gone at the next start."""
-        self._mark_first = mark_first
+        self._checkpoint_predictions_first = checkpoint_predictions_first
         """Whether a checkpoint should record where predictions begin before any are made; if the disk is full, a later
         one does."""
         self._on_batch = on_batch
@@ -160,19 +159,19 @@ class Daemon:
         self._processed = 0
         self._taken_at = time.monotonic()
         """When that state was taken."""
-        self._has_made_room = False
+        self._memory_requested = False
         """Whether memory was requested for the checkpoint that is due."""
         self._path = ""
         self._is_prepared = False
-        self._begun = position is not None
+        self._start_is_saved = position is not None
         """Whether there is a checkpoint that knows where reading began."""
         for outcome in outcomes:
             metrics.count(outcome, outcomes[outcome])
         for reason in reasons:
             metrics.count_rejected(reason, reasons[reason])
-        metrics.drifted(pipeline.model.drifts)
-        if on_jump is not None:
-            metrics.jumped(on_jump.guard.jumps)
+        metrics.count_drifts(pipeline.model.drifts)
+        if jump_handler is not None:
+            metrics.count_jumps(jump_handler.guard.jumps)
 
     @property
     def model(self) -> MixtureOfExperts:
@@ -208,19 +207,19 @@ class Daemon:
         try:
             while not stop.requested and not self._source.finished:
                 if self._reload is not None and self._reload.requested:
-                    self._metrics.reloaded(self._reload.carry_out(self))
+                    self._metrics.count_reload(self._reload.apply_to(self))
                 if self._must_wait:
                     self._pause()
                 else:
                     with cancellable(lambda: stop.requested):
                         self._advance()
-                self._attempt(self._keep_saved)
+                self._try_saving(self._checkpoint_if_due)
         except FitCancelled:
             gave_up = True
         except SourceError:
-            self._attempt(partial(self._take_outcome, wait=True))
+            self._try_saving(partial(self._collect_checkpoint, wait=True))
             if self._unsaved or self._retries.failing:
-                self._save_at_last(stop)
+                self._write_last_checkpoint(stop)
             raise
         if gave_up:
             LOGGER.info(
@@ -229,9 +228,9 @@ class Daemon:
             )
         elif stop.requested:
             LOGGER.info("stop requested; saving what was learned")
-        self._attempt(partial(self._take_outcome, wait=True))
+        self._try_saving(partial(self._collect_checkpoint, wait=True))
         if self._source.finished and not stop.requested:
-            self._judge(self._guard.judge_end)
+            self._check_guard(self._guard.judge_end)
         if self._source.finished and self._outcomes["rejected"] and not self._outcomes["learned"]:
             LOGGER.warning(
                 "nothing was learned: %d records were rejected (%s); see the dead letters, correct the files or the "
@@ -243,31 +242,31 @@ class Daemon:
         if gave_up:
             has_moved, is_saved = False, bool(self._path) or self._position is None
         else:
-            has_moved, is_saved = self._is_prepared and self._has_moved(), bool(self._path)
+            has_moved, is_saved = self._is_prepared and self._take_position(), bool(self._path)
         if self._is_prepared and (has_moved or self._unsaved or self._retries.failing or not is_saved):
-            self._save_at_last(stop)
+            self._write_last_checkpoint(stop)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
 
     def _begin(self, stop: StopFlag) -> None:
         """Wait, without a time limit, until reading can begin."""
         while not stop.requested and not self._source.prepare(POLL_SECONDS):
-            self._look_at_source()
+            self._update_source_status()
         if stop.requested:
             return
         self._is_prepared = self._health.ready = True
         if self._on_begin is not None:
             self._on_begin()
-        if self._has_moved() or self._save_first:
+        if self._take_position() or self._checkpoint_model_first:
             self.checkpoint()
-        elif self._mark_first:
+        elif self._checkpoint_predictions_first:
             self._save()
         else:
             self._report_position(self._position)
-        self._look_at_source()
+        self._update_source_status()
 
-    def _has_moved(self) -> bool:
-        """Take over a position that no record has brought, and return whether there was one.
+    def _take_position(self) -> bool:
+        """Take the source's position if it has changed without a record, and return whether it has.
 
         It has to be saved: after a crash reading would otherwise start at another one.
         """
@@ -283,9 +282,9 @@ class Daemon:
         Raises:
             RetriableCheckpointError: attempts have failed for too long.
         """
-        self._attempt(self.checkpoint)
+        self._try_saving(self.checkpoint)
 
-    def _attempt(self, saving: Callable[[], None]) -> None:
+    def _try_saving(self, saving: Callable[[], None]) -> None:
         """Call `saving`; schedule another attempt if it fails.
 
         Raises:
@@ -295,12 +294,12 @@ class Daemon:
             saving()
         except RetriableCheckpointError as error:
             self._health.unsaved = str(error)
-            self._metrics.checkpoint_failed()
-            self._retries.failed(error)
+            self._metrics.count_failed_checkpoint()
+            self._retries.record_failure(error)
 
-    def _keep_saved(self) -> None:
+    def _checkpoint_if_due(self) -> None:
         """Collect the result of the checkpoint in progress, and begin one if it is due."""
-        self._take_outcome()
+        self._collect_checkpoint()
         if self._retries.failing:
             if self._retries.is_due:
                 self.checkpoint()
@@ -309,7 +308,7 @@ class Daemon:
         elif self._is_due():
             self._begin_checkpoint()
 
-    def _save_at_last(self, stop: StopFlag) -> None:
+    def _write_last_checkpoint(self, stop: StopFlag) -> None:
         """Write the last checkpoint; retry until it succeeds, but not once a stop was requested.
 
         Raises:
@@ -339,8 +338,8 @@ class Daemon:
         return self._dead_letters.overdue or (predictions is not None and predictions.sink.overdue)
 
     def _pause(self) -> None:
-        time.sleep(RETRY_LOOK_SECONDS)
-        self._look_at_source()
+        time.sleep(RETRY_CHECK_SECONDS)
+        self._update_source_status()
 
     def checkpoint(self) -> None:
         """Make everything learned so far survive a crash, before learning continues.
@@ -357,42 +356,42 @@ class Daemon:
             SinkError: dead letters or predictions cannot be made durable.
         """
         started = time.monotonic()
-        self._take_outcome(wait=True)
+        self._collect_checkpoint(wait=True)
         taken_at = time.monotonic()
         self._dead_letters.flush()
         if self._pipeline.predictions is not None:
             self._pipeline.predictions.sink.flush()
         written = self._writer.write(self._with_predictions(self._content()), taken_at)
-        self._passed(taken_at, time.monotonic() - started)
+        self._mark_saved(taken_at, time.monotonic() - started)
         self._report(written)
 
     def _begin_checkpoint(self) -> None:
-        """Checkpoint in the same order in a background thread; `_take_outcome` commits once everything is durable."""
-        if self._is_transactional or self._goes_back:
+        """Checkpoint in the same order in a background thread; `_collect_checkpoint` commits once all is durable."""
+        if self._is_transactional or self._can_roll_back:
             # In the background, later predictions would fall into the transaction that belongs to this state. And which
             # checkpoint is the last good one must not depend on how fast the disk is.
             self.checkpoint()
             return
         taken_at = time.monotonic()
         content = self._content()
-        if not self._has_made_room:
-            self._has_made_room = True
-            if not self._writer.make_room(content):
+        if not self._memory_requested:
+            self._memory_requested = True
+            if not self._writer.reserve_memory(content):
                 return  # until the next turn; only once, since a state may grow with each batch
-        self._has_made_room = False
+        self._memory_requested = False
         sinks = [self._dead_letters.begin_flush()]
         if self._pipeline.predictions is not None:
             sinks.append(self._pipeline.predictions.sink.begin_flush())
         self._writer.begin(self._with_predictions(content), sinks, taken_at)
-        self._passed(taken_at, time.monotonic() - taken_at)
+        self._mark_saved(taken_at, time.monotonic() - taken_at)
 
-    def _passed(self, taken_at: float, pause: float) -> None:
+    def _mark_saved(self, taken_at: float, pause: float) -> None:
         """Record that a checkpoint holds the current state, and that learning paused `pause` seconds for it."""
         self._unsaved = 0
         self._taken_at = taken_at
-        self._metrics.checkpoint_pause(pause)
+        self._metrics.observe_checkpoint_pause(pause)
 
-    def _take_outcome(self, *, wait: bool = False, sound: int | None = None) -> None:
+    def _collect_checkpoint(self, *, wait: bool = False, sound: int | None = None) -> None:
         """Report the checkpoint that was written in the background, if one has become durable.
 
         Args:
@@ -403,7 +402,7 @@ class Daemon:
         if written is not None:
             self._report(written, sound)
 
-    def _report(self, written: Written, sound: int | None = None) -> None:
+    def _report(self, written: WrittenCheckpoint, sound: int | None = None) -> None:
         """Report a checkpoint as durable.
 
         Args:
@@ -411,26 +410,26 @@ class Daemon:
             sound: number of events learned before those in doubt, where a jump has just reset the guard's own count.
         """
         self._health.unsaved = ""
-        self._retries.succeeded()
+        self._retries.record_success()
         self._generation = written.generation
-        self._begun = written.position is not None
-        if self._on_jump is not None and written.mark is not None:
-            sound = self._on_jump.guard.sound if sound is None else sound
-            self._on_jump.way_back.saved(written.generation, written.mark, sound)
+        self._start_is_saved = written.position is not None
+        if self._jump_handler is not None and written.mark is not None:
+            sound = self._jump_handler.guard.sound if sound is None else sound
+            self._jump_handler.history.add_saved(written.generation, written.mark, sound)
         self._path = str(self._store.path(written.generation))
         self._report_position(written.position)
-        self._metrics.checkpoint(written.taken_at, written.seconds)
+        self._metrics.observe_checkpoint(written.taken_at, written.seconds)
         LOGGER.debug("checkpoint %s after %.3f seconds", self._path, written.seconds)
 
-    def _content(self) -> Content:
+    def _content(self) -> CheckpointContent:
         guard: dict[str, Any] = {}
-        if self._on_jump is not None:
-            losses, way_back = self._on_jump.guard, self._on_jump.way_back
-            guard = {"guard": {"jumps": losses.to_json(), "saved": way_back.to_json()}}
-            if self._goes_back:
+        if self._jump_handler is not None:
+            losses, history = self._jump_handler.guard, self._jump_handler.history
+            guard = {"guard": {"jumps": losses.to_json(), "saved": history.to_json()}}
+            if self._can_roll_back:
                 # An earlier run may have left newer generations than the one that this run resumed from.
-                self._store.keep = way_back.keep(max(self._store.generations(), default=0), losses.sound)
-        return Content(
+                self._store.keep = history.n_to_keep(max(self._store.generations(), default=0), losses.sound)
+        return CheckpointContent(
             model=self.model.arrays(),
             labels=self._labels.arrays() if self._labels is not None else {},
             auxiliary={**self.scores.arrays(), "guard.latest": self._guard.to_save(ended=self._source.finished)},
@@ -447,10 +446,10 @@ class Daemon:
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             },
             position=self._position,
-            mark=None if self._on_jump is None else self._on_jump.way_back.mark(self.model.n),
+            mark=None if self._jump_handler is None else self._jump_handler.history.mark(self.model.n),
         )
 
-    def _with_predictions(self, content: Content) -> Content:
+    def _with_predictions(self, content: CheckpointContent) -> CheckpointContent:
         """Add the end of the flushed predictions, to which a restart truncates them."""
         predictions = self._pipeline.predictions
         position = None if predictions is None else predictions.sink.position()
@@ -458,24 +457,24 @@ class Daemon:
             return content
         return content._replace(metadata={**content.metadata, "predictions": position})
 
-    def reconfigure(self, settings: Settings, *, judging: bool) -> None:
+    def reconfigure(self, settings: Settings, *, affects_events: bool) -> None:
         """Apply the settings that may change between two batches.
 
         Args:
             settings: all settings; those that may not change are the same as before.
-            judging: whether the change affects the outcome of events or what is written about them. Earlier events are
-                then saved first, so that no crash has them judged again by other rules.
+            affects_events: whether the change affects the outcome of events or what is written about them. Earlier
+                events are then saved first, so that no crash has them judged again by other rules.
 
         Raises:
             RetriableCheckpointError: they cannot be saved at present; nothing was changed.
         """
-        if judging and (self._unsaved or self._writer.busy or self._retries.failing):
+        if affects_events and (self._unsaved or self._writer.busy or self._retries.failing):
             self.checkpoint()
         checkpoint, labels, predictions = settings.checkpoint, settings.labels, self._pipeline.predictions
         self._policy = CheckpointPolicy(checkpoint.every_events, checkpoint.every_seconds)
         self._store.keep = checkpoint.keep
-        if self._on_jump is not None:
-            self._on_jump.way_back.least = checkpoint.keep
+        if self._jump_handler is not None:
+            self._jump_handler.history.min_keep = checkpoint.keep
         self._retries.patience = checkpoint.retry_seconds
         self._guard.max_ratio = settings.dead_letters.max_ratio
         self._health.patience = settings.metrics.alive_seconds
@@ -502,15 +501,15 @@ class Daemon:
         else:
             self._source.commit(position, self._generation)
 
-    def _look_at_source(self) -> None:
+    def _update_source_status(self) -> None:
         self._health.beat()
-        self._metrics.source(self._source.status())
+        self._metrics.set_source_status(self._source.status())
 
     def _advance(self) -> None:
         batch = self._source.poll(POLL_SECONDS)
-        self._look_at_source()
+        self._update_source_status()
         if batch is None:
-            if not self._must_hold_back() and self._has_moved():
+            if not self._must_defer() and self._take_position():
                 self._save()
             return
         started = time.monotonic()
@@ -522,7 +521,7 @@ class Daemon:
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
             self._report_new_reasons(processed.letters)
             self._latest_rejection = processed.letters[-1].detail
-        self._judge(partial(self._guard.judge, processed.bad), batch.caveat)
+        self._check_guard(partial(self._guard.judge, processed.bad), batch.caveat)
         if not self._outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
             LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")
         if was_warming_up and not self.model.is_warming_up:
@@ -537,15 +536,15 @@ class Daemon:
             self._metrics.count(outcome, events)
         for reason, records in processed.reasons.items():
             self._metrics.count_rejected(reason, records)
-        self._metrics.batch(time.monotonic() - started)
-        if self._on_jump is not None:
-            self._on_jump.way_back.add(batch)
-            jump = self._on_jump.guard.watch(processed.losses)
+        self._metrics.observe_batch(time.monotonic() - started)
+        if self._jump_handler is not None:
+            self._jump_handler.history.add(batch)
+            jump = self._jump_handler.guard.watch(processed.losses)
             if jump is not None:
-                self._jumped(self._on_jump, jump, batch)
+                self._handle_jump(self._jump_handler, jump, batch)
         self._publish()
 
-    def _judge(self, judge: Callable[[], None], caveat: str = "") -> None:
+    def _check_guard(self, judge: Callable[[], None], caveat: str = "") -> None:
         """Call a check of the guard; if it fails the run, dead letters are made durable first, since they say why.
 
         Args:
@@ -563,32 +562,32 @@ class Daemon:
             raise TooManyBadRecords(f"{error}. The latest: {self._latest_rejection}{also}") from None
 
     @property
-    def _goes_back(self) -> bool:
-        return self._on_jump is not None and self._on_jump.action in {"stop", "rollback"}
+    def _can_roll_back(self) -> bool:
+        return self._jump_handler is not None and self._jump_handler.action in {"stop", "rollback"}
 
-    def _jumped(self, on_jump: OnJump, jump: Jump, batch: Batch) -> None:
+    def _handle_jump(self, jump_handler: JumpHandler, jump: Jump, batch: Batch) -> None:
         """React to a jump as `guard.on_jump` says."""
-        self._metrics.jumped(1)
+        self._metrics.count_jumps(1)
         message = (
             f"{batch.origin}: the loss has jumped: {jump.loss:.3g} an event lately, {jump.usual:.3g} before, over "
             f"{jump.events} events"
         )
-        if not self._goes_back:
+        if not self._can_roll_back:
             LOGGER.warning(
                 "%s. The data or their meaning have changed. They are learned, and the usual loss is measured again "
                 'from here; guard.on_jump = "stop" or "rollback" would not have learned them',
                 message,
             )
             return
-        self._attempt(partial(self._take_outcome, wait=True, sound=jump.sound))
-        good = on_jump.way_back.good(jump.sound)
+        self._try_saving(partial(self._collect_checkpoint, wait=True, sound=jump.sound))
+        good = jump_handler.history.last_good(jump.sound)
         if good is None or good.generation not in self._store.generations():
             self._dead_letters.flush()
             raise ModelJumped(
                 f"{message}. There is no checkpoint from before the jump; look at the data, and lower "
                 'checkpoint.every_events so that there will be one, or set guard.on_jump = "alarm" to learn them'
             )
-        if on_jump.action == "stop":
+        if jump_handler.action == "stop":
             self._dead_letters.flush()
             self._store.set_aside(after=good.generation)
             raise ModelJumped(
@@ -596,28 +595,28 @@ class Daemon:
                 'next start resumes from it. Look at the data first; guard.on_jump = "alarm" would learn them, '
                 '"rollback" would make them dead letters'
             )
-        self._roll_back(on_jump, good, message)
+        self._roll_back(jump_handler, good, message)
 
-    def _roll_back(self, on_jump: OnJump, good: Saved, message: str) -> None:
+    def _roll_back(self, jump_handler: JumpHandler, good: SavedGeneration, message: str) -> None:
         """Restore the model of a generation, and turn all records read since into dead letters."""
-        found = self._store.load(good.generation)
+        checkpoint = self._store.load(good.generation)
         self._store.set_aside(after=good.generation)
-        self._pipeline, guard, self._labels, self._guard.latest = on_jump.restore(found)
-        guard.jumps = on_jump.guard.jumps
+        self._pipeline, guard, self._labels, self._guard.latest = jump_handler.restore(checkpoint)
+        guard.jumps = jump_handler.guard.jumps
         guard.begin_window()
-        self._on_jump = on_jump._replace(guard=guard)
-        counters = found.metadata["counters"]
+        self._jump_handler = jump_handler._replace(guard=guard)
+        counters = checkpoint.metadata["counters"]
         self._outcomes, self._reasons = Counter(counters["outcomes"]), Counter(counters["reasons"])
         records = 0
-        for batch in on_jump.way_back.batches:
+        for batch in jump_handler.history.batches:
             processed = reject_all(batch, "learn", "jump", message)
             records += len(batch)
             self._outcomes.update(processed.outcomes)
             self._reasons.update(processed.reasons)
             events = sum(self._outcomes.values())
             self._dead_letters.write([letter._replace(run=self._run, events=events) for letter in processed.letters])
-        self._metrics.recount(self._outcomes, self._reasons)
-        on_jump.way_back.restart_from(good)
+        self._metrics.reset_counts(self._outcomes, self._reasons)
+        jump_handler.history.restart_from(good)
         self._generation = good.generation
         LOGGER.error(
             "%s. Continuing with the model of generation %d; the %d records read since are dead letters (jump)",
@@ -627,7 +626,7 @@ class Daemon:
         )
         self.checkpoint()
 
-    def _process(self, batch: Batch) -> Processed:
+    def _process(self, batch: Batch) -> BatchResult:
         if self._labels is None:
             return self._pipeline.process(batch)
         before = self._labels.copy() if self.model.is_warming_up else None
@@ -644,11 +643,11 @@ class Daemon:
             detail = first_of[reason].detail
             LOGGER.warning("rejected a record (%s); further ones are only counted: %s", reason, detail)
 
-    def _report_drifts(self, found: int, batch: Batch) -> None:
+    def _report_drifts(self, n_drifts: int, batch: Batch) -> None:
         """Report the drifts found in a batch, with the numbers of the latest."""
-        self._metrics.drifted(found)
+        self._metrics.count_drifts(n_drifts)
         drift = self.model.last_drift
-        if found and drift is not None:
+        if n_drifts and drift is not None:
             LOGGER.warning(
                 "%s: drift: the loss was %.3g an event and is %.3g, found at event %d%s; step sizes and average "
                 "restart, the next step size is %.3g",
@@ -656,15 +655,15 @@ class Daemon:
                 drift.before,
                 drift.after,
                 drift.n,
-                f" (the last of {found})" if found > 1 else "",
+                f" (the last of {n_drifts})" if n_drifts > 1 else "",
                 self.model.step_size,
             )
 
     def _is_first_due(self) -> bool:
         """Whether the first checkpoint is due: it records which files an endless source reads before they rotate."""
-        return self._unsaved > 0 and not self._begun and self._source.progress() is None
+        return self._unsaved > 0 and not self._start_is_saved and self._source.progress() is None
 
-    def _must_hold_back(self) -> bool:
+    def _must_defer(self) -> bool:
         """Whether a checkpoint would pass over records that may fail the run at the end of the source.
 
         It waits, so that the next run, after a repair, still reads all of them. While a source is being read this
@@ -675,7 +674,7 @@ class Daemon:
 
     def _is_due(self) -> bool:
         # One at a time: the next waits until the one in progress is durable, and then holds everything learned since.
-        if not self._unsaved or self._writer.busy or self._must_hold_back():
+        if not self._unsaved or self._writer.busy or self._must_defer():
             return False
         if self._is_overdue:
             return True
@@ -687,9 +686,9 @@ class Daemon:
     def _publish(self) -> None:
         progress = self._source.progress()
         self._metrics.publish(self.model, self.scores, progress)
-        self._metrics.pending(self._pending)
-        if self._on_jump is not None:
-            self._metrics.high_windows(self._on_jump.guard.high)
+        self._metrics.set_pending(self._pending)
+        if self._jump_handler is not None:
+            self._metrics.set_high_windows(self._jump_handler.guard.high)
         if self._on_batch is not None:
             self._on_batch(progress)
 

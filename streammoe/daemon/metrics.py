@@ -21,7 +21,7 @@ RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 RESEED_OUTCOMES = ("tried", "kept")
 CONDITIONS = ("alive", "starved", "duplicate")
-COMPARED_EVERY = 1_000
+COMPARISON_INTERVAL = 1_000
 """Events between two comparisons of all experts."""
 
 
@@ -130,7 +130,7 @@ class Metrics:
                 made = metric.kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
         self._checkpoint_at = time.monotonic()
-        self._compared: tuple[int | None, int] = (None, -COMPARED_EVERY)
+        self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
         self._reseeds = (0, 0)
         self._outliers = 0
@@ -152,7 +152,7 @@ class Metrics:
         """Count `records` more that were rejected for this reason."""
         self._counter("streammoe_rejected_total", reason).inc(records)
 
-    def recount(self, outcomes: Mapping[str, int], reasons: Mapping[str, int]) -> None:
+    def reset_counts(self, outcomes: Mapping[str, int], reasons: Mapping[str, int]) -> None:
         """Set the counts of events back to those of a checkpoint, after a rollback."""
         for name in ("streammoe_events_total", "streammoe_rejected_total"):
             self._of[name].clear()
@@ -161,40 +161,40 @@ class Metrics:
         for reason, records in reasons.items():
             self.count_rejected(reason, records)
 
-    def jumped(self, times: int) -> None:
+    def count_jumps(self, times: int) -> None:
         """Count jumps of the loss."""
         self._counter("streammoe_guard_jumps_total").inc(times)
 
-    def drifted(self, times: int) -> None:
+    def count_drifts(self, times: int) -> None:
         """Count drifts."""
         self._counter("streammoe_drifts_total").inc(times)
 
-    def high_windows(self, windows: int) -> None:
+    def set_high_windows(self, windows: int) -> None:
         """Show the number of consecutive high windows."""
         self._gauge("streammoe_guard_high_windows").set(windows)
 
-    def pending(self, events: int) -> None:
+    def set_pending(self, events: int) -> None:
         """Show the number of events that wait for their label or features."""
         self._gauge("streammoe_pending_labels").set(events)
 
-    def batch(self, seconds: float) -> None:
+    def observe_batch(self, seconds: float) -> None:
         """Record the duration of a batch."""
         self._histogram("streammoe_batch_seconds").observe(seconds)
 
-    def checkpoint(self, taken_at: float, seconds: float) -> None:
+    def observe_checkpoint(self, taken_at: float, seconds: float) -> None:
         """Record a checkpoint whose state was taken at `taken_at` (`time.monotonic`) and durable `seconds` later."""
         self._histogram("streammoe_checkpoint_seconds").observe(seconds)
         self._checkpoint_at = taken_at
 
-    def checkpoint_pause(self, seconds: float) -> None:
+    def observe_checkpoint_pause(self, seconds: float) -> None:
         """Record how long learning paused for a checkpoint."""
         self._histogram("streammoe_checkpoint_pause_seconds").observe(seconds)
 
-    def checkpoint_failed(self) -> None:
+    def count_failed_checkpoint(self) -> None:
         """Count a failed attempt to save."""
         self._counter("streammoe_checkpoint_failures_total").inc()
 
-    def reloaded(self, outcome: str) -> None:
+    def count_reload(self, outcome: str) -> None:
         """Count a reload of the settings; the outcome is one of `RELOAD_OUTCOMES`."""
         self._counter("streammoe_reload_total", outcome).inc()
         if outcome != REFUSED:
@@ -236,7 +236,7 @@ class Metrics:
         self._reseeds = model.n_reseeds
         # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
         n_experts, at = self._compared
-        if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARED_EVERY:
+        if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARISON_INTERVAL:
             return
         self._compared = (model.chosen_n_experts, model.n)
         experts = model.experts()
@@ -248,7 +248,7 @@ class Metrics:
                 value = experts[k][name] if k < len(experts) else None
                 self._gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)
 
-    def source(self, status: SourceStatus) -> None:
+    def set_source_status(self, status: SourceStatus) -> None:
         """Show the status of the source; series of partitions that are no longer read are removed."""
         before, self._status = self._status, status
         self._gauge("streammoe_source_ready").set(status.ready)

@@ -34,7 +34,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
     y = np.where(X[:, 0] > 0.0, X[:, 1], -X[:, 1]) + 0.1 * rng.normal(size=64)
     before = compile_seconds()
     logger = logging.getLogger("streammoe.estimators")
-    was, logger.disabled = logger.disabled, True  # messages about these models would confuse users
+    was_disabled, logger.disabled = logger.disabled, True  # messages about these models would confuse users
     arguments: dict[str, Any] = {"warmup": WarmUp(48, restarts=2), "standardize": True}
     kinds: dict[str, tuple[Callable[..., MixtureOfExperts], dict[str, Any], Any]] = {
         "regressor": (MoERegressor, {}, y),
@@ -43,9 +43,9 @@ def compile_kernels(settings: Settings | None = None) -> None:
         "full": (MoEMultiTargetRegressor, {"expert": Gaussian("full")}, np.column_stack([y, X[:, 0]])),
         "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
     }
-    wanted = kinds if settings is None else [_kind(settings)]
+    selected = kinds if settings is None else [_kind(settings)]
     try:
-        for kind in wanted:
+        for kind in selected:
             estimator, more, target = kinds[kind]
             for K in (1, 2):
                 model = estimator(n_experts=K, **arguments, **more)
@@ -55,7 +55,7 @@ def compile_kernels(settings: Settings | None = None) -> None:
                 if settings is None:  # daemons need no gradients
                     batch.fit(model, X, target, method="gradient_em", start="model", rounds=1)
     finally:
-        logger.disabled = was
+        logger.disabled = was_disabled
     if spent := compile_seconds() - before:
         LOGGER.info("compiled the kernels in %.1f seconds", spent)
 
@@ -107,13 +107,13 @@ def empty_model(settings: Settings) -> MixtureOfExperts:
     schema = settings.schema
     regressor = MoEMultiTargetRegressor if len(schema.targets) > 1 else MoERegressor
     estimator: type[MixtureOfExperts] = MoEClassifier if settings.model.kind == "classifier" else regressor
-    known = inspect.signature(estimator).parameters
-    given = {
+    parameters = inspect.signature(estimator).parameters
+    values = {
         **{name: getattr(settings.model, name) for name in type(settings.model).model_fields},
         "categorical": schema.categorical,
         "timestamps": schema.timestamps,
     }
-    arguments = {name: value for name, value in given.items() if name in known}
+    arguments = {name: value for name, value in values.items() if name in parameters}
     if estimator is MoEMultiTargetRegressor:
         model = MoEMultiTargetRegressor(**arguments)
         model.set_targets(schema.targets)

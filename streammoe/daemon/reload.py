@@ -16,15 +16,15 @@ from streammoe.settings import Settings, change_policy
 
 LOGGER = logging.getLogger("streammoe.reload")
 
-JUDGING = ("labels", "model", "predictions")
+EVENT_SECTIONS = ("labels", "model", "predictions")
 """Sections whose settings determine what happens to an event, or what is written about it."""
 
 
 class Reconfigurable(Protocol):
     """An object to which other settings can be applied while it runs."""
 
-    def reconfigure(self, settings: Settings, *, judging: bool) -> None:
-        """Apply the settings that may change; with `judging`, save a checkpoint first if needed.
+    def reconfigure(self, settings: Settings, *, affects_events: bool) -> None:
+        """Apply the settings that may change; with `affects_events`, save a checkpoint first if needed.
 
         Raises:
             RetriableCheckpointError: that is not possible at present; nothing was changed.
@@ -53,7 +53,7 @@ class Reload:
         """Whether SIGHUP was received since the last reload."""
         return self._flag.requested
 
-    def carry_out(self, daemon: Reconfigurable) -> str:
+    def apply_to(self, daemon: Reconfigurable) -> str:
         """Read the settings and apply them to the daemon; return one of `metrics.RELOAD_OUTCOMES`."""
         self._flag.requested = False
         if self._file.exists() and not self._file.is_file():  # reading from a pipe would block learning
@@ -71,12 +71,12 @@ class Reload:
             LOGGER.info("SIGHUP: the settings have not changed")
             return "unchanged"
         try:
-            daemon.reconfigure(new, judging=any(name.partition(".")[0] in JUDGING for name in changed))
+            daemon.reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in changed))
         except RetriableCheckpointError as error:
             return _rejected(f"a checkpoint must be saved before they change. {error}; then send SIGHUP again")
         self._settings = new
-        said = ", ".join(f"{name} = {after.get(name)!r} (was {before.get(name)!r})" for name in changed)
-        LOGGER.info("SIGHUP: applied %s", said)
+        changes = ", ".join(f"{name} = {after.get(name)!r} (was {before.get(name)!r})" for name in changed)
+        LOGGER.info("SIGHUP: applied %s", changes)
         return "applied"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
-from streammoe.daemon.guards import last_good
+from streammoe.daemon.guards import last_good_generation
 from streammoe.daemon.model import empty_model, model_from, schema_of
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
@@ -31,10 +31,10 @@ SCHEMA_ARGUMENTS = {"categorical", "timestamps"}
 """Arguments of a model that are settings in ``[schema]``."""
 
 
-def initial_model(settings: Settings, given: Path | None) -> MixtureOfExperts:
-    """Return the model with which a daemon without checkpoints starts."""
+def initial_model(settings: Settings, path: Path | None) -> MixtureOfExperts:
+    """Return the model with which a daemon without checkpoints starts: that of a file, or an empty one."""
     model = model_from(settings)
-    return model if given is None else load_matching_model(given, model, schema_of(settings))
+    return model if path is None else load_matching_model(path, model, schema_of(settings))
 
 
 def load_matching_model(path: Path, like: MixtureOfExperts, schema: Schema) -> MixtureOfExperts:
@@ -63,11 +63,11 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     if type(model) is not type(like):
         yield f"it is a {type(model).__name__}, but model.kind and schema.target require a {type(like).__name__}"
         return
-    given, wanted = as_settings(model), as_settings(like)
-    for name in given:
+    actual, expected = as_settings(model), as_settings(like)
+    for name in actual:
         section = "schema" if name in SCHEMA_ARGUMENTS else "model"
-        if not _agree(given[name], wanted[name]) and not (section == "model" and _is_free(model, name)):
-            yield f"{section}.{name} is {written(wanted[name])}, but the model has {written(given[name])}"
+        if not _agree(actual[name], expected[name]) and not (section == "model" and _is_free(model, name)):
+            yield f"{section}.{name} is {written(expected[name])}, but the model has {written(actual[name])}"
     fields = model.fields
     if not fields:
         yield "it has learned nothing, so it has no features yet"
@@ -119,40 +119,40 @@ def as_settings(model: MixtureOfExperts) -> dict[str, Any]:
     return {**model.options.model_dump(mode="json"), **arguments}
 
 
-def check(settings: Settings, found: Checkpoint) -> None:
+def check_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Check that a daemon wrote a checkpoint, and that everything in it apart from the model is valid.
 
     Raises:
         CheckpointError: it is not a daemon's, or something is invalid.
     """
-    if found.metadata.get("settings") is None:
+    if checkpoint.metadata.get("settings") is None:
         message = f"{settings.checkpoint.dir}: no daemon wrote its checkpoint; set checkpoint.dir to another folder"
         raise CheckpointError(message)
     with restoring(settings.checkpoint.dir):
-        check_bookkeeping(found)
+        check_bookkeeping(checkpoint)
 
 
-def is_blank(found: Checkpoint) -> bool:
+def is_blank(checkpoint: Checkpoint) -> bool:
     """Return whether nothing had been read when a checkpoint was written; its settings then need not be kept."""
-    return found.metadata["n"] == 0 and not any(found.metadata["counters"]["outcomes"].values())
+    return checkpoint.metadata["n"] == 0 and not any(checkpoint.metadata["counters"]["outcomes"].values())
 
 
-def resume_model(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
+def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts:
     """Restore the model of a checkpoint, provided that the settings still describe it."""
-    check(settings, found)
-    kept, now = dict(found.metadata["settings"]), settings.learning_settings()
-    kept["model"] = current_names(kept.get("model", {}))
+    check_checkpoint(settings, checkpoint)
+    before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
+    before["model"] = current_names(before.get("model", {}))
     defaults = learning_defaults(settings.model.kind)
     if "expert" in defaults["model"]:
         defaults["model"]["expert"] = PLAIN
         with restoring(settings.checkpoint.dir):
-            own = current_names(table_of(table_of(found.metadata, "model"), "arguments")).get("expert")
-        if _agree(own, kept["model"].get("expert")):
-            kept["model"]["expert"] = own
+            own = current_names(table_of(table_of(checkpoint.metadata, "model"), "arguments")).get("expert")
+        if _agree(own, before["model"].get("expert")):
+            before["model"]["expert"] = own
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
-            was = kept.get(section, {}).get(name, defaults[section].get(name))
+            was = before.get(section, {}).get(name, defaults[section].get(name))
             policy = change_policy(section, type(getattr(settings, section)), name)
             if _agree(was, value) or policy in {"restart", "reload"}:
                 continue
@@ -164,13 +164,14 @@ def resume_model(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
     known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
     unknown = [
         f"{section}.{name} = {written(value)}"
-        for section, values in kept.items()
+        for section, values in before.items()
         for name, value in values.items()
         if name not in known[section]
     ]
     if unknown:
+        version = shown(checkpoint.metadata.get("version"))
         message = (
-            f"{settings.checkpoint.dir}: its checkpoint was written by version {shown(found.metadata.get('version'))} "
+            f"{settings.checkpoint.dir}: its checkpoint was written by version {version} "
             f"with settings that this version does not know ({printable(', '.join(unknown))[:500]}), so it might "
             "continue differently; run that version or a later one, return to an earlier checkpoint (streammoe "
             "rollback), or start over with --fresh"
@@ -182,7 +183,7 @@ def resume_model(settings: Settings, found: Checkpoint) -> MixtureOfExperts:
             "Change them back, set checkpoint.dir to another folder, or start over with --fresh"
         )
         raise CheckpointError(message)
-    model = model_of(found, settings.checkpoint.dir)
+    model = model_of(checkpoint, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
         _check_model(settings, model)
     model.take_over(settings.model)
@@ -195,14 +196,16 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     Raises:
         CheckpointError: it does not.
     """
-    wanted = empty_model(settings)
-    require(type(model) is type(wanted), f"its model is a {type(model).__name__}, which contradicts its settings")
-    has, wants = as_settings(model), as_settings(wanted)
+    expected = empty_model(settings)
+    require(type(model) is type(expected), f"its model is a {type(model).__name__}, which contradicts its settings")
+    arguments, expected_arguments = as_settings(model), as_settings(expected)
     other = sorted(
-        name for name in wants if not _agree(has[name], wants[name]) and not _is_free(model, name, rising=True)
+        name
+        for name in expected_arguments
+        if not _agree(arguments[name], expected_arguments[name]) and not _is_free(model, name, rising=True)
     )
     require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
-    if has.get("expert") != wants.get("expert"):
+    if arguments.get("expert") != expected_arguments.get("expert"):
         LOGGER.info(
             "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and go on "
             "without; set tail = inf to say so, or start over with --fresh to have them"
@@ -220,17 +223,17 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
         require(tuple(outputs) == schema.targets, f"its model has other outputs than schema.target: {shown(outputs)}")
 
 
-def resume_pipeline(settings: Settings, found: Checkpoint) -> Pipeline:
+def resume_pipeline(settings: Settings, checkpoint: Checkpoint) -> Pipeline:
     """Restore the pipeline of a checkpoint with its model and scores, without a source.
 
     Raises:
         CheckpointError: the settings describe another model.
     """
-    model = resume_model(settings, found)
-    return Pipeline(model, schema_of(settings), scores_of(settings, found, model))
+    model = resume_model(settings, checkpoint)
+    return Pipeline(model, schema_of(settings), scores_of(settings, checkpoint, model))
 
 
-def check_bookkeeping(found: Checkpoint) -> None:
+def check_bookkeeping(checkpoint: Checkpoint) -> None:
     """Check everything in a daemon's checkpoint except model, scores and labels.
 
     The content of a position is checked by its source.
@@ -238,7 +241,7 @@ def check_bookkeeping(found: Checkpoint) -> None:
     Raises:
         CheckpointError: something is invalid.
     """
-    metadata = found.metadata
+    metadata = checkpoint.metadata
     require(is_count(metadata.get("n")), f"n is {shown(metadata.get('n'))}; it must count events")
     positions = metadata.get("positions")
     sound = isinstance(positions, list) and len(positions) == 1 and isinstance(positions[0], dict | None)
@@ -256,7 +259,7 @@ def check_bookkeeping(found: Checkpoint) -> None:
     sound = isinstance(metadata.get("predictions", {}), dict)
     require(sound, f"predictions is {shown(metadata.get('predictions'))}; it must be a table")
     table_of(metadata, "scores")
-    array_of(found.arrays, "guard.latest", "bool", (None,))
+    array_of(checkpoint.arrays, "guard.latest", "bool", (None,))
     if "guard" in metadata:
         _check_guard(table_of(metadata, "guard"))
 
@@ -291,36 +294,39 @@ def _require_strings(value: Any, problem: str) -> None:
     )
 
 
-def labels_of(settings: Settings, found: Checkpoint | None) -> LabelJoin | None:
+def labels_of(settings: Settings, checkpoint: Checkpoint | None) -> LabelJoin | None:
     """Return the join of late labels, resumed from the checkpoint if there is one; `None` if labels are not late."""
     labels = settings.labels
     if labels.key is None:
         return None
     limits = Limits(labels.max_pending, labels.expire_events, labels.expire_seconds)
     joining = LabelJoin(labels.key, schema_of(settings), limits)
-    if found is not None:
+    if checkpoint is not None:
         with restoring(settings.checkpoint.dir):
-            joining.restore(found.arrays)
+            joining.restore(checkpoint.arrays)
     return joining
 
 
-def scores_of(settings: Settings, found: Checkpoint | None, model: MixtureOfExperts) -> Scores:
+def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureOfExperts) -> Scores:
     """Return the prequential scores, resumed from the checkpoint if there is one."""
     outputs = len(settings.schema.targets)
-    if found is None:
+    if checkpoint is None:
         return ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(outputs)
     with restoring(settings.checkpoint.dir):
         if settings.model.kind == "classifier":
-            counted = ClassificationScores.restore(found.metadata["scores"], found.arrays)
-            known = len(model.output_names)
-            require(counted.classes <= known, f"scores counts {counted.classes} classes, but the model knows {known}")
-            return counted
-        scores = PrequentialScores.restore(found.metadata["scores"], found.arrays)
+            by_class = ClassificationScores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
+            n_classes = len(model.output_names)
+            require(
+                by_class.classes <= n_classes,
+                f"scores counts {by_class.classes} classes, but the model knows {n_classes}",
+            )
+            return by_class
+        scores = PrequentialScores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
         require(scores.outputs == outputs, f"scores has {scores.outputs} outputs, but schema.target names {outputs}")
         return scores
 
 
-def visible_to_consumers(
+def latest_visible_checkpoint(
     store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered | None
 ) -> tuple[int, Checkpoint]:
     """Return the newest valid checkpoint whose predictions are all visible to consumers.
@@ -336,8 +342,8 @@ def visible_to_consumers(
     Raises:
         CheckpointError: that is not known, or the checkpoint no longer exists.
     """
-    generation, found = latest
-    if not found.metadata.get("transactional") or not found.metadata["counters"]["outcomes"]:
+    generation, checkpoint = latest
+    if not checkpoint.metadata.get("transactional") or not checkpoint.metadata["counters"]["outcomes"]:
         return latest
     committed = None if recovered is None else recovered.generation
     seen = max(store.confirmed, committed or 0)
@@ -384,8 +390,8 @@ def visible_to_consumers(
 
 def last_good_checkpoint(store: CheckpointStore, latest: tuple[int, Checkpoint]) -> tuple[int, Checkpoint]:
     """Return the last generation from before losses became suspicious; later records are read again."""
-    generation, found = latest
-    good = last_good(found.metadata)
+    generation, checkpoint = latest
+    good = last_good_generation(checkpoint.metadata)
     if good is None or good >= generation or good not in store.generations():
         return latest
     LOGGER.info(

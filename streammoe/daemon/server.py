@@ -26,11 +26,11 @@ from streammoe.errors import ConfigError
 from streammoe.settings import Metrics
 
 LOGGER = logging.getLogger("streammoe.metrics")
-LARGEST_HEAD = 8192
+MAX_HEAD_BYTES = 8192
 """Maximum bytes of a request's first line and headers; no request for metrics needs more."""
-LONGEST_REQUEST = 10.0
+MAX_REQUEST_SECONDS = 10.0
 """Maximum seconds from accepting a connection to the last byte of its response, TLS handshake included."""
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 """Maximum number of simultaneous connections; a further one replaces the oldest. A scrape takes milliseconds, so only
 idle clients lose their connections, and neither scrapes nor the daemon's files run out of descriptors."""
 
@@ -116,7 +116,7 @@ class MetricsServer:
                 default_handler_args={"server": self},
             ),
             no_keep_alive=True,
-            max_header_size=LARGEST_HEAD,
+            max_header_size=MAX_HEAD_BYTES,
             max_body_size=1,  # no request needs a body; 0 would mean Tornado's default
         )
         self._loop = _event_loop()
@@ -176,11 +176,11 @@ class MetricsServer:
         """Close a connection at its deadline, and the oldest one at once if there are too many."""
         for known in [known for known in self._connections if known.closed()]:
             self._connections.pop(known).cancel()
-        if len(self._connections) >= MOST_CONNECTIONS:
+        if len(self._connections) >= MAX_CONNECTIONS:
             oldest = next(iter(self._connections))
             self._connections.pop(oldest).cancel()
             oldest.close()
-        self._connections[stream] = self._loop.call_later(LONGEST_REQUEST, stream.close)
+        self._connections[stream] = self._loop.call_later(MAX_REQUEST_SECONDS, stream.close)
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:

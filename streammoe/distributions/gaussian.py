@@ -230,7 +230,25 @@ class Gaussian(ExpertNoise):
         self, shares: FloatArray, means: FloatArray, squares: FloatArray, names: Sequence[Hashable]
     ) -> MultivariateGaussianMixture:
         """Return the mixture of K components of Q outputs; `squares` are variances (K, Q) or covariances (K, Q, Q)."""
-        return MultivariateGaussianMixture(shares, means, squares, names, self.tail)
+        regular = squares if squares.ndim == 2 else _regular(squares)
+        return MultivariateGaussianMixture(shares, means, regular, names, self.tail)
+
+
+def _regular(covariances: FloatArray) -> FloatArray:
+    """Return Σ, (K, Q, Q), with the least multiple of its diagonal added that makes it positive definite.
+
+    Outputs that depend on each other linearly have a singular one. Rounding leaves it indefinite by a few units of the
+    last place, and by the number of events more where they are many.
+    """
+    diagonal = diagonals(np.diagonal(covariances, axis1=1, axis2=2))
+    for exponent in (None, *range(-14, 0)):
+        regular = covariances if exponent is None else covariances + 10.0**exponent * diagonal
+        try:
+            np.linalg.cholesky(regular)
+        except np.linalg.LinAlgError:
+            continue
+        break
+    return np.asarray(regular)
 
 
 @cache

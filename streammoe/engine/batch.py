@@ -33,7 +33,7 @@ class Round(NamedTuple):
     number: int
     """Number of the round; 0 is the start itself."""
     objective: float
-    """Penalised log-likelihood of an event, in the model's own coordinates."""
+    """Penalized log-likelihood of an event, in the model's own coordinates."""
     change: float
     """Gain of the round; NaN at the start."""
     gradient: float
@@ -79,7 +79,7 @@ def fit(
         starts: the most promising first.
         method: one of `METHODS`.
         rounds: most rounds from each start.
-        tolerance: a round that changes an event's penalised log-likelihood by less is the last one.
+        tolerance: a round that changes an event's penalized log-likelihood by less is the last one.
         step: step size of the gradient methods, instead of their line search.
         folds: (n,) folds of the rows by which to choose among the results, as a warm-up does; None chooses the
             likeliest whose experts all have enough rows.

@@ -57,7 +57,7 @@ class Buffer(NamedTuple):
 def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Prior:
     """Derive the prior from a buffer: the scale of the features, and a fit of one expert to the targets.
 
-    The prior does not fade, so a single absurd value in the buffer must not affect it: columns are winsorised first.
+    The prior does not fade, so a single absurd value in the buffer must not affect it: columns are winsorized first.
     """
     W, R, weights = winsorised(buffer.W), winsorised(buffer.R), buffer.weights
     Y = winsorised(buffer.Y) if family.is_metric else buffer.Y
@@ -96,8 +96,8 @@ class Em(NamedTuple):
         shape = Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], p_v)
         return float(n * row_cost(self.family, shape))
 
-    def expect(self, theta: Parameters) -> tuple[float, FloatArray]:
-        """Return the penalised log-likelihood per event, and responsibilities (n, K)."""
+    def e_step(self, theta: Parameters) -> tuple[float, FloatArray]:
+        """Return the penalized log-likelihood per event, and responsibilities (n, K)."""
         losses, tau = self._score(theta)
         zeros = np.zeros_like(theta.gate)
         bent = prior_quadratic(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
@@ -121,11 +121,11 @@ class Em(NamedTuple):
         self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, no_trace())
         return losses, tau
 
-    def maximise(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:
+    def m_step(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:
         """Fit experts and gate to responsibilities, in place."""
-        interruptible(rounds * self.work(len(theta.experts)), self._maximise_now, theta, tau, rounds)
+        interruptible(rounds * self.work(len(theta.experts)), self._m_step_now, theta, tau, rounds)
 
-    def _maximise_now(self, theta: Parameters, tau: FloatArray, rounds: int) -> None:
+    def _m_step_now(self, theta: Parameters, tau: FloatArray, rounds: int) -> None:
         tau = tau * self.buffer.weights[:, None]
         self.family.fit_experts(theta, self.prior, self.options, tau, self.buffer.R, self.buffer.Y, rounds)
         self.fit_gate(theta, tau, rounds)
@@ -148,24 +148,24 @@ class Em(NamedTuple):
         )
 
     def run(self, theta: Parameters, rounds: int) -> float:
-        """Run rounds in place until the gain per event is below `TOLERANCE`; return the penalised log-likelihood."""
+        """Run rounds in place until the gain per event is below `TOLERANCE`; return the penalized log-likelihood."""
         best = -np.inf
         for _ in range(rounds):
-            total, tau = self.expect(theta)
+            total, tau = self.e_step(theta)
             if not total - best > TOLERANCE:
                 return max(total, best)
             best = total
-            self.maximise(theta, tau)
+            self.m_step(theta, tau)
         return best
 
     def anneal(self, theta: Parameters, rounds: int) -> None:
         """Run rounds in place with softened responsibilities, so that no expert commits itself early."""
         for at in range(rounds):
             power = min(COLDEST + (1.0 - COLDEST) * at / (0.6 * rounds), 1.0)
-            _, tau = self.expect(theta)
+            _, tau = self.e_step(theta)
             tau **= power
             tau /= tau.sum(axis=1, keepdims=True)
-            self.maximise(theta, tau)
+            self.m_step(theta, tau)
 
     def fitted_to(self, tau: FloatArray) -> Parameters:
         """Return experts fitted to responsibilities, with a gate of zeros."""
@@ -190,7 +190,7 @@ def statistics_at(em: Em, theta: Parameters) -> MMState:
     n = len(W)
     total = n + prior.strength
     K = len(theta.experts)
-    _, tau = em.expect(theta)
+    _, tau = em.e_step(theta)
     tau *= weights[:, None]
     shares = np.empty((n, K))
     softmax_rows(theta.gate, W, K - 1, shares)

@@ -1,4 +1,4 @@
-"""The gradient of the penalised likelihood, and steps along it that always lead to valid parameters.
+"""The gradient of the penalized likelihood, and steps along it that always lead to valid parameters.
 
 By Fisher's identity the gradient of log s_θ at θ is that of the complete-data objectives under θ's own
 responsibilities, which fall apart into one for the gate and one for each expert.
@@ -21,7 +21,7 @@ from streammoe.types import FloatArray
 
 
 def gradient(em: Em, theta: Parameters, tau: FloatArray) -> Parameters:
-    """Return the gradient of `Em.expect`'s objective, per event, given the responsibilities (n, K) at θ."""
+    """Return the gradient of `Em.e_step`'s objective, per event, given the responsibilities (n, K) at θ."""
     n = len(tau)
     targets = tau * em.buffer.weights[:, None]
     by_gate = np.empty_like(theta.gate)

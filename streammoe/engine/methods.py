@@ -28,14 +28,14 @@ class Point(NamedTuple):
 
     theta: Parameters
     objective: float
-    """Penalised log-likelihood per event."""
+    """Penalized log-likelihood per event."""
     tau: FloatArray
     """(n, K) responsibilities."""
 
 
 def point_at(em: Em, theta: Parameters) -> Point:
     """Perform the E-step at θ."""
-    return Point(theta, *em.expect(theta))
+    return Point(theta, *em.e_step(theta))
 
 
 class Method(ABC):
@@ -53,16 +53,16 @@ class Method(ABC):
         """Return the next point, or None if no step gains beyond rounding; `slope` is the gradient at the point."""
 
 
-class ExpectationMaximisation(Method):
+class ExpectationMaximization(Method):
     """EM, [MD] Algorithm 1: weighted least squares for each expert, weighted softmax regressions to convergence."""
 
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
         theta = point.theta.copied()
-        em.maximise(theta, point.tau, M_STEPS)
+        em.m_step(theta, point.tau, M_STEPS)
         return point_at(em, theta)
 
 
-class MajorizationMinimisation(Method):
+class MajorizationMinimization(Method):
     """Majorization-minimization: the streaming algorithm's majorizer averaged over all rows, with a step of size 1."""
 
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
@@ -116,15 +116,15 @@ class GradientDescent(Method):
     def advance(self, em: Em, point: Point, slope: Parameters) -> Point | None:
         if self._step is not None:
             return point_at(em, moved(em, point.theta, slope, self._step, self._step))
-        found = point
+        next_point = point
 
         def objective(step: float) -> float:
-            nonlocal found
-            found = point_at(em, moved(em, point.theta, slope, step, step))
-            return found.objective
+            nonlocal next_point
+            next_point = point_at(em, moved(em, point.theta, slope, step, step))
+            return next_point.objective
 
         step = self._search.step(objective, squared_norm(*slope), point.objective)
-        return found if step else None
+        return next_point if step else None
 
 
 class LineSearch:
@@ -137,7 +137,7 @@ class LineSearch:
         """Return a step that gains enough, or 0.0 if none does; the last call of `objective` is at the step returned.
 
         Args:
-            objective: function to maximise, of the step along the gradient.
+            objective: function to maximize, of the step along the gradient.
             square: squared norm of the gradient.
             now: the objective at step 0; by default it is evaluated.
         """
@@ -154,10 +154,10 @@ class LineSearch:
 
 
 METHODS: dict[str, type[Method]] = {
-    "em": ExpectationMaximisation,
+    "em": ExpectationMaximization,
     "gradient_em": GradientEM,
     "gradient_descent": GradientDescent,
-    "mm": MajorizationMinimisation,
+    "mm": MajorizationMinimization,
 }
 STEPPED = ("gradient_em", "gradient_descent")
 """Methods that accept a step size."""

@@ -1,6 +1,6 @@
 """Expert diagnostics, and split-and-merge moves of idle experts.
 
-An idle expert is merged into its nearest neighbour and becomes one half of another. The mixture as a whole forgets
+An idle expert is merged into its nearest neighbor and becomes one half of another. The mixture as a whole forgets
 nothing: with M = ΥR (L = −ACR for categorical experts) and T = mσ² + ΥRΥᵀ, the sums of R, M (or L), T and m over all
 experts are the same before and after (docs/experts.md).
 """

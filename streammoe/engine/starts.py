@@ -22,10 +22,10 @@ STEEPNESS = 4.0
 
 
 def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[Parameters]:
-    """Start from K-means on standardised (x, y), or x for classes; gates are zero or fitted in turn ([MM] §5.1, *)."""
-    points = _standardised(em.buffer.R[:, 1:])
+    """Start from K-means on standardized (x, y), or x for classes; gates are zero or fitted in turn ([MM] §5.1, *)."""
+    points = _standardized(em.buffer.R[:, 1:])
     if em.family.is_metric:
-        points = np.column_stack([points, _standardised(em.buffer.Y)])
+        points = np.column_stack([points, _standardized(em.buffer.Y)])
     points = np.ascontiguousarray(points)
     starts = []
     for at in range(count):
@@ -112,7 +112,7 @@ def _spectral_start(em: Em, K: int, rng: np.random.Generator) -> Parameters | No
     start.experts[:, 0, varying] = slopes
     start.experts[:, 0, 0] = y.mean() - slopes @ means
     for _ in range(GATE_ROUNDS):
-        _, tau = em.expect(start)
+        _, tau = em.e_step(start)
         tau *= weights[:, None]
         errors = (y[:, None] - R @ start.experts[:, 0].T) ** 2
         start.variances[...] = ((tau * errors).sum(axis=0) / (tau.sum(axis=0) + VANISHED)).reshape(
@@ -128,7 +128,7 @@ def _varies(values: FloatArray) -> BoolArray:
     return varies
 
 
-def _standardised(values: FloatArray) -> FloatArray:
+def _standardized(values: FloatArray) -> FloatArray:
     deviations = np.where(_varies(values), values.std(axis=0), 1.0)
-    standardised: FloatArray = (values - values.mean(axis=0)) / deviations
-    return standardised
+    standardized: FloatArray = (values - values.mean(axis=0)) / deviations
+    return standardized

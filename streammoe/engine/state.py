@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from streammoe.bounds import HEAVIEST_PRIOR
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.experts import Family
 from streammoe.kernels.groups import LARGEST_IN_GROUP, n_waiting
@@ -177,6 +178,7 @@ def restored_state(
     if batch_size > 1:
         shapes["group"] = _group_shape(batch_size, p_w, p_v, family.n_targets(n_outputs))
     counts = {"n", "n_average"}
+    most = {"decay": 1.0, "prior_weight": HEAVIEST_PRIOR}
     least = {"decay", "prior_weight", "masses", "prior_variances", *counts}
     found = {
         name: np.ascontiguousarray(
@@ -186,7 +188,7 @@ def restored_state(
                 "int64" if name in counts else "float64",
                 shape,
                 least=0.0 if name in least else -np.inf,
-                most=LARGEST_COUNT if name in counts else 1.0 if name in {"decay", "prior_weight"} else np.inf,
+                most=LARGEST_COUNT if name in counts else most.get(name, np.inf),
             )
         )
         for name, shape in shapes.items()

@@ -182,7 +182,7 @@ class CandidateFit(NamedTuple):
     """A fit among which to choose."""
 
     score: float
-    """Penalised mean log-likelihood of the rows that it was fitted to."""
+    """Penalized mean log-likelihood of the rows that it was fitted to."""
     theta: Parameters
 
 
@@ -243,5 +243,5 @@ def _held_out_losses(theta: Parameters, em: Em, folds: IntArray) -> FloatArray:
 
 
 def _is_degenerate(theta: Parameters, em: Em) -> bool:
-    _, tau = em.expect(theta)
+    _, tau = em.e_step(theta)
     return bool((tau * em.buffer.weights[:, None]).sum(axis=0).min() < theta.experts.shape[2] + 1)

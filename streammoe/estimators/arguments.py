@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
+from streammoe.fields import as_python
 from streammoe.options import (
     Auto,
     Averaging,
@@ -104,7 +107,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.n_experts = n_experts
         self.degree = degree
         self.gate_degree = gate_degree
-        self.classes = tuple(classes) if isinstance(classes, list) else classes
+        self.classes = plain_labels(classes)
         self.max_classes = max_classes
         self.schedule = schedule
         self.bound = bound
@@ -127,3 +130,10 @@ class ClassifierArguments(MixtureOfExperts):
 def without_empty(names: Sequence[Any] | None) -> Sequence[Any] | None:
     """Return None for an empty tuple, because River's `clone` inspects the first entry of any tuple."""
     return None if isinstance(names, tuple) and not names else names
+
+
+def plain_labels(labels: Any) -> Any:
+    """Return labels in a list or an array as a tuple of Python's own values, and anything else as it is."""
+    if isinstance(labels, np.ndarray):
+        labels = labels.tolist()
+    return tuple(map(as_python, labels)) if isinstance(labels, list | tuple) else labels

@@ -13,7 +13,7 @@ from river import base
 from streammoe.distributions import Gaussian
 from streammoe.engine.drift import Drift
 from streammoe.errors import ConfigError
-from streammoe.fields import Change
+from streammoe.fields import Change, as_python
 from streammoe.model import checkpoint, learn_rows
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
@@ -43,11 +43,33 @@ class MixtureOfExperts(base.Estimator):
         self.learner = Learner(self.options, features, self._new_targets())
 
     def _check(self) -> None:
-        self.options = checked(self.options_type, self._get_params(), several=self.several_outputs)
+        given = {name: as_python(value) for name, value in self._get_params().items()}
+        self.options = checked(self.options_type, given, several=self.several_outputs)
+        # What later assignments to attributes cannot change, and checkpoints hold.
+        self._checked = {
+            name: CHOICES[name].table(value) if name in CHOICES else value for name, value in given.items()
+        }
+        if isinstance(expert := getattr(self.options, "expert", None), Gaussian):
+            # In full: what leaves out the tail meant another noise in earlier versions.
+            self._checked["expert"] = CHOICES["expert"].table(expert)
 
     @abstractmethod
     def _new_targets(self) -> Targets:
         """Return the format of the targets according to the arguments."""
+
+    # -- One event -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def learn_one(self, x: Mapping[Any, Any], y: Any, w: float = 1.0) -> None:
+        """Learn one event that counts `w` times.
+
+        Raises:
+            InvalidEvent: a value would poison the model; nothing was changed.
+        """
+
+    @abstractmethod
+    def predict_one(self, x: Mapping[Any, Any]) -> Any:
+        """Predict the target at `x`: a number, a number for each output, or a label."""
 
     # -- Many rows -----------------------------------------------------------------------------------------------------
 
@@ -64,14 +86,16 @@ class MixtureOfExperts(base.Estimator):
         Args:
             X: (n, P) finite numbers.
             y: (n,) or (n, Q) finite numbers, or (n,) labels. New outputs are called y0, y1 and so on.
-            weights: (n,) weight of each event, in [0, 1e6]; by default 1. Events of weight 0 are not learned.
+            weights: (n,) weight of each event in the objective, in [0, 1e6]; by default 1. Events of weight 0 are not
+                learned.
             feature_names: names of the columns; by default x0, x1, …
 
         Returns:
             (n,) prequential log-losses −log s(y|x) in the target's own units: each row is predicted, then learned.
 
         Raises:
-            InvalidEvent: a row would poison the model; its index is in ``row`` and nothing was learned.
+            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row`` and nothing was
+                learned.
         """
         table = table_of_array(X, feature_names, self.learner.encoder.fields)
         return learn_array(self.learner, table, y, weights)
@@ -260,7 +284,7 @@ class MixtureOfExperts(base.Estimator):
         return self.learner.phase.is_finite()
 
     def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
-        """Return copies of the parameters and statistics, in the model's own (standardised) coordinates.
+        """Return copies of the parameters and statistics, in the model's own (standardized) coordinates.
 
         Args:
             averaged: return the parameters that serve predictions instead of the raw iterate.
@@ -270,7 +294,7 @@ class MixtureOfExperts(base.Estimator):
             reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
             (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``, number of events; ``decay`` (Π(1−γ) since the last
             refresh), ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are
-            standardised.
+            standardized.
             Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
 
         Raises:
@@ -289,12 +313,15 @@ class MixtureOfExperts(base.Estimator):
         changeable = self.options.changeable()
         if name not in changeable:
             raise ConfigError(f"{name}: it cannot change; only {', '.join(changeable)} can")
-        before = getattr(self, name)
+        before, was = getattr(self, name), getattr(self.options, name)
         setattr(self, name, value)
         try:
             self._check()
+            if name in self.options.changeable("rise") and getattr(self.options, name) < was:
+                raise ConfigError(f"{name}: it may only be raised, was {was} and is now {value}")
         except ConfigError:
             setattr(self, name, before)
+            self._check()
             raise
         self.learner.change(self.options)
 
@@ -330,12 +357,7 @@ class MixtureOfExperts(base.Estimator):
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the constructor in the form that checkpoints use."""
-        given = {
-            name: CHOICES[name].table(value) if name in CHOICES else value for name, value in self._get_params().items()
-        }
-        if given.get("expert") == Gaussian.name:  # the mere name meant another noise in earlier versions
-            given["expert"] = CHOICES["expert"].table(Gaussian())
-        return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+        return dict(self._checked)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model durably to one file, from which `streammoe.load` continues bit for bit.

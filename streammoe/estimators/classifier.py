@@ -15,7 +15,7 @@ from streammoe.experts import families
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
-from streammoe.model.targets import Label, Labels, likeliest
+from streammoe.model.targets import ClassTarget, Label, likeliest
 from streammoe.options import ClassifierOptions, FeatureOptions, WarmUp, documented
 from streammoe.types import AnyArray, FloatArray
 
@@ -59,9 +59,9 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     def _multiclass(self) -> bool:
         return True
 
-    def _new_targets(self) -> Labels:
+    def _new_targets(self) -> ClassTarget:
         options = cast("ClassifierOptions", self.options)
-        return Labels(families()["categorical"], options.classes, options.max_classes)
+        return ClassTarget(families()["categorical"], options.classes, options.max_classes)
 
     @property
     def class_labels(self) -> list[Label]:
@@ -74,7 +74,8 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value would poison the model, or a label cannot be added; nothing was changed.
+            InvalidEvent: a value is invalid or would make a parameter non-finite, or a label cannot be added; nothing
+                was changed.
         """
         self.learner.learn_one(x, y, w)
 
@@ -111,7 +112,7 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row would poison the model; its index is in ``row``.
+            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
         """
         learn_array(self.learner, table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 

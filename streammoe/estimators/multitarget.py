@@ -16,7 +16,7 @@ from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
-from streammoe.model.targets import Numbers
+from streammoe.model.targets import VectorTarget
 from streammoe.options import (
     FeatureOptions,
     RegressorOptions,
@@ -59,8 +59,8 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         yield {"n_experts": 3, "warmup": 0, "expert": Gaussian("full")}
         yield {"n_experts": 2, "warmup": WarmUp(15, restarts=1), "expert": "student_t"}
 
-    def _new_targets(self) -> Numbers:
-        return Numbers(family_of(cast("RegressorOptions", self.options).expert))
+    def _new_targets(self) -> VectorTarget:
+        return VectorTarget(family_of(cast("RegressorOptions", self.options).expert))
 
     def set_targets(self, names: Sequence[Any]) -> None:
         """Fix the outputs of a model that has none yet, in this order.
@@ -77,7 +77,8 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value would poison the model, or the outputs are other ones; nothing was changed.
+            InvalidEvent: a value is invalid or would make a parameter non-finite, or the outputs are other ones;
+                nothing was changed.
         """
         self.learner.learn_one(x, y, w)
 
@@ -114,7 +115,8 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row would poison the model, with its index in ``row``; or the outputs are other ones.
+            InvalidEvent: a row is invalid or would make a parameter non-finite, with its index in ``row``; or the
+                outputs are other ones.
         """
         check_frame(y, "y")
         names = self.learner.targets.names_in(y.columns)

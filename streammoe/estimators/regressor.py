@@ -15,7 +15,7 @@ from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import continue_from, experts_in
 from streammoe.model.tables import table_of_array
-from streammoe.model.targets import Number
+from streammoe.model.targets import ScalarTarget
 from streammoe.options import (
     FeatureOptions,
     RegressorOptions,
@@ -67,8 +67,8 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         yield {"n_experts": 2, "warmup": WarmUp(60, restarts=1), "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
 
-    def _new_targets(self) -> Number:
-        return Number(family_of(cast("RegressorOptions", self.options).expert))
+    def _new_targets(self) -> ScalarTarget:
+        return ScalarTarget(family_of(cast("RegressorOptions", self.options).expert))
 
     # -- River's contract ------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value would poison the model; nothing was changed.
+            InvalidEvent: a value is invalid or would make a parameter non-finite; nothing was changed.
         """
         self.learner.learn_one(x, y, w)
 
@@ -108,7 +108,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row would poison the model; its index is in ``row``.
+            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
         """
         learn_array(self.learner, table_of(self, X), np.asarray(y), None if w is None else np.asarray(w))
 

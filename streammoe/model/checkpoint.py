@@ -17,7 +17,7 @@ from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import ProvisionalMixture
 from streammoe.model.phases.streaming import Mixture, Race
-from streammoe.model.phases.warmup import Blank, WarmUp
+from streammoe.model.phases.warmup import Empty, WarmUp
 from streammoe.text import shown
 from streammoe.types import AnyArray
 
@@ -97,7 +97,7 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
         return Race(candidates, totals.copy(), *_race_counts(arrays, candidates))
     if candidates:
         return Mixture(candidates[0])
-    return _warm_up(context, arrays) if "warmup.X" in arrays else Blank()
+    return _warm_up(context, arrays) if "warmup.X" in arrays else Empty()
 
 
 def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:

@@ -19,7 +19,7 @@ from streammoe.kernels.state import Prior
 from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phases.streaming import Streaming
-from streammoe.model.phases.warmup import Blank, Gathering, empty_buffer
+from streammoe.model.phases.warmup import Empty, Gathering, empty_buffer
 from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -45,7 +45,7 @@ class Fitted(NamedTuple):
 def gathering(learner: Learner) -> Iterator[None]:
     """Only buffer rows learned within the block, however many, for `fit_gathered`."""
     before, context = learner.phase, learner.context
-    learner.phase = Blank(is_gathering=True)
+    learner.phase = Empty(is_gathering=True)
     if isinstance(before, Streaming):
         learner.phase = Gathering(empty_buffer(context), before)
     learner.undo.forget()

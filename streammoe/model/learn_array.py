@@ -13,7 +13,7 @@ from streammoe.layout import News
 from streammoe.model.checks import event_weights
 from streammoe.model.learner import Learner
 from streammoe.model.tables import Events, Table, ordered_rows
-from streammoe.model.undo import poisonous
+from streammoe.model.undo import poison_error
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
 from streammoe.values import a_kind
@@ -32,7 +32,8 @@ def learn_array(
         names: names of new outputs; by default y0, y1, …
 
     Raises:
-        InvalidEvent: a row would poison the model; its index is in ``row`` and nothing was learned.
+        InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row`` and nothing was
+            learned.
     """
     if isinstance(y, Mapping | str | bytes):
         msg = f"y: got {shown(y)}, {a_kind(y)}; it must be an array or a list, one target for each row"
@@ -72,7 +73,7 @@ def _read(learner: Learner, targets: Any, n: int) -> tuple[FloatArray, BoolArray
 
 
 def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:
-    """Learn rows of weights above 0; if one would poison the model, raise its error and learn none."""
+    """Learn rows of weights above 0; if one would make a parameter non-finite, raise its error and learn none."""
 
     def learn(piece: slice) -> FloatArray:
         # A single number is rejected by its shape.
@@ -97,7 +98,7 @@ def _learn_all(learner: Learner, table: Table, y: Any, weights: FloatArray) -> F
     finally:
         learner.undo.forget()
         learner.go_back(before)
-    raise poisonous(found, start)
+    raise poison_error(found, start)
 
 
 def _learn_rows(learner: Learner, table: Table, y: Any, weights: FloatArray) -> FloatArray:

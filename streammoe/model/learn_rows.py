@@ -14,7 +14,7 @@ from streammoe.kernels.state import Trace
 from streammoe.layout import News
 from streammoe.model.learner import Learner
 from streammoe.model.tables import Events, Table, raw_rows
-from streammoe.model.undo import poisonous
+from streammoe.model.undo import poison_error
 from streammoe.types import BoolArray, FloatArray
 
 
@@ -71,18 +71,18 @@ def learn_wider(learner: Learner, names: Sequence[Any], event: Events, *, traced
         return learner.undo.call(learner, 1, _learn_wider, names, event, traced)
     except UnsoundError as error:
         target, _, _ = learner.targets.read(event.targets, 1)
-        return _none_used(learner, target, {0: poisonous(error)})
+        return _none_used(learner, target, {0: poison_error(error)})
 
 
 def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) -> list[tuple[int, Outcome]]:
-    """Learn rows from number `first` on, and return outcomes of runs; each row that is poison is a run of its own."""
+    """Learn rows from number `first` on, and return outcomes of runs; each row that is rejected is a run of its own."""
     n = len(events.X)
     try:
         return [(first, learner.undo.call(learner, n, _learn_run, events, traced))]
     except UnsoundError as error:
         if n == 1:
             target, _, _ = learner.targets.read(events.targets, 1)
-            return [(first, _none_used(learner, target, {0: poisonous(error)}))]
+            return [(first, _none_used(learner, target, {0: poison_error(error)}))]
     middle = n // 2
     pieces = []
     for piece in (slice(0, middle), slice(middle, n)):
@@ -91,7 +91,7 @@ def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) 
 
 
 def _learn_run(learner: Learner, events: Events, traced: bool) -> Outcome:
-    """Learn rows unless one of them would poison the model; a new label begins a run."""
+    """Learn rows unless one of them would make a parameter non-finite; a new label begins a run."""
     pieces: list[tuple[int, Outcome]] = []
     n, counts = len(events.X), events.weights
     start = 0
@@ -157,7 +157,7 @@ def _learn_screened(learner: Learner, events: Events, rejected: dict[int, Invali
 
 
 def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: bool) -> Outcome:
-    """Learn one event that brings new fields, unless it would poison the model."""
+    """Learn one event that brings new fields, unless it would make a parameter non-finite."""
     encoder = learner.encoder
     X, texts, targets, weights = event
     Y, novel, rejected = learner.targets.read(targets, 1)

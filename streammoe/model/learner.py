@@ -21,10 +21,10 @@ from streammoe.model.context import Context
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import in_units
 from streammoe.model.phases.streaming import Mixture, Streaming
-from streammoe.model.phases.warmup import Blank
+from streammoe.model.phases.warmup import Empty
 from streammoe.model.tables import Events, Table, Texts, raw_rows
 from streammoe.model.targets import Targets
-from streammoe.model.undo import Undo, poisonous
+from streammoe.model.undo import Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
 from streammoe.types import FloatArray
 from streammoe.values import check_name, not_a_mapping
@@ -48,7 +48,7 @@ class Learner:
 
     def __init__(self, options: Options, features: FeatureOptions, targets: Targets) -> None:
         self.context = Context(options, features, targets)
-        self.phase: Phase = Blank()
+        self.phase: Phase = Empty()
         self.undo: Undo[Snapshot] = Undo()
 
     @property
@@ -72,7 +72,7 @@ class Learner:
         """Learn one event that counts `w` times.
 
         Raises:
-            InvalidEvent: a value would poison the model; nothing was changed.
+            InvalidEvent: a value is invalid or would make a parameter non-finite; nothing was changed.
         """
         context = self.context
         target, new_label = context.targets.read_one(y)
@@ -93,7 +93,7 @@ class Learner:
             error.row = None  # an event by itself has no index
             raise
         except UnsoundError as error:
-            raise poisonous(error) from None
+            raise poison_error(error) from None
 
     def _learn_event(self, row: FloatArray, target: FloatArray, news: News, weight: float, new_label: Any) -> None:
         """Learn one event as a row, unless that is undone."""

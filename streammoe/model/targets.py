@@ -139,7 +139,7 @@ class Targets(ABC):
         """Restore what `arrays` returned."""
 
 
-class Number(Targets):
+class ScalarTarget(Targets):
     """Targets that are one number."""
 
     def __init__(self, family: Family) -> None:
@@ -174,7 +174,7 @@ class Number(Targets):
         """Do nothing, since there is nothing to restore."""
 
 
-class Numbers(Targets):
+class VectorTarget(Targets):
     """Targets that are several named numbers; the names are those of the first event unless fixed before."""
 
     def __init__(self, family: Family) -> None:
@@ -260,7 +260,7 @@ class Numbers(Targets):
         self._set(names_of(arrays, "encoder.targets", (str, int, float, bool)))
 
 
-class Labels(Targets):
+class ClassTarget(Targets):
     """Targets that are labels: strings, booleans or numbers; new ones are added as they appear, unless all are given.
 
     Args:
@@ -279,8 +279,8 @@ class Labels(Targets):
         for label in classes or ():
             self.add(label)
 
-    def copy(self) -> Labels:
-        other = Labels(self.family, None, self.max_classes)
+    def copy(self) -> ClassTarget:
+        other = ClassTarget(self.family, None, self.max_classes)
         other.classes, other.most_outputs, other.n_outputs = self.classes, self.most_outputs, self.n_outputs
         other.names, other._index = self.names.copy(), self._index.copy()
         return other

@@ -121,7 +121,7 @@ class Undo(Generic[Snapshot]):
             function(model, *arguments)
 
 
-def poisonous(error: UnsoundError, row: int | None = None) -> InvalidEvent:
+def poison_error(error: UnsoundError, row: int | None = None) -> InvalidEvent:
     """Return the error for an event that would leave the model with NaN or infinity."""
     where = "the event" if row is None else f"row {row}"
     message = (

@@ -26,7 +26,7 @@ def replace(path: Path, *data: bytes | memoryview) -> None:
     After a normal return the new bytes are on disk under `path`; after an error, a kill or a power cut there are
     either the old bytes or the new ones, never a mixture, and readers only ever see whole files.
 
-    This holds on local journalling filesystems and disks that honour a flush; network filesystems promise less. If only
+    This holds on local journaling filesystems and disks that honor a flush; network filesystems promise less. If only
     the last step fails, the flush of the folder, the new bytes are in place but a power cut may lose them. A kill
     leaves a temporary file ``.<name>.<random>.tmp`` in the folder. Hard links keep the old content; owner and
     permissions are not carried over.

@@ -23,8 +23,8 @@ from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import state_digest
 from streammoe.pipeline.decoders.jsonl import is_for_parser, object_of
-from streammoe.pipeline.decoders.values import LONGEST_TEXT, TooLarge, label
-from streammoe.pipeline.pipeline import Processed, Schema
+from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, TooLarge, label
+from streammoe.pipeline.pipeline import BatchResult, Schema
 from streammoe.ports import Batch, Location, Unreadable
 from streammoe.text import shown
 from streammoe.types import AnyArray, IntArray
@@ -35,17 +35,17 @@ NO_KEY = "no_key"
 
 
 class Limits(NamedTuple):
-    """How many records may wait, and how long."""
+    """Limits of the buffer: the number of waiting records, and how long they wait."""
 
     max_pending: int
     expire_events: int | None = None
-    """Records up to and including the one that completes an event."""
+    """Maximum number of records up to and including the one that completes an event."""
     expire_seconds: float | None = None
-    """Seconds, in event time, until the one that completes an event."""
+    """Maximum seconds, in event time, until the one that completes an event."""
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingRecord:
     """A record that waits for its other half."""
 
     key: str
@@ -88,13 +88,13 @@ class LabelJoin:
         self._targets = schema.targets
         self._label_fields = {*schema.targets, *((schema.weight,) if schema.weight else ())}
         self._parse = _parser(key, schema.targets)
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # by key, the oldest first
+        self._waiting: OrderedDict[str, _WaitingRecord] = OrderedDict()  # by key, the oldest first
         self._seen = 0  # records so far
         self._now = _UNKNOWN  # stream time in milliseconds
         self._rejected = 0  # number of waiting records that have been rejected
-        self._passed: list[tuple[int, _Waiting]] = []
+        self._passed: list[tuple[int, _WaitingRecord]] = []
         """Features that passed in the latest batch, each with its index in the joined batch."""
-        self._expired: list[_Waiting] = []  # records that expired in the latest batch
+        self._expired: list[_WaitingRecord] = []  # records that expired in the latest batch
         self._warned = False
 
     @property
@@ -122,9 +122,9 @@ class LabelJoin:
             )
         self._passed, self._expired = [], []
         if batch.too_long:
-            self._pass_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
+            self._advance_time(_UNKNOWN if batch.timestamps is None else int(batch.timestamps[0]))
             return batch
-        return self._joined(batch)
+        return self._join_records(batch)
 
     def copy(self) -> LabelJoin:
         """Return a copy that a later `join` of this one does not change; only one of the two may be used further."""
@@ -135,7 +135,7 @@ class LabelJoin:
         vars(other).update(_waiting=waiting)
         return other
 
-    def settle(self, processed: Processed) -> Processed:
+    def settle(self, processed: BatchResult) -> BatchResult:
         """Count events instead of records, after the pipeline has processed the latest batch.
 
         Waiting features count as `pending` and not as predicted only. Rejected ones count as rejected, and neither as
@@ -196,25 +196,27 @@ class LabelJoin:
             key = label(self.key, value, text=False)
             require(key not in {None, *self._waiting}, f"labels.records holds {shown(record)} without a key of its own")
             _LOCATION.decode(location)
-            waiting = _Waiting(str(key), record, is_label, bytes(location), record_key, number, time, was_rejected)
+            waiting = _WaitingRecord(
+                str(key), record, is_label, bytes(location), record_key, number, time, was_rejected
+            )
             self._waiting[waiting.key] = waiting
         self._rejected = int(rejected.sum())
 
-    def _joined(self, batch: Batch) -> Batch:
-        found = _Found(batch)
+    def _join_records(self, batch: Batch) -> Batch:
+        joined = _JoinedRecords(batch)
         ascii_only = batch.block.isascii()
         waiting = self._waiting
         times = None if batch.timestamps is None else batch.timestamps.tolist()
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
-            self._pass_time(_UNKNOWN if times is None else times[i])
+            self._advance_time(_UNKNOWN if times is None else times[i])
             if i in batch.unreadable:
-                found.reject(i, batch.unreadable[i])
+                joined.reject(i, batch.unreadable[i])
                 continue
             record = batch.block[start:stop]
             try:
                 value, is_label = self._read(record, ascii_only=ascii_only)
             except InvalidEvent:
-                found.take(i, record)  # the decoder will reject it with the reason
+                joined.take(i, record)  # the decoder will reject it with the reason
                 continue
             try:
                 key = label(self.key, value, text=False)
@@ -225,31 +227,31 @@ class LabelJoin:
                 problem = NO_KEY, f"record {shown(text)} has no {self.key!r}, which labels.key names"
             if key is None:
                 if is_label and self._has_features(record):
-                    found.take(i, record)
+                    joined.take(i, record)
                 else:
-                    found.reject(i, Unreadable(*problem, batch.record(i)))
+                    joined.reject(i, Unreadable(*problem, batch.record(i)))
                 continue
             other = waiting.get(key)
             if other is not None and other.is_label != is_label:
                 self._remove(other)
                 if is_label:
-                    found.take(i, self._event(other.record, record), other)
+                    joined.take(i, self._event(other.record, record), other)
                 else:
-                    found.take(i, self._event(record, other.record))
+                    joined.take(i, self._event(record, other.record))
             elif is_label:
                 if self._has_features(record):
-                    found.take(i, record)
+                    joined.take(i, record)
                 else:
-                    self._keep(found.waiting(i, record, key, is_label, self._seen, self._now), other)
+                    self._buffer(joined.new_waiting(i, record, key, is_label, self._seen, self._now), other)
             elif other is not None and not self._has_features(record):
-                found.take(i, record)  # such as a label without a value yet; it must not replace features
+                joined.take(i, record)  # such as a label without a value yet; it must not replace features
             else:
-                features = found.waiting(i, record, key, is_label, self._seen, self._now)
-                self._keep(features, other)
-                self._passed.append((found.take(i, record), features))
-        return found.batch()
+                features = joined.new_waiting(i, record, key, is_label, self._seen, self._now)
+                self._buffer(features, other)
+                self._passed.append((joined.take(i, record), features))
+        return joined.batch()
 
-    def _pass_time(self, time: int) -> None:
+    def _advance_time(self, time: int) -> None:
         """Advance the stream by one record with its timestamp, and expire records that have waited too long."""
         self._seen += 1
         if time > self._now:
@@ -266,7 +268,7 @@ class LabelJoin:
                 return
             self._expire(oldest)
 
-    def _keep(self, waiting: _Waiting, before: _Waiting | None) -> None:
+    def _buffer(self, waiting: _WaitingRecord, before: _WaitingRecord | None) -> None:
         """Add a record to the buffer; it replaces an earlier half of the same kind."""
         if before is not None:
             self._expire(before)
@@ -274,11 +276,11 @@ class LabelJoin:
         while len(self._waiting) > self.limits.max_pending:
             self._expire(next(iter(self._waiting.values())))
 
-    def _remove(self, waiting: _Waiting) -> None:
+    def _remove(self, waiting: _WaitingRecord) -> None:
         del self._waiting[waiting.key]
         self._rejected -= waiting.rejected
 
-    def _expire(self, waiting: _Waiting) -> None:
+    def _expire(self, waiting: _WaitingRecord) -> None:
         self._remove(waiting)
         self._expired.append(waiting)
 
@@ -300,16 +302,16 @@ class LabelJoin:
 
     def _has_features(self, record: bytes) -> bool:
         """Whether a well-formed record holds a feature that is not null."""
-        held = {name for name, value in _fields(record).items() if value != _NULL}
-        return not held <= self._others if self._features is None else not held.isdisjoint(self._features)
+        names = {name for name, value in _fields(record).items() if value != _NULL}
+        return not names <= self._others if self._features is None else not names.isdisjoint(self._features)
 
-    def _event(self, features: bytes, found: bytes) -> bytes:
+    def _event(self, features: bytes, label_record: bytes) -> bytes:
         """Merge features and their label into one record."""
         values = _fields(features)
-        for name, value in _fields(found).items():
+        for name, value in _fields(label_record).items():
             if name not in values or (name in self._label_fields and value != _NULL):
                 values[name] = value
-        return _written(values)
+        return _encode_record(values)
 
 
 def digest_with(model: MixtureOfExperts, labels: Mapping[str, AnyArray]) -> str:
@@ -328,17 +330,17 @@ def label_arrays(arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
     return {name: array for name, array in arrays.items() if name.startswith("labels.")}
 
 
-class _Found:
-    """The records that are passed on to the pipeline."""
+class _JoinedRecords:
+    """Records of a batch that are passed on to the pipeline, with the location of their features."""
 
     def __init__(self, batch: Batch) -> None:
         self._from = batch
         self._records: list[bytes] = []
         self._rows: list[int] = []  # for each record the index of the one in the source's batch that caused it
-        self._origins: list[_Waiting | None] = []  # for each record the features that came before, if any
+        self._origins: list[_WaitingRecord | None] = []  # for each record the features that came before, if any
         self._unreadable: dict[int, Unreadable] = {}
 
-    def take(self, i: int, record: bytes, features: _Waiting | None = None) -> int:
+    def take(self, i: int, record: bytes, features: _WaitingRecord | None = None) -> int:
         """Pass on a record of the i-th one or of earlier features; return its index in the joined batch."""
         self._records.append(record)
         self._rows.append(i)
@@ -349,12 +351,12 @@ class _Found:
         """Pass on the i-th record to be rejected."""
         self._unreadable[self.take(i, b"\n")] = unreadable
 
-    def waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _Waiting:
+    def new_waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _WaitingRecord:
         """Create the buffer entry of the i-th record."""
         batch = self._from
         location = msgspec.json.encode(batch.location(i))
         record_key = None if batch.keys is None else batch.keys[i]
-        return _Waiting(key, record.rstrip(b"\r\n"), is_label, location, record_key, number, time)
+        return _WaitingRecord(key, record.rstrip(b"\r\n"), is_label, location, record_key, number, time)
 
     def batch(self) -> Batch:
         """Return the joined batch."""
@@ -395,7 +397,7 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LOCATION = msgspec.json.Decoder(Location)
 _LOCATIONS = msgspec.json.Decoder(list[msgspec.Raw])
 _KEYS = msgspec.json.Decoder(list[bytes | None])
-_Key = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None
+_Key = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None
 
 
 def _parser(key: str, targets: Sequence[str]) -> Callable[[bytes], tuple[Any, ...]]:
@@ -428,7 +430,7 @@ def _fields(record: bytes) -> dict[str, msgspec.Raw]:
     return {name: msgspec.Raw(literal.encode()) for name, literal in literals.items()}
 
 
-def _written(values: Mapping[str, msgspec.Raw]) -> bytes:
+def _encode_record(values: Mapping[str, msgspec.Raw]) -> bytes:
     """Encode a record with these fields."""
     try:
         return msgspec.json.encode(values)

@@ -13,7 +13,7 @@ import numpy as np
 from streammoe.engine.interruption import FitCancelled
 from streammoe.errors import ConfigError, InvalidEvent, SourceError
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
-from streammoe.pipeline.decoders import Decoded, Row, Values, Wanted, decoder, require_targets, to_row
+from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, Row, Values, decoder, require_targets, to_row
 from streammoe.pipeline.decoders.values import some_of
 from streammoe.pipeline.scores import Scores
 from streammoe.ports import Batch, DeadLetter, Location, Predictions, PredictionSink
@@ -21,8 +21,8 @@ from streammoe.quantiles import mixture_intervals
 from streammoe.types import BoolArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.pipeline")
-MOST_WARNED = 100
-"""Ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
+MAX_WARNED_FIELDS = 100
+"""Maximum number of ignored fields to warn of; a producer that makes up names must fill neither memory nor log."""
 
 
 class Schema(NamedTuple):
@@ -37,8 +37,8 @@ class Schema(NamedTuple):
     timestamps: frozenset[str] = frozenset()
     late_columns: bool = False
     max_columns: int = 256
-    """Most features where records name their fields: a first record with more is rejected, and late columns join up to
-    this number."""
+    """Maximum number of features where records name their fields: a first record with more is rejected, and late
+    columns join up to this number."""
 
     @property
     def others(self) -> set[str]:
@@ -46,7 +46,7 @@ class Schema(NamedTuple):
         return {*self.targets, *self.ignore, *((self.weight,) if self.weight else ())}
 
 
-class Processed(NamedTuple):
+class BatchResult(NamedTuple):
     """The outcome of a batch."""
 
     outcomes: Counter[str]
@@ -79,17 +79,17 @@ class Pipeline:
         scores: Scores,
         predictions: PredictionWriter | None = None,
         *,
-        is_given: bool = False,
+        is_pretrained: bool = False,
     ) -> None:
         self.model = model
-        self._is_given = is_given
+        self._is_pretrained = is_pretrained
         """Whether the model was fitted elsewhere and its columns have not been compared with a record yet."""
         self.schema = schema
         self.scores = scores
         self.predictions = predictions
         self._unknown: set[str] = set()
 
-    def process(self, batch: Batch) -> Processed:
+    def process(self, batch: Batch) -> BatchResult:
         """Learn a batch strictly in order.
 
         Raises:
@@ -103,9 +103,9 @@ class Pipeline:
         ledger = _Ledger(batch)
         if not len(batch):
             if batch.columns is not None:
-                require_targets(batch.origin, batch.columns, self._wanted(()))
-            return ledger.closed()
-        if self._is_given:
+                require_targets(batch.origin, batch.columns, self._roles(()))
+            return ledger.to_result()
+        if self._is_pretrained:
             self._compare_columns(batch)
         # Only a warm-up ends in a fit that can be cancelled.
         before = self.model.learner.copied() if self.model.is_warming_up else None
@@ -117,15 +117,15 @@ class Pipeline:
             raise
         for each in learned:
             self._report(ledger, *each)
-        return ledger.closed()
+        return ledger.to_result()
 
-    def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_Learned]:
+    def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_LearnedRows]:
         """Learn a batch of records, changing only the model and the ledger."""
-        learned: list[_Learned] = []
+        learned: list[_LearnedRows] = []
         rest = batch if self.model.fields else self._find_columns(batch, ledger)
         ignored = self.schema.others if self._takes_columns() else None
         while True:
-            decoded = decoder(batch.format).decode(rest, self._wanted(self.model.fields), ignored)
+            decoded = decoder(batch.format).decode(rest, self._roles(self.model.fields), ignored)
             learned += self._learn(rest, decoded, ledger)
             if decoded.first_new is None:
                 break
@@ -143,7 +143,7 @@ class Pipeline:
             self._warn_of_unknown(batch)
         return learned
 
-    def _learn(self, batch: Batch, decoded: Decoded, ledger: _Ledger) -> list[_Learned]:
+    def _learn(self, batch: Batch, decoded: DecodedBatch, ledger: _Ledger) -> list[_LearnedRows]:
         """Learn the decoded events of `batch`, a tail of the ledger's batch."""
         first = len(ledger.batch) - len(batch)
         for i, reason, detail in decoded.rejected:
@@ -159,14 +159,14 @@ class Pipeline:
             texts={fields[j]: texts for j, texts in decoded.texts.items()},
             traced=self.predictions is not None,
         )
-        return [_Learned(first + decoded.rows, outcome, before, decoded.labels)]
+        return [_LearnedRows(first + decoded.rows, outcome, before, decoded.labels)]
 
-    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _Learned:
+    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _LearnedRows:
         """Learn the i-th record, which has values for new columns."""
         names = sorted(values)[: self.schema.max_columns - len(self.model.fields)]
         fields = [*self.model.fields, *names]
         decode = decoder(batch.format)
-        row = to_row(decode.names(batch, i), self._wanted(fields), text=_is_text(batch))
+        row = to_row(decode.names(batch, i), self._roles(fields), text=_is_text(batch))
         before = self._before()
         outcome = self.model.learn_wider(
             names,
@@ -180,10 +180,10 @@ class Pipeline:
             LOGGER.info("%s: %s joined the columns", batch.origin, ", ".join(map(repr, names)))
         labels = [row.label] if self._is_classifier else None
         at = len(ledger.batch) - len(batch) + i
-        return _Learned(np.array([at]), outcome, before, labels)
+        return _LearnedRows(np.array([at]), outcome, before, labels)
 
     def _report(
-        self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _Before, labels: Sequence[str | None] | None
+        self, ledger: _Ledger, rows: Any, outcome: Outcome, before: _ModelBefore, labels: Sequence[str | None] | None
     ) -> None:
         """Score events, write their predictions and count them; `rows` are their indexes in the ledger's batch."""
         learned = outcome.learned
@@ -198,9 +198,9 @@ class Pipeline:
         ledger.used += int(used.sum())
         if self.predictions is not None and used.any():
             versions = (before.n + np.cumsum(learned) - learned)[used]
-            kept = [int(i) for i in rows[used]]
+            used_rows = [int(i) for i in rows[used]]
             keys = ledger.batch.keys
-            origins = _Origins([ledger.batch.location(i) for i in kept], keys and [keys[i] for i in kept])
+            origins = _Origins([ledger.batch.location(i) for i in used_rows], keys and [keys[i] for i in used_rows])
             if labels is None:
                 self._write_numbers(origins, versions, outcome, used)
             else:
@@ -267,8 +267,8 @@ class Pipeline:
                 )
             )
 
-    def _before(self) -> _Before:
-        return _Before(self.model.n, len(self.model.output_names))
+    def _before(self) -> _ModelBefore:
+        return _ModelBefore(self.model.n, len(self.model.output_names))
 
     # -- Fields ----------------------------------------------------------------------------------------------------
 
@@ -280,10 +280,10 @@ class Pipeline:
     def _is_classifier(self) -> bool:
         return self.model.is_classifier
 
-    def _wanted(self, fields: Sequence[str]) -> Wanted:
+    def _roles(self, fields: Sequence[str]) -> FieldRoles:
         """Return what to read from records with these features."""
         schema = self.schema
-        return Wanted(
+        return FieldRoles(
             tuple(fields),
             () if self._is_classifier else schema.targets,
             schema.targets[0] if self._is_classifier else None,
@@ -302,7 +302,7 @@ class Pipeline:
                 names = decoder(batch.format).names(batch, i).keys()
             except InvalidEvent:
                 continue
-            self._is_given = False
+            self._is_pretrained = False
             fields = set(self.model.fields)
             missing = ", ".join(map(repr, sorted(fields - names)))
             if fields.isdisjoint(names):
@@ -317,7 +317,7 @@ class Pipeline:
 
     def _warn_of_unknown(self, batch: Batch) -> None:
         """Warn once of each ignored field; only one record per batch is examined, to save time."""
-        if self.schema.features is not None or len(self._unknown) >= MOST_WARNED:
+        if self.schema.features is not None or len(self._unknown) >= MAX_WARNED_FIELDS:
             return
         try:
             fields = decoder(batch.format).names(batch, 0)
@@ -325,7 +325,7 @@ class Pipeline:
             return  # already rejected
         unknown = sorted(fields.keys() - {*self.model.fields, *self.schema.others, *self._unknown})
         if unknown and self.model.fields:
-            self._unknown.update(unknown[:MOST_WARNED])
+            self._unknown.update(unknown[:MAX_WARNED_FIELDS])
             LOGGER.warning(
                 "%s: ignoring %s, which the first good record did not have; set schema.late_columns = true to add them",
                 batch.origin,
@@ -343,17 +343,17 @@ class Pipeline:
             return batch
         decode = decoder(batch.format)
         # A header without the target or with too many columns must be an error before it shapes the model.
-        decode.decode(batch.tail(len(batch)), self._wanted(()))
-        if batch.columns is not None and (problem := self._too_many(set(batch.columns) - self.schema.others)):
+        decode.decode(batch.tail(len(batch)), self._roles(()))
+        if batch.columns is not None and (problem := self._describe_excess(set(batch.columns) - self.schema.others)):
             raise SourceError(f"{batch.origin} has {problem}")
         for i in range(len(batch)):
             stage = "decode"
             try:
                 values = decode.names(batch, i)
                 columns = sorted(values.keys() - self.schema.others)
-                if problem := self._too_many(columns):
+                if problem := self._describe_excess(columns):
                     raise InvalidEvent(f"the record has {problem}", reason="too_many_columns")
-                row = to_row(values, self._wanted(columns), text=_is_text(batch))
+                row = to_row(values, self._roles(columns), text=_is_text(batch))
                 stage = "validate"
                 self.model.introduce(columns, np.array([row.x]), self._targets(row))
             except InvalidEvent as error:
@@ -362,7 +362,7 @@ class Pipeline:
                 return batch.tail(i)
         return batch.tail(len(batch))
 
-    def _too_many(self, columns: Collection[str]) -> str | None:
+    def _describe_excess(self, columns: Collection[str]) -> str | None:
         if len(columns) <= self.schema.max_columns:
             return None
         return (
@@ -379,7 +379,7 @@ class _Origins(NamedTuple):
     keys: Sequence[bytes | None] | None
 
 
-class _Before(NamedTuple):
+class _ModelBefore(NamedTuple):
     """The state of the model before it learned a run of records."""
 
     n: int
@@ -388,12 +388,12 @@ class _Before(NamedTuple):
     """Classes known, for a classifier."""
 
 
-class _Learned(NamedTuple):
+class _LearnedRows(NamedTuple):
     """Records that the model has learned or rejected; the arguments of `Pipeline._report`."""
 
     rows: Any
     outcome: Outcome
-    before: _Before
+    before: _ModelBefore
     labels: Sequence[str | None] | None
 
 
@@ -430,7 +430,7 @@ class _Ledger:
             decimal=None if usual or batch.decimal == "." else batch.decimal,
         )
 
-    def closed(self) -> Processed:
+    def to_result(self) -> BatchResult:
         """Return the totals, and the letters in the order of the records wherever the stream was cut."""
         rejected = sorted(self._letters)
         letters = [self._letters[i] for i in rejected]
@@ -443,7 +443,7 @@ class _Ledger:
             skipped=self.batch.skipped,
         )
         losses = np.concatenate(self.losses) if self.losses else np.zeros(0)
-        return Processed(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses)
+        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses)
 
 
 def _padded(values: FloatArray, n_experts: int) -> FloatArray:
@@ -455,12 +455,12 @@ def _padded(values: FloatArray, n_experts: int) -> FloatArray:
     return np.pad(values, [(0, 0), (0, missing), *[(0, 0)] * (values.ndim - 2)]) if missing > 0 else values
 
 
-def reject_all(batch: Batch, stage: str, reason: str, detail: str) -> Processed:
+def reject_all(batch: Batch, stage: str, reason: str, detail: str) -> BatchResult:
     """Reject every record of a batch for the same reason."""
     ledger = _Ledger(batch)
     for i in range(len(batch)):
         ledger.reject(i, stage, reason, detail)
-    return ledger.closed()
+    return ledger.to_result()
 
 
 def _is_text(batch: Batch) -> bool:

@@ -28,40 +28,40 @@ from streammoe.types import FloatArray
 
 LOGGER = logging.getLogger("streammoe.predictions")
 SETTING = "predictions.path"
-MOST_ROWS = 250_000
-"""Most rows of a Parquet part, and so in memory, however far apart checkpoints are."""
+MAX_PART_ROWS = 250_000
+"""Maximum number of rows of a Parquet part, and so in memory, however far apart checkpoints are."""
 
 _KIND = "parts"
 _SERIES, _NUMBER = b"streammoe.series", b"streammoe.part"
 
 
-class Restart(NamedTuple):
+class RestartPlan(NamedTuple):
     """The steps that a start has to take with existing predictions."""
 
     cut: Callable[[], None] | None = None
-    """Removes predictions after the checkpoint, once nothing else can fail."""
-    save_first: bool = False
+    """Remove predictions after the checkpoint, once nothing else can fail."""
+    must_record_end: bool = False
     """Whether a checkpoint must record the end of the predictions before more are written."""
 
 
-def restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> Restart:
+def plan_restart(sink: PredictionSink, metadata: Mapping[str, Any] | None) -> RestartPlan:
     """Determine what to do with existing predictions when a daemon starts from a checkpoint, if any, or fresh.
 
     Raises:
         CheckpointError: predictions have changed since the checkpoint was written.
     """
     if sink.position() is None:
-        return Restart()
+        return RestartPlan()
     if metadata is None:
-        return Restart(save_first=True)
+        return RestartPlan(must_record_end=True)
     known = metadata.get("predictions")
     if known is None:
         LOGGER.info("the checkpoint has no position of the predictions; those after it are written again")
-        return Restart(save_first=True)
+        return RestartPlan(must_record_end=True)
     if "stdin" in _kinds(metadata["positions"]):
         LOGGER.warning("predictions after the checkpoint are kept: stdin cannot be read again to recreate them")
-        return Restart()
-    return Restart(sink.restore(known))
+        return RestartPlan()
+    return RestartPlan(sink.restore(known))
 
 
 def _kinds(positions: Sequence[Position | None]) -> Iterator[object]:
@@ -103,11 +103,11 @@ class JsonlPredictions(AppendLog, PredictionSink):
 class ParquetPredictions(PredictionSink):
     """A series of files ``<stem>-<model version of the first row>.parquet``, each complete once it appears.
 
-    A part appears at each `flush`, or earlier after `MOST_ROWS`, and only when all of it is on disk; rows that cannot
-    be written wait in memory. Columns are as in `JsonlPredictions`: ``place`` is a struct, ``probabilities`` a map,
-    ``gate`` and ``interval`` are lists. The schema of a part is that of its first rows; rows that do not fit start a
-    new part. A part never replaces another: one that starts with the same version, after a restart or amid events that
-    are not learned, has ``_1``, ``_2``, … after its number.
+    A part appears at each `flush`, or earlier after `MAX_PART_ROWS`, and only when all of it is on disk; rows that
+    cannot be written wait in memory. Columns are as in `JsonlPredictions`: ``place`` is a struct, ``probabilities`` a
+    map, ``gate`` and ``interval`` are lists. The schema of a part is that of its first rows; rows that do not fit start
+    a new part. A part never replaces another: one that starts with the same version, after a restart or amid events
+    that are not learned, has ``_1``, ``_2``, … after its number.
 
     The metadata of a part name its series and its number therein. By these a restart identifies parts after its
     checkpoint; no other file is ever removed. A start without a checkpoint begins a new series.
@@ -146,12 +146,12 @@ class ParquetPredictions(PredictionSink):
             self._open = _Part(self._newest, self._parts, [])
             self._parts += 1
         self._open.batches.append(batch)
-        if self._open.rows >= MOST_ROWS:
+        if self._open.rows >= MAX_PART_ROWS:
             self._end_part()
 
     @property
     def overdue(self) -> bool:
-        return self._failing and sum(part.rows for part in list(self._complete)) >= MOST_ROWS
+        return self._failing and sum(part.rows for part in list(self._complete)) >= MAX_PART_ROWS
 
     def flush(self) -> None:
         self.begin_flush()()
@@ -160,7 +160,7 @@ class ParquetPredictions(PredictionSink):
         if self._open is not None:
             self._complete.append(self._open)
             self._open = None
-        return self._put_on_disk
+        return self._write_parts
 
     def position(self) -> Position | None:
         return {"kind": _KIND, "series": self._series, "parts": self._parts, "newest": self._newest}
@@ -176,9 +176,9 @@ class ParquetPredictions(PredictionSink):
                 f"predictions is {shown(position)}, and must count the parts of a series",
             )
         self._series, self._parts, self._newest = series, parts, newest
-        return self._remove_later
+        return self._remove_parts_after_checkpoint
 
-    def _remove_later(self) -> None:
+    def _remove_parts_after_checkpoint(self) -> None:
         """Remove the parts of this series after the checkpoint."""
         rows = 0
         with reporting_failure(SETTING, self.path, CheckpointError):
@@ -191,8 +191,8 @@ class ParquetPredictions(PredictionSink):
                     metadata = parquet.read_metadata(path)
                 except (pa.ArrowException, OSError):
                     continue  # not ours, which are complete
-                held = metadata.metadata or {}
-                if held.get(_SERIES) == self._series.encode() and int(held.get(_NUMBER, b"0")) >= self._parts:
+                own = metadata.metadata or {}
+                if own.get(_SERIES) == self._series.encode() and int(own.get(_NUMBER, b"0")) >= self._parts:
                     rows += metadata.num_rows
                     path.unlink()
             durable.sync_folder(self.path.parent)
@@ -212,7 +212,7 @@ class ParquetPredictions(PredictionSink):
             with suppress(RetriableCheckpointError):  # within a batch nothing can be done
                 write()
 
-    def _put_on_disk(self) -> None:
+    def _write_parts(self) -> None:
         """Write all complete parts; may run in another thread while more rows are written."""
         with self._writing, reporting_failure(SETTING, self.path, RetriableCheckpointError):
             self._failing = bool(self._complete)

@@ -19,7 +19,7 @@ WINDOW = 10_000
 HORIZON = 1_000
 """Events after which the weight in an exponential average has dropped to 1/e."""
 AVERAGES = ("running", "exponential", "window")
-LEAST_PROBABILITY = 1e-15
+MIN_PROBABILITY = 1e-15
 """Lower bound of a class probability in log-losses, so that one surprise does not make them infinite."""
 
 _AT_ONCE = 4096  # events per array of class counts
@@ -75,13 +75,13 @@ class Scores(ABC):
         """Add learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
 
     @abstractmethod
-    def _summarised(self) -> dict[str, dict[str, float]]:
-        """Return the means to summarise, by name and by each of `AVERAGES`."""
+    def _summarize(self) -> dict[str, dict[str, float]]:
+        """Return the means to summarize, by name and by each of `AVERAGES`."""
 
     def summary(self) -> dict[str, float | None]:
         """Return the running means by name; ``None`` before the first event."""
         known = self.log_loss.count > 0
-        return {name: means["running"] if known else None for name, means in self._summarised().items()}
+        return {name: means["running"] if known else None for name, means in self._summarize().items()}
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -100,21 +100,21 @@ class Scores(ABC):
             )
         return {name: {**vars(average), "window": None} for name, average in self.averages.items()}
 
-    def _restore_averages(self, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
+    def _restore_averages(self, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> None:
         for name, average in self.averages.items():
-            held = table_of(found, name)
+            saved = table_of(state, name)
             known = vars(average).keys()
-            require(held.keys() == known, f"scores.{name} holds {shown(sorted(held))}, and must hold {sorted(known)}")
-            require(is_count(held["count"]), f"scores.{name} counts {shown(held['count'])} events")
+            require(saved.keys() == known, f"scores.{name} holds {shown(sorted(saved))}, and must hold {sorted(known)}")
+            require(is_count(saved["count"]), f"scores.{name} counts {shown(saved['count'])} events")
             # The root is taken of mean squared errors.
             least = 0.0 if "squared" in name else -math.inf
             for part in known - {"count", "window"}:
-                fits = is_finite_number(held[part]) and held[part] >= least
-                require(fits, f"scores.{name} has {shown(held[part])} for its {part}")
-            require(held["weight"] > 0.0 or not held["count"], f"scores.{name} has events and no weight")
-            length = min(held["count"], WINDOW)
+                fits = is_finite_number(saved[part]) and saved[part] >= least
+                require(fits, f"scores.{name} has {shown(saved[part])} for its {part}")
+            require(saved["weight"] > 0.0 or not saved["count"], f"scores.{name} has events and no weight")
+            length = min(saved["count"], WINDOW)
             window = array_of(arrays, f"scores.{name}", "float64", (length,), least=least)
-            vars(average).update(held, window=window)
+            vars(average).update(saved, window=window)
 
 
 class PrequentialScores(Scores):
@@ -151,7 +151,7 @@ class PrequentialScores(Scores):
             for q in range(self.outputs if self.outputs > 1 else 0):
                 self.averages[f"{name}.{q}"].update(squares[:, q])
 
-    def _summarised(self) -> dict[str, dict[str, float]]:
+    def _summarize(self) -> dict[str, dict[str, float]]:
         return {"rmse": self.rmse(), "log_loss": self.log_loss.means(), "baseline_rmse": self.baseline_rmse()}
 
     def rmse(self, output: int | None = None) -> dict[str, float]:
@@ -170,16 +170,16 @@ class PrequentialScores(Scores):
         return {"targets": self._targets, "target_sums": self._target_sums.tolist(), **self._averages_to_json()}
 
     @classmethod
-    def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
+    def restore(cls, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> PrequentialScores:
         """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
         # Checkpoints from before several outputs hold one sum.
-        sums = found["target_sums"] if "target_sums" in found else [found["target_sum"]]
-        sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(found["targets"])
-        require(sound, f"scores has the sums {shown(sums)} of {shown(found['targets'])} targets")
+        sums = state["target_sums"] if "target_sums" in state else [state["target_sum"]]
+        sound = isinstance(sums, list) and sums and all(map(is_finite_number, sums)) and is_count(state["targets"])
+        require(sound, f"scores has the sums {shown(sums)} of {shown(state['targets'])} targets")
         scores = cls(len(sums))
-        scores._targets = found["targets"]
+        scores._targets = state["targets"]
         scores._target_sums = np.array(sums)
-        scores._restore_averages(found, arrays)
+        scores._restore_averages(state, arrays)
         return scores
 
 
@@ -215,10 +215,10 @@ class ClassificationScores(Scores):
         if n == 0:
             return
         classes = Y[:, 0].astype(np.int64)
-        given = predictions[np.arange(n), classes]
+        probabilities = predictions[np.arange(n), classes]
         best = predictions.argmax(axis=1)
-        self.log_loss.update(np.minimum(losses, -math.log(LEAST_PROBABILITY)))
-        self.averages["hits"].update(((best == classes) & (given > 0.0)).astype(np.float64))
+        self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
+        self.averages["hits"].update(((best == classes) & (probabilities > 0.0)).astype(np.float64))
         for start in range(0, n, _AT_ONCE):
             self._update_baseline(classes[start : start + _AT_ONCE])
 
@@ -236,7 +236,7 @@ class ClassificationScores(Scores):
         # Before the first event nothing is predicted, so nothing is hit.
         self.averages["baseline_hits"].update(((before.argmax(axis=1) == classes) & (seen > 0)).astype(np.float64))
 
-    def _summarised(self) -> dict[str, dict[str, float]]:
+    def _summarize(self) -> dict[str, dict[str, float]]:
         accuracies = {"accuracy": self.accuracy(), "log_loss": self.log_loss.means()}
         return {**accuracies, "baseline_accuracy": self.baseline_accuracy()}
 
@@ -252,12 +252,12 @@ class ClassificationScores(Scores):
         return {"counts": self._counts.tolist(), **self._averages_to_json()}
 
     @classmethod
-    def restore(cls, found: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> ClassificationScores:
+    def restore(cls, state: Mapping[str, Any], arrays: Mapping[str, FloatArray]) -> ClassificationScores:
         """Restore scores from the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
         scores = cls()
-        counts = found["counts"]
+        counts = state["counts"]
         sound = isinstance(counts, list) and all(map(is_count, counts))
         require(sound, f"scores counts {shown(counts)} events of each class")
         scores._counts = np.array(counts, np.int64)
-        scores._restore_averages(found, arrays)
+        scores._restore_averages(state, arrays)
         return scores

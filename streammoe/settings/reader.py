@@ -20,12 +20,12 @@ from streammoe.options import CHOICES, SEVERAL
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
     MODELS,
-    DeadLetterFile,
+    DeadLetterFileSettings,
     DeadLetters,
     Labels,
     Model,
-    NoPredictions,
-    PredictionFile,
+    NoPredictionsSettings,
+    PredictionFileSettings,
     Predictions,
     Schema,
     Settings,
@@ -176,11 +176,14 @@ class _Reader:
         tables = {name: self.tables.get(name, {}) for name in sections}
         read: dict[str, Any] = {"sources": self._sources(kinds.sources, tables.pop("source"))}
         predictions: dict[str, type[BaseModel]] = {
-            "none": NoPredictions,
-            "file": PredictionFile,
+            "none": NoPredictionsSettings,
+            "file": PredictionFileSettings,
             **_joined(Predictions, kinds.predictions),
         }
-        letters: dict[str, type[BaseModel]] = {"file": DeadLetterFile, **_joined(DeadLetters, kinds.dead_letters)}
+        letters: dict[str, type[BaseModel]] = {
+            "file": DeadLetterFileSettings,
+            **_joined(DeadLetters, kinds.dead_letters),
+        }
         table = tables.pop("predictions")
         if isinstance(table, dict) and "path" in table and "kind" not in table:
             self.problems.append(
@@ -188,7 +191,7 @@ class _Reader:
             )
         if isinstance(table, dict) and table.get("kind", "none") == "none":
             # Predictions can be disabled without removing the settings of their destination.
-            table = {name: value for name, value in table.items() if name in NoPredictions.model_fields}
+            table = {name: value for name, value in table.items() if name in NoPredictionsSettings.model_fields}
         read["predictions"] = self._chosen(("predictions",), predictions, table, default="none")
         read["dead_letters"] = self._chosen(("dead_letters",), letters, tables.pop("dead_letters"), default="file")
         schema = tables["schema"]

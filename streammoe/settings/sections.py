@@ -271,13 +271,13 @@ class Predictions(Section):
     gate: bool = option(True, "Include the experts' shares in each prediction.", change="reload")
 
 
-class NoPredictions(Predictions):
+class NoPredictionsSettings(Predictions):
     """Predictions that are scored but not written."""
 
     kind: Literal["none"] = "none"
 
 
-class PredictionFile(Predictions):
+class PredictionFileSettings(Predictions):
     """Predictions that are written to files."""
 
     kind: Literal["file"]
@@ -311,7 +311,7 @@ class DeadLetters(Section):
     )
 
 
-class DeadLetterFile(DeadLetters):
+class DeadLetterFileSettings(DeadLetters):
     """Rejected records that are written to a file."""
 
     kind: Literal["file"] = "file"
@@ -353,7 +353,7 @@ LEARNING = ("model", "schema", "labels")
 def learning_defaults(kind: str = "regressor") -> dict[str, dict[str, object]]:
     """Return the default learning settings for a kind of model, in the form of `Settings.learning_settings`.
 
-    A setting that a checkpoint lacks was introduced by a later version, and its default preserves the behaviour.
+    A setting that a checkpoint lacks was introduced by a later version, and its default preserves the behavior.
     """
     sections = {"model": MODELS[kind](), "schema": Schema(target="y"), "labels": Labels()}
     known = {name: section.model_dump(mode="json") for name, section in sections.items()}

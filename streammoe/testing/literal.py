@@ -1,8 +1,8 @@
-"""Literal implementations of [MM] Algorithms 1, 2 and 3 with their softmax gate, as oracles for the kernels.
+"""Reference implementations of [MM] Algorithms 1, 2 and 3 with their softmax gate, to test the kernels against.
 
-Slow and obvious on purpose: dense statistics, Kronecker products and dense solves at O((K p)³) an event. Algorithm 1 is
+Slow and literal on purpose: dense statistics, Kronecker products and dense solves at O((K p)³) an event. Algorithm 1 is
 `streammoe.mm`, of which kernels use nothing, and which has tests of its own; nothing else is shared with the package. K
-experts, w and r the features of gate and experts. `FamilyContract.make_oracle` returns one of these; a new family
+experts, w and r the features of gate and experts. `FamilyContract.make_reference` returns one of these; a new family
 inherits from the one that is nearest.
 """
 
@@ -86,7 +86,7 @@ class Algorithm1(ABC):
         theta, s = self.begin_experts(parameters)
         self.mm = IncrementalMM(
             self.event_statistics,
-            self.minimise,
+            self.minimize,
             initial_parameters={"gate": omega, **theta},
             initial_statistics={"s1": -self.A @ omega @ G, "s2": 0.5 * np.kron(self.A, G), **s},
             averaging=None,
@@ -113,7 +113,7 @@ class Algorithm1(ABC):
         """Return the contribution of the experts' prior to s for a weight of 1."""
 
     @abstractmethod
-    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
+    def minimize_experts(self, s: Mapping[str, AnyArray]) -> Theta:
         """Return θ̄(s), as far as the experts go."""
 
     @abstractmethod
@@ -141,12 +141,12 @@ class Algorithm1(ABC):
 
         The prior is topped up with the step of the last event, γ by default.
         """
-        theta = self.mm.iterate
-        seen = [self.event_statistics((w, r), y, theta) for w, r, y in events]
+        theta = self.mm.last_iterate
+        statistics = [self.event_statistics((w, r), y, theta) for w, r, y in events]
         self.mm.step(
             {
-                name: np.sum([v * S[name] for v, S in zip(weights, seen, strict=True)], axis=0) / len(seen)
-                for name in seen[0]
+                name: np.sum([v * S[name] for v, S in zip(weights, statistics, strict=True)], axis=0) / len(statistics)
+                for name in statistics[0]
             },
             gamma,
         )
@@ -162,7 +162,7 @@ class Algorithm1(ABC):
 
     def log_joint(self, w: AnyArray, r: AnyArray, y: Any, theta: Theta | None = None) -> AnyArray:
         """Return (K,) log g_k(x) e_k(y|x), by the parameters as they are unless others are given."""
-        at: Theta = self.mm.iterate if theta is None else theta
+        at: Theta = self.mm.last_iterate if theta is None else theta
         return log_softmax(self.logits(w, at)) + self.log_experts(r, y, at)
 
     def event_statistics(self, x: tuple[AnyArray, AnyArray], y: Any, theta: Theta) -> dict[str, AnyArray]:
@@ -180,7 +180,7 @@ class Algorithm1(ABC):
         }
 
     def routed(self, tau: AnyArray) -> AnyArray:
-        """Return the `top_k` largest responsibilities, normalised to 1, and 0 elsewhere."""
+        """Return the `top_k` largest responsibilities, normalized to 1, and 0 elsewhere."""
         kept = np.argsort(-tau, kind="stable")[: self.top_k]
         routed = np.zeros_like(tau)
         routed[kept] = tau[kept] / tau[kept].sum()
@@ -196,16 +196,16 @@ class Algorithm1(ABC):
             s[name] = s[name] + missing * statistic
         self.mm.replace_statistics(s)
 
-    def minimise(self, s: Mapping[str, AnyArray]) -> Theta:
+    def minimize(self, s: Mapping[str, AnyArray]) -> Theta:
         """Return θ̄(s), for the gate ω = −(2 s2)⁻¹ s1."""
         omega = -np.linalg.solve(2.0 * s["s2"], s["s1"].ravel()).reshape(s["s1"].shape)
-        return {"gate": omega, **self.minimise_experts(s)}
+        return {"gate": omega, **self.minimize_experts(s)}
 
     @property
     def theta(self) -> dict[str, AnyArray]:
         """Parameters and statistics under the names that `parameters` uses."""
         s = self.mm.statistics
-        found = {**self.mm.iterate, "masses": s["s6"], "expert_grams": self.expert_grams(s)}
+        found = {**self.mm.last_iterate, "masses": s["s6"], "expert_grams": self.expert_grams(s)}
         if len(self.A):
             # s2 = ½ A ⊗ G, whose first block is ½ A_11 G. One expert has no gate, and no s2.
             p = s["s1"].shape[1]
@@ -262,7 +262,7 @@ class Algorithm2(Algorithm1):
             "s6": 1.0 / K,
         }
 
-    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
+    def minimize_experts(self, s: Mapping[str, AnyArray]) -> Theta:
         """Υ_k = −½ s4 s5⁻¹, Σ_k = (s3 + ½ (s4 Υᵀ + Υ s4ᵀ) + Υ s5 Υᵀ) / s6."""
         s3, s4, s5, s6 = (s[name] for name in ("s3", "s4", "s5", "s6"))
         upsilon = -0.5 * np.linalg.solve(s5, s4.transpose(0, 2, 1)).transpose(0, 2, 1)
@@ -326,7 +326,7 @@ class Algorithm3(Algorithm1):
             "s6": 1.0 / K,
         }
 
-    def minimise_experts(self, s: Mapping[str, AnyArray]) -> Theta:
+    def minimize_experts(self, s: Mapping[str, AnyArray]) -> Theta:
         """C_k = −(2 s4)⁻¹ s3."""
         s3 = s["s3"]
         return {"experts": -np.linalg.solve(2.0 * s["s4"], s3.reshape(self.K, -1, 1)).reshape(s3.shape)}
@@ -449,4 +449,4 @@ ALGORITHMS: dict[str, type[Algorithm1]] = {
     "laplace": Laplace,
     "categorical": Algorithm3,
 }
-"""The oracle of each family of experts."""
+"""The reference implementation of each family of experts."""

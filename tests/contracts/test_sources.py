@@ -3,6 +3,10 @@
 import gzip
 import io
 import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -95,7 +99,7 @@ class TestFollowedFiles(EndlessSourceContract):
 
     @pytest.fixture(autouse=True, params=["log.csv", "log.jsonl*"], ids=["rotated", "rotated to a name in the glob"])
     def content(self, request, tmp_path, monkeypatch):
-        monkeypatch.setattr(follow, "_LOOK_SECONDS", 0.01)
+        monkeypatch.setattr(follow, "_CHECK_INTERVAL_SECONDS", 0.01)
         self.glob, self.added = request.param, 0
         self.path = tmp_path / self.glob.rstrip("*")
         self.is_csv = self.path.suffix == ".csv"
@@ -114,3 +118,23 @@ class TestFollowedFiles(EndlessSourceContract):
                 stream.write(b"x,y\n")
             stream.write(data)
         self.added += data.endswith(b"\n")
+
+
+def test_the_source_of_the_guide_continues_where_it_was(tmp_path):
+    guide = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "(Source)" in text)
+    written = {}
+    exec(block, written)
+    settings = {"kind": "sqlite", "path": str(tmp_path / "db"), "table": "rides", "block_rows": 3}
+    with closing(sqlite3.connect(tmp_path / "db")) as database:
+        database.execute("CREATE TABLE rides (x REAL, y REAL)")
+        position, found = None, []
+        for count in (4, 2):
+            database.executemany("INSERT INTO rides VALUES (?, 1.5)", [(i,) for i in range(count)])
+            database.commit()
+            with closing(written["SqliteSource"](written["SqliteSource"].Settings(**settings))) as source:
+                source.seek(position)
+                while batch := source.poll(0.0):
+                    found += [json.loads(batch.record(i)) for i in range(len(batch))]
+                    position = json.loads(json.dumps(batch.end))
+    assert found == [{"x": i, "y": 1.5} for i in (0, 1, 2, 3, 0, 1)]

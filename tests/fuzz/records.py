@@ -108,7 +108,7 @@ class Dripping:
         self._content, self._rng, self._most, self._at = content, rng, most, 0
 
     @property
-    def ended(self):
+    def at_eof(self):
         return self._at == len(self._content)
 
     def read(self, count):
@@ -129,7 +129,7 @@ def batches_of(plan, lines):
     source = Dripping(content, random.Random(f"{plan.seed}:cuts"), plan.size)
     limits = {"block_bytes": plan.size, "max_record_bytes": plan.limit}
     reader = RecordReader(source, name="fuzz", format=plan.format, start=0, location={"path": "fuzz"}, **limits)
-    while not reader.done:
+    while not reader.exhausted:
         batch = reader.next()
         if batch is not None:
             yield batch

@@ -10,7 +10,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from streammoe.ports import Predictions
 from streammoe.testing.kafka.lab import PATIENCE, wait_until
-from streammoe_connectors.kafka.offsets import parse_offset_metadata
+from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
@@ -167,5 +167,5 @@ class Transactions:
             found = [consumer.committed(TopicPartition(self.read, i), metadata=True) for i in (0, 1)]
         finally:
             consumer.close()
-        marks = [parse_offset_metadata(one.metadata) for one in found]
-        return [(one.offset, mark.owner, mark.generation) for one, mark in zip(found, marks, strict=True)]
+        marks = [OffsetMetadata.parse(one.metadata) for one in found]
+        return [(one.offset, mark.owner, mark.checkpoint_generation) for one, mark in zip(found, marks, strict=True)]

@@ -16,7 +16,7 @@ from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from streammoe.errors import SourceError
 from streammoe.testing.kafka.lab import Daemon, wait_until
 from streammoe_connectors.kafka import source as kafka_source
-from streammoe_connectors.kafka.offsets import offset_metadata, parse_offset_metadata
+from streammoe_connectors.kafka.offsets import OffsetMetadata
 from tests.integration.kafka_clients import opened, polled_until, settings_of, take
 
 
@@ -35,10 +35,10 @@ def group_of(broker):
         @property
         def mirror(self):
             found = self.consumer.committed(self.partition, metadata=True)
-            return None if found is None else (found.offset, parse_offset_metadata(found.metadata))
+            return None if found is None else (found.offset, OffsetMetadata.parse(found.metadata))
 
         def write(self, offset, owner, at):
-            self.consumer.commit({self.partition: OffsetAndMetadata(offset, offset_metadata(owner, 1, at), -1)})
+            self.consumer.commit({self.partition: OffsetAndMetadata(offset, OffsetMetadata(owner, at, 1).encode(), -1)})
 
     yield Group
     for consumer in made:
@@ -63,13 +63,13 @@ def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end_or_unti
         source.commit(batch.end, 7)
         wait_until(lambda: group.mirror, "it is committed")
         offset, mirror = group.mirror
-        assert (offset, mirror.owner, mirror.generation) == (2, batch.end["owner"], 7)
+        assert (offset, mirror.owner, mirror.checkpoint_generation) == (2, batch.end["owner"], 7)
         with pytest.raises(SourceError), opened(settings):
             pass
         with opened(settings, batch.end):  # as it comes back after a crash
             pass
     offset, mirror = group.mirror
-    assert (offset, mirror.owner, mirror.generation) == (2, "", 7)
+    assert (offset, mirror.owner, mirror.checkpoint_generation) == (2, "", 7)
     with opened(settings) as source:
         assert source.position is not None
         source.commit(take(source, 2)[1].end, 1)
@@ -134,7 +134,7 @@ def test_signals_to_the_whole_group_end_it_in_good_order_or_not_at_all(topics, g
 
 
 def test_a_child_that_hangs_holds_nothing_up_and_is_reported(topics, caplog, monkeypatch):
-    monkeypatch.setattr(kafka_source, "_QUIET_SECONDS", 1.5)
+    monkeypatch.setattr(kafka_source, "_HANG_SECONDS", 1.5)
     name = topics.create()
     with opened(settings_of(topics.address, name)) as source:
         polled_until(source, lambda: source.status().connected, "it is connected")

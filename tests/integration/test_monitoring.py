@@ -53,13 +53,15 @@ def publish(registries, models, ended):
             metrics.count("learned", 10)
             metrics.count("rejected", 1)
             metrics.count_rejected("malformed", 1)
-            metrics.pending(3)
-            metrics.batch(0.01)
-            metrics.checkpoint(time.monotonic(), 0.02)
-            metrics.checkpoint_pause(0.01)
+            metrics.set_pending(3)
+            metrics.observe_batch(0.01)
+            metrics.observe_checkpoint(time.monotonic(), 0.02)
+            metrics.observe_checkpoint_pause(0.01)
             partition = ("polls", 0)
             counters = {"reconnected": 1 + turn}
-            metrics.source(SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], counters))
+            metrics.set_source_status(
+                SourceStatus(True, True, {partition: turn}, {partition: 5}, [partition], counters)
+            )
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def _jump(on_jump, every_events=50):
         with (
             patch.object(assembly, "compile_kernels"),
             patch("tempfile.mkdtemp", side_effect=lambda **_: (aside.mkdir(), str(aside))[1]),
-            patch("streammoe.daemon.guards.SHORTEST", 100),
+            patch("streammoe.daemon.guards.MIN_WINDOW", 100),
             assembly.open_daemon(settings_from(tables, "test")) as running,
         ):
             running.daemon.run(StopFlag())
@@ -76,8 +76,10 @@ def _reload(line):
         asked = Reload(HangupFlag(), load(), load, path)
         path.write_text(path.read_text() + line)
         daemon = Mock()
-        daemon.reconfigure.side_effect = lambda _, *, judging: (_ for _ in ()).throw(_FULL) if judging else None
-        asked.carry_out(daemon)
+        daemon.reconfigure.side_effect = lambda _, *, affects_events: (
+            (_ for _ in ()).throw(_FULL) if affects_events else None
+        )
+        asked.apply_to(daemon)
 
     return reload
 
@@ -85,10 +87,10 @@ def _reload(line):
 def _saving_fails(_):
     policy = RetryPolicy(60.0)
     with patch("streammoe.daemon.checkpointer.time.monotonic", side_effect=[0.0, 9.0, 70.0, 130.0]):
-        policy.failed(_FULL)
-        policy.succeeded()
-        policy.failed(_FULL)
-        policy.failed(_FULL)
+        policy.record_failure(_FULL)
+        policy.record_success()
+        policy.record_failure(_FULL)
+        policy.record_failure(_FULL)
 
 
 def _endless_first(_):

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.pipeline.decoders import Wanted, decoder
-from streammoe.pipeline.predictions import prediction_sink, restart
+from streammoe.pipeline.decoders import FieldRoles, decoder
+from streammoe.pipeline.predictions import plan_restart, prediction_sink
 from streammoe.ports import Batch, Predictions
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
@@ -113,7 +113,7 @@ def decoded(columns, record, **more):
 
     def case(_):
         batch = Batch(record, np.array([len(record)]), "csv", columns, "a.csv", lambda _: {}, {}, **more)
-        found = decoder("csv").decode(batch, Wanted(("a",), ("y",)))
+        found = decoder("csv").decode(batch, FieldRoles(("a",), ("y",)))
         return "\n".join(detail for _, _, detail in found.rejected)
 
     return case
@@ -138,7 +138,7 @@ def gone_back(change, format="jsonl", then=None, *, says=True):
             sink.flush()
         change(path)
         with closing(prediction_sink(folder / then if then else path, format)) as sink:
-            found = restart(sink, {"positions": [None]} | ({"predictions": position} if says else {}))
+            found = plan_restart(sink, {"positions": [None]} | ({"predictions": position} if says else {}))
             if found.cut is not None:
                 found.cut()
 

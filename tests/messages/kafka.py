@@ -5,20 +5,20 @@ from collections import Counter
 
 from kafka import errors
 
-from streammoe.commands.produce.messages import Messages
+from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
 from streammoe.ports import Partition
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka.delivery import Delivery, Target
-from streammoe_connectors.kafka.offsets import CommittedOffset
+from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.producer import TopicProducer
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source_settings import ReadingSettings
-from streammoe_connectors.kafka.start import report_vanished, reset_offset
-from streammoe_connectors.kafka.topic import Topic
+from streammoe_connectors.kafka.start import report_missing_partitions, reset_offset
+from streammoe_connectors.kafka.topic_writer import TopicWriter
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
@@ -29,14 +29,14 @@ NOT_THERE = {"bootstrap_servers": "there:1", "security_protocol": "SSL"}
 class _Cluster:
     """Holds offsets 3 and 4 of each partition, which `b` reads."""
 
-    def first_offsets(self, partitions):
+    def beginning_offsets(self, partitions):
         return dict.fromkeys(partitions, 3)
 
     def end_offsets(self, partitions):
         return dict.fromkeys(partitions, 5)
 
     def committed(self, _):
-        return 3, CommittedOffset("b", time.time() + 100, 1)  # a clock that is ahead: 0 s ago, always
+        return 3, OffsetMetadata("b", time.time() + 100, 1)  # a clock that is ahead: 0 s ago, always
 
 
 def _settings(*flags):
@@ -73,20 +73,20 @@ def _value(value, **settings):
 def _explained(error, size=0, place=None):
     target = Target("predictions", "p", 'set predictions.kind = "file"')
     producer = TopicProducer(target, Connection(bootstrap_servers="there:1"), Delivery())
-    return lambda _: str(producer.explained(error, size, place))
+    return lambda _: str(producer.as_sink_error(error, size, place))
 
 
 def _of_a_transaction(error):
     connection = Connection(bootstrap_servers="there:1")
     target = Target("predictions", "p", "")
     producer = TransactionalProducer(target, connection, Delivery(), group="g", name="streammoe-g-0/1", timeout=600.0)
-    return lambda _: str(producer.explained(error))
+    return lambda _: str(producer.as_sink_error(error))
 
 
 def _produce(text):
     def case(folder):
         (folder / "client.toml").write_text(text)
-        Topic.settings(folder / "client.toml")
+        TopicWriter.settings(folder / "client.toml")
 
     return case
 
@@ -97,9 +97,9 @@ def _password(_):
 
 
 def _without_field(_):
-    messages = Messages(key="nope")
+    messages = MessageConverter(key="nope")
     messages.records = 2
-    messages.check()
+    messages.check_fields()
 
 
 FILE = FileSource.Settings(kind="file", path="a.jsonl")
@@ -138,7 +138,7 @@ CASES = {
     "a topic that was created again": lambda _: reset_offset(
         _Cluster(), _reading(), FIRST, 2, Counter(), recreated=True
     ),
-    "a topic that was created again with fewer partitions": lambda _: report_vanished(
+    "a topic that was created again with fewer partitions": lambda _: report_missing_partitions(
         _reading(), {Partition("t", 3): 17}
     ),
     "a second daemon": lambda _: Ownership(_reading(), "a", Counter()).check(_Cluster(), [FIRST]),

@@ -47,9 +47,9 @@ def _file(change=lambda arrays, said: None, read=IncrementalMM.load, **functions
 
 
 CASES = {
-    "every argument wrong": lambda _: IncrementalMM(None, 1.0, schedule=0.01, minimum=0, initial_statistics=None),
+    "every argument wrong": lambda _: IncrementalMM(None, 1.0, schedule=0.01, min_events=0, initial_statistics=None),
     "unknown averaging": lambda _: _model(averaging="mean"),
-    "minimum with statistics": lambda _: _model(minimum=2, initial_statistics={"sum": 0.0, "count": 1.0}),
+    "min_events with statistics": lambda _: _model(min_events=2, initial_statistics={"sum": 0.0, "count": 1.0}),
     "initial parameters, text": lambda _: _model(initial_parameters={"a": "text"}),
     "initial parameters, a named tuple": lambda _: _model(initial_parameters=Pair(0.0, 1.0)),
     "gamma": lambda _: _model().step({"sum": 1.0, "count": 1.0}, gamma=2.0),

@@ -26,7 +26,7 @@ AREAS = {
     "distributions": "test_distributions.py",
     "persistence": (
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "
-        "test_checkpoint_format.py golden/test_*.py"
+        "test_checkpoint_format.py golden/test_*.py test_options.py"
     ),
     "appending": "test_append_log.py test_dead_letters.py test_power_loss.py",
     "checkpoints": (
@@ -191,6 +191,7 @@ FAULTS = {
         Fault("digest-not-verified", "sound = _pack(arrays, text) == data", "sound = bool(_pack(arrays, text))"),
         Fault("bytes-after-the-end", "_pack(arrays, text) == data", "data.startswith(_pack(arrays, text))"),
         Fault("newer-format-read", "if number != FORMAT:", "if number < FORMAT:"),
+        Fault("prior-weight-at-most-1", '"prior_weight": HEAVIEST_PRIOR}', '"prior_weight": 1.0}'),
         Fault("retention-one-too-many", "[-self.keep :]", "[-self.keep - 1 :]"),
         Fault("damaged-push-out-sound", "if generation not in self._unsound]", "]"),
         Fault(
@@ -215,13 +216,15 @@ FAULTS = {
         ),
     ],
     "checkpoints": [
-        Fault("background-state-shared", "held = copies.of(self.arrays)", "held = self.arrays"),
+        Fault("background-state-shared", "arrays = copies.copy(self.arrays)", "arrays = self.arrays"),
         Fault(
             "source-told-before-durable",
-            "self._passed(taken_at, time.monotonic() - taken_at)",
-            "self._passed(taken_at, time.monotonic() - taken_at)\n        self._report_position(self._position)",
+            "self._mark_saved(taken_at, time.monotonic() - taken_at)",
+            "self._mark_saved(taken_at, time.monotonic() - taken_at)\n        self._report_position(self._position)",
         ),
-        Fault("transaction-in-background", "if self._is_transactional or self._goes_back:", "if self._goes_back:"),
+        Fault(
+            "transaction-in-background", "if self._is_transactional or self._can_roll_back:", "if self._can_roll_back:"
+        ),
         Fault(
             "confirmed-before-committed",
             "            self._pipeline.predictions.sink.commit(position, self._generation)\n"
@@ -319,7 +322,9 @@ FAULTS = {
         Fault("bad-ratio-at-the-limit", "if worst > self.max_ratio * BAD", "if worst >= self.max_ratio * BAD"),
         Fault("bad-window-too-long", "flags[-(BAD_RECORD_WINDOW - 1) :]", "flags[-BAD_RECORD_WINDOW:]"),
         Fault("jump-window-by-batch", "losses[at : at + self._length - self._count]", "losses[at : at + self._length]"),
-        Fault("jump-in-four-windows", "if len(self._high) < WINDOWS:", "if len(self._high) <= WINDOWS:"),
+        Fault(
+            "jump-in-four-windows", "if len(self._high) < WINDOWS_PER_JUMP:", "if len(self._high) <= WINDOWS_PER_JUMP:"
+        ),
         Fault("way-back-into-doubt", "if saved.learned <= sound)", "if saved.learned <= sound + 1_000)"),
     ],
     "scores": [
@@ -363,21 +368,21 @@ FAULTS = {
         Fault("record-of-limit-cut", "np.diff(run, prepend=start) > limit", "np.diff(run, prepend=start) >= limit"),
         Fault(
             "blank-line-shifts-offsets",
-            "np.cumsum(lengths[keep]), begins[keep]",
-            "np.cumsum(lengths[keep]), begins[: keep.sum()]",
+            "np.cumsum(lengths[keep]), starts[keep]",
+            "np.cumsum(lengths[keep]), starts[: keep.sum()]",
         ),
         Fault(
             "resume-inside-long-record",
-            'self._is_inside = not self._buffer.startswith(b"\\n")',
-            "self._is_inside = False",
+            'self._in_oversized_record = not self._buffer.startswith(b"\\n")',
+            "self._in_oversized_record = False",
         ),
         Fault("renamed-file-read-again", 'and _is_gone(file["path"]):', 'and not file["path"]:'),
         Fault("rotated-file-lost", "for name in (path, *_siblings(path)) if", "for name in (path,) if"),
         Fault("successor-without-data", 'self.file["inode"] and status.st_size:', 'self.file["inode"]:'),
         Fault(
             "overwritten-file-read-on",
-            "status.st_size < self._at or not head.startswith(self.head):",
-            "status.st_size < self._at:",
+            "status.st_size < self._offset or not head.startswith(self.head):",
+            "status.st_size < self._offset:",
         ),
         Fault(
             "gzip-second-member-lost",
@@ -386,32 +391,34 @@ FAULTS = {
         ),
     ],
     "kafka": [
-        Fault("kafka-offset-of-last", "self.next = given[-1].offset + 1", "self.next = given[-1].offset"),
-        Fault("kafka-reads-stop", "if record.offset < self.stop]", "if record.offset <= self.stop]"),
+        Fault("kafka-offset-of-last", "self.next_offset = taken[-1].offset + 1", "self.next_offset = taken[-1].offset"),
+        Fault("kafka-reads-stop", "if record.offset < self.stop_offset]", "if record.offset <= self.stop_offset]"),
         Fault("kafka-tie-to-later-partition", '"right" if i <= last else "left"', '"right"'),
         Fault("kafka-merge-by-own-time", "keys = [np.maximum.accumulate(own) for own in times]", "keys = list(times)"),
         Fault(
             "kafka-markers-not-passed",
-            "self.fetched = max(self.fetched, offset)",
-            "self.fetched = min(self.fetched, offset)",
+            "self.fetch_position = max(self.fetch_position, offset)",
+            "self.fetch_position = min(self.fetch_position, offset)",
         ),
-        Fault("kafka-tombstone-early", "self._tombstones[0] < self.next", "self._tombstones[0] <= self.next"),
+        Fault(
+            "kafka-tombstone-early", "self._tombstones[0] < self.next_offset", "self._tombstones[0] <= self.next_offset"
+        ),
         Fault(
             "kafka-owner-ignored",
-            'owners = {"", part["owner"]}',
-            "owners = {mirror.owner for mirror in mirrors if mirror}",
+            'owners = {"", position["owner"]}',
+            "owners = {each.owner for each in metadata if each}",
         ),
         Fault(
-            "kafka-recreated-topic-read-on", 'topic_id} and held["id"] != topic_id', "topic_id} and topic_id is None"
+            "kafka-recreated-topic-read-on", 'topic_id} and saved["id"] != topic_id', "topic_id} and topic_id is None"
         ),
         Fault(
             "kafka-left-partition-forgotten",
-            'left[topic] = {**before, "partitions": {**before["partitions"], **kept}}',
-            'left[topic] = {**before, "partitions": kept}',
+            'unassigned[topic] = {**before, "partitions": {**before["partitions"], **unread}}',
+            'unassigned[topic] = {**before, "partitions": unread}',
         ),
     ],
     "replay": [
-        Fault("replayed-letters-not-named", "self.place: sorted(self.named)", "self.place: []"),
+        Fault("replayed-letters-not-named", "self.place: sorted(self.replayed_keys)", "self.place: []"),
         Fault(
             "replayed-stay-rejected", 'outcomes["rejected"] -= sum(self.outcomes.values())', 'outcomes["rejected"] -= 0'
         ),

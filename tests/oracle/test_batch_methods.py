@@ -5,7 +5,7 @@ import pytest
 
 from streammoe.engine import batch
 from streammoe.engine.gradient import gradient, moved
-from streammoe.engine.methods import ExpectationMaximisation, point_at
+from streammoe.engine.methods import ExpectationMaximization, point_at
 from streammoe.experts import Parameters
 from streammoe.testing.literal import curvature_bound
 from tests.pairs import pairwise_cases
@@ -80,7 +80,7 @@ def test_rounds_of_em_maximise_what_the_literal_responsibilities_expect(given):
 
         # Heavy tails have no closed form: so many reweighted solves under the same responsibilities.
         limit = 1e-5 + (0.05 * literal.slope(expected, point.theta) if case.name in HEAVY else 0.0)
-        point = ExpectationMaximisation().advance(em, point, gradient(em, point.theta, point.tau))
+        point = ExpectationMaximization().advance(em, point, gradient(em, point.theta, point.tau))
         assert point.objective == pytest.approx(literal.objective(point.theta), rel=1e-11)
         assert literal.slope(expected, point.theta) < limit
 

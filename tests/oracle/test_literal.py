@@ -76,7 +76,7 @@ def test_parameters_minimise_the_surrogate(family, bound):
     def surrogate(omega, *experts):
         return gate(omega) + (classes if case.classes else linear)(*experts)
 
-    theta = [algorithm.mm.iterate[name] for name in ("gate", "experts", "variances")[: 2 if case.classes else 3]]
+    theta = [algorithm.mm.last_iterate[name] for name in ("gate", "experts", "variances")[: 2 if case.classes else 3]]
     least = surrogate(*theta)
     rng = np.random.default_rng(0)
     for _ in range(50):

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import InvalidEvent
-from streammoe.pipeline.decoders import Decoded, Wanted, decoder, to_row
+from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, decoder, to_row
 from streammoe.pipeline.decoders.values import CommaText, label, number, seconds
 from streammoe.ports import DECIMALS, DELIMITERS, Batch
 
 HEADER = ("a", "t", "b", "y")
 WANTED = [
-    Wanted(("a", "b"), ("y",)),
-    Wanted(("a", "b", "t"), ("y",), categorical=frozenset({"b"}), timestamps=frozenset({"t"})),
-    Wanted(("a",), label="y", weight="b"),
+    FieldRoles(("a", "b"), ("y",)),
+    FieldRoles(("a", "b", "t"), ("y",), categorical=frozenset({"b"}), timestamps=frozenset({"t"})),
+    FieldRoles(("a",), label="y", weight="b"),
 ]
 DIALECTS = [(delimiter, decimal) for delimiter in DELIMITERS for decimal in DECIMALS]
 
@@ -106,7 +106,7 @@ def exactly(batch, wanted, ignore=None):
             rows.append(i)
             events.append(event)
     P, Q = len(wanted.fields), len(wanted.targets)
-    return Decoded(
+    return DecodedBatch(
         np.array(rows, np.int64),
         np.array([event.x for event in events]).reshape(len(events), P),
         {j: [event.texts[j] for event in events] for j in range(P) if wanted.fields[j] in wanted.categorical},
@@ -159,7 +159,7 @@ def test_the_same_table_is_read_from_every_dialect(delimiter, decimal):
     cells = [[f"{quote}{cell.replace('.', decimal)}{quote}" for cell in row] for row in rows]
     text = [f"{delimiter.join(row)}\n".encode() for row in cells]
     batch = replace(batch_of(text, "csv"), delimiter=delimiter, decimal=decimal)
-    found = decoder("csv").decode(batch, Wanted(("a", "b", "t"), ("y",), timestamps=frozenset({"t"})))
+    found = decoder("csv").decode(batch, FieldRoles(("a", "b", "t"), ("y",), timestamps=frozenset({"t"})))
     np.testing.assert_array_equal(found.X, [[1.5, -5.0, 1714521600.0], [math.nan, 2.0, 1714521600.0]])
     assert found.Y.tolist() == [[7.0], [0.5]]
 
@@ -176,7 +176,7 @@ def test_a_point_is_no_decimal_mark_where_the_comma_is():
 
 # --- every kind of value --------------------------------------------------------------------------------------------
 
-EVERY_KIND = Wanted(
+EVERY_KIND = FieldRoles(
     ("a", "c", "t"),
     ("y", "z"),
     label="l",
@@ -297,4 +297,4 @@ def test_times_of_one_layout_decode_like_single_ones(data, layout, n):
         batch_of([f'{{"t":{text or "null"}}}\n'.encode() for text in quoted], "jsonl"),
         arrow_batch(pa.record_batch({"t": pa.array(["x", *texts], pa.string()).slice(1)})),
     ):
-        assert_paths_agree(batch, Wanted(("t",), timestamps=frozenset("t")))
+        assert_paths_agree(batch, FieldRoles(("t",), timestamps=frozenset("t")))

@@ -160,7 +160,7 @@ def test_a_restart_resumes_with_other_settings_that_do_not_shape_the_model(here,
     flags = ["checkpoint.keep=1", "dead_letters.max_ratio=0.1", "source.block_bytes=8192", "model.range_factor=1e9"]
     with caplog.at_level(logging.INFO), opened(*flags) as running:
         again = running.daemon.run(StopFlag())
-    assert running.resumed_at == again.learned == first.learned == 200
+    assert running.n_learned_at_start == again.learned == first.learned == 200
     assert running.daemon.model.range_factor == 1e9
     assert " 200 events" in caplog.text
 
@@ -169,7 +169,7 @@ def test_a_fresh_start_sets_the_checkpoints_there_are_aside(here):
     first = run()
     with opened(fresh=True) as running:
         second = running.daemon.run(StopFlag())
-    assert running.resumed_at == 0
+    assert running.n_learned_at_start == 0
     assert (second.learned, second.state_digest) == (200, first.state_digest)
     (aside,) = Path("state").glob("set-aside-*")
     assert describe_checkpoint(aside)["state_digest"] == first.state_digest
@@ -238,7 +238,7 @@ def test_without_a_key_nothing_of_labels_is_kept_and_with_one_records_must_be_js
         patch.setattr("streammoe.settings.Settings.learning_settings", lambda self: written)
         run()
     with opened() as running:
-        assert running.resumed_at == 200
+        assert running.n_learned_at_start == 200
         assert running.daemon.run(StopFlag()).state_digest == running.daemon.model.state_digest()
     assert not [name for name in store().latest()[1].arrays if name.startswith("labels.")]
     assert describe_checkpoint("state")["pending"] == 0

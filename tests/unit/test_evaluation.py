@@ -13,7 +13,7 @@ from river import dummy, linear_model, multiclass, preprocessing, tree
 from streammoe.assembly import open_daemon
 from streammoe.commands.evaluate import peers, report
 from streammoe.commands.evaluate.options import tables_from
-from streammoe.commands.evaluate.outputs import PICTURES
+from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES
 from streammoe.commands.evaluate.run import Row, evaluate
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
@@ -130,7 +130,7 @@ def test_every_learner_that_is_offered_can_be_made_and_those_given_text_can_take
         assert len(known) >= 14
         events = [peers.Event({"a": i / 9}, {"c": "rgb"[i % 3]}, "hi" if classify else (i / 7,), 1.0) for i in range(9)]
         for name in known:
-            peer = peers.peer(f"river:{name}", classify=classify, outputs=1, seed=3)
+            peer = peers.make_peer(f"river:{name}", classify=classify, outputs=1, seed=3)
             assert peer.name == f"river {name}"
             if name in peers.TAKE_TEXT:
                 peer.run(events)
@@ -142,7 +142,7 @@ def test_what_is_no_learner_of_river_is_rejected_and_nothing_is_imported():
     wrong = ["os.system", "tree.LinearRegression", "LogisticRegression", "preprocessing.StandardScaler", ""]
     for name in [*(f"river:{name}" for name in wrong), "sklearn:LinearRegression", "antigravity"]:
         with pytest.raises(ConfigError):
-            peers.peer(name, classify=False, outputs=1, seed=0)
+            peers.make_peer(name, classify=False, outputs=1, seed=0)
     assert not (set(sys.modules) - before) & {"antigravity", "this"}
 
 
@@ -189,7 +189,7 @@ def test_table_json_pictures_and_page_show_every_learner_and_what_was_rejected()
     assert {entry["reason"]: entry["records"] for entry in as_json["refused"]} == {"malformed": 2, "wrong_type": 1}
     assert (as_json["state_digest"], as_json["n_experts"]) == (found.model.state_digest(), 2)
 
-    for suffix, beginning in zip(PICTURES, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
+    for suffix, beginning in zip(FIGURE_SUFFIXES, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
         report.write_plot(found, Path(f"o{suffix}"))
         assert beginning in Path(f"o{suffix}").read_bytes()[:1000]
     scores, _ = report.figure(found).axes

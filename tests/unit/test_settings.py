@@ -17,8 +17,8 @@ from streammoe.schedules import Constant, Power
 from streammoe.settings import (
     Kinds,
     Labels,
-    NoPredictions,
-    PredictionFile,
+    NoPredictionsSettings,
+    PredictionFileSettings,
     Predictions,
     Settings,
     load,
@@ -88,7 +88,7 @@ def test_the_default_file_holds_every_setting_with_its_default_and_a_comment() -
         if name == "model":  # words are short for objects there
             assert RegressorOptions(**found) == RegressorOptions()
             continue
-        of_kind = {"predictions": NoPredictions, "dead_letters": module.DeadLetterFile}
+        of_kind = {"predictions": NoPredictionsSettings, "dead_letters": module.DeadLetterFileSettings}
         assert found == defaults(of_kind.get(name, Settings.__annotations__[name])), name
     connector = pytest.importorskip("streammoe_connectors.files.source").FileSource
     assert source == defaults(connector.Settings) | {"kind": "file"}
@@ -120,7 +120,7 @@ def test_settings_without_a_default_are_in_the_default_file_as_comments(config: 
     settings = read(config)
     assert (settings.schema.target, settings.schema.weight, settings.model.warmup) == ("y", "w", WarmUp(400))
     assert settings.model.classes == ("no", "yes")
-    assert settings.predictions == PredictionFile(kind="file", path="predictions.jsonl")
+    assert settings.predictions == PredictionFileSettings(kind="file", path="predictions.jsonl")
     assert settings.labels == Labels(key="id", expire_events=100_000, expire_seconds=3600.0)
     assert (settings.metrics.tls_certfile, settings.metrics.password_file) == ("cert.pem", "password")
 
@@ -203,7 +203,7 @@ def test_connectors_have_settings_in_addition_to_shared_ones(config: Path) -> No
     wrong = named(config, "predictions.kind=topic", "predictions.interval=2", "predictions.path=a.jsonl")
     assert set(wrong) == {"predictions.topic", "predictions.interval", "predictions.path"}
     found = read(config, "predictions.topic=out", "predictions.kind=none", "predictions.interval=0.5").predictions
-    assert found == NoPredictions(interval=0.5), "those of a kind may stay where it is turned off"
+    assert found == NoPredictionsSettings(interval=0.5), "those of a kind may stay where it is turned off"
 
 
 # --- problems -------------------------------------------------------------------------------------------------------

@@ -145,10 +145,10 @@ def check(name, says, base):
         return
     with open_daemon(now) as running:
         if says.startswith("another folder"):
-            assert running.resumed_at == 0
+            assert running.n_learned_at_start == 0
             return
         assert says.startswith("applied"), name
-        assert running.resumed_at == EVENTS, name
+        assert running.n_learned_at_start == EVENTS, name
         running.daemon.checkpoint()
     section, _, field = name.partition(".")
     newest = latest()["settings"]

@@ -16,23 +16,23 @@ from streammoe_connectors.files.gzipped import UNVERIFIED, GzipStream
 from streammoe_connectors.files.listing import (
     HEAD_BYTES,
     PARQUET,
-    START_AFRESH,
+    RESTORE_ADVICE,
     File,
+    as_source_errors,
     check_head,
     expand,
-    explained,
+    files_of,
     inspect,
-    is_at,
-    is_named,
+    is_same_file_at,
     kind_of,
-    listed,
+    matches_pattern,
     status_at,
     without_other_names,
 )
 from streammoe_connectors.files.parquet import ParquetReader
 from streammoe_connectors.files.plain import PlainStream
 from streammoe_connectors.files.settings import FileSettings
-from streammoe_connectors.formats.records import RecordReader, no_records
+from streammoe_connectors.formats.records import RecordReader, empty_batch
 
 _LOGGER = logging.getLogger("streammoe.source")
 
@@ -47,34 +47,34 @@ class FiniteFiles:
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
         self._files: list[File] = []
-        self._at = 0
+        self._index = 0
         self._reader: RecordReader | ParquetReader | None = None
         self._caveat = ""  # until the end of the current file
         self._raw_bytes: Callable[[], int] = int  # bytes on disk of the current file read so far
-        self._done_bytes = 0
-        self._bytes_total = 0
+        self._finished_bytes = 0
+        self._total_bytes = 0
         self._skipped = 0
 
     def seek(self, position: Position | None) -> None:
-        before = [] if position is None else listed(position)
+        before = [] if position is None else files_of(position)
         known = {Path(file["path"]).absolute() for file in before}
-        found = [path for path in expand(self._settings.path) if Path(path).absolute() not in known]
-        found = without_other_names(found, [file["path"] for file in before])
-        before, found = self._under_new_names(before, found)
-        if not before and not found:
+        paths = [path for path in expand(self._settings.path) if Path(path).absolute() not in known]
+        paths = without_other_names(paths, [file["path"] for file in before])
+        before, paths = self._match_renamed_files(before, paths)
+        if not before and not paths:
             raise SourceError(
                 f"source.path {self._settings.path!r} matches no file; correct the path, or put the files there"
             )
         for file in before:
             self._files.append(file if file["done"] else self._resume(file))
-        for path in found:
+        for path in paths:
             self._files.append(inspect(path, self._settings.format))
             if position is not None:
                 _LOGGER.info("%s is new since the checkpoint; it is read after the files listed there", path)
-        sizes = [self._size_done(file) if file["done"] else _size_at(file["path"]) for file in self._files]
-        self._done_bytes = sum(size for size, file in zip(sizes, self._files, strict=True) if file["done"])
-        self._bytes_total = sum(sizes)
-        self._skip_done()
+        sizes = [self._check_finished_size(file) if file["done"] else _size_at(file["path"]) for file in self._files]
+        self._finished_bytes = sum(size for size, file in zip(sizes, self._files, strict=True) if file["done"])
+        self._total_bytes = sum(sizes)
+        self._skip_finished()
 
     def poll(self, timeout: float) -> Batch | None:
         deadline = time.monotonic() + timeout
@@ -84,18 +84,18 @@ class FiniteFiles:
                 return batch
             if self.finished and self._skipped:
                 skipped, self._skipped = self._skipped, 0
-                return no_records(self._settings.path, self._position, skipped)
+                return empty_batch(self._settings.path, self._position, skipped)
             if time.monotonic() >= deadline:
                 break
         return None
 
     @property
     def finished(self) -> bool:
-        return self._at == len(self._files)
+        return self._index == len(self._files)
 
     def progress(self) -> tuple[int, int]:
-        done = self._done_bytes + (self._raw_bytes() if self._reader is not None else 0)
-        return done, max(done, self._bytes_total)
+        done = self._finished_bytes + (self._raw_bytes() if self._reader is not None else 0)
+        return done, max(done, self._total_bytes)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -104,7 +104,7 @@ class FiniteFiles:
 
     def _resume(self, file: File) -> File:
         path = file["path"]
-        if not is_named(self._settings.path, path):
+        if not matches_pattern(self._settings.path, path):
             # A manipulated checkpoint must not choose which files are read.
             raise SourceError(
                 f"the checkpoint resumes in the middle of {path!r}, which source.path {self._settings.path!r} does not "
@@ -112,22 +112,22 @@ class FiniteFiles:
                 "checkpoint folder"
             )
         if not Path(path).exists():
-            raise SourceError(f"{path} was removed before all of it was read; {START_AFRESH}")
+            raise SourceError(f"{path} was removed before all of it was read; {RESTORE_ADVICE}")
         now = inspect(path, self._settings.format)
         if file["offset"] == 0:
             return now  # not read yet, so the file may have changed
-        with explained(path), Path(path).open("rb") as stream:
+        with as_source_errors(path), Path(path).open("rb") as stream:
             check_head(file, stream)
             kind = kind_of(path, self._settings.format, stream.read(HEAD_BYTES))
         size = _size_at(path)
         # The size of other kinds is only known to their readers.
         if kind.format != PARQUET and not kind.gzipped and size < file["offset"]:
             raise SourceError(
-                f"{path} was truncated: it has {size} bytes, but {file['offset']} had been read; {START_AFRESH}"
+                f"{path} was truncated: it has {size} bytes, but {file['offset']} had been read; {RESTORE_ADVICE}"
             )
         return {**now, "offset": file["offset"]}
 
-    def _under_new_names(self, before: list[File], found: list[str]) -> tuple[list[File], list[str]]:
+    def _match_renamed_files(self, before: list[File], paths: list[str]) -> tuple[list[File], list[str]]:
         """Return the files of a position under their present names, and the paths that are left as new.
 
         A file whose path is gone is recognised by inode, size and first bytes once it was read to its end: it was
@@ -136,75 +136,77 @@ class FiniteFiles:
         """
         gone: dict[int, list[int]] = {}
         for i, file in enumerate(before):
-            if file["done"] and _size_read(file) and _is_gone(file["path"]):
+            if file["done"] and _size_when_finished(file) and _is_gone(file["path"]):
                 gone.setdefault(file["inode"], []).append(i)
         files, new = list(before), []
-        for path in found:
+        for path in paths:
             status = status_at(path)
             same = [] if status is None else gone.get(status.st_ino, [])
-            same = [i for i in same if _size_read(files[i]) <= _size_at(path) and is_at(path, files[i])]
+            same = [
+                i for i in same if _size_when_finished(files[i]) <= _size_at(path) and is_same_file_at(path, files[i])
+            ]
             if not same:
                 new.append(path)
                 continue
-            longest = max(same, key=lambda i: _size_read(files[i]))
+            longest = max(same, key=lambda i: _size_when_finished(files[i]))
             gone[files[longest]["inode"]].remove(longest)
-            had, size = files[longest], _size_at(path)
-            files[longest] = file = {**had, "path": path}
+            previous, size = files[longest], _size_at(path)
+            files[longest] = file = {**previous, "path": path}
             rest = "it is not read again"
-            if size > _size_read(had) and self._may_continue(file):
+            if size > _size_when_finished(previous) and self._can_continue(file):
                 file["done"] = False
                 file.pop("size", None)
-                rest = f"only the {size - had['offset']} bytes by which it has grown are read"
+                rest = f"only the {size - previous['offset']} bytes by which it has grown are read"
             # A warning, since a new file that is taken for a removed one would be missed.
             _LOGGER.warning(
                 "%s is %s under another name, which had been read completely; %s. If it is a new file, replace it by a "
                 "copy of itself",
                 path,
-                had["path"],
+                previous["path"],
                 rest,
             )
         return files, new
 
-    def _may_continue(self, file: File) -> bool:
+    def _can_continue(self, file: File) -> bool:
         """Whether a finished file is plain and what had been read of it ends with a line."""
         path = file["path"]
-        with explained(path), Path(path).open("rb") as stream:
+        with as_source_errors(path), Path(path).open("rb") as stream:
             kind = kind_of(path, self._settings.format, stream.read(HEAD_BYTES))
-            if kind.gzipped or kind.format == PARQUET or _size_read(file) != file["offset"]:
+            if kind.gzipped or kind.format == PARQUET or _size_when_finished(file) != file["offset"]:
                 return False
             stream.seek(file["offset"] - 1)
             return stream.read(1) == b"\n"
 
     def _next(self) -> Batch | None:
         """Return a batch of the current file, or ``None`` if there were only blank lines or its end."""
-        reader = self._reader or self._begin()
+        reader = self._reader or self._open()
         batch = reader.next()
-        file: File = {**self._files[self._at], "offset": reader.offset, "done": reader.done}
-        if reader.done:
+        file: File = {**self._files[self._index], "offset": reader.offset, "done": reader.exhausted}
+        if reader.exhausted:
             file["size"] = self._raw_bytes()
-            self._done_bytes += file["size"]
+            self._finished_bytes += file["size"]
             self.close()
-        self._files[self._at] = file
-        self._skip_done()
+        self._files[self._index] = file
+        self._skip_finished()
         if batch is None:
             return None
         self._skipped += batch.skipped
         # The header of a file without records is passed on, so that missing columns are noticed.
-        if not len(batch) and not (isinstance(reader, RecordReader) and reader.empty):
+        if not len(batch) and not (isinstance(reader, RecordReader) and reader.had_no_records):
             return None
         skipped, self._skipped = self._skipped, 0
-        return replace(batch, end=self._position, skipped=skipped, caveat="" if reader.done else self._caveat)
+        return replace(batch, end=self._position, skipped=skipped, caveat="" if reader.exhausted else self._caveat)
 
     @property
     def _position(self) -> Position:
         return {"kind": "file", "files": list(self._files)}
 
-    def _begin(self) -> RecordReader | ParquetReader:
+    def _open(self) -> RecordReader | ParquetReader:
         """Open the current file."""
-        file, settings = self._files[self._at], self._settings
+        file, settings = self._files[self._index], self._settings
         path, start = file["path"], file["offset"]
         with ExitStack() as on_failure:
-            with explained(path):
+            with as_source_errors(path):
                 raw = on_failure.enter_context(Path(path).open("rb", buffering=0))
                 check_head(file, raw)
                 kind = kind_of(path, settings.format, raw.read(HEAD_BYTES))
@@ -232,40 +234,40 @@ class FiniteFiles:
         self._reader = reader
         return reader
 
-    def _skip_done(self) -> None:
-        while not self.finished and self._files[self._at]["done"]:
-            self._at += 1
+    def _skip_finished(self) -> None:
+        while not self.finished and self._files[self._index]["done"]:
+            self._index += 1
 
-    def _size_done(self, file: File) -> int:
+    def _check_finished_size(self, file: File) -> int:
         """Return the size of a finished file, which may be gone; report a new file under its name as an error."""
-        path, had = file["path"], _size_read(file)
+        path, previous = file["path"], _size_when_finished(file)
         # A followed file was rotated away before it was done; files that the settings do not match are not opened.
-        if "rotation" in file or not is_named(self._settings.path, path):
-            return had
+        if "rotation" in file or not matches_pattern(self._settings.path, path):
+            return previous
         try:
             size = Path(path).stat().st_size
         except OSError:  # finished files may be removed
-            return had
-        with explained(path), Path(path).open("rb") as stream:
+            return previous
+        with as_source_errors(path), Path(path).open("rb") as stream:
             check_head(file, stream)
-        if size < had:
+        if size < previous:
             raise SourceError(
-                f"{path} was replaced after it had been read completely: it has {size} bytes and had {had}; give new "
-                "data a new name, or start with a fresh checkpoint folder"
+                f"{path} was replaced after it had been read completely: it has {size} bytes and had {previous}; give "
+                "new data a new name, or start with a fresh checkpoint folder"
             )
-        if size > had:
+        if size > previous:
             _LOGGER.warning(
-                "%s grew by %d bytes after it had been read completely; they are not read", path, size - had
+                "%s grew by %d bytes after it had been read completely; they are not read", path, size - previous
             )
-        return had
+        return previous
 
 
 def _size_at(path: str) -> int:
-    with explained(path):
+    with as_source_errors(path):
         return Path(path).stat().st_size
 
 
-def _size_read(file: File) -> int:
+def _size_when_finished(file: File) -> int:
     """Return the size on disk that a finished file had."""
     return file.get("size", file["offset"])
 

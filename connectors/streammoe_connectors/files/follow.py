@@ -13,21 +13,21 @@ from typing import BinaryIO, cast
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position
-from streammoe_connectors.files.growing import GrowingStream, LostError
+from streammoe_connectors.files.growing import ContentLostError, GrowingStream
 from streammoe_connectors.files.listing import (
     HEAD_BYTES,
     PARQUET,
     File,
+    as_source_errors,
     digest,
     expand,
-    explained,
     file_at,
+    files_of,
     identity,
     inspect,
-    is_at,
-    is_named,
+    is_same_file_at,
     kind_of,
-    listed,
+    matches_pattern,
     status_at,
     without_other_names,
 )
@@ -35,8 +35,8 @@ from streammoe_connectors.files.settings import FileSettings
 from streammoe_connectors.formats.records import RecordReader
 
 _LOGGER = logging.getLogger("streammoe.source")
-_LOOK_SECONDS = 0.1  # between two checks for growth, rotation and new files
-_LARGEST_SHARE = 0.05  # of the time may be spent on checks, since folders can be large
+_CHECK_INTERVAL_SECONDS = 0.1  # between two checks for growth, rotation and new files
+_MAX_CHECK_SHARE = 0.05  # of the time may be spent on checks, since folders can be large
 
 
 class FollowedFiles:
@@ -53,16 +53,16 @@ class FollowedFiles:
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
-        self._files: deque[_Followed] = deque()  # it is the first one's turn
-        self._turn_ends: int | None = None
-        self._done: list[File] = []  # rotated away, but still under a name that matches
-        self._lingering: dict[str, _Followed] = {}  # the last finished file of each path
-        self._look_at = 0.0
+        self._files: deque[_FollowedFile] = deque()  # it is the first one's turn
+        self._turn_end: int | None = None
+        self._finished: list[File] = []  # rotated away, but still under a name that matches
+        self._last_finished: dict[str, _FollowedFile] = {}  # the last finished file of each path
+        self._next_check_at = 0.0
         self._ignored: set[str] = set()
         self._skipped = 0
 
     def seek(self, position: Position | None) -> None:
-        before = [] if position is None else listed(position)
+        before = [] if position is None else files_of(position)
         for file in before:
             self._resume(file, {other["inode"] for other in before if other is not file})
         self._find_new(log=position is not None)
@@ -72,15 +72,15 @@ class FollowedFiles:
     def poll(self, timeout: float) -> Batch | None:
         deadline = time.monotonic() + timeout
         while True:
-            if time.monotonic() >= self._look_at:
-                self._look()
+            if time.monotonic() >= self._next_check_at:
+                self._check_files()
             batch = self._next()
             if batch is not None:
                 return batch
             now = time.monotonic()
             if now >= deadline:
                 return None
-            time.sleep(max(0.0, min(self._look_at, deadline) - now))
+            time.sleep(max(0.0, min(self._next_check_at, deadline) - now))
 
     @property
     def finished(self) -> bool:
@@ -90,7 +90,7 @@ class FollowedFiles:
         """Return None, since there is no end."""
 
     def close(self) -> None:
-        for followed in (*self._files, *self._lingering.values()):
+        for followed in (*self._files, *self._last_finished.values()):
             followed.close()
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -101,13 +101,13 @@ class FollowedFiles:
             if not self._files:
                 break
             followed = self._files[0]
-            begins = self._turn_ends is None
-            if self._turn_ends is None:
-                self._turn_ends = followed.status().st_size
-            batch = self._take_turn(followed, self._turn_ends, begins=begins)
+            is_first_attempt = self._turn_end is None
+            if self._turn_end is None:
+                self._turn_end = followed.status().st_size
+            batch = self._take_turn(followed, self._turn_end, is_first_attempt=is_first_attempt)
             if batch is not None:
                 return batch
-            self._turn_ends = None
+            self._turn_end = None
             self._files.popleft()
             if followed.file["done"]:
                 self._finish(followed)
@@ -115,12 +115,14 @@ class FollowedFiles:
                 self._files.append(followed)
         return None
 
-    def _take_turn(self, followed: _Followed, turn_ends: int, *, begins: bool) -> Batch | None:
-        while not followed.file["done"] and (begins or followed.stream.is_last or followed.file["offset"] < turn_ends):
-            begins = False  # at least one attempt per turn, which also detects lost content
+    def _take_turn(self, followed: _FollowedFile, turn_end: int, *, is_first_attempt: bool) -> Batch | None:
+        while not followed.file["done"] and (
+            is_first_attempt or followed.stream.is_last or followed.file["offset"] < turn_end
+        ):
+            is_first_attempt = False  # at least one attempt per turn, which also detects lost content
             try:
                 batch = followed.next()
-            except LostError as lost:
+            except ContentLostError as lost:
                 self._check_restart(lost)
                 followed.restart()
                 break
@@ -128,21 +130,21 @@ class FollowedFiles:
                 self._skipped += batch.skipped
                 if len(batch):
                     skipped, self._skipped = self._skipped, 0
-                    files = [*self._done, *(each.file for each in self._files)]
+                    files = [*self._finished, *(each.file for each in self._files)]
                     return replace(batch, end={"kind": "file", "files": files}, skipped=skipped)
-            elif followed.reader.waiting:
+            elif followed.reader.needs_more_data:
                 break
         return None
 
-    def _finish(self, followed: _Followed) -> None:
+    def _finish(self, followed: _FollowedFile) -> None:
         path = followed.file["path"]
         _LOGGER.info("%s was rotated away and has been read completely", path)
-        if path in self._lingering:
-            self._lingering.pop(path).close()
-        self._lingering[path] = followed
-        self._done.append(followed.file)
-        self._look_at = 0.0  # the new file under its path is next
-        missed = self._missed(followed)
+        if path in self._last_finished:
+            self._last_finished.pop(path).close()
+        self._last_finished[path] = followed
+        self._finished.append(followed.file)
+        self._next_check_at = 0.0  # the new file under its path is next
+        missed = self._files_possibly_missed(followed)
         if missed:
             _LOGGER.warning(
                 "%s may have been rotated more than once since the last check, and then %s was never read; let "
@@ -151,22 +153,22 @@ class FollowedFiles:
                 ", ".join(missed),
             )
 
-    def _missed(self, followed: _Followed) -> list[str]:
+    def _files_possibly_missed(self, followed: _FollowedFile) -> list[str]:
         """Return files that may have had the path of a followed file after it and before the current one."""
         path = followed.file["path"]
-        known = {
+        known_inodes = {
             _inode_at(path),
-            *(file["inode"] for file in self._done),
+            *(file["inode"] for file in self._finished),
             *(each.file["inode"] for each in self._files),
         }
-        known.add(followed.file["inode"])
+        known_inodes.add(followed.file["inode"])
         matched = {Path(name).absolute() for name in expand(self._settings.path)}
         names = [name for name in _siblings(path) if name.startswith(path) and Path(name).absolute() not in matched]
         since = followed.status().st_mtime_ns
-        found = [(name, status) for name in names if (status := status_at(name)) is not None]
-        return [name for name, status in found if status.st_ino not in known and status.st_mtime_ns > since]
+        candidates = [(name, status) for name in names if (status := status_at(name)) is not None]
+        return [name for name, status in candidates if status.st_ino not in known_inodes and status.st_mtime_ns > since]
 
-    def _check_restart(self, lost: LostError) -> None:
+    def _check_restart(self, lost: ContentLostError) -> None:
         """Raise the error unless the settings allow to restart at the beginning."""
         if self._settings.on_truncate == "stop":
             raise lost
@@ -174,18 +176,18 @@ class FollowedFiles:
 
     # --- finding files ----------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        began = time.monotonic()
+    def _check_files(self) -> None:
+        started = time.monotonic()
         for followed in self._files:
             followed.check_rotation()
-        self._warn_of_late()
+        self._warn_of_late_writes()
         self._find_new(log=True)
         now = time.monotonic()
-        self._look_at = now + max(_LOOK_SECONDS, (now - began) / _LARGEST_SHARE)
+        self._next_check_at = now + max(_CHECK_INTERVAL_SECONDS, (now - started) / _MAX_CHECK_SHARE)
 
-    def _warn_of_late(self) -> None:
+    def _warn_of_late_writes(self) -> None:
         """Warn of files that still grew after reading of their successor began."""
-        for path, followed in list(self._lingering.items()):
+        for path, followed in list(self._last_finished.items()):
             late = followed.status().st_size - followed.file["size"]
             if late > 0:
                 _LOGGER.warning(
@@ -194,12 +196,12 @@ class FollowedFiles:
                     path,
                     late,
                 )
-                self._lingering.pop(path).close()
+                self._last_finished.pop(path).close()
 
     def _find_new(self, *, log: bool) -> None:
         paths = {Path(followed.file["path"]).absolute() for followed in self._files}
         followed = {identity(each.status()) for each in self._files}
-        kept, new = [], []
+        still_present, new = [], []
         for path in expand(self._settings.path):
             status = status_at(path)
             # The successor of a rotated file waits until that one has been read.
@@ -207,22 +209,26 @@ class FollowedFiles:
                 continue
             if Path(path).absolute() in paths or path in self._ignored:
                 continue
-            stays = [file for file in self._done if file["inode"] == status.st_ino and is_at(path, file)]
-            kept += stays
-            if not stays:
+            finished = [
+                file for file in self._finished if file["inode"] == status.st_ino and is_same_file_at(path, file)
+            ]
+            still_present += finished
+            if not finished:
                 new.append(path)
         for path in without_other_names(new):
             self._add(path, log=log)
         # Also keeps the last file of each path without successor, to number the next one.
         paths = {Path(followed.file["path"]).absolute() for followed in self._files}
-        self._done = [file for file in self._done if file in kept or Path(file["path"]).absolute() not in paths]
+        self._finished = [
+            file for file in self._finished if file in still_present or Path(file["path"]).absolute() not in paths
+        ]
 
     def _add(self, path: str, *, log: bool) -> None:
         """Follow `path` from its beginning."""
-        before = [file["rotation"] for file in self._done if Path(file["path"]).absolute() == Path(path).absolute()]
+        before = [file["rotation"] for file in self._finished if Path(file["path"]).absolute() == Path(path).absolute()]
         rotation = max(before, default=-1) + 1
         try:
-            followed = _Followed.at(path, self._settings, rotation)
+            followed = _FollowedFile.open(path, self._settings, rotation)
         except SourceError as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return  # moved since the names were listed
@@ -249,7 +255,7 @@ class FollowedFiles:
                 restart.
         """
         rotation = file.get("rotation", 0)
-        if not is_named(self._settings.path, file["path"]):
+        if not matches_pattern(self._settings.path, file["path"]):
             if file["done"]:
                 return
             # A manipulated checkpoint must not choose which files are read.
@@ -258,33 +264,33 @@ class FollowedFiles:
                 "does not match; let it match that file too, or start with a fresh checkpoint folder"
             )
         if file["done"] and ("rotation" in file or not self._may_have_grown(file)):
-            self._done.append({**file, "rotation": rotation})
+            self._finished.append({**file, "rotation": rotation})
             return
         try:
-            raw = _find(file, others, self._settings.format)
-        except LostError as lost:
+            raw = _reopen(file, others, self._settings.format)
+        except ContentLostError as lost:
             self._check_restart(lost)
             inode = _inode_at(file["path"])
             if inode is not None and inode not in others:
-                followed = _Followed.at(file["path"], self._settings, rotation + 1)
+                followed = _FollowedFile.open(file["path"], self._settings, rotation + 1)
                 if followed is not None:
                     self._files.append(followed)
             return
         inode = os.fstat(raw.fileno()).st_ino  # differs for a copy
         self._files.append(
-            _Followed(raw, {**file, "inode": inode, "rotation": rotation, "done": False}, self._settings)
+            _FollowedFile(raw, {**file, "inode": inode, "rotation": rotation, "done": False}, self._settings)
         )
 
     def _may_have_grown(self, file: File) -> bool:
         """Whether a file that was finished while nothing was followed is still there and can be followed."""
         path = file["path"]
-        if not is_at(path, file):
+        if not is_same_file_at(path, file):
             return False
-        with explained(path), Path(path).open("rb") as stream:
+        with as_source_errors(path), Path(path).open("rb") as stream:
             return _is_plain(path, self._settings.format, stream.read(HEAD_BYTES))
 
 
-class _Followed:
+class _FollowedFile:
     """An open file that is followed."""
 
     def __init__(self, raw: BinaryIO, file: File, settings: FileSettings) -> None:
@@ -292,13 +298,13 @@ class _Followed:
         """The current position; replaced after each step, since positions of batches refer to earlier ones."""
         self._raw = raw
         self._settings = settings
-        self._begin()
+        self._open()
 
     @classmethod
-    def at(cls, path: str, settings: FileSettings, rotation: int) -> _Followed | None:
+    def open(cls, path: str, settings: FileSettings, rotation: int) -> _FollowedFile | None:
         """Open the file at `path` at its beginning; return ``None`` if its kind cannot be followed."""
         inspect(path, settings.format)  # opening anything but a regular file could wait for ever
-        with ExitStack() as on_failure, explained(path):
+        with ExitStack() as on_failure, as_source_errors(path):
             raw = on_failure.enter_context(Path(path).open("rb", buffering=0))
             head = raw.read(HEAD_BYTES)
             if not _is_plain(path, settings.format, head):
@@ -309,7 +315,7 @@ class _Followed:
         return cls(cast("BinaryIO", raw), {**file, "rotation": rotation}, settings)
 
     def status(self) -> os.stat_result:
-        with explained(self.file["path"]):
+        with as_source_errors(self.file["path"]):
             return os.fstat(self._raw.fileno())
 
     def next(self) -> Batch | None:
@@ -320,9 +326,9 @@ class _Followed:
             "head_bytes": len(head),
             "head_sha256": digest(head),
             "offset": max(self.file["offset"], self.reader.offset),
-            "done": self.reader.done,
+            "done": self.reader.exhausted,
         }
-        if self.reader.done:
+        if self.reader.exhausted:
             self.file["size"] = self.file["offset"]
         return batch
 
@@ -334,21 +340,21 @@ class _Followed:
 
     def restart(self) -> None:
         """Restart at the beginning of the current content."""
-        with explained(self.file["path"]):
+        with as_source_errors(self.file["path"]):
             self._raw.seek(0)
             head = self._raw.read(HEAD_BYTES)
             self._raw.seek(0)
         rotation = self.file["rotation"] + 1
         self.file = {**file_at(self.file["path"], self.file["inode"], head), "rotation": rotation}
-        self._begin()
+        self._open()
 
     def close(self) -> None:
         self._raw.close()
 
-    def _begin(self) -> None:
+    def _open(self) -> None:
         """Open stream and reader at the current position."""
         path, settings = self.file["path"], self._settings
-        with explained(path):
+        with as_source_errors(path):
             head = self._raw.read(self.file["head_bytes"])
             self._raw.seek(0)
         self.stream = GrowingStream(self._raw, path, head)
@@ -369,7 +375,7 @@ def _is_plain(path: str, format: str, head: bytes) -> bool:
     return not kind.gzipped and kind.format != PARQUET
 
 
-def _find(file: File, others: set[int], format: str) -> BinaryIO:
+def _reopen(file: File, others: set[int], format: str) -> BinaryIO:
     """Reopen a file of a position under its path or a new name, or a copy of it under its path.
 
     Raises:
@@ -378,22 +384,22 @@ def _find(file: File, others: set[int], format: str) -> BinaryIO:
     path = file["path"]
     names = [name for name in (path, *_siblings(path)) if _inode_at(name) == file["inode"]]
     copies = [] if _inode_at(path) in others else [path]
-    found = next((name for name in (*names, *copies) if is_at(name, file)), None)
-    if found is None:
+    current_path = next((name for name in (*names, *copies) if is_same_file_at(name, file)), None)
+    if current_path is None:
         wrong = "was overwritten" if path in names else "is no longer there, nor under another name in its folder"
-        raise LostError(
+        raise ContentLostError(
             f"{path} (inode {file['inode']}) {wrong}: it had been read to byte {file['offset']}, and the content after "
             "that is lost"
         )
-    if found != path:
-        _LOGGER.info("%s was rotated away; its rest is read from %s", path, found)
-    with ExitStack() as on_failure, explained(found):
-        raw = on_failure.enter_context(Path(found).open("rb", buffering=0))
+    if current_path != path:
+        _LOGGER.info("%s was rotated away; its rest is read from %s", path, current_path)
+    with ExitStack() as on_failure, as_source_errors(current_path):
+        raw = on_failure.enter_context(Path(current_path).open("rb", buffering=0))
         size = os.fstat(raw.fileno()).st_size
         if size < file["offset"]:
-            raise LostError(
-                f"{found} was truncated to {size} bytes: it had been read to byte {file['offset']}, and the content "
-                "after that is lost"
+            raise ContentLostError(
+                f"{current_path} was truncated to {size} bytes: it had been read to byte {file['offset']}, and the "
+                "content after that is lost"
             )
         if not _is_plain(path, format, raw.read(HEAD_BYTES)):
             raise SourceError(
@@ -408,7 +414,7 @@ def _find(file: File, others: set[int], format: str) -> BinaryIO:
 def _siblings(path: str) -> list[str]:
     """Return the other names in the folder of `path`."""
     folder = Path(path).parent
-    with explained(str(folder)):
+    with as_source_errors(str(folder)):
         return sorted(str(name) for name in folder.iterdir() if name != Path(path)) if folder.is_dir() else []
 
 

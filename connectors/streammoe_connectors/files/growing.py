@@ -6,7 +6,7 @@ import os
 from typing import BinaryIO
 
 from streammoe.errors import SourceError
-from streammoe_connectors.files.listing import HEAD_BYTES, START_AFRESH, explained
+from streammoe_connectors.files.listing import HEAD_BYTES, RESTORE_ADVICE, as_source_errors
 
 
 class GrowingStream:
@@ -19,60 +19,60 @@ class GrowingStream:
     """
 
     def __init__(self, raw: BinaryIO, path: str, head: bytes) -> None:
-        self.ended = False
+        self.at_eof = False
         self.is_last = False
         """Whether another file has taken its place, so that it no longer grows."""
         self.head = head
         """The first bytes of the file, as far as they have been read."""
         self._raw = raw
         self._path = path
-        self._at = 0
-        self._seen: tuple[int, int] | None = None  # size and modification time when it was last read to its end
-        self._lost: LostError | None = None
+        self._offset = 0
+        self._stat_at_eof: tuple[int, int] | None = None  # size and modification time when it was last read to its end
+        self._loss: ContentLostError | None = None
 
     def read(self, count: int) -> bytes:
-        if self._lost is not None:
-            raise self._lost
-        with explained(self._path):
+        if self._loss is not None:
+            raise self._loss
+        with as_source_errors(self._path):
             status = os.fstat(self._raw.fileno())
             now = status.st_size, status.st_mtime_ns
-            if now == self._seen:
-                self.ended = self.is_last
+            if now == self._stat_at_eof:
+                self.at_eof = self.is_last
                 return b""
-            self.ended = False
-            data = self._raw.read(count) if status.st_size >= self._at else b""
+            self.at_eof = False
+            data = self._raw.read(count) if status.st_size >= self._offset else b""
             # Checked after reading: if the head is unchanged now, it was unchanged during the read.
             head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
-        if status.st_size < self._at or not head.startswith(self.head):
-            self._lost = self._explain_loss(status.st_size)
-            raise self._lost
-        self._at += len(data)
-        self.head = head[: max(len(self.head), self._at)]
-        if not data or self._at == status.st_size:
-            self._seen = now
+        if status.st_size < self._offset or not head.startswith(self.head):
+            self._loss = self._explain_loss(status.st_size)
+            raise self._loss
+        self._offset += len(data)
+        self.head = head[: max(len(self.head), self._offset)]
+        if not data or self._offset == status.st_size:
+            self._stat_at_eof = now
         return data
 
     def skip(self, count: int) -> int:
-        with explained(self._path):
-            count = min(count, os.fstat(self._raw.fileno()).st_size - self._at)
-            self._raw.seek(self._at + count)
-        self._at += count
+        with as_source_errors(self._path):
+            count = min(count, os.fstat(self._raw.fileno()).st_size - self._offset)
+            self._raw.seek(self._offset + count)
+        self._offset += count
         return count
 
     def close(self) -> None:
         self._raw.close()
 
-    def _explain_loss(self, size: int) -> LostError:
-        change = f"was truncated to {size} bytes" if size < self._at else "was overwritten"
-        return LostError(
-            f"{self._path} {change} while it was being followed: it had been read to byte {self._at}, and the content "
-            "after that is lost"
+    def _explain_loss(self, size: int) -> ContentLostError:
+        change = f"was truncated to {size} bytes" if size < self._offset else "was overwritten"
+        return ContentLostError(
+            f"{self._path} {change} while it was being followed: it had been read to byte {self._offset}, and the "
+            "content after that is lost"
         )
 
 
-class LostError(SourceError):
+class ContentLostError(SourceError):
     """Content of a file was lost before it was read."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what}; {START_AFRESH}, or set source.on_truncate to 'restart'")
+        super().__init__(f"{what}; {RESTORE_ADVICE}, or set source.on_truncate to 'restart'")
         self.what = what

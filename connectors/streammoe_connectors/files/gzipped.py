@@ -6,15 +6,15 @@ import zlib
 from typing import BinaryIO
 
 from streammoe.errors import SourceError
-from streammoe_connectors.files.listing import GZIP_MAGIC, explained
+from streammoe_connectors.files.listing import GZIP_MAGIC, as_source_errors
 
-_RAW_BYTES = 1 << 16  # deflate expands at most 1,032-fold
-_PIECE_BYTES = 1 << 20
-_GZIP = 16 + zlib.MAX_WBITS
+_READ_BYTES = 1 << 16  # deflate expands at most 1,032-fold
+_SKIP_BYTES = 1 << 20
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
 UNVERIFIED = "the checksum of a gzip file is at its end, which has not been reached; gzip -t checks the file"
 
 
-def _reason(error: zlib.error) -> str:
+def _zlib_message(error: zlib.error) -> str:
     """Return zlib's message without the error number."""
     return str(error).rpartition(": ")[2]
 
@@ -31,12 +31,12 @@ class GzipStream:
     """
 
     def __init__(self, raw: BinaryIO, path: str) -> None:
-        self.ended = False
+        self.at_eof = False
         self.raw_bytes = 0
         """Bytes of the file read so far, for progress."""
         self._raw = raw
         self._path = path
-        self._decoder = zlib.decompressobj(_GZIP)
+        self._decoder = zlib.decompressobj(_GZIP_WBITS)
         self._between_members = False
         self._input = b""
         self._salvaged = b""
@@ -45,16 +45,16 @@ class GzipStream:
 
     def read(self, count: int) -> bytes:
         data = b""
-        while count and not data and not self.ended:
+        while count and not data and not self.at_eof:
             if self._damage is not None and not self._salvaged:
                 raise self._damage
-            data = self._from_salvaged(count) if self._damage is not None else self._decompress(count)
+            data = self._take_salvaged(count) if self._damage is not None else self._decompress(count)
         self._offset += len(data)
         return data
 
     def skip(self, count: int) -> int:
         skipped = 0
-        while skipped < count and (piece := self.read(min(count - skipped, _PIECE_BYTES))):
+        while skipped < count and (piece := self.read(min(count - skipped, _SKIP_BYTES))):
             skipped += len(piece)
         return skipped
 
@@ -66,9 +66,9 @@ class GzipStream:
         if self._between_members:
             rest = self._input.lstrip(b"\0")  # members may be padded
             if rest:
-                self._input, self._decoder, self._between_members = rest, zlib.decompressobj(_GZIP), False
+                self._input, self._decoder, self._between_members = rest, zlib.decompressobj(_GZIP_WBITS), False
             elif not self._read_raw():
-                self.ended = True
+                self.at_eof = True
             return b""
         at_end = not self._input and not self._read_raw()
         before = self._decoder.copy()
@@ -85,9 +85,9 @@ class GzipStream:
                 return b""
             self._damage = SourceError(
                 f"{self._path} is damaged: nothing can be decompressed beyond byte {at} of its content "
-                f"({_reason(error)}); the content before has been read, and part of it may be corrupt, since damage "
-                "can go undetected until the checksum at the end. Restore the file (gzip -t checks it) and start "
-                "again; a daemon resumes there, so start it with --fresh unless only the rest was damaged"
+                f"({_zlib_message(error)}); the content before has been read, and part of it may be corrupt, since "
+                "damage can go undetected until the checksum at the end. Restore the file (gzip -t checks it) and "
+                "start again; a daemon resumes there, so start it with --fresh unless only the rest was damaged"
             )
             return b""
         self._between_members = self._decoder.eof
@@ -100,12 +100,12 @@ class GzipStream:
         return data
 
     def _read_raw(self) -> bool:
-        with explained(self._path):
-            self._input = self._raw.read(_RAW_BYTES)
+        with as_source_errors(self._path):
+            self._input = self._raw.read(_READ_BYTES)
         self.raw_bytes += len(self._input)
         return bool(self._input)
 
-    def _from_salvaged(self, count: int) -> bytes:
+    def _take_salvaged(self, count: int) -> bytes:
         data, self._salvaged = self._salvaged[:count], self._salvaged[count:]
         return data
 

@@ -18,11 +18,11 @@ from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position
 from streammoe_connectors.positions import check_kind, invalid, is_count
 
-START_AFRESH = "restore it, or start with a fresh checkpoint folder"
+RESTORE_ADVICE = "restore it, or start with a fresh checkpoint folder"
 PARQUET = "parquet"
 HEAD_BYTES = 4096
 _LOGGER = logging.getLogger("streammoe.source")
-_MOST_WARNED = 10
+_MAX_WARNINGS = 10
 GZIP_MAGIC = b"\x1f\x8b"
 _FORMATS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
 
@@ -65,15 +65,15 @@ def expand(path: str) -> list[str]:
     """
     if os.path.lexists(path):  # a name may contain characters of a glob
         return [path]
-    found = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob rejects absolute patterns
+    paths = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob rejects absolute patterns
     _check_listable(path)
-    return found
+    return paths
 
 
 def status_at(path: str) -> os.stat_result | None:
     """Return the status of `path`, ``None`` if it does not exist; raise `SourceError` if that cannot be determined."""
     try:
-        with explained(path):
+        with as_source_errors(path):
             return Path(path).stat()
     except SourceError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
@@ -98,12 +98,12 @@ def without_other_names(paths: Sequence[str], known: Sequence[str] = ()) -> list
     Raises:
         SourceError: the status of a path cannot be determined.
     """
-    taken: dict[tuple[int, int], str] = {}
+    known_paths: dict[tuple[int, int], str] = {}
     for path in known:
         with suppress(OSError):  # finished files may be removed
-            taken.setdefault(identity(Path(path).stat()), path)
+            known_paths.setdefault(identity(Path(path).stat()), path)
     names: dict[tuple[int, int], list[str]] = {}
-    left_out: set[str] = set()
+    omitted: set[str] = set()
     for path in paths:
         try:
             status = status_at(path)
@@ -111,26 +111,28 @@ def without_other_names(paths: Sequence[str], known: Sequence[str] = ()) -> list
             # In a folder that links to itself `**` finds each file under forty names; the last has too many links.
             if len(paths) == 1 or not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.ELOOP:
                 raise
-            left_out.add(path)
+            omitted.add(path)
             continue
         if status is not None:  # a missing file is reported when it is opened
             names.setdefault(identity(status), []).append(path)
-    warned = 0
+    n_warned = 0
     for file, same in names.items():
-        kept = taken.get(file)
-        if kept is None:
+        name_to_read = known_paths.get(file)
+        if name_to_read is None:
             if len(same) == 1:
                 continue
-            kept = next((path for path in same if os.path.realpath(path) == os.path.abspath(path)), same[0])  # noqa: PTH100 - `resolve` follows links
-        others = [path for path in same if path != kept]
-        left_out.update(others)
-        if warned < _MOST_WARNED:
+            name_to_read = next((path for path in same if os.path.realpath(path) == os.path.abspath(path)), same[0])  # noqa: PTH100 - `resolve` follows links
+        others = [path for path in same if path != name_to_read]
+        omitted.update(others)
+        if n_warned < _MAX_WARNINGS:
             more = f", and so are {len(others) - 1} more" if len(others) > 1 else ""
-            _LOGGER.warning("%s is the same file as %s%s; it is read once, under that name", others[0], kept, more)
-        warned += 1
-    if warned > _MOST_WARNED:
-        _LOGGER.warning("%d more files have several names; each is read once", warned - _MOST_WARNED)
-    return [path for path in paths if path not in left_out]
+            _LOGGER.warning(
+                "%s is the same file as %s%s; it is read once, under that name", others[0], name_to_read, more
+            )
+        n_warned += 1
+    if n_warned > _MAX_WARNINGS:
+        _LOGGER.warning("%d more files have several names; each is read once", n_warned - _MAX_WARNINGS)
+    return [path for path in paths if path not in omitted]
 
 
 def _check_listable(pattern: str) -> None:
@@ -141,14 +143,14 @@ def _check_listable(pattern: str) -> None:
     folder = pattern
     while glob.has_magic(folder):
         folder = os.path.dirname(folder)  # noqa: PTH120 - keeps the spelling
-    with explained(folder or os.curdir):
+    with as_source_errors(folder or os.curdir):
         try:
             os.scandir(folder or os.curdir).close()
         except (FileNotFoundError, NotADirectoryError):
             return
 
 
-def listed(position: Position) -> list[File]:
+def files_of(position: Position) -> list[File]:
     """Return the files of a position; raise `SourceError` if it is not a valid position of files."""
     check_kind(position, "file")
     files = position.get("files")
@@ -186,28 +188,30 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def is_named(pattern: str, path: str) -> bool:
+def matches_pattern(pattern: str, path: str) -> bool:
     """Whether `path` matches a path or glob, regardless of what exists.
 
     Links are not resolved, and wildcards do not match hidden names.
 
-    >>> is_named("logs/*.csv", "logs/a.csv"), is_named("logs/**/a.csv", "logs/b/c/a.csv"), is_named("*", "../a.csv")
-    (True, True, False)
+    >>> matches_pattern("logs/*.csv", "logs/a.csv"), matches_pattern("logs/**/a.csv", "logs/b/c/a.csv")
+    (True, True)
+    >>> matches_pattern("*", "../a.csv")
+    False
     """
     return pattern == path or _matches(Path(pattern).absolute().parts, Path(path).absolute().parts)
 
 
 def _matches(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
     # After each part of the pattern: the possible numbers of path parts matched so far.
-    taken = {0}
+    matched_counts = {0}
     for wanted in pattern:
         if wanted == "**":
             for n, part in enumerate(parts):
-                if n in taken and not part.startswith("."):
-                    taken.add(n + 1)
+                if n in matched_counts and not part.startswith("."):
+                    matched_counts.add(n + 1)
         else:
-            taken = {n + 1 for n in taken if n < len(parts) and _is_part(wanted, parts[n])}
-    return len(parts) in taken
+            matched_counts = {n + 1 for n in matched_counts if n < len(parts) and _is_part(wanted, parts[n])}
+    return len(parts) in matched_counts
 
 
 def _is_part(wanted: str, part: str) -> bool:
@@ -223,7 +227,7 @@ def inspect(path: str, format: str) -> File:
     Raises:
         SourceError: it cannot be read, is not a regular file, or is of an unknown kind.
     """
-    with explained(path):
+    with as_source_errors(path):
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode):
             raise SourceError(f"{path} is not a regular file; let source.path name files only, such as {path}/*.csv")
@@ -260,7 +264,7 @@ def digest(head: bytes) -> str:
     return hashlib.sha256(head).hexdigest()
 
 
-def is_same(file: File, stream: Readable) -> bool:
+def has_same_head(file: File, stream: Readable) -> bool:
     """Whether a stream begins like `file`; rewinds the stream."""
     stream.seek(0)
     head = stream.read(file["head_bytes"])
@@ -268,26 +272,26 @@ def is_same(file: File, stream: Readable) -> bool:
     return digest(head) == file["head_sha256"]
 
 
-def is_at(path: str, file: File) -> bool:
+def is_same_file_at(path: str, file: File) -> bool:
     """Whether a regular file at `path` begins like `file`."""
     status = status_at(path)
     if status is None or not stat.S_ISREG(status.st_mode):
         return False
-    with explained(path), Path(path).open("rb") as stream:
-        return is_same(file, stream)
+    with as_source_errors(path), Path(path).open("rb") as stream:
+        return has_same_head(file, stream)
 
 
 def check_head(file: File, stream: Readable) -> None:
     """Raise `SourceError` unless a stream begins like `file`; rewinds the stream."""
-    if not is_same(file, stream):
+    if not has_same_head(file, stream):
         raise SourceError(
             f"{file['path']} was replaced: its first {file['head_bytes']} bytes have changed since it was first read; "
-            f"give new data a new name, or {START_AFRESH}"
+            f"give new data a new name, or {RESTORE_ADVICE}"
         )
 
 
 @contextmanager
-def explained(path: str) -> Iterator[None]:
+def as_source_errors(path: str) -> Iterator[None]:
     """Turn system errors into source errors; a lack of file descriptors is retriable."""
     try:
         yield

@@ -40,7 +40,7 @@ class ParquetReader:
         self._stream = stream
         self._path = path
         self._size = size
-        with self._explained():
+        with self._as_source_errors():
             # Not memory-mapped: reading from a truncated mapped file kills the process.
             file = parquet.ParquetFile(stream, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
             groups = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
@@ -59,13 +59,13 @@ class ParquetReader:
             )
         stops = list(accumulate(groups))
         first = int(np.searchsorted(stops, start, "right"))
-        self._skip = start - (stops[first - 1] if first else 0)
+        self._rows_to_skip = start - (stops[first - 1] if first else 0)
         self._tables: Iterator[Any] = file.iter_batches(
             batch_size=block_rows, row_groups=range(first, len(groups)), use_threads=False
         )
 
     @property
-    def done(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether all rows have been returned."""
         return self.offset == self._rows
 
@@ -80,14 +80,14 @@ class ParquetReader:
         Raises:
             SourceError: the file is damaged; all rows before were returned.
         """
-        if self.done:
+        if self.exhausted:
             return None
-        with self._explained():
+        with self._as_source_errors():
             table = next(self._tables, None)
         if table is None:
-            raise self._damaged("it has fewer rows than its metadata say")
-        skipped = min(self._skip, table.num_rows)
-        self._skip -= skipped
+            raise self._damage_error("it has fewer rows than its metadata say")
+        skipped = min(self._rows_to_skip, table.num_rows)
+        self._rows_to_skip -= skipped
         table = table.slice(skipped)
         if not table.num_rows:
             return None
@@ -109,14 +109,14 @@ class ParquetReader:
         self._stream.close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _as_source_errors(self) -> Iterator[None]:
         try:
             yield
         # Arrow's own errors and system errors; ValueError for names that are not UTF-8.
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise self._damaged(str(error).partition("\n")[0]) from error
+            raise self._damage_error(str(error).partition("\n")[0]) from error
 
-    def _damaged(self, reason: str) -> SourceError:
+    def _damage_error(self, reason: str) -> SourceError:
         return SourceError(
             f"{self._path} cannot be read as Parquet from row {self.offset} on ({reason}); the rows before have been "
             "read. Restore the file and start again: reading resumes there"

@@ -6,7 +6,7 @@ import os
 from typing import BinaryIO
 
 from streammoe.errors import SourceError
-from streammoe_connectors.files.listing import HEAD_BYTES, START_AFRESH, explained
+from streammoe_connectors.files.listing import HEAD_BYTES, RESTORE_ADVICE, as_source_errors
 
 
 class PlainStream:
@@ -18,7 +18,7 @@ class PlainStream:
     """
 
     def __init__(self, raw: BinaryIO, path: str) -> None:
-        self.ended = False
+        self.at_eof = False
         self._raw = raw
         self._path = path
         self.raw_bytes = 0
@@ -27,24 +27,24 @@ class PlainStream:
         self._head = b""
 
     def read(self, count: int) -> bytes:
-        with explained(self._path):
-            self._measure()
+        with as_source_errors(self._path):
+            self._update_size()
             data = self._raw.read(count)
             # Checked after reading: if the head is unchanged now, it was unchanged during the read.
             head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
         if not head.startswith(self._head):
             raise SourceError(
-                f"{self._path} was overwritten while it was being read: its first bytes have changed; {START_AFRESH}, "
-                "and give new data a new name"
+                f"{self._path} was overwritten while it was being read: its first bytes have changed; "
+                f"{RESTORE_ADVICE}, and give new data a new name"
             )
         self._head = head
         self.raw_bytes += len(data)
-        self.ended = self.raw_bytes >= self._size
+        self.at_eof = self.raw_bytes >= self._size
         return data
 
     def skip(self, count: int) -> int:
-        with explained(self._path):
-            self._measure()
+        with as_source_errors(self._path):
+            self._update_size()
             count = min(count, self._size - self.raw_bytes)
             self._raw.seek(self.raw_bytes + count)
         self.raw_bytes += count
@@ -53,11 +53,11 @@ class PlainStream:
     def close(self) -> None:
         self._raw.close()
 
-    def _measure(self) -> None:
+    def _update_size(self) -> None:
         size = os.fstat(self._raw.fileno()).st_size
         if size < self._size:
             raise SourceError(
                 f"{self._path} became shorter while it was being read: it had {self._size} bytes and has {size}; "
-                f"{START_AFRESH}"
+                f"{RESTORE_ADVICE}"
             )
         self._size = size

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from streammoe_connectors.formats.records import LARGEST_BYTES, Dialect
+from streammoe_connectors.formats.records import MAX_BLOCK_BYTES, Dialect
 
 
 class CsvSettings(BaseModel):
@@ -26,12 +26,12 @@ class CsvSettings(BaseModel):
 
     @field_validator("delimiter", mode="before")
     @classmethod
-    def _tab(cls, delimiter: Any) -> Any:
+    def _parse_tab(cls, delimiter: Any) -> Any:
         return "\t" if delimiter == "\\t" else delimiter  # as a shell passes it
 
     @field_validator("header", mode="before")
     @classmethod
-    def _names(cls, header: Any) -> Any:
+    def _check_names(cls, header: Any) -> Any:
         names = header if isinstance(header, list) and all(isinstance(name, str) for name in header) else []
         if header is not True and not (names and all(map(str.strip, names)) and len(set(names)) == len(names)):
             raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
@@ -60,15 +60,15 @@ class FileSettings(CsvSettings):
     kind: Literal["file"]
     path: str = Field(min_length=1)
     format: Literal["auto", "csv", "jsonl", "parquet"] = "auto"
-    block_bytes: int = Field(default=1 << 20, ge=4096, le=LARGEST_BYTES)
+    block_bytes: int = Field(default=1 << 20, ge=4096, le=MAX_BLOCK_BYTES)
     block_rows: int = Field(default=1 << 14, ge=1, le=1 << 20)
-    max_record_bytes: int = Field(default=1 << 20, ge=1, le=LARGEST_BYTES)
+    max_record_bytes: int = Field(default=1 << 20, ge=1, le=MAX_BLOCK_BYTES)
     follow: bool = False
     on_truncate: Literal["stop", "restart"] = "stop"
 
     @field_validator("follow")
     @classmethod
-    def _grows(cls, follow: bool, info: ValidationInfo) -> bool:
+    def _check_follow(cls, follow: bool, info: ValidationInfo) -> bool:
         path = info.data.get("path", "").lower()
         if follow and (info.data.get("format") == "parquet" or path.endswith((".gz", ".parquet", ".pq"))):
             raise ValueError("must be false for compressed and Parquet files, which do not grow record by record")
@@ -76,7 +76,7 @@ class FileSettings(CsvSettings):
 
     @field_validator("on_truncate")
     @classmethod
-    def _followed(cls, on_truncate: str, info: ValidationInfo) -> str:
+    def _check_on_truncate(cls, on_truncate: str, info: ValidationInfo) -> str:
         if on_truncate == "restart" and info.data.get("follow") is False:
             raise ValueError('must be "stop" unless source.follow is true')
         return on_truncate

@@ -10,7 +10,7 @@ from streammoe.errors import RetriableSourceError
 from streammoe.ports import Batch, Position, Source, SourceStatus
 from streammoe_connectors.files.finite import FiniteFiles
 from streammoe_connectors.files.follow import FollowedFiles
-from streammoe_connectors.files.listing import is_named
+from streammoe_connectors.files.listing import matches_pattern
 from streammoe_connectors.files.settings import FileSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -32,7 +32,7 @@ class FileSource(Source):
     @staticmethod
     def reads(settings: FileSettings, path: str) -> bool:
         """Whether a source with these settings reads the file at `path`, however either path is spelled."""
-        return is_named(os.path.realpath(settings.path), os.path.realpath(path))
+        return matches_pattern(os.path.realpath(settings.path), os.path.realpath(path))
 
     def seek(self, position: Position | None) -> None:
         self._files.seek(position)

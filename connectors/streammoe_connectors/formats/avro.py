@@ -12,11 +12,11 @@ from fastavro.read import LOGICAL_READERS
 
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe_connectors.formats.json_text import json_text, utc_text
-from streammoe_connectors.formats.schema_registry import Registry, UnknownSchema
+from streammoe_connectors.formats.schema_registry import Registry, UnknownSchemaError
 
-_DEPTH = 60  # of nested schemas; the decoder accepts JSON up to 100 levels
-_FRAME = 5  # a byte 0, and the schema's number in 4 bytes
-_LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1}
+_MAX_DEPTH = 60  # of nested schemas; the decoder accepts JSON up to 100 levels
+_FRAME_BYTES = 5  # a byte 0, and the schema's number in 4 bytes
+_MIN_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1, "enum": 1}
 
 
 class AvroFile:
@@ -28,7 +28,7 @@ class AvroFile:
 
     def __init__(self, path: str) -> None:
         try:
-            self._schema = _parsed(Path(path).read_text(encoding="utf-8"))
+            self._schema = _parse(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(
                 f"source.schema_file: cannot read {path!r} ({error.strerror}); it must be an Avro schema"
@@ -60,21 +60,21 @@ class AvroRegistry:
             RetriableSourceError: the registry does not respond.
             SourceError: the registry denies access.
         """
-        if len(value) < _FRAME or value[0] != 0:
+        if len(value) < _FRAME_BYTES or value[0] != 0:
             raise _malformed(value, "must begin with a byte 0 and the 4 bytes of its schema's number, and does not")
-        number = int.from_bytes(value[1:_FRAME], "big")
+        number = int.from_bytes(value[1:_FRAME_BYTES], "big")
         schema = self._schemas.get(number)
         if schema is None:
             schema = self._fetch(number, value)
-        return _read(value[_FRAME:], schema)
+        return _read(value[_FRAME_BYTES:], schema)
 
     def _fetch(self, number: int, value: bytes) -> Any:
         try:
             if number in self._unusable:
                 raise ValueError(self._unusable[number])
             registered = self._registry.avro(number)
-            self._schemas[number] = _parsed(registered.text, registered.references)
-        except UnknownSchema as error:
+            self._schemas[number] = _parse(registered.text, registered.references)
+        except UnknownSchemaError as error:
             raise _malformed(value, f"must name a registered Avro schema: {error}") from None
         except ValueError as error:
             self._unusable[number] = str(error)
@@ -84,14 +84,14 @@ class AvroRegistry:
         return self._schemas[number]
 
 
-def _parsed(text: str, references: tuple[str, ...] = ()) -> Any:
+def _parse(text: str, references: tuple[str, ...] = ()) -> Any:
     """Parse a schema; raise ValueError if it is not usable."""
     named: dict[str, Any] = {}
     try:
         for reference in references:
             fastavro.parse_schema(json.loads(reference), named)
         schema = fastavro.parse_schema(json.loads(text), named)
-        _least(schema, named, {}, 0)
+        _min_bytes(schema, named, {}, 0)
     # The parser's errors for invalid schemas are not documented; KeyError, TypeError, AttributeError occur too.
     except Exception as error:  # noqa: BLE001
         known = isinstance(error, ValueError)
@@ -102,42 +102,42 @@ def _parsed(text: str, references: tuple[str, ...] = ()) -> Any:
     return schema
 
 
-def _least(schema: Any, named: dict[str, Any], known: dict[str, int | None], depth: int) -> int:
+def _min_bytes(schema: Any, named: dict[str, Any], known: dict[str, int | None], depth: int) -> int:
     """Return the fewest bytes that a value takes.
 
     Raises:
         ValueError: with this schema a few bytes could exhaust the process's memory or stack.
     """
-    if depth > _DEPTH:
-        raise ValueError(f"it must not be nested deeper than {_DEPTH} levels")
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"it must not be nested deeper than {_MAX_DEPTH} levels")
     if isinstance(schema, list):
-        return 1 + min((_least(part, named, known, depth + 1) for part in schema), default=0)
+        return 1 + min((_min_bytes(part, named, known, depth + 1) for part in schema), default=0)
     kind = schema["type"] if isinstance(schema, dict) else schema
     if not isinstance(kind, str):
-        return _least(kind, named, known, depth + 1)
-    if kind in _LEAST:
-        return _LEAST[kind]
+        return _min_bytes(kind, named, known, depth + 1)
+    if kind in _MIN_BYTES:
+        return _MIN_BYTES[kind]
     if kind == "fixed":
         return int(schema["size"])
     if kind == "array":
-        if _least(schema["items"], named, known, depth + 1) == 0:
+        if _min_bytes(schema["items"], named, known, depth + 1) == 0:
             raise ValueError("it has an array of items of zero bytes, so that a value could claim any number of them")
         return 1
     if kind == "map":
-        _least(schema["values"], named, known, depth + 1)
+        _min_bytes(schema["values"], named, known, depth + 1)
         return 1
     if kind not in {"record", "error"}:
-        return _least(named[kind], named, known, depth + 1)
+        return _min_bytes(named[kind], named, known, depth + 1)
     name = schema["name"]
     if name not in known:
         known[name] = None
-        known[name] = sum(_least(field["type"], named, known, depth + 1) for field in schema["fields"])
-    least = known[name]
-    if least is None:
+        known[name] = sum(_min_bytes(field["type"], named, known, depth + 1) for field in schema["fields"])
+    min_bytes = known[name]
+    if min_bytes is None:
         raise ValueError(
             f"record {name} contains itself, so that a value could be nested without end; use one that does not"
         )
-    return least
+    return min_bytes
 
 
 def _read(datum: bytes, schema: Any) -> bytes:

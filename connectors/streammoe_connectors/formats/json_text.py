@@ -8,11 +8,11 @@ from math import isfinite
 
 import msgspec
 
-_AS_THEY_ARE = frozenset({str, int, bool, type(None)})
-_ABSENT = object()
+_JSON_TYPES = frozenset({str, int, bool, type(None)})
+_OMITTED = object()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Python's JSON literals, which the decoder rejects; as null these numbers would count as missing.
-_NOT_FINITE = {"nan": msgspec.Raw(b"NaN"), "inf": msgspec.Raw(b"Infinity"), "-inf": msgspec.Raw(b"-Infinity")}
+_NON_FINITE = {"nan": msgspec.Raw(b"NaN"), "inf": msgspec.Raw(b"Infinity"), "-inf": msgspec.Raw(b"-Infinity")}
 
 
 def json_text(value: object) -> bytes:
@@ -24,7 +24,7 @@ def json_text(value: object) -> bytes:
     >>> json_text({"a": b"text", "b": bytes([0, 255]), "c": Decimal("1.50"), "d": float("nan")})
     b'{"a":"text","c":1.50,"d":NaN}'
     """
-    return msgspec.json.encode(None if (plain := _plain(value)) is _ABSENT else plain)
+    return msgspec.json.encode(None if (plain := _to_plain(value)) is _OMITTED else plain)
 
 
 def utc_text(seconds: int, nanoseconds: int) -> str:
@@ -46,9 +46,9 @@ def utc_text(seconds: int, nanoseconds: int) -> str:
     return f"{whole.isoformat().removesuffix('+00:00')}{fraction}Z"
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     kind = value.__class__
-    if kind in _AS_THEY_ARE:
+    if kind in _JSON_TYPES:
         return value
     if isinstance(value, dict):
         # Inlined for numbers and texts, the most frequent parts: calls would take twice the time.
@@ -57,21 +57,21 @@ def _plain(value: object) -> object:
             for name, part in value.items()
             if (
                 plain := part
-                if (kind := part.__class__) in _AS_THEY_ARE or (kind is float and isfinite(part))
-                else _plain(part)
+                if (kind := part.__class__) in _JSON_TYPES or (kind is float and isfinite(part))
+                else _to_plain(part)
             )
-            is not _ABSENT
+            is not _OMITTED
         }
     if isinstance(value, float):
-        return value if isfinite(value) else _NOT_FINITE[repr(value)]
+        return value if isfinite(value) else _NON_FINITE[repr(value)]
     if isinstance(value, list | tuple):
-        return [None if (plain := _plain(part)) is _ABSENT else plain for part in value]
+        return [None if (plain := _to_plain(part)) is _OMITTED else plain for part in value]
     if isinstance(value, bytes):
         try:
             text = value.decode()
         except UnicodeDecodeError:
-            return _ABSENT
-        return _ABSENT if "\0" in text else text
+            return _OMITTED
+        return _OMITTED if "\0" in text else text
     if isinstance(value, Decimal):
         return msgspec.Raw(str(value).encode())
     return value  # dates and times, which the encoder supports

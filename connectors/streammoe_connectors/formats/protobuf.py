@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError, Message
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe_connectors.formats.json_text import json_text, utc_text
 
-_FRAME = 5  # a byte 0, and the schema's number in 4 bytes
-_DEEPEST = 100  # nesting of message types, and so the most indexes of a message
+_FRAME_BYTES = 5  # a byte 0, and the schema's number in 4 bytes
+_MAX_INDEXES = 100  # nesting of message types, and so the most indexes of a message
 _ADVICE = "it must be what protoc --include_imports --descriptor_set_out=FILE writes"
 
 Read = Callable[[Any], object]
@@ -50,21 +50,21 @@ class ProtobufReader:
             raise ConfigError(f"source.schema_file: {path!r} holds no descriptors ({error}); {_ADVICE}") from None
         paths = {name: indexes for file in files for name, indexes in _messages(file.package, file.message_type, ())}
         if message not in paths:
-            near = difflib.get_close_matches(message, paths, n=3) or sorted(paths)[:10]
+            similar_names = difflib.get_close_matches(message, paths, n=3) or sorted(paths)[:10]
             raise ConfigError(
                 f"source.message: {message!r} is not in {path!r}; it must be the full name of a message there, such as "
-                f"{', '.join(near) or 'package.Message'}"
+                f"{', '.join(similar_names) or 'package.Message'}"
             )
         self._name = message
         self._indexes = paths[message] if framed else None
         descriptor = pool.FindMessageTypeByName(message)
         self._type = message_factory.GetMessageClass(descriptor)
-        self._plain = _Plain()
-        self._read = self._plain.message(descriptor)
+        self._converters = _Converters()
+        self._read = self._converters.message(descriptor)
 
     def __call__(self, value: bytes) -> bytes:
         """Convert a value to JSON text; raise `InvalidEvent` if it is not such a message."""
-        start = 0 if self._indexes is None else self._unframed(value)
+        start = 0 if self._indexes is None else self._message_start(value)
         try:
             message = self._type.FromString(value[start:])
             if not message.IsInitialized():
@@ -74,18 +74,18 @@ class ProtobufReader:
         except (DecodeError, ValueError) as error:
             raise _malformed(value, f"must be a {self._name}, and is not ({error})") from None
 
-    def _unframed(self, value: bytes) -> int:
+    def _message_start(self, value: bytes) -> int:
         """Return where the message begins."""
-        if len(value) <= _FRAME or value[0] != 0:
+        if len(value) <= _FRAME_BYTES or value[0] != 0:
             raise _malformed(
                 value, "must begin with a byte 0, the 4 bytes of its schema's number and indexes, and does not"
             )
-        count, at = _varint(value, _FRAME)
-        if not 0 <= count <= _DEEPEST:
-            raise _malformed(value, f"must have at most {_DEEPEST} indexes of its message, and claims {count}")
+        count, end = _varint(value, _FRAME_BYTES)
+        if not 0 <= count <= _MAX_INDEXES:
+            raise _malformed(value, f"must have at most {_MAX_INDEXES} indexes of its message, and claims {count}")
         indexes = []
         for _ in range(count):
-            index, at = _varint(value, at)
+            index, end = _varint(value, end)
             indexes.append(index)
         if tuple(indexes or [0]) != self._indexes:  # a 0 alone is short for the first message
             raise _malformed(
@@ -93,30 +93,30 @@ class ProtobufReader:
                 f"must be a {self._name}, which source.schema_file has at {list(self._indexes or ())}, and is the "
                 f"message at {indexes or [0]}",
             )
-        return at
+        return end
 
 
 def _messages(
-    package: str, messages: Iterable[descriptor_pb2.DescriptorProto], above: tuple[int, ...]
+    package: str, messages: Iterable[descriptor_pb2.DescriptorProto], parent: tuple[int, ...]
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the full name of each message, and its indexes in the file."""
     for i, message in enumerate(messages):
         name = f"{package}.{message.name}" if package else message.name
-        yield name, (*above, i)
-        yield from _messages(name, message.nested_type, (*above, i))
+        yield name, (*parent, i)
+        yield from _messages(name, message.nested_type, (*parent, i))
 
 
-def _varint(value: bytes, at: int) -> tuple[int, int]:
+def _varint(value: bytes, start: int) -> tuple[int, int]:
     """Return a zigzag-encoded number of at most 32 bits, and where it ends."""
     number = 0
-    for i, octet in enumerate(value[at : at + 5]):
+    for i, octet in enumerate(value[start : start + 5]):
         number |= (octet & 0x7F) << (7 * i)
         if octet < 0x80:
-            return (number >> 1) ^ -(number & 1), at + i + 1
-    raise _malformed(value, f"must have the indexes of its message from byte {_FRAME} on, but they do not end")
+            return (number >> 1) ^ -(number & 1), start + i + 1
+    raise _malformed(value, f"must have the indexes of its message from byte {_FRAME_BYTES} on, but they do not end")
 
 
-class _Plain:
+class _Converters:
     """Converters from messages to Python objects, one per message type."""
 
     def __init__(self) -> None:
@@ -128,33 +128,33 @@ class _Plain:
         if name not in self._known:
             parts: list[tuple[str, bool, Read]] = []
             # Registered before its fields, which may be messages of the same type.
-            self._known[name] = _WELL_KNOWN.get(name) or _of_parts(parts)
+            self._known[name] = _WELL_KNOWN.get(name) or _message_converter(parts)
             parts += [(field.name, field.has_presence, self._field(field)) for field in descriptor.fields]
         return self._known[name]
 
     def _field(self, field: FieldDescriptor) -> Read:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            read = self._single(field.message_type.fields_by_name["value"])
-            return lambda entries: {_key(key): read(entries[key]) for key in entries}
-        read = self._single(field)
+            read = self._single_value(field.message_type.fields_by_name["value"])
+            return lambda entries: {_key_text(key): read(entries[key]) for key in entries}
+        read = self._single_value(field)
         if field.is_repeated:
             return lambda values: [read(value) for value in values]
         return read
 
-    def _single(self, field: FieldDescriptor) -> Read:
+    def _single_value(self, field: FieldDescriptor) -> Read:
         if field.message_type is not None:
             return self.message(field.message_type)
         if field.enum_type is not None:
             names = {value.number: value.name for value in field.enum_type.values}
             return lambda number: names.get(number, number)  # unknown if from a later version of the schema
-        return _same
+        return _identity
 
 
-def _same(value: object) -> object:
+def _identity(value: object) -> object:
     return value
 
 
-def _of_parts(parts: Sequence[tuple[str, bool, Read]]) -> Read:
+def _message_converter(parts: Sequence[tuple[str, bool, Read]]) -> Read:
     def read(message: Message) -> object:
         return {
             name: part(getattr(message, name))
@@ -165,7 +165,7 @@ def _of_parts(parts: Sequence[tuple[str, bool, Read]]) -> Read:
     return read
 
 
-def _key(key: object) -> str:
+def _key_text(key: object) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 

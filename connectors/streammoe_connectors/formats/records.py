@@ -1,7 +1,8 @@
-"""Division of bytes into whole records: the end of a record depends only on the bytes from its beginning on.
+"""Split a stream of bytes into records.
 
-Never on where a block was cut, reading was resumed, or a writer paused. So a restart resumes with exactly the remaining
-records, and a compressed or growing file holds the same records as a plain one.
+Where a record ends depends only on the bytes from its beginning on, not on block boundaries, on where reading resumes,
+or on pauses of the writer. So a restart resumes with exactly the remaining records, and a compressed or growing file
+holds the same records as a plain one.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from streammoe.errors import SourceError
 from streammoe.ports import Batch, Location, Position
 from streammoe.types import IntArray
 
-LARGEST_BYTES = 1 << 30
-"""The largest block or record that can be configured: decoders hold sizes of blocks in 32 bits."""
+MAX_BLOCK_BYTES = 1 << 30
+"""Limit of configured sizes of blocks and records: decoders hold sizes of blocks in 32 bits."""
 _LOGGER = logging.getLogger("streammoe.source")
-_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
-_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
+_UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
+_MAX_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
 class Stream(Protocol):
     """A stream of bytes."""
 
     @property
-    def ended(self) -> bool:
+    def at_eof(self) -> bool:
         """Whether the end has been reached; possibly known only after a read that returned nothing."""
         ...
 
@@ -55,7 +56,7 @@ class Dialect(NamedTuple):
 
     delimiter: str = ","
     decimal: str = "."
-    names: tuple[str, ...] | None = None
+    column_names: tuple[str, ...] | None = None
     """Column names, if there is no header."""
 
 
@@ -98,11 +99,11 @@ class RecordReader:
     ) -> None:
         self.offset = 0
         """Where the next record begins."""
-        self.done = False
+        self.exhausted = False
         """Whether the stream has ended and all of it was returned."""
-        self.waiting = False
+        self.needs_more_data = False
         """Whether the stream has to grow before the next record; valid after `next` returned nothing."""
-        self.empty = False
+        self.had_no_records = False
         """Whether the stream has ended without a single record."""
         self._stream = stream
         self._name = name
@@ -112,12 +113,12 @@ class RecordReader:
         self._start = start
         self._location = location
         self._dialect = dialect
-        self._columns: tuple[str, ...] | None = dialect.names if format == "csv" else None
+        self._columns: tuple[str, ...] | None = dialect.column_names if format == "csv" else None
         self._buffer = b""  # from `offset` on
         self._scanned = 0  # bytes of the buffer known to hold no complete record
-        self._is_inside = False  # whether the buffer begins inside a record that was too long
+        self._in_oversized_record = False  # whether the buffer begins inside a record that was too long
         self._has_records = start > 0
-        self._prepare: list[Callable[[], bool]] = [self._skip_mark, self._take_header, self._go_to_start]
+        self._preparations: list[Callable[[], bool]] = [self._skip_bom, self._read_header, self._go_to_start]
 
     def next(self) -> Batch | None:
         """Return the next batch, without its `end`; ``None`` if there is none, or none yet.
@@ -129,54 +130,54 @@ class RecordReader:
         """
         batch = self._next()
         self._has_records |= batch is not None and len(batch) > 0
-        if not self.done or self._has_records:
+        if not self.exhausted or self._has_records:
             return batch
-        self.empty = True
-        _LOGGER.warning("%s is empty: it %s", self._name, self._content(batch))
+        self.had_no_records = True
+        _LOGGER.warning("%s is empty: it %s", self._name, self._describe_content(batch))
         if batch is None and self._columns is not None:
-            return no_records(self._name, {}, 0, self._format, self._columns)
+            return empty_batch(self._name, {}, 0, self._format, self._columns)
         return batch
 
-    def _content(self, batch: Batch | None) -> str:
+    def _describe_content(self, batch: Batch | None) -> str:
         """Describe what an empty stream holds; `batch` is its last batch."""
         rest = "no record" if batch is None else "nothing but blank lines"
-        if self._format != "csv" or self._dialect.names is not None:
+        if self._format != "csv" or self._dialect.column_names is not None:
             return f"holds {rest}"
         return "has not even a header" if self._columns is None else f"has a header and then {rest}"
 
     def _next(self) -> Batch | None:
-        self.waiting = False
-        while self._prepare:
-            if not self._prepare[0]():
+        self.needs_more_data = False
+        while self._preparations:
+            if not self._preparations[0]():
                 return None
-            del self._prepare[0]
-        if self._is_inside:
-            self._skip_rest()
+            del self._preparations[0]
+        if self._in_oversized_record:
+            self._skip_rest_of_record()
             return None
-        ends = self._cut()
-        chunk, last = self._buffer, self._stream.ended
+        ends = self._read_record_ends()
+        chunk, at_eof = self._buffer, self._stream.at_eof
         # The first piece of a record without a line end within the limit becomes a batch of its own, to be rejected;
         # the rest would look like records, so it is skipped.
-        torn = np.flatnonzero(np.frombuffer(chunk, np.uint8)[ends - 1] != ord("\n"))
-        if last:
-            torn = torn[ends[torn] < len(chunk)]
-        too_long = torn.size > 0 and torn[0] == 0
+        unterminated = np.flatnonzero(np.frombuffer(chunk, np.uint8)[ends - 1] != ord("\n"))
+        if at_eof:
+            unterminated = unterminated[ends[unterminated] < len(chunk)]
+        too_long = unterminated.size > 0 and unterminated[0] == 0
         if too_long:
             ends = ends[:1]
-        elif torn.size:
-            ends = ends[: torn[0]]
-        begin = self.offset
+        elif unterminated.size:
+            ends = ends[: unterminated[0]]
+        offset = self.offset
         stop = int(ends[-1]) if ends.size else 0
         if stop:
-            self._is_inside = chunk[stop - 1] != ord("\n")
-            self._take(stop)
-        self.done = last and stop == len(chunk)
+            self._in_oversized_record = chunk[stop - 1] != ord("\n")
+            self._discard(stop)
+        self.exhausted = at_eof and stop == len(chunk)
         if not stop:
             return None
-        block, ends, begins, blank = (
+        block, ends, starts, blank = (
             (chunk[:stop], ends, np.zeros(1, np.int64), 0) if too_long else _without_blank_lines(chunk, ends)
         )
-        offsets, location = begins + begin, self._location
+        offsets, location = starts + offset, self._location
         return Batch(
             block=block,
             ends=ends,
@@ -195,7 +196,7 @@ class RecordReader:
         """Close the stream."""
         self._stream.close()
 
-    def _skip_rest(self) -> None:
+    def _skip_rest_of_record(self) -> None:
         """Skip the available rest of a record that was too long.
 
         It ends with its line, even inside quotes: without its beginning it is unknown whether they are open, and the
@@ -203,45 +204,45 @@ class RecordReader:
         """
         end = self._buffer.find(b"\n") + 1
         if not end:
-            self._take(len(self._buffer))
+            self._discard(len(self._buffer))
             self._fill(self._block_bytes)
             end = self._buffer.find(b"\n") + 1
-        self._is_inside = not end
-        self.waiting = not self._buffer and not self._stream.ended
-        self._take(end or len(self._buffer))
-        self.done = self._stream.ended and not self._buffer
+        self._in_oversized_record = not end
+        self.needs_more_data = not self._buffer and not self._stream.at_eof
+        self._discard(end or len(self._buffer))
+        self.exhausted = self._stream.at_eof and not self._buffer
 
     # --- before the first record ------------------------------------------------------------------------------------
 
-    def _skip_mark(self) -> bool:
+    def _skip_bom(self) -> bool:
         self._fill(len(codecs.BOM_UTF8))
-        if self._buffer.startswith(_WIDE_MARKS):
+        if self._buffer.startswith(_UTF16_BOMS):
             raise SourceError(
                 f"{self._name} begins with the byte order mark of UTF-16 or UTF-32; records must be in UTF-8, so "
                 "convert it, such as with iconv -f UTF-16 -t UTF-8"
             )
         if self._buffer == codecs.BOM_UTF8:
-            self._take(len(self._buffer))
+            self._discard(len(self._buffer))
             return True
-        self.waiting = codecs.BOM_UTF8.startswith(self._buffer) and not self._stream.ended
-        return not self.waiting
+        self.needs_more_data = codecs.BOM_UTF8.startswith(self._buffer) and not self._stream.at_eof
+        return not self.needs_more_data
 
-    def _take_header(self) -> bool:
+    def _read_header(self) -> bool:
         if self._format != "csv" or self._columns is not None:
             return True
-        ends = self._cut()
+        ends = self._read_record_ends()
         if not ends.size:
-            if self._stream.ended:
-                self.done = True
+            if self._stream.at_eof:
+                self.exhausted = True
             return False
         header = self._buffer[: int(ends[0])]
-        if not header.endswith(b"\n") and not (self._stream.ended and len(header) == len(self._buffer)):
+        if not header.endswith(b"\n") and not (self._stream.at_eof and len(header) == len(self._buffer)):
             raise SourceError(
                 f"{self._name} has a header longer than source.max_record_bytes = {self._limit}; raise that setting, "
                 "or correct the header"
             )
         self._columns = _column_names(self._name, header, self._dialect.delimiter)
-        self._take(len(header))
+        self._discard(len(header))
         return True
 
     def _go_to_start(self) -> bool:
@@ -252,24 +253,24 @@ class RecordReader:
         if before >= self.offset + len(self._buffer):
             self.offset += len(self._buffer)
             self._buffer = b""
-            self.offset += self._stream.skip(min(before - self.offset, _SKIP_BYTES))
-            if self.offset < before and not self._stream.ended:
+            self.offset += self._stream.skip(min(before - self.offset, _MAX_SKIP_BYTES))
+            if self.offset < before and not self._stream.at_eof:
                 return False
         else:
-            self._take(before - self.offset)
+            self._discard(before - self.offset)
         self._fill(1)
         if self.offset < before or not self._buffer:
             raise SourceError(
                 f"{self._name} was truncated: it has {self.offset + len(self._buffer)} bytes, but {self._start} had "
                 "been read; restore it, or start with a fresh checkpoint folder"
             )
-        self._is_inside = not self._buffer.startswith(b"\n")
-        self._take(1)
+        self._in_oversized_record = not self._buffer.startswith(b"\n")
+        self._discard(1)
         return True
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def _take(self, count: int) -> None:
+    def _discard(self, count: int) -> None:
         """Remove the first `count` bytes from the buffer."""
         self._buffer = self._buffer[count:]
         self.offset += count
@@ -287,87 +288,88 @@ class RecordReader:
             if len(pieces) > 1:
                 self._buffer = b"".join(pieces)
 
-    def _cut(self) -> IntArray:
+    def _read_record_ends(self) -> IntArray:
         """Read and return the ends of the records in the buffer: at least one, unless there are no more for now."""
-        want = self._block_bytes
+        n_wanted = self._block_bytes
         while True:
             failure = None
             try:
-                self._fill(want + 1)  # one more, to know whether the stream continues
+                self._fill(n_wanted + 1)  # one more, to know whether the stream continues
             except SourceError as error:
                 failure = error
-            last = self._stream.ended and failure is None
-            if last or len(self._buffer) > self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
-                ends = record_ends(self._buffer, self._limit, quoted=self._format == "csv", last=last)
+            at_eof = self._stream.at_eof and failure is None
+            if at_eof or len(self._buffer) > self._limit or self._buffer.find(b"\n", self._scanned) >= 0:
+                ends = record_ends(self._buffer, self._limit, quoted=self._format == "csv", at_eof=at_eof)
             else:
                 ends = np.empty(0, np.int64)
             if not ends.size:
                 self._scanned = len(self._buffer)
             if failure is not None and not ends.size:
                 raise failure
-            if ends.size or last or len(self._buffer) <= want:
-                self.waiting = not ends.size and not last
+            if ends.size or at_eof or len(self._buffer) <= n_wanted:
+                self.needs_more_data = not ends.size and not at_eof
                 return ends
-            want = min(2 * want, max(want, self._limit))
+            n_wanted = min(2 * n_wanted, max(n_wanted, self._limit))
 
 
-def no_records(
+def empty_batch(
     origin: str, end: Position, skipped: int, format: str = "jsonl", columns: tuple[str, ...] | None = None
 ) -> Batch:
     """Return a batch without records, for blank lines at the very end or a header without records."""
     return Batch(b"", np.empty(0, np.int64), format, columns, origin, lambda _: {}, end, skipped)
 
 
-def record_ends(chunk: bytes, limit: int, *, quoted: bool, last: bool) -> IntArray:
+def record_ends(chunk: bytes, limit: int, *, quoted: bool, at_eof: bool) -> IntArray:
     """Find the ends of the complete records in `chunk`.
 
     Args:
         chunk: begins with a record; an incomplete record at the end is left for the next chunk.
-        limit: length at which records are cut. With more bytes, or with `last`, there is at least one complete record.
+        limit: length at which records are cut. With more bytes, or with `at_eof`, there is at least one complete
+            record.
         quoted: whether a line end inside quotes is part of the record.
-        last: whether the stream ends with this chunk, which then ends a line.
+        at_eof: whether the stream ends with this chunk, which then ends a line.
     """
     octets = np.frombuffer(chunk, np.uint8)
     lines: IntArray = np.flatnonzero(octets == ord("\n")) + 1
-    if last and chunk and not chunk.endswith(b"\n"):
+    if at_eof and chunk and not chunk.endswith(b"\n"):
         lines = np.append(lines, len(chunk))
     quotes = np.flatnonzero(octets == ord('"')) if quoted and b'"' in chunk else np.empty(0, np.int64)
-    inside = np.searchsorted(quotes, lines) % 2 == 1
-    # A forced cut inside quotes swaps inside and outside from there on.
-    outside, candidates = 0, (lines[~inside], lines[inside])
+    in_quotes = np.searchsorted(quotes, lines) % 2 == 1
+    # Line ends outside quotes, then those inside; a forced cut inside quotes swaps the two from there on.
+    parity, line_ends_by_parity = 0, (lines[~in_quotes], lines[in_quotes])
 
     runs: list[IntArray] = []
     start = 0
     while start < len(chunk):
-        run = candidates[outside]
+        run = line_ends_by_parity[parity]
         run = run[np.searchsorted(run, start, "right") :]
         too_long = np.flatnonzero(np.diff(run, prepend=start) > limit)
         run = run[: too_long[0]] if too_long.size else run
         if run.size:
             runs.append(run)
             start = int(run[-1])
-        if start == len(chunk) or (len(chunk) - start <= limit and not last):
+        if start == len(chunk) or (len(chunk) - start <= limit and not at_eof):
             break
         line = int(np.searchsorted(lines, start, "right"))
         start = min(start + limit, int(lines[line])) if line < len(lines) else start + limit
         runs.append(np.array([start]))
-        outside = int(np.searchsorted(quotes, start)) % 2
+        parity = int(np.searchsorted(quotes, start)) % 2
     return np.concatenate(runs) if runs else np.empty(0, np.int64)
 
 
 def _without_blank_lines(chunk: bytes, ends: IntArray) -> tuple[bytes, IntArray, IntArray, int]:
     """Return the block without blank records, its ends, the starts of its records in `chunk`, and the blank count."""
-    begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if ends.size else ends
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if ends.size else ends
     octets = np.frombuffer(chunk, np.uint8)
-    blank = [i for i in np.flatnonzero(octets[begins] <= ord(" ")) if chunk[begins[i] : ends[i]].isspace()]
+    blank = [i for i in np.flatnonzero(octets[starts] <= ord(" ")) if chunk[starts[i] : ends[i]].isspace()]
     stop = int(ends[-1]) if ends.size else 0
     if not blank:
-        return chunk[:stop], ends, begins, 0
+        return chunk[:stop], ends, starts, 0
     keep = np.ones(len(ends), np.bool_)
     keep[blank] = False
-    lengths = ends - begins
+    lengths = ends - starts
     block = octets[:stop][np.repeat(keep, lengths)].tobytes()
-    return block, np.cumsum(lengths[keep]), begins[keep], len(blank)
+    return block, np.cumsum(lengths[keep]), starts[keep], len(blank)
 
 
 def _column_names(path: str, header: bytes, delimiter: str) -> tuple[str, ...]:
@@ -383,7 +385,9 @@ def _column_names(path: str, header: bytes, delimiter: str) -> tuple[str, ...]:
         raise SourceError(f"{path} has a header that cannot be read ({error}); {advice}") from error
     names = tuple(name for line in lines for name in line)
     if len(lines) != 1 or not names or not all(map(str.strip, names)):
-        raise SourceError(f"{path} has an empty name or a line end of another system in its header; {advice}")
+        raise SourceError(
+            f"{path} has an empty column name, or a carriage return (old Mac line end), in its header; {advice}"
+        )
     duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
     if duplicates:
         raise SourceError(f"{path} has duplicate column names: {', '.join(map(repr, duplicates))}; {advice}")

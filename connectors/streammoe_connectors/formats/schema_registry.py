@@ -14,22 +14,23 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from streammoe.errors import RetriableSourceError, SourceError
 
-_TIMEOUT = 3.0  # seconds per request
-_PAUSES = (0.2, 0.8)  # seconds before further attempts; after those the source retries
-_LARGEST = 1 << 22  # bytes of a response
-_MOST_REFERENCES = 100  # of a schema, including indirect ones
-_UNKNOWN_FOR = 60.0  # seconds before an unknown number is requested again, since schemas may be registered late
-_MOST_UNKNOWN = 10_000
-_ABSENT_CODES = frozenset({40401, 40402, 40403})  # a subject, a version, a schema
+_TIMEOUT_SECONDS = 3.0  # of a request
+_RETRY_PAUSES_SECONDS = (0.2, 0.8)  # before further attempts; after those the source retries
+_MAX_RESPONSE_BYTES = 1 << 22
+_MAX_REFERENCES = 100  # of a schema, including indirect ones
+_UNKNOWN_CACHE_SECONDS = 60.0
+"""How long an unknown number is not requested again; schemas may be registered late."""
+_MAX_CACHED_UNKNOWN = 10_000
+_NOT_FOUND_CODES = frozenset({40401, 40402, 40403})  # a subject, a version, a schema
 _HTTP_NOT_FOUND = 404
 _HTTP_BUSY = frozenset({408, 425, 429})
 
 
-class UnknownSchema(Exception):  # noqa: N818 - says what is wrong with the record, not with the program
+class UnknownSchemaError(Exception):
     """The registry has no such schema, or one of another type."""
 
 
-class Registered(NamedTuple):
+class RegisteredSchema(NamedTuple):
     """A registered schema."""
 
     text: str
@@ -58,10 +59,10 @@ class Registry:
             self._headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
         self._sleep = sleep
         # A redirect could send the password anywhere.
-        self._opener = urllib.request.build_opener(_NoRedirection)
+        self._opener = urllib.request.build_opener(_NoRedirectHandler)
         self._unknown: dict[int, tuple[float, str]] = {}
 
-    def avro(self, number: int) -> Registered:
+    def avro(self, number: int) -> RegisteredSchema:
         """Fetch the Avro schema of this number; only its absence is cached, for a minute.
 
         Raises:
@@ -71,50 +72,54 @@ class Registry:
         """
         until, detail = self._unknown.get(number, (0.0, ""))
         if time.monotonic() < until:
-            raise UnknownSchema(detail)
+            raise UnknownSchemaError(detail)
         try:
-            answer = self._get(f"/schemas/ids/{number}")
-            if answer.get("schemaType", "AVRO") != "AVRO":
-                raise UnknownSchema(f"schema {number} in {self.name} is of type {answer['schemaType']!r}, not AVRO")
+            response = self._get(f"/schemas/ids/{number}")
+            if response.get("schemaType", "AVRO") != "AVRO":
+                raise UnknownSchemaError(
+                    f"schema {number} in {self.name} is of type {response['schemaType']!r}, not AVRO"
+                )
             references: dict[tuple[str, str], str] = {}
-            self._collect(answer, references, ())
-            return Registered(self._text(answer), tuple(references.values()))
-        except UnknownSchema as error:
-            if len(self._unknown) >= _MOST_UNKNOWN:
+            self._collect_references(response, references, ())
+            return RegisteredSchema(self._text(response), tuple(references.values()))
+        except UnknownSchemaError as error:
+            if len(self._unknown) >= _MAX_CACHED_UNKNOWN:
                 self._unknown.clear()
-            self._unknown[number] = (time.monotonic() + _UNKNOWN_FOR, str(error))
+            self._unknown[number] = (time.monotonic() + _UNKNOWN_CACHE_SECONDS, str(error))
             raise
 
-    def _collect(self, answer: dict[str, Any], found: dict[tuple[str, str], str], within: tuple[object, ...]) -> None:
-        """Add the schemas that `answer` refers to, each after its own references, to `found`."""
-        references = answer.get("references") or []
+    def _collect_references(
+        self, response: dict[str, Any], texts: dict[tuple[str, str], str], ancestors: tuple[object, ...]
+    ) -> None:
+        """Add the schemas that a response refers to, each after its own references, to `texts`."""
+        references = response.get("references") or []
         if not isinstance(references, list):
-            raise self._invalid("references that are not a list")
+            raise self._invalid_response("references that are not a list")
         for reference in references:
             if not isinstance(reference, dict):
-                raise self._invalid("a reference that is not an object")
+                raise self._invalid_response("a reference that is not an object")
             subject, version = str(reference.get("subject")), str(reference.get("version"))
             name = (subject, version)
-            if name in found:
+            if name in texts:
                 continue
-            if name in within or len(found) + len(within) >= _MOST_REFERENCES:
-                raise UnknownSchema(
+            if name in ancestors or len(texts) + len(ancestors) >= _MAX_REFERENCES:
+                raise UnknownSchemaError(
                     f"schema {subject!r}, version {version}, in {self.name} refers to itself, or is one of more than "
-                    f"{_MOST_REFERENCES} schemas referred to"
+                    f"{_MAX_REFERENCES} schemas referred to"
                 )
             part = self._get(f"/subjects/{quote(subject, safe='')}/versions/{quote(version, safe='')}")
-            self._collect(part, found, (*within, name))
-            found[name] = self._text(part)
+            self._collect_references(part, texts, (*ancestors, name))
+            texts[name] = self._text(part)
 
-    def _text(self, answer: dict[str, Any]) -> str:
-        text = answer.get("schema")
+    def _text(self, response: dict[str, Any]) -> str:
+        text = response.get("schema")
         if not isinstance(text, str):
-            raise self._invalid("no schema")
+            raise self._invalid_response("no schema")
         return text
 
     def _get(self, path: str) -> dict[str, Any]:
         """Request a path, with a bounded number of attempts."""
-        for pause in _PAUSES:
+        for pause in _RETRY_PAUSES_SECONDS:
             try:
                 return self._request(path)
             except RetriableSourceError:
@@ -124,30 +129,30 @@ class Registry:
     def _request(self, path: str) -> dict[str, Any]:
         request = urllib.request.Request(self._base + path, headers=self._headers)  # noqa: S310 - http or https, by the settings
         try:
-            with self._opener.open(request, timeout=_TIMEOUT) as response:
-                content = response.read(_LARGEST + 1)
+            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as http_response:
+                content = http_response.read(_MAX_RESPONSE_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
-                raise self._failure(path, error) from None
+                raise self._error_of(path, error) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise RetriableSourceError(
                 f"schema registry {self.name} does not respond ({reason}); check that it runs, and that "
                 "source.schema_registry is its address"
             ) from None
-        if len(content) > _LARGEST:
-            raise self._invalid(f"more than {_LARGEST} bytes")
+        if len(content) > _MAX_RESPONSE_BYTES:
+            raise self._invalid_response(f"more than {_MAX_RESPONSE_BYTES} bytes")
         try:
-            answer = json.loads(content)
+            response = json.loads(content)
         except (ValueError, RecursionError):
-            answer = None
-        if not isinstance(answer, dict):
-            raise self._invalid("no JSON object")
-        return answer
+            response = None
+        if not isinstance(response, dict):
+            raise self._invalid_response("no JSON object")
+        return response
 
-    def _failure(self, path: str, error: urllib.error.HTTPError) -> Exception:
-        if error.code == _HTTP_NOT_FOUND and _error_code(error) in _ABSENT_CODES:
-            return UnknownSchema(f"schema registry {self.name} has nothing at {path}")
+    def _error_of(self, path: str, error: urllib.error.HTTPError) -> Exception:
+        if error.code == _HTTP_NOT_FOUND and _error_code(error) in _NOT_FOUND_CODES:
+            return UnknownSchemaError(f"schema registry {self.name} has nothing at {path}")
         message = f"schema registry {self.name} responds with status {error.code} to {path}"
         if error.code >= 500 or error.code in _HTTP_BUSY:
             return RetriableSourceError(f"{message}; see its log")
@@ -156,7 +161,7 @@ class Registry:
             "user and password if required"
         )
 
-    def _invalid(self, what: str) -> SourceError:
+    def _invalid_response(self, what: str) -> SourceError:
         return SourceError(
             f"schema registry {self.name} responds with {what}; source.schema_registry must be the address of a "
             "registry with Confluent's interface"
@@ -173,14 +178,14 @@ def without_password(address: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-class _NoRedirection(urllib.request.HTTPRedirectHandler):
+class _NoRedirectHandler(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
         """Return None, so that a redirect counts as a failure."""
 
 
 def _error_code(error: urllib.error.HTTPError) -> object:
     try:
-        answer = json.loads(error.read(_LARGEST))
+        response = json.loads(error.read(_MAX_RESPONSE_BYTES))
     except (ValueError, RecursionError, OSError, http.client.HTTPException):
         return None
-    return answer.get("error_code") if isinstance(answer, dict) else None
+    return response.get("error_code") if isinstance(response, dict) else None

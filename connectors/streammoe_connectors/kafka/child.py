@@ -1,7 +1,7 @@
 """The process that reads from Kafka for a `KafkaSource`.
 
 kafka-python decodes records in Python, and receives them in small pieces; in one process with a learning thread each
-would wait for the other. Orders, including settings and passwords, arrive as frames on the standard input; records
+would wait for the other. Commands, including settings and passwords, arrive as frames on the standard input; records
 leave as frames on the standard output. When either is closed, the daemon is gone and this process ends.
 """
 
@@ -21,10 +21,10 @@ from typing import Any
 
 from streammoe.errors import ConfigError, SourceError
 from streammoe_connectors.kafka.frames import Inlet, Outlet
-from streammoe_connectors.kafka.reader import POLL_SECONDS, QUIET_SECONDS, Reader
+from streammoe_connectors.kafka.reader import LOG_INTERVAL_SECONDS, POLL_SECONDS, Reader
 
 
-class Forward(logging.Handler):
+class ForwardHandler(logging.Handler):
     """A handler that passes log lines to the daemon without passwords, and repeats a line only after a while."""
 
     def __init__(self, reader: Reader, options: Mapping[str, Any]) -> None:
@@ -45,21 +45,21 @@ class Forward(logging.Handler):
                 self._reader.client_error = now, cause
         if not record.name.startswith("streammoe"):
             line = f"{record.pathname}:{record.lineno}"
-            if now - self._logged.get(line, -QUIET_SECONDS) < QUIET_SECONDS:
+            if now - self._logged.get(line, -LOG_INTERVAL_SECONDS) < LOG_INTERVAL_SECONDS:
                 return
             self._logged[line] = now
         self._reader.logs.append({"type": "log", "level": record.levelno, "name": record.name, "message": message})
 
 
-def _listen(inlet: Inlet, orders: SimpleQueue[dict[str, Any]]) -> None:
-    """Queue incoming orders; end the process once the daemon is gone."""
+def _read_commands(inlet: Inlet, commands: SimpleQueue[dict[str, Any]]) -> None:
+    """Queue incoming commands; end the process once the daemon is gone."""
     closing = False
     try:
         while True:
             frame = inlet.next()
             if frame is not None:
                 closing = closing or frame.header["type"] == "close"
-                orders.put(frame.header)
+                commands.put(frame.header)
     except EOFError:
         if not closing:
             os._exit(0)
@@ -69,7 +69,7 @@ def main() -> None:
     """Serve the daemon over the standard input and output."""
     signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     for number in signals:
-        # They reach the whole group, but are for the daemon, which finishes its batch before it orders to close.
+        # They reach the whole group, but are for the daemon, which sends the command to close once its batch is done.
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     # Prints must not get between frames.
@@ -82,12 +82,12 @@ def main() -> None:
         first = None
     if first is None:
         return
-    orders: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    threading.Thread(target=_listen, args=(inlet, orders), daemon=True).start()
+    commands: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    threading.Thread(target=_read_commands, args=(inlet, commands), daemon=True).start()
     outlet = Outlet(output)
     status = 0
     try:
-        _serve(first.header, outlet, orders)
+        _serve(first.header, outlet, commands)
         while outlet.pending:
             outlet.flush(POLL_SECONDS)
     except BrokenPipeError:
@@ -100,11 +100,11 @@ def main() -> None:
     os._exit(status)
 
 
-def _serve(order: Mapping[str, Any], outlet: Outlet, orders: SimpleQueue[dict[str, Any]]) -> None:
+def _serve(start_command: Mapping[str, Any], outlet: Outlet, commands: SimpleQueue[dict[str, Any]]) -> None:
     try:
-        reader = Reader(order, outlet, orders)
-        logging.basicConfig(level=logging.WARNING, handlers=[Forward(reader, order["options"])])
-        logging.getLogger("streammoe.source").setLevel(order["log_level"])
+        reader = Reader(start_command, outlet, commands)
+        logging.basicConfig(level=logging.WARNING, handlers=[ForwardHandler(reader, start_command["options"])])
+        logging.getLogger("streammoe.source").setLevel(start_command["log_level"])
         # It warns whenever parsing delays its other thread by 0.1 s, as happens on a busy machine.
         logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
         gc.collect()

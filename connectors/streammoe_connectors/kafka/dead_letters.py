@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from streammoe.ports import DeadLetter, DeadLetterSink
-from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, borrowed, check_topic
+from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, check_topic, connection_for
 
 SECTION = "dead_letters"
 
@@ -46,11 +46,11 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
 
     def __init__(self, settings: KafkaDeadLetterSettings, sources: Sequence[BaseModel]) -> None:
         target = Target(SECTION, settings.topic, 'keep rejected records in a file, by dead_letters.kind = "file"')
-        connection = borrowed(settings, SECTION, sources)
+        connection = connection_for(settings, SECTION, sources)
         from streammoe_connectors.kafka.producer import TopicProducer  # imports kafka-python, which is optional
 
         self._producer = TopicProducer(target, connection, settings)
-        self._producer.look()
+        self._producer.try_connect()
 
     def write(self, letters: list[DeadLetter]) -> None:
         if not letters:

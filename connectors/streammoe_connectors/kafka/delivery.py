@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Sink
-from streammoe_connectors.kafka.settings import Connection, need_kafka_python, servers
+from streammoe_connectors.kafka.settings import Connection, parse_servers, require_kafka_python
 
 if TYPE_CHECKING:  # it imports kafka-python, which is optional
     from streammoe_connectors.kafka.producer import TopicProducer
@@ -42,7 +42,7 @@ class TopicSettings(Delivery, Connection):
 
     kind: Literal["kafka"]
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
-    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(servers)] = None  # type: ignore[assignment]
+    bootstrap_servers: Annotated[tuple[str, ...] | None, BeforeValidator(parse_servers)] = None  # type: ignore[assignment]
 
 
 class TopicSink(Sink):
@@ -67,13 +67,13 @@ class Target(NamedTuple):
     """Alternative advice for records that are too large for the topic."""
 
 
-def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:
+def connection_for(settings: Connection, section: str, sources: Sequence[BaseModel]) -> Connection:
     """Return the connection of a section, or that of the first Kafka source if the section names no servers.
 
     Raises:
         ConfigError: there is none, or the section's is incomplete.
     """
-    need_kafka_python(f'{section}.kind = "kafka"')
+    require_kafka_python(f'{section}.kind = "kafka"')
     if settings.bootstrap_servers is not None:
         from kafka import KafkaProducer
 
@@ -83,10 +83,10 @@ def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -
                 f"{section}.options: kafka-python's producers have no option {', '.join(unknown)}; remove it"
             )
         return settings
-    parts = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
-    if parts:
+    extra = sorted(settings.model_fields_set & Connection.model_fields.keys() - {"bootstrap_servers"})
+    if extra:
         raise ConfigError(
-            f"{section}.bootstrap_servers: must be set together with {', '.join(parts)}; without any of them the "
+            f"{section}.bootstrap_servers: must be set together with {', '.join(extra)}; without any of them the "
             "connection is that of the source"
         )
     source = next((source for source in sources if isinstance(source, Connection)), None)
@@ -100,10 +100,12 @@ def borrowed(settings: Connection, section: str, sources: Sequence[BaseModel]) -
 
 def check_topic(settings: Connection, topic: str, section: str, sources: Sequence[BaseModel]) -> None:
     """Raise `ConfigError` if there is no connection, or a source reads the topic."""
-    connection = borrowed(settings, section, sources)
+    connection = connection_for(settings, section, sources)
     for source in sources:
-        same = isinstance(source, Connection) and set(source.bootstrap_servers) & set(connection.bootstrap_servers)
-        if same and topic in getattr(source, "topics", ()):
+        if not isinstance(source, Connection):
+            continue
+        shared_servers = set(source.bootstrap_servers) & set(connection.bootstrap_servers)
+        if shared_servers and topic in getattr(source, "topics", ()):
             raise ConfigError(
                 f"{section}.topic: is {topic!r}, which the source reads: the daemon would endlessly learn from its own "
                 "output; choose another topic"

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-_WHITE = b" \t\r\n"  # of JSON
-_QUOTED = frozenset(',"\r\n')
+_JSON_WHITESPACE = b" \t\r\n"
+_CSV_SPECIAL = frozenset(',"\r\n')
 
 Column = list[str] | list[float | None] | list[str | None]
 
@@ -60,9 +60,10 @@ class RecordFields:
             times = [record.timestamp for record in records]
             columns.append([None if ms is None or ms < 0 else ms / 1000 for ms in times])
         if self._headers:
-            found = [dict(record.headers) for record in records]  # the last of several equal ones counts
+            header_maps = [dict(record.headers) for record in records]  # the last of several equal ones counts
             columns += [
-                _texts([headers.get(name) for headers in found], f"header {name!r}", rejected) for name in self._headers
+                _texts([headers.get(name) for headers in header_maps], f"header {name!r}", rejected)
+                for name in self._headers
             ]
         return columns
 
@@ -77,13 +78,16 @@ class RecordFields:
             for member, column in zip(self._members, columns, strict=True)
         ]
         members = parts[0] if len(parts) == 1 else [b",".join(filter(None, row)) for row in zip(*parts, strict=True)]
-        return [_spliced(value, added) if added else value for value, added in zip(values, members, strict=True)]
+        return [
+            _prepend_members(value, members) if members else value
+            for value, members in zip(values, members, strict=True)
+        ]
 
     def before_csv(self, values: list[bytes], columns: list[Column]) -> list[bytes]:
         """Prepend these fields to lines of csv."""
         return [
             b"%b,%b" % (",".join(cells).encode(), value)
-            for value, cells in zip(values, zip(*map(_cells, columns), strict=True), strict=True)
+            for value, cells in zip(values, zip(*map(_csv_cells, columns), strict=True), strict=True)
         ]
 
 
@@ -102,21 +106,21 @@ def _text(i: int, octets: bytes, what: str, rejected: dict[int, str]) -> str | N
         return None
 
 
-def _spliced(value: bytes, members: bytes) -> bytes:
-    body = value.lstrip(_WHITE)
+def _prepend_members(value: bytes, members: bytes) -> bytes:
+    body = value.lstrip(_JSON_WHITESPACE)
     if not body.startswith(b"{"):
         return value
     rest = body[1:]
-    return b"{%b%b%b" % (members, b"" if rest.lstrip(_WHITE).startswith(b"}") else b",", rest)
+    return b"{%b%b%b" % (members, b"" if rest.lstrip(_JSON_WHITESPACE).startswith(b"}") else b",", rest)
 
 
-def _cells(column: Column) -> Iterator[str]:
+def _csv_cells(column: Column) -> Iterator[str]:
     for value in column:
         if value is None:
             yield ""
         elif isinstance(value, float):
             yield repr(value)
-        elif _QUOTED.isdisjoint(value):
+        elif _CSV_SPECIAL.isdisjoint(value):
             yield value
         else:
             yield '"' + value.replace('"', '""') + '"'

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 _HEAD = struct.Struct("<IQ")  # lengths of the JSON object and of the bytes after it
-_LONGEST_HEADER = 1 << 28
+_MAX_HEADER_BYTES = 1 << 28
 
 
 class Frame(NamedTuple):
@@ -59,7 +59,7 @@ class Inlet:
             size, whole, self._filled = self._header_bytes, self._buffer, 0
             if size is None:
                 header_bytes, body_bytes = _HEAD.unpack(whole)
-                if header_bytes > _LONGEST_HEADER:
+                if header_bytes > _MAX_HEADER_BYTES:
                     raise EOFError  # not a frame
                 self._header_bytes = header_bytes
                 self._buffer = memoryview(bytearray(header_bytes + body_bytes))

@@ -1,48 +1,55 @@
-"""Committed offsets, which mirror a checkpoint's position in the consumer group and identify its owner.
+"""Offsets committed to the consumer group, and their metadata, which serve as a lease on the partitions.
 
-Checkpoints hold the authoritative positions. Committed offsets are for lag tools, and follow. The metadata of each
-offset name its owner and the time, so that a second daemon on the same partitions is rejected.
+The checkpoint is authoritative. Offsets are committed after it, for lag monitoring only. Partitions are assigned
+manually, so the group cannot fence off a second daemon. Instead the metadata of each commit hold the owner and the
+time, and a daemon is rejected while another owner's commit is recent.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 import msgspec
 
 from streammoe.ports import Partition, Position
 
 
-class CommittedOffset(msgspec.Struct, frozen=True):
-    """The metadata of a committed offset."""
+class OffsetMetadata(msgspec.Struct, frozen=True, rename={"committed_at": "at", "checkpoint_generation": "generation"}):
+    """The metadata of a committed offset, as a JSON object."""
 
     owner: str
     """The reader of this partition, empty once released."""
-    at: float
+    committed_at: float
     """Time of the commit in seconds since 1970."""
-    generation: int
-    """Of the checkpoint that the offset belongs to."""
+    checkpoint_generation: int
+    """Generation of the checkpoint that holds the offset; not that of the consumer group."""
 
-    def is_held_by_another(self, owner: str, now: float, seconds: float) -> bool:
-        """Whether another owner has committed within the last `seconds`."""
-        return self.owner not in {"", owner} and now - self.at < seconds
+    @classmethod
+    def parse(cls, text: str | None) -> Self | None:
+        """Decode the result of `encode`; return ``None`` for anything else, such as metadata of other tools."""
+        try:
+            return msgspec.json.decode(text or "", type=cls)
+        except (msgspec.DecodeError, UnicodeError):
+            return None
 
+    def encode(self) -> str:
+        """Encode the metadata as text for a commit.
 
-def offset_metadata(owner: str, generation: int, now: float) -> str:
-    """Encode the metadata of an offset, committed `now` in seconds since 1970."""
-    return msgspec.json.encode(CommittedOffset(owner, round(now, 3), generation)).decode()
+        >>> OffsetMetadata("me", committed_at=1.5, checkpoint_generation=7).encode()
+        '{"owner":"me","at":1.5,"generation":7}'
+        """
+        rounded = msgspec.structs.replace(self, committed_at=round(self.committed_at, 3))
+        return msgspec.json.encode(rounded).decode()
 
-
-def parse_offset_metadata(text: str | None) -> CommittedOffset | None:
-    """Decode the result of `offset_metadata`; ``None`` for anything else, such as metadata of other tools."""
-    try:
-        return msgspec.json.decode(text or "", type=CommittedOffset)
-    except (msgspec.DecodeError, UnicodeError):
-        return None
+    def is_held_by_another(self, owner: str, now: float, lease_seconds: float) -> bool:
+        """Whether another owner has committed within the last `lease_seconds`."""
+        return self.owner not in {"", owner} and now - self.committed_at < lease_seconds
 
 
 def offsets_of(position: Position) -> dict[Partition, int]:
     """Return the next offset of each partition in the position of a `KafkaSource`."""
     return {
         Partition(topic, int(partition)): offset
-        for topic, held in position["topics"].items()
-        for partition, offset in held["partitions"].items()
+        for topic, saved in position["topics"].items()
+        for partition, offset in saved["partitions"].items()
     }

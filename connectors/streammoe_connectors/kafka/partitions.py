@@ -18,7 +18,7 @@ from streammoe_connectors.positions import check_kind, invalid, is_count
 KIND = "kafka"
 
 
-class LogRecord(Record, Protocol):
+class FetchedRecord(Record, Protocol):
     """The attributes of kafka-python's ``ConsumerRecord`` in use."""
 
     @property
@@ -35,140 +35,146 @@ class PartitionBuffer:
     Args:
         partition: which one.
         offset: the first one to read.
-        stop: offset at which to stop, if any; not below `offset`.
+        stop_offset: offset at which to stop, if any; not below `offset`.
     """
 
-    def __init__(self, partition: Partition, offset: int, stop: int | None = None) -> None:
+    def __init__(self, partition: Partition, offset: int, stop_offset: int | None = None) -> None:
         self.partition = partition
-        self.start = offset
-        self.next = offset
+        self.start_offset = offset
+        self.next_offset = offset
         """The next offset to send, for checkpoints."""
-        self.fetched = offset
+        self.fetch_position = offset
         """The next offset to fetch."""
-        self.jumped = False
-        """Whether nothing has been fetched since a `jump`."""
-        self.stop = stop
-        self.end: int | None = None
-        """The end of the log, as far as known."""
+        self.seek_pending = False
+        """Whether nothing has been fetched since a `seek`."""
+        self.stop_offset = stop_offset
+        self.known_end: int | None = None
+        """The high watermark or the last stable offset, whichever was received last; ``None`` if neither was."""
         self.at_end_since: float | None = None
         """Since when (monotonic seconds) the whole log has been fetched."""
         self.received_at = time.monotonic()
         """When records were last fetched, or there were none to fetch."""
-        self.records: list[LogRecord] = []
+        self.records: list[FetchedRecord] = []
         """Fetched and not yet sent."""
         self.times: IntArray = np.empty(0, np.int64)
         """Timestamps of `records` in milliseconds since 1970."""
-        self.bytes = 0
+        self.n_bytes = 0
         """Size of the values in `records`."""
         self._tombstones: deque[int] = deque()
 
-    def add(self, records: Sequence[LogRecord], now: float) -> int:
+    def add(self, records: Sequence[FetchedRecord], now: float) -> int:
         """Append fetched records in order; return the number of gaps in their offsets."""
-        if self.stop is not None and records[-1].offset >= self.stop:
-            records = [record for record in records if record.offset < self.stop]
+        if self.stop_offset is not None and records[-1].offset >= self.stop_offset:
+            records = [record for record in records if record.offset < self.stop_offset]
             if not records:
-                self.reach(self.stop)
+                self.advance_to(self.stop_offset)
                 return 0
-        gaps = int(records[0].offset != self.fetched)
+        gaps = int(records[0].offset != self.fetch_position)
         if records[-1].offset - records[0].offset >= len(records):
             gaps += sum(b.offset != a.offset + 1 for a, b in pairwise(records))
-        self.fetched = records[-1].offset + 1
-        self.jumped = False
+        self.fetch_position = records[-1].offset + 1
+        self.seek_pending = False
         self.at_end_since = None
         self.received_at = now
         values: list[bytes | None] = [record.value for record in records]
         if None in values:
             self._tombstones.extend(record.offset for record in records if record.value is None)
             records = [record for record in records if record.value is not None]
-        self.bytes += sum(len(record.value) for record in records)
+        self.n_bytes += sum(len(record.value) for record in records)
         self.records += records
         times = np.fromiter((record.timestamp or 0 for record in records), np.int64, len(records))
         self.times = np.concatenate([self.times, times]) if self.times.size else times
-        self._advance()
+        self._update_next_offset()
         return gaps
 
-    def reach(self, offset: int) -> None:
-        """Note that no records are left before this offset, only markers or aborted and compacted records."""
-        self.fetched = max(self.fetched, offset)
-        self._advance()
+    def advance_to(self, offset: int) -> None:
+        """Advance to this offset: before it are only markers and records that were aborted or compacted."""
+        self.fetch_position = max(self.fetch_position, offset)
+        self._update_next_offset()
 
-    def give(self, count: int) -> list[LogRecord]:
+    def take(self, count: int) -> list[FetchedRecord]:
         """Remove and return the first `count` records."""
-        given = self.records[:count]
+        taken = self.records[:count]
         del self.records[:count]
         self.times = self.times[count:]
-        self.bytes = self.bytes - sum(len(record.value) for record in given) if self.records else 0
-        if given:
-            self.next = given[-1].offset + 1
-        self._advance()
-        return given
+        self.n_bytes = self.n_bytes - sum(len(record.value) for record in taken) if self.records else 0
+        if taken:
+            self.next_offset = taken[-1].offset + 1
+        self._update_next_offset()
+        return taken
 
-    def passed(self) -> int:
+    def count_passed_tombstones(self) -> int:
         """Return how many tombstones have been passed since the last call."""
         count = 0
-        while self._tombstones and self._tombstones[0] < self.next:
+        while self._tombstones and self._tombstones[0] < self.next_offset:
             self._tombstones.popleft()
             count += 1
         return count
 
-    def jump(self, offset: int) -> None:
+    def seek(self, offset: int) -> None:
         """Continue at another offset, since the next records are lost; fetched records stay."""
-        self.fetched = offset
-        self.jumped = True
+        self.fetch_position = offset
+        self.seek_pending = True
         self.at_end_since = None
-        self.end = None
+        self.known_end = None
         if not self.records:
-            self.next = offset
+            self.next_offset = offset
 
-    def drop(self) -> None:
+    def clear(self) -> None:
         """Discard all fetched records."""
         self.records = []
         self.times = self.times[:0]
-        self.bytes = 0
+        self.n_bytes = 0
         self._tombstones.clear()
 
     @property
-    def complete(self) -> bool:
-        """Whether everything before `stop` has been fetched."""
-        return self.stop is not None and self.fetched >= self.stop
+    def reached_stop(self) -> bool:
+        """Whether everything before `stop_offset` has been fetched."""
+        return self.stop_offset is not None and self.fetch_position >= self.stop_offset
 
-    @property
-    def lag(self) -> int:
-        """The number of offsets in the log that have not been sent, as far as known."""
-        return max(0, (self.end or 0) - self.next)
-
-    def holds(self, now: float, idle: float) -> bool:
+    def blocks_others(self, now: float, idle: float) -> bool:
         """Whether other partitions must wait for records after the last fetched one.
 
         Args:
             now: monotonic seconds.
             idle: for how many seconds they wait for a partition at its end.
         """
-        if self.complete:
+        if self.reached_stop:
             return False
         return self.at_end_since is None or now - self.at_end_since < idle
 
-    def _advance(self) -> None:
+    def _update_next_offset(self) -> None:
         if not self.records:
-            self.next = self.fetched if self.stop is None else min(self.fetched, self.stop)
+            stop = self.fetch_position if self.stop_offset is None else self.stop_offset
+            self.next_offset = min(self.fetch_position, stop)
 
 
 def position_of(
-    group: str, owner: str, ids: Mapping[str, str | None], buffers: Sequence[PartitionBuffer], left: Mapping[str, Any]
+    group: str,
+    owner: str,
+    topic_ids: Mapping[str, str | None],
+    buffers: Sequence[PartitionBuffer],
+    unassigned: Mapping[str, Any],
 ) -> Position:
     """Return the position for a checkpoint.
 
     Args:
         group: of the reader.
         owner: of the position.
-        ids: of the topics.
+        topic_ids: by topic.
         buffers: of the partitions that are read.
-        left: see `kafka.start.left_of`.
+        unassigned: see `kafka.start.unassigned_offsets`.
     """
-    topics: dict[str, Any] = {topic: {"id": topic_id, "partitions": {}} for topic, topic_id in ids.items()}
+    topics: dict[str, Any] = {topic: {"id": topic_id, "partitions": {}} for topic, topic_id in topic_ids.items()}
     for buffer in buffers:
-        topics[buffer.partition.topic]["partitions"][str(buffer.partition.partition)] = buffer.next
-    return {"kind": KIND, "group": group, "owner": owner, "topics": topics, **({"left": left} if left else {})}
+        topics[buffer.partition.topic]["partitions"][str(buffer.partition.partition)] = buffer.next_offset
+    return {
+        "kind": KIND,
+        "group": group,
+        "owner": owner,
+        "topics": topics,
+        **({"left": unassigned} if unassigned else {}),
+    }
 
 
 def check_position(position: Position) -> None:

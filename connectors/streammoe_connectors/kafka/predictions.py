@@ -12,14 +12,14 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 from streammoe.errors import ConfigError
 from streammoe.ports import Position, Predictions, PredictionSink, Recovered
 from streammoe.rows import json_rows
-from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, borrowed, check_topic
+from streammoe_connectors.kafka.delivery import Target, TopicSettings, TopicSink, check_topic, connection_for
 from streammoe_connectors.kafka.settings import Connection
 
 if TYPE_CHECKING:  # they import kafka-python, which is optional
     from streammoe_connectors.kafka.producer import TopicProducer
     from streammoe_connectors.kafka.transactions import TransactionalProducer
 
-LOGGER = logging.getLogger("streammoe.kafka")
+_LOGGER = logging.getLogger("streammoe.kafka")
 SECTION = "predictions"
 
 
@@ -44,7 +44,7 @@ class KafkaPredictionSettings(TopicSettings):
 
     @field_validator("transactional_id")
     @classmethod
-    def _needed(cls, name: str | None, info: ValidationInfo) -> str | None:
+    def _check_transactional_id(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is not None and info.data.get("transactional") is False:
             raise ValueError("must not be set unless predictions.transactional = true")
         return name
@@ -74,7 +74,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
         check_topic(settings, settings.topic, SECTION, sources)
         if not settings.transactional:
             return
-        _group(sources)
+        _group_and_transactional_id(sources)
         if checkpoint.keep < 2:
             raise ConfigError(
                 f"checkpoint.keep: must be at least 2 if predictions are transactional, got {checkpoint.keep}; after a "
@@ -88,7 +88,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
             )
 
     def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
-        connection = borrowed(settings, SECTION, sources)
+        connection = connection_for(settings, SECTION, sources)
         from streammoe_connectors.kafka.producer import TopicProducer
         from streammoe_connectors.kafka.transactions import TransactionalProducer
 
@@ -98,7 +98,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
         self._encode = msgspec.json.Encoder().encode
         self._transactions: TransactionalProducer | None = None
         if settings.transactional:
-            group, name = _group(sources)
+            group, name = _group_and_transactional_id(sources)
             self._transactions = TransactionalProducer(
                 target,
                 connection,
@@ -110,7 +110,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
             self._producer: TopicProducer = self._transactions
         else:
             self._producer = TopicProducer(target, connection, settings)
-            self._producer.look()
+            self._producer.try_connect()
 
     def write(self, rows: Predictions) -> None:
         if not len(rows):
@@ -135,7 +135,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
             self._transactions.commit(position, generation)
 
 
-def _group(sources: Sequence[BaseModel]) -> tuple[str, str]:
+def _group_and_transactional_id(sources: Sequence[BaseModel]) -> tuple[str, str]:
     """Return the group of the first Kafka source, and the default transactional id."""
     source = next((source for source in sources if isinstance(source, Connection)), None)
     if source is None:

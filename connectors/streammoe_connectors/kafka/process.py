@@ -18,8 +18,8 @@ from streammoe.errors import SourceError
 from streammoe_connectors.kafka.frames import Frame, Inlet, Outlet
 
 _PIPE_BYTES = 1 << 20
-_CLOSE_SECONDS = 4.0
-_LAST_WORDS = 2_000
+_CLOSE_TIMEOUT_SECONDS = 4.0
+_MAX_ERROR_BYTES = 2_000
 
 
 class ReaderProcess:
@@ -28,10 +28,10 @@ class ReaderProcess:
     It ends with this process, however this one ends, since its pipes are closed.
 
     Args:
-        order: the first frame. May hold passwords, so it goes through a pipe, never on a command line.
+        command: the first frame. May hold passwords, so it goes through a pipe, never on a command line.
     """
 
-    def __init__(self, order: Mapping[str, Any]) -> None:
+    def __init__(self, command: Mapping[str, Any]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read once the child has died; closed by `close`
         # Signals to the group must not reach the child before it ignores them; it inherits blocked signals.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
@@ -57,20 +57,20 @@ class ReaderProcess:
         self._outlet = Outlet(self._stdin.fileno())
         self._poll = select.poll()
         self._poll.register(self._stdout, select.POLLIN)
-        self._outlet.send(order)
+        self._outlet.send(command)
 
     @property
     def pid(self) -> int:
         """Process id of the child."""
         return self._process.pid
 
-    def send(self, order: Mapping[str, Any]) -> bool:
-        """Send an order without waiting; return whether there was room for it."""
+    def send(self, command: Mapping[str, Any]) -> bool:
+        """Send a command without waiting; return whether there was room for it."""
         try:
             self._outlet.flush()
             if self._outlet.pending:
                 return False
-            self._outlet.send(order)
+            self._outlet.send(command)
         except BrokenPipeError:
             return False  # `receive` reports the reason
         return True
@@ -86,40 +86,40 @@ class ReaderProcess:
             try:
                 frame = self._inlet.next()
             except EOFError:
-                raise self._died() from None
+                raise self._child_died() from None
             if frame is not None:
                 return frame
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._poll.poll(left * 1000):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not self._poll.poll(remaining * 1000):
                 return None
 
     def close(self) -> None:
         """Let the child finish, or kill it if that takes too long."""
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        asked = self.send({"type": "close"})
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_SECONDS
+        is_closing = self.send({"type": "close"})
         with contextlib.suppress(OSError):  # unwritten data
             self._stdin.close()
         with contextlib.suppress(SourceError):
-            while asked and (left := deadline - time.monotonic()) > 0:
-                self.receive(left)
+            while is_closing and (remaining := deadline - time.monotonic()) > 0:
+                self.receive(remaining)
         try:
-            self._process.wait(max(0.1, deadline - time.monotonic()) if asked else 0.1)
+            self._process.wait(max(0.1, deadline - time.monotonic()) if is_closing else 0.1)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         self._stdout.close()
         self._errors.close()
 
-    def _died(self) -> SourceError:
+    def _child_died(self) -> SourceError:
         try:
-            status = self._process.wait(_CLOSE_SECONDS)
+            status = self._process.wait(_CLOSE_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:  # it has closed its output, but still runs
             self._process.kill()
             status = self._process.wait()
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_WORDS))
-        words = self._errors.read().decode(errors="replace").strip()
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _MAX_ERROR_BYTES))
+        last_output = self._errors.read().decode(errors="replace").strip()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return SourceError(
             f"the process that reads from Kafka {how}; start again, which resumes from the last checkpoint"
-            + (f". Its last output: {words}" if words else "")
+            + (f". Its last output: {last_output}" if last_output else "")
         )

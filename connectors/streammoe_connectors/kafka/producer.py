@@ -31,28 +31,28 @@ from streammoe.ports import Location
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.settings import Connection, client_options
 
-LOGGER = logging.getLogger("streammoe.kafka")
+_LOGGER = logging.getLogger("streammoe.kafka")
 
-MOST_UNACKNOWLEDGED = 32 << 20
-"""Most bytes of unacknowledged records before `send` waits."""
-REPORT_SECONDS = 30.0
+MAX_UNACKNOWLEDGED_BYTES = 32 << 20
+"""Size of unacknowledged records from which on `send` waits."""
+LOG_INTERVAL_SECONDS = 30.0
 """Interval of warnings while waiting for a broker."""
-FIRST_SECONDS = 5.0
-"""How long a start waits for a broker; later on there is a wait once there is something to write."""
-CLOSE_SECONDS = 5.0
-SETTLED = "nothing was lost: the next start writes everything after the last checkpoint again"
+FIRST_WAIT_SECONDS = 5.0
+"""How long a start waits for a broker, and how long any wait lasts before its first warning."""
+CLOSE_TIMEOUT_SECONDS = 5.0
+NOTHING_LOST = "nothing was lost: the next start writes everything after the last checkpoint again"
 
-_BOOTSTRAP_MS = 10_000
-_METADATA_MS = 2_000
+_BOOTSTRAP_TIMEOUT_MS = 10_000
+_METADATA_TIMEOUT_MS = 2_000
 _GRACE_SECONDS = 5.0  # for kafka-python to report itself why a record was not delivered
-_LARGEST_REQUEST = 64 << 20  # large enough for the topic's max.message.bytes to be the only limit
+_MAX_REQUEST_BYTES = 64 << 20  # large enough for the topic's max.message.bytes to be the only limit
 
 _ENCODE = msgspec.json.Encoder().encode
 
 Result = TypeVar("Result")
 
 
-class _Sent(NamedTuple):
+class _SentRecord(NamedTuple):
     future: Any
     size: int
     location: Location
@@ -66,7 +66,7 @@ def location_key(location: Location) -> bytes:
     return _ENCODE(location)
 
 
-def known_options(connection: Connection, known: Mapping[str, Any]) -> dict[str, Any]:
+def supported_options(connection: Connection, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a connection that a kind of client supports; some are for consumers only."""
     return {name: value for name, value in client_options(connection).items() if name in known}
 
@@ -100,27 +100,27 @@ class TopicProducer:
             "batch_size": delivery.batch_bytes,
             "delivery_timeout_ms": int(1000 * delivery.delivery_timeout_seconds),
             "request_timeout_ms": min(30_000, int(500 * delivery.delivery_timeout_seconds)),
-            "max_request_size": _LARGEST_REQUEST,
+            "max_request_size": _MAX_REQUEST_BYTES,
             "metrics_enabled": False,
-            **known_options(connection, KafkaProducer.DEFAULT_CONFIG),
+            **supported_options(connection, KafkaProducer.DEFAULT_CONFIG),
             **(transactional or {}),
             # Blocking calls run in the background and are retried.
-            "bootstrap_timeout_ms": _BOOTSTRAP_MS,
-            "max_block_ms": _METADATA_MS,
+            "bootstrap_timeout_ms": _BOOTSTRAP_TIMEOUT_MS,
+            "max_block_ms": _METADATA_TIMEOUT_MS,
         }
-        self._patience = self._options["delivery_timeout_ms"] / 1000.0 + _GRACE_SECONDS
+        self._give_up_seconds = self._options["delivery_timeout_ms"] / 1000.0 + _GRACE_SECONDS
         self._servers = ", ".join(self._options["bootstrap_servers"])
         self._producer: KafkaProducer | None = None
         self._connecting: Future[KafkaProducer] | None = None
-        self._unacknowledged: deque[_Sent] = deque()
+        self._unacknowledged: deque[_SentRecord] = deque()
         self._bytes = 0
         self._failure: SinkError | None = None
         self._closed = threading.Event()
 
     # --- connecting -------------------------------------------------------------------------------------------------
 
-    def connected(self, timeout: float) -> KafkaProducer | None:
-        """Return the producer once a broker responds and the topic is known; ``None`` after `timeout` seconds.
+    def connect(self, timeout: float) -> KafkaProducer | None:
+        """Connect; return the producer once the topic's metadata are known, or ``None`` after `timeout` seconds.
 
         Raises:
             SinkError: the topic does not exist or may not be written.
@@ -128,7 +128,7 @@ class TopicProducer:
         """
         if self._producer is None:
             if self._connecting is None:
-                self._connecting = in_background(self._connect)
+                self._connecting = in_background(self._create_connected)
             try:
                 self._producer = self._connecting.result(timeout)
             except TimeoutError:
@@ -138,18 +138,18 @@ class TopicProducer:
                 raise
         return self._producer
 
-    def _connect(self) -> KafkaProducer:
+    def _create_connected(self) -> KafkaProducer:
         producer: KafkaProducer | None = None
         while producer is None:
             self._check_open()
             try:
-                producer = _made(self._options)
+                producer = _create_producer(self._options)
             except KafkaTimeoutError:
-                LOGGER.debug("%s: no broker responded, retrying", self._servers)
+                _LOGGER.debug("%s: no broker responded, retrying", self._servers)
             except (KafkaConfigurationError, ValueError, TypeError, AssertionError, RuntimeError) as error:
                 raise ConfigError(f"{self.target.section}: kafka-python rejects its settings: {error}") from error
             except (KafkaError, OSError) as error:
-                raise self.explained(error) from error
+                raise self.as_sink_error(error) from error
         try:
             while True:
                 self._check_open()
@@ -158,7 +158,7 @@ class TopicProducer:
                 except KafkaTimeoutError:
                     self._check_topic()
                 except (KafkaError, ValueError) as error:
-                    raise self.explained(error) from error
+                    raise self.as_sink_error(error) from error
                 else:
                     return producer
         except StreammoeError:
@@ -175,32 +175,32 @@ class TopicProducer:
         try:
             admin = KafkaAdminClient(**options)
             try:
-                found = admin.describe_topics([self.target.topic])
+                topics = admin.describe_topics([self.target.topic])
             finally:
                 admin.close()
         except (KafkaError, OSError) as error:
-            LOGGER.debug("%s: topics cannot be listed: %s", self._servers, error)
+            _LOGGER.debug("%s: topics cannot be listed: %s", self._servers, error)
             return
-        if any(topic["error_code"] == UnknownTopicOrPartitionError.errno for topic in found):
-            raise self.explained(UnknownTopicOrPartitionError())
+        if any(topic["error_code"] == UnknownTopicOrPartitionError.errno for topic in topics):
+            raise self.as_sink_error(UnknownTopicOrPartitionError())
 
-    def look(self) -> None:
-        """Connect for up to `FIRST_SECONDS`, to detect a missing topic at the start; raises what `connected` does."""
-        if self.connected(FIRST_SECONDS) is None:
-            LOGGER.warning("%s: no broker of %s responds; retrying", self.target.section, self._servers)
+    def try_connect(self) -> None:
+        """Detect a missing topic at the start, for up to `FIRST_WAIT_SECONDS`; raises what `connect` does."""
+        if self.connect(FIRST_WAIT_SECONDS) is None:
+            _LOGGER.warning("%s: no broker of %s responds; retrying", self.target.section, self._servers)
 
     def wait_connected(self) -> KafkaProducer:
         """Return the producer, after waiting for a broker for as long as a record may take.
 
         Raises:
-            SinkError: none responded, or see `connected`.
+            SinkError: none responded, or see `connect`.
         """
         if self._producer is not None:
             return self._producer
-        waiting = _Waiting(self._patience, f"{self.target.section}: no broker of {self._servers} responds")
-        while (producer := self.connected(REPORT_SECONDS if waiting.is_reported else FIRST_SECONDS)) is None:
+        waiting = _Wait(self._give_up_seconds, f"{self.target.section}: no broker of {self._servers} responds")
+        while (producer := self.connect(LOG_INTERVAL_SECONDS if waiting.is_reported else FIRST_WAIT_SECONDS)) is None:
             if not waiting.check():
-                raise self.fail(KafkaTimeoutError(f"no broker responded for {self._patience:.0f} s"))
+                raise self.fail(KafkaTimeoutError(f"no broker responded for {self._give_up_seconds:.0f} s"))
         return producer
 
     # --- sending ----------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class TopicProducer:
     def partitions(self) -> int:
         """Return the number of partitions of the topic."""
         producer = self.wait_connected()
-        return len(self._retried(lambda: producer.partitions_for(self.target.topic)))
+        return len(self._retry(lambda: producer.partitions_for(self.target.topic)))
 
     def send(
         self,
@@ -243,13 +243,13 @@ class TopicProducer:
             try:
                 future = producer.send(self.target.topic, **record)
             except KafkaTimeoutError:  # before it was accepted
-                future = self._retried(lambda: producer.send(self.target.topic, **record))
+                future = self._retry(lambda: producer.send(self.target.topic, **record))
         except KafkaError as error:
             raise self.fail(error, size, location) from error
-        self._unacknowledged.append(_Sent(future, size, location))
+        self._unacknowledged.append(_SentRecord(future, size, location))
         self._bytes += size
-        if self._bytes > MOST_UNACKNOWLEDGED:
-            self._wait_acknowledged(MOST_UNACKNOWLEDGED // 2)
+        if self._bytes > MAX_UNACKNOWLEDGED_BYTES:
+            self._wait_acknowledged(MAX_UNACKNOWLEDGED_BYTES // 2)
 
     def flush(self) -> None:
         """Return only when every record is acknowledged; raise `SinkError` if one cannot be delivered."""
@@ -266,31 +266,33 @@ class TopicProducer:
             if sent.future.exception is not None:
                 raise self.fail(sent.future.exception, sent.size, sent.location) from sent.future.exception
 
-    def _wait_acknowledged(self, most: int) -> None:
+    def _wait_acknowledged(self, max_bytes: int) -> None:
         """Wait until at most so many bytes are unacknowledged."""
         producer = self.wait_connected()
         self.discard_acknowledged()
-        waiting = _Waiting(
-            self._patience, f"{self.target.section}: {self._servers} acknowledges nothing of {self.target.topic}"
+        waiting = _Wait(
+            self._give_up_seconds, f"{self.target.section}: {self._servers} acknowledges nothing of {self.target.topic}"
         )
-        while self._bytes > most:
-            left = len(self._unacknowledged)
+        while self._bytes > max_bytes:
+            n_before = len(self._unacknowledged)
             try:
                 # Also sends what lingers.
-                producer.flush(REPORT_SECONDS)
+                producer.flush(LOG_INTERVAL_SECONDS)
             except (KafkaTimeoutError, UnknownError):  # the latter for a batch that was split meanwhile
-                LOGGER.debug("%s: not all acknowledged yet", self.target.topic)
+                _LOGGER.debug("%s: not all acknowledged yet", self.target.topic)
             self.discard_acknowledged()
-            if len(self._unacknowledged) < left:
+            if len(self._unacknowledged) < n_before:
                 waiting.begin()
             elif not waiting.check():
                 oldest = self._unacknowledged[0]
-                error = KafkaTimeoutError(f"no acknowledgement for {self._patience:.0f} s")
+                error = KafkaTimeoutError(f"no acknowledgement for {self._give_up_seconds:.0f} s")
                 raise self.fail(error, oldest.size, oldest.location)
 
-    def _retried(self, call: Callable[[], Result]) -> Result:
+    def _retry(self, call: Callable[[], Result]) -> Result:
         """Retry a call that only waits for the topic's metadata."""
-        waiting = _Waiting(self._patience, f"{self.target.section}: {self._servers} returns no metadata of the topic")
+        waiting = _Wait(
+            self._give_up_seconds, f"{self.target.section}: {self._servers} returns no metadata of the topic"
+        )
         while True:
             try:
                 return call()
@@ -307,52 +309,52 @@ class TopicProducer:
                 if sent.future.exception is not None:
                     error, size, location = sent.future.exception, sent.size, sent.location
                     break
-            self._failure = self.explained(error, size, location)
+            self._failure = self.as_sink_error(error, size, location)
         return self._failure
 
-    def explained(self, error: BaseException, size: int = 0, location: Location | None = None) -> SinkError:
+    def as_sink_error(self, error: BaseException, size: int = 0, location: Location | None = None) -> SinkError:
         """Return an error that says what went wrong and what to do about it."""
         section, topic, if_too_large = self.target
         what = f"{section}: topic {topic!r}"
         of = "" if location is None else f" (from {json.dumps(location, ensure_ascii=False)})"
         match error:
             case UnknownTopicOrPartitionError():
-                cure = f"does not exist on {self._servers}; create it, or correct {section}.topic"
+                advice = f"does not exist on {self._servers}; create it, or correct {section}.topic"
             case InvalidTopicError() | ValueError():
-                cure = f"cannot be written ({error}); correct {section}.topic"
+                advice = f"cannot be written ({error}); correct {section}.topic"
             case MessageSizeTooLargeError() | RecordListTooLargeError():
-                cure = (
+                advice = (
                     f"accepts no record of {size} bytes{of}; raise its setting max.message.bytes well above that "
                     f"(kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config "
                     f"max.message.bytes={2 * size + 1024}), or {if_too_large}"
                 )
             case AuthorizationError():
-                cure = f"may not be written ({_said(error)}); allow this user WRITE and DESCRIBE on it"
+                advice = f"may not be written ({_error_text(error)}); allow this user WRITE and DESCRIBE on it"
             case KafkaTimeoutError():
-                cure = (
-                    f"has not acknowledged a record{of} ({_said(error)}); check whether {self._servers} and all its "
-                    f"in-sync replicas are up, and whether the login is correct, or raise "
+                advice = (
+                    f"has not acknowledged a record{of} ({_error_text(error)}); check whether {self._servers} and all "
+                    f"its in-sync replicas are up, and whether the login is correct, or raise "
                     f"{section}.delivery_timeout_seconds"
                 )
             case _:
-                cure = f"cannot be written{of} ({_said(error)}); see the brokers' log"
-        return SinkError(f"{what} {cure}; {SETTLED}")
+                advice = f"cannot be written{of} ({_error_text(error)}); see the brokers' log"
+        return SinkError(f"{what} {advice}; {NOTHING_LOST}")
 
-    def bounded(self, call: Callable[[], Result], what: str) -> Result:
+    def call_with_timeout(self, call: Callable[[], Result], what: str) -> Result:
         """Return the result of a call that may block for ever, within the time that a record may take.
 
         Raises:
             KafkaTimeoutError: it took longer.
             KafkaError: raised by the call.
         """
-        waiting = _Waiting(self._patience, f"{self.target.section}: {self._servers} does not respond ({what})")
+        waiting = _Wait(self._give_up_seconds, f"{self.target.section}: {self._servers} does not respond ({what})")
         pending = in_background(call)
         while True:
             try:
-                return pending.result(REPORT_SECONDS if waiting.is_reported else FIRST_SECONDS)
+                return pending.result(LOG_INTERVAL_SECONDS if waiting.is_reported else FIRST_WAIT_SECONDS)
             except TimeoutError:
                 if not waiting.check():
-                    raise KafkaTimeoutError(f"{what} took more than {self._patience:.0f} s") from None
+                    raise KafkaTimeoutError(f"{what} took more than {self._give_up_seconds:.0f} s") from None
 
     def close(self) -> None:
         """Close the connection; unacknowledged records may be lost."""
@@ -361,21 +363,21 @@ class TopicProducer:
         if producer is None:
             return
         try:
-            producer.close(timeout=CLOSE_SECONDS)
+            producer.close(timeout=CLOSE_TIMEOUT_SECONDS)
         except KafkaError as error:
-            LOGGER.warning(
+            _LOGGER.warning(
                 "%s: topic %r may have received only a part of what was not flushed (%s)",
                 self.target.section,
                 self.target.topic,
-                _said(error),
+                _error_text(error),
             )
 
 
-class _Waiting:
+class _Wait:
     """A wait with a time limit that is logged now and then."""
 
-    def __init__(self, patience: float, what: str) -> None:
-        self._patience = patience
+    def __init__(self, give_up_seconds: float, what: str) -> None:
+        self._give_up_seconds = give_up_seconds
         self._what = what
         self.begin()
 
@@ -391,27 +393,27 @@ class _Waiting:
     def check(self) -> bool:
         """Log the wait if that is due, and return whether to wait longer."""
         waited = time.monotonic() - self._since
-        if waited >= self._patience:
+        if waited >= self._give_up_seconds:
             return False
-        if not self.is_reported or waited - self._reported >= REPORT_SECONDS:
+        if not self.is_reported or waited - self._reported >= LOG_INTERVAL_SECONDS:
             self._reported = max(waited, 1e-9)
-            LOGGER.warning("%s; waiting for %.0f s, up to %.0f s", self._what, waited, self._patience)
+            _LOGGER.warning("%s; waiting for %.0f s, up to %.0f s", self._what, waited, self._give_up_seconds)
         return True
 
 
-def _made(options: Mapping[str, Any]) -> KafkaProducer:
+def _create_producer(options: Mapping[str, Any]) -> KafkaProducer:
     """Create a producer; if that fails, close what it has opened, which kafka-python does not always do."""
     opened: list[Any] = []
 
-    def client(**arguments: Any) -> Any:
+    def create_client(**arguments: Any) -> Any:
         opened.append(KafkaProducer.DEFAULT_CONFIG["kafka_client"](**arguments))
         return opened[0]
 
     try:
-        return KafkaProducer(**options, kafka_client=client)
+        return KafkaProducer(**options, kafka_client=create_client)
     except BaseException:
-        for one in opened:
-            one.close()
+        for client in opened:
+            client.close()
         raise
 
 
@@ -429,5 +431,5 @@ def in_background(call: Callable[[], Result]) -> Future[Result]:
     return pending
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__

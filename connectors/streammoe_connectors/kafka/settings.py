@@ -28,7 +28,7 @@ _OWN_SETTINGS = {
     "client_id",
     "api_version",
 }
-_PROMISES = {
+_FORBIDDEN_OPTIONS = {
     "acks": "nothing that was written may be lost",
     "auto_offset_reset": "positions are kept in checkpoints",
     "consumer_timeout_ms": "records are polled",
@@ -55,26 +55,26 @@ _PROMISES = {
 """Options that would break promises of streammoe, or cannot be written in a file, with the reason."""
 
 
-def need_kafka_python(what: str) -> None:
+def require_kafka_python(what: str) -> None:
     """Raise `ConfigError` if kafka-python, which `what` needs, is not installed."""
     if importlib.util.find_spec("kafka") is None:
         raise not_installed(what, "kafka-python", "kafka")
 
 
-def servers(value: object) -> object:
+def parse_servers(value: object) -> object:
     """Parse a list of addresses, or a text of addresses separated by commas."""
-    found = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(found, (list, tuple)) or not found:
+    addresses = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(addresses, (list, tuple)) or not addresses:
         raise ValueError('must be the addresses of brokers, such as "one.example:9092,two.example:9092" or a list')
-    for server in found:
+    for server in addresses:
         if not isinstance(server, str) or not re.fullmatch(
             r"[^\s:/@]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?", server
         ):
             raise ValueError("must be addresses of brokers like broker.example:9092, without protocol or login")
-    return tuple(found)
+    return tuple(addresses)
 
 
-def _version(value: object) -> object:
+def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -104,7 +104,7 @@ class Connection(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(servers)]
+    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(parse_servers)]
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] | None = Field(
         default=None, validate_default=True
@@ -120,12 +120,12 @@ class Connection(BaseModel):
     ssl_password_file: str | None = Field(default=None, min_length=1)
     ssl_password_env: str | None = Field(default=None, min_length=1)
     client_id: str = Field(default="streammoe", min_length=1)
-    api_version: Annotated[tuple[int, ...] | None, BeforeValidator(_version)] = None
+    api_version: Annotated[tuple[int, ...] | None, BeforeValidator(_as_tuple)] = None
     options: dict[str, Any] = Field(default_factory=dict, repr=False)
 
     @field_validator("sasl_mechanism")
     @classmethod
-    def _logs_in(cls, mechanism: str | None, info: ValidationInfo) -> str | None:
+    def _check_mechanism(cls, mechanism: str | None, info: ValidationInfo) -> str | None:
         protocol = info.data.get("security_protocol")
         if protocol in {"SASL_PLAINTEXT", "SASL_SSL"} and mechanism is None:
             raise ValueError(f'must be set if security_protocol is "{protocol}"')
@@ -135,7 +135,7 @@ class Connection(BaseModel):
 
     @field_validator("sasl_plain_username")
     @classmethod
-    def _has_user(cls, name: str | None, info: ValidationInfo) -> str | None:
+    def _check_username(cls, name: str | None, info: ValidationInfo) -> str | None:
         mechanism = info.data.get("sasl_mechanism")
         if name is None and mechanism not in {None, "GSSAPI"}:
             raise ValueError(f'must be set if sasl_mechanism is "{mechanism}"')
@@ -143,13 +143,13 @@ class Connection(BaseModel):
 
     @field_validator("sasl_plain_password_env")
     @classmethod
-    def _has_password(cls, variable: str | None, info: ValidationInfo) -> str | None:
+    def _check_password(cls, variable: str | None, info: ValidationInfo) -> str | None:
         if "sasl_plain_password" not in info.data or "sasl_plain_password_file" not in info.data:
             return variable
-        given = _given(info.data["sasl_plain_password"], info.data["sasl_plain_password_file"], variable)
-        if given > 1:
-            raise ValueError(_ONE_OF.format("sasl_plain_password"))
-        if not given and info.data.get("sasl_plain_username") is not None:
+        n_set = _count_set(info.data["sasl_plain_password"], info.data["sasl_plain_password_file"], variable)
+        if n_set > 1:
+            raise ValueError(_ONE_OF_SOURCES.format("sasl_plain_password"))
+        if not n_set and info.data.get("sasl_plain_username") is not None:
             raise ValueError(
                 "must be set if sasl_plain_username is, unless sasl_plain_password_file or sasl_plain_password is"
             )
@@ -157,14 +157,14 @@ class Connection(BaseModel):
 
     @field_validator("ssl_password_env")
     @classmethod
-    def _one_password(cls, variable: str | None, info: ValidationInfo) -> str | None:
-        if _given(info.data.get("ssl_password"), info.data.get("ssl_password_file"), variable) > 1:
-            raise ValueError(_ONE_OF.format("ssl_password"))
+    def _check_ssl_password(cls, variable: str | None, info: ValidationInfo) -> str | None:
+        if _count_set(info.data.get("ssl_password"), info.data.get("ssl_password_file"), variable) > 1:
+            raise ValueError(_ONE_OF_SOURCES.format("ssl_password"))
         return variable
 
     @field_validator("ssl_cafile", "ssl_certfile", "ssl_keyfile")
     @classmethod
-    def _encrypted(cls, path: str | None, info: ValidationInfo) -> str | None:
+    def _check_ssl_file(cls, path: str | None, info: ValidationInfo) -> str | None:
         protocol = info.data.get("security_protocol")
         if path is not None and protocol in {"PLAINTEXT", "SASL_PLAINTEXT"}:
             raise ValueError(f'must not be set if security_protocol is "{protocol}", which is not encrypted')
@@ -172,19 +172,19 @@ class Connection(BaseModel):
 
     @field_validator("options")
     @classmethod
-    def _harmless(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
         for name in options:
             if name in _OWN_SETTINGS:
                 raise ValueError(f"must not hold {name}, which is a setting of its own")
-            if name in _PROMISES:
-                raise ValueError(f"must not hold {name}: {_PROMISES[name]}")
+            if name in _FORBIDDEN_OPTIONS:
+                raise ValueError(f"must not hold {name}: {_FORBIDDEN_OPTIONS[name]}")
         return options
 
 
-_ONE_OF = "must not be set together with others; choose one of {0}, {0}_file and {0}_env"
+_ONE_OF_SOURCES = "must not be set together with others; choose one of {0}, {0}_file and {0}_env"
 
 
-def _given(*values: object) -> int:
+def _count_set(*values: object) -> int:
     return sum(value is not None for value in values)
 
 
@@ -199,7 +199,7 @@ def client_options(connection: Connection) -> dict[str, Any]:
         if path is not None:
             # kafka-python would retry for ever, and name neither the setting nor the file.
             check_readable(name, path)
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         **DEFAULTS,
         "bootstrap_servers": list(connection.bootstrap_servers),
         "security_protocol": connection.security_protocol,
@@ -214,4 +214,4 @@ def client_options(connection: Connection) -> dict[str, Any]:
         "api_version": connection.api_version,
         **connection.options,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}

@@ -16,19 +16,19 @@ from streammoe_connectors.kafka.frames import Frame
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import check_position
 from streammoe_connectors.kafka.process import ReaderProcess
-from streammoe_connectors.kafka.settings import client_options, need_kafka_python
+from streammoe_connectors.kafka.settings import client_options, require_kafka_python
 from streammoe_connectors.kafka.source_settings import KafkaSettings, ReadingSettings
 from streammoe_connectors.kafka.values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
-_QUIET_SECONDS = 10.0  # time without a frame after which the process that reads counts as hanging
+_HANG_SECONDS = 10.0  # time without a frame after which the process that reads counts as hanging
 
 
 class KafkaSource(Source):
     """A source of records from topics of a Kafka cluster, read in a separate process (see `kafka.child`).
 
-    Checkpoints hold the authoritative positions; the offsets committed to the consumer group follow them, for lag
-    tools. Partitions are assigned by the settings, never by the group.
+    Checkpoints hold the authoritative positions; offsets are committed to the consumer group after them, for lag
+    monitoring only. Partitions are assigned by the settings, never by the group.
 
     Raises:
         ConfigError: a password, a schema or a package is missing.
@@ -37,7 +37,7 @@ class KafkaSource(Source):
     Settings = KafkaSettings
 
     def __init__(self, settings: KafkaSettings) -> None:
-        need_kafka_python('source.kind = "kafka"')
+        require_kafka_python('source.kind = "kafka"')
         self._settings = settings
         self._options = client_options(settings)
         values = Values(settings)
@@ -46,11 +46,12 @@ class KafkaSource(Source):
         self._process: ReaderProcess | None = None
         self._ready = False
         self._finished = False
-        self._pin: Position | None = None
-        self._quiet = 0.0  # seconds spent waiting for the next frame
-        self._called_at: float | None = None  # when a frame was last waited for; ``None`` until the first one arrived
+        self._position_to_checkpoint: Position | None = None
+        self._silent_seconds = 0.0  # seconds spent waiting for the next frame
+        self._last_wait_at: float | None = None
+        """When a frame was last waited for; ``None`` until the first one arrived."""
         self._batch: Batch | None = None
-        self._done = 0
+        self._n_consumed = 0
         self._total: int | None = None
         self._positions: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
@@ -72,25 +73,25 @@ class KafkaSource(Source):
     def prepare(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while not self._ready:
-            left = deadline - time.monotonic()
-            if not self._receive(max(left, 0.0)) and left <= 0:
+            remaining = deadline - time.monotonic()
+            if not self._receive(max(remaining, 0.0)) and remaining <= 0:
                 return False
         return True
 
     @property
     def position(self) -> Position | None:
-        return self._pin
+        return self._position_to_checkpoint
 
     def poll(self, timeout: float) -> Batch | None:
         deadline = time.monotonic() + timeout
         while not self._finished and self._batch is None:
-            left = deadline - time.monotonic()
-            if not self._receive(max(left, 0.0)) and left <= 0:
+            remaining = deadline - time.monotonic()
+            if not self._receive(max(remaining, 0.0)) and remaining <= 0:
                 break
         batch, self._batch = self._batch, None
         if batch is not None:
             self._positions = offsets_of(batch.end)
-            self._pin = None
+            self._position_to_checkpoint = None
         return batch
 
     @property
@@ -99,14 +100,14 @@ class KafkaSource(Source):
 
     def commit(self, position: Position, generation: int) -> None:
         if self._process is not None:
-            # If the child cannot take orders now, the next commit will do.
-            self._process.send({"type": "commit", "position": position, "generation": generation})
+            # If the pipe is full now, the next commit will do.
+            self._process.send({"type": "commit", "position": position, "checkpoint_generation": generation})
 
     def progress(self) -> tuple[int, int] | None:
-        """Return offsets passed so far and in total."""
+        """Return the number of offsets consumed so far, and in total."""
         if self._settings.until == "never":
             return None
-        return self._done, self._total or 0
+        return self._n_consumed, self._total or 0
 
     def status(self) -> SourceStatus:
         lags = {
@@ -116,7 +117,7 @@ class KafkaSource(Source):
         }
         return self._status._replace(
             ready=self._ready,
-            connected=self._status.connected and self._quiet < _QUIET_SECONDS,
+            connected=self._status.connected and self._silent_seconds < _HANG_SECONDS,
             positions=self._positions,
             lags=lags,
         )
@@ -132,21 +133,21 @@ class KafkaSource(Source):
         if self._process is None:
             raise SourceError("Kafka has no position; call seek first")
         frame = self._process.receive(timeout)
-        self._watch(self._process, timeout, heard=frame is not None)
+        self._detect_hang(self._process, timeout, received=frame is not None)
         if frame is None:
             return False
         header = frame.header
         match header["type"]:
             case "batch":
-                self._done = header["done"]
-                self._batch = self._unpacked(frame)
+                self._n_consumed = header["n_consumed"]
+                self._batch = self._decode(frame)
             case "ready":
                 self._ready = True
-                self._pin = header["position"] if header["pin"] else None
+                self._position_to_checkpoint = header["position"] if header["needs_checkpoint"] else None
                 self._positions = offsets_of(header["position"])
                 self._total = header["total"]
             case "moved":
-                self._pin = header["position"]
+                self._position_to_checkpoint = header["position"]
                 self._positions = offsets_of(header["position"])
             case "status":
                 self._ends = {Partition(topic, number): end for topic, number, end in header["ends"]}
@@ -159,45 +160,45 @@ class KafkaSource(Source):
                 logging.getLogger(header["name"]).log(header["level"], "%s", header["message"])
             case "finished":
                 self._finished = True
-                self._done = self._total or 0
+                self._n_consumed = self._total or 0
             case _:
                 kinds: Mapping[str, type[ConfigError | SourceError]] = {"ConfigError": ConfigError}
                 raise kinds.get(header["kind"], SourceError)(header["message"])
         return True
 
-    def _watch(self, process: ReaderProcess, waited: float, *, heard: bool) -> None:
+    def _detect_hang(self, process: ReaderProcess, waited: float, *, received: bool) -> None:
         """Detect a hanging process: a healthy one sends a frame every second."""
         now = time.monotonic()
-        if heard:
-            if self._quiet >= _QUIET_SECONDS:
+        if received:
+            if self._silent_seconds >= _HANG_SECONDS:
                 _LOGGER.info("the process that reads from Kafka responds again")
-            self._quiet = 0.0
-        elif self._called_at is not None:
-            before = self._quiet
+            self._silent_seconds = 0.0
+        elif self._last_wait_at is not None:
+            before = self._silent_seconds
             # Time without a call does not count.
-            self._quiet += min(now - self._called_at, max(waited, 1.0))
-            if before < _QUIET_SECONDS <= self._quiet:
+            self._silent_seconds += min(now - self._last_wait_at, max(waited, 1.0))
+            if before < _HANG_SECONDS <= self._silent_seconds:
                 _LOGGER.warning(
                     "the process that reads from Kafka (%d) has not responded for %.0f s; waiting until it does. If it "
                     "does not, check whether it was stopped, or end it and start again",
                     process.pid,
-                    self._quiet,
+                    self._silent_seconds,
                 )
-        if heard or self._called_at is not None:
-            self._called_at = now
+        if received or self._last_wait_at is not None:
+            self._last_wait_at = now
 
-    def _unpacked(self, frame: Frame) -> Batch:
+    def _decode(self, frame: Frame) -> Batch:
         header = frame.header
-        pieces = _pieces(frame)
+        pieces = _split_body(frame)
         count = header["count"]
         offsets, times, ends = (np.frombuffer(next(pieces), np.int64) for _ in range(3))
-        keys = _keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
+        keys = _split_keys(np.frombuffer(next(pieces), np.int64), next(pieces)) if header["keys"] else None
         partitions = header["partitions"]
-        which = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
+        partition_index = np.frombuffer(next(pieces), np.int64) if len(partitions) > 1 else np.zeros(count, np.int64)
         unreadable = {i: Unreadable(reason, detail, bytes(next(pieces))) for i, reason, detail in header["rejected"]}
 
         def location(i: int) -> Location:
-            topic, partition = partitions[which[i]]
+            topic, partition = partitions[partition_index[i]]
             return {"topic": topic, "partition": partition, "offset": int(offsets[i])}
 
         return Batch(
@@ -215,14 +216,14 @@ class KafkaSource(Source):
         )
 
 
-def _pieces(frame: Frame) -> Iterator[memoryview]:
+def _split_body(frame: Frame) -> Iterator[memoryview]:
     start = 0
     for size in frame.header["sizes"]:
         yield frame.body[start : start + size]
         start += size
 
 
-def _keys(lengths: IntArray, joined: memoryview) -> list[bytes | None]:
+def _split_keys(lengths: IntArray, joined: memoryview) -> list[bytes | None]:
     stops = np.cumsum(np.maximum(lengths, 0)).tolist()
     return [
         None if length < 0 else bytes(joined[stop - length : stop])

@@ -15,7 +15,7 @@ from streammoe_connectors.kafka.values import ValueSettings
 STARTS = ("earliest", "latest", "committed")
 
 
-def _topics(value: object) -> object:
+def _check_topics(value: object) -> object:
     topics = [value] if isinstance(value, str) else value
     if not isinstance(topics, (list, tuple)) or not topics:
         raise ValueError("must be the name of a topic, or a list of names")
@@ -30,7 +30,7 @@ def _topics(value: object) -> object:
     return tuple(topics)
 
 
-def _shard(value: object) -> object:
+def _check_shard(value: object) -> object:
     if isinstance(value, Mapping) and value.keys() == {"index", "of"}:
         value = f"{value['index']}/{value['of']}"
     parts = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value) if isinstance(value, str) else None
@@ -39,21 +39,21 @@ def _shard(value: object) -> object:
     return value
 
 
-def _start(value: object) -> object:
+def _check_start(value: object) -> object:
     if isinstance(value, datetime):
         value = value.isoformat()
-    if not isinstance(value, str) or (value not in STARTS and _milliseconds(value) is None):
+    if not isinstance(value, str) or (value not in STARTS and _timestamp_ms(value) is None):
         raise ValueError(f"must be one of {', '.join(STARTS)}, or a time like 2026-01-31T12:00:00Z")
     return value
 
 
-def _milliseconds(text: str) -> int | None:
+def _timestamp_ms(text: str) -> int | None:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    milliseconds = round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
-    return milliseconds if milliseconds >= 0 else None
+    timestamp_ms = round((time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    return timestamp_ms if timestamp_ms >= 0 else None
 
 
 class ReadingSettings(ValueSettings):
@@ -79,12 +79,12 @@ class ReadingSettings(ValueSettings):
         owner_seconds: how long after its last heartbeat a daemon's partitions may not be taken over.
     """
 
-    topics: Annotated[tuple[str, ...], BeforeValidator(_topics)]
+    topics: Annotated[tuple[str, ...], BeforeValidator(_check_topics)]
     group: str = Field(min_length=1, max_length=249)
-    start: Annotated[str, BeforeValidator(_start)] = "earliest"
+    start: Annotated[str, BeforeValidator(_check_start)] = "earliest"
     on_lost: Literal["fail", "earliest", "latest"] = "fail"
     until: Literal["never", "end"] = "never"
-    shard: Annotated[str, BeforeValidator(_shard)] = "0/1"
+    shard: Annotated[str, BeforeValidator(_check_shard)] = "0/1"
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     idle_ms: int = Field(default=100, ge=0, le=600_000)
     max_poll_records: int = Field(default=4_000, ge=1, le=1_000_000)
@@ -95,11 +95,11 @@ class ReadingSettings(ValueSettings):
     owner_seconds: float = Field(default=30.0, ge=1)
 
     @property
-    def start_milliseconds(self) -> int | None:
+    def start_timestamp_ms(self) -> int | None:
         """The time to start at, in milliseconds since 1970, if `start` is a time."""
-        return None if self.start in STARTS else _milliseconds(self.start)
+        return None if self.start in STARTS else _timestamp_ms(self.start)
 
-    def is_ours(self, partition: int) -> bool:
+    def is_in_shard(self, partition: int) -> bool:
         """Whether this partition belongs to the shard."""
         index, count = map(int, self.shard.split("/"))
         return partition % count == index
@@ -112,7 +112,7 @@ class KafkaSettings(Connection, ReadingSettings):
 
     @field_validator("options")
     @classmethod
-    def _no_reading_options(cls, options: dict[str, object]) -> dict[str, object]:
+    def _check_reading_options(cls, options: dict[str, object]) -> dict[str, object]:
         for name, instead in _READING_OPTIONS.items():
             if name in options:
                 raise ValueError(f"must not hold {name}; {instead}")

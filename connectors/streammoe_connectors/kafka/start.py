@@ -9,25 +9,25 @@ from typing import Any
 
 from streammoe.errors import SourceError
 from streammoe.ports import Partition, Position
-from streammoe_connectors.kafka.cluster import Cluster
+from streammoe_connectors.kafka.consumer import AssignedConsumer
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
 
 
-def partitions_of(cluster: Cluster, settings: ReadingSettings) -> list[Partition]:
+def partitions_of(consumer: AssignedConsumer, settings: ReadingSettings) -> list[Partition]:
     """Return the partitions of the shard, in the order of topics and numbers, as of the cluster's last response."""
     return [
         Partition(topic, number)
         for topic in sorted(settings.topics)
-        for number in cluster.partitions(topic) or ()
-        if settings.is_ours(number)
+        for number in consumer.partitions(topic) or ()
+        if settings.is_in_shard(number)
     ]
 
 
 def start_offsets(
-    cluster: Cluster,
+    consumer: AssignedConsumer,
     settings: ReadingSettings,
     position: Position | None,
     partitions: Sequence[Partition],
@@ -37,83 +37,85 @@ def start_offsets(
 
     Raises:
         SourceError: the records at a position are lost, and ``on_lost`` is ``fail``.
-        Unanswered: the cluster did not respond.
+        ClusterUnavailableError: the cluster did not respond.
     """
     if position is None:
         position = {"topics": {}}
     known: Mapping[str, Any] = position["topics"]
-    gone = sorted(
+    no_longer_read = sorted(
         f"{topic}/{number}"
-        for topic, held in known.items()
-        for number in held["partitions"]
+        for topic, saved in known.items()
+        for number in saved["partitions"]
         if not _is_read(settings, topic, number)
     )
-    if gone:
+    if no_longer_read:
         _LOGGER.warning(
             "no longer read, according to source.topics and source.shard: %s. Their positions are kept in case they "
             "are read again",
-            ", ".join(gone),
+            ", ".join(no_longer_read),
         )
-    there = set(partitions)
-    report_vanished(
+    existing = set(partitions)
+    report_missing_partitions(
         settings,
         {
             partition: offset
             for partition, offset in offsets_of(position).items()
-            if _is_read(settings, *partition) and partition not in there
+            if _is_read(settings, *partition) and partition not in existing
         },
     )
-    firsts = cluster.first_offsets(partitions)
-    found: dict[Partition, int] = {}
-    fresh: list[Partition] = []
+    beginnings = consumer.beginning_offsets(partitions)
+    offsets: dict[Partition, int] = {}
+    without_position: list[Partition] = []
     for partition in partitions:
         topic, number = partition.topic, str(partition.partition)
-        before = [held for held in (known.get(topic), position.get("left", {}).get(topic)) if held is not None]
+        before = [saved for saved in (known.get(topic), position.get("left", {}).get(topic)) if saved is not None]
         if not before:
-            fresh.append(partition)
+            without_position.append(partition)
             continue
-        held = next((held for held in before if number in held["partitions"]), before[0])
-        wanted = held["partitions"].get(number)
-        topic_id = cluster.topic_id(topic)
-        recreated = None not in {held["id"], topic_id} and held["id"] != topic_id
+        saved = next((saved for saved in before if number in saved["partitions"]), before[0])
+        wanted = saved["partitions"].get(number)
+        topic_id = consumer.topic_id(topic)
+        recreated = None not in {saved["id"], topic_id} and saved["id"] != topic_id
         if wanted is None:
             # Its topic was read before, so it is new, or always belonged to another shard.
-            found[partition] = firsts[partition]
+            offsets[partition] = beginnings[partition]
             counters["partition_discovered"] += 1
             _LOGGER.info("topic %s has a new partition %d, read from its first record", *partition)
-        elif recreated or wanted < firsts[partition]:
+        elif recreated or wanted < beginnings[partition]:
             # An offset beyond the end is detected by the first fetch; here open transactions would look the same.
-            found[partition] = reset_offset(cluster, settings, partition, wanted, counters, recreated=recreated)
+            offsets[partition] = reset_offset(consumer, settings, partition, wanted, counters, recreated=recreated)
         else:
-            found[partition] = wanted
-    found |= _fresh(cluster, settings, fresh, firsts)
-    return found
+            offsets[partition] = wanted
+    offsets |= _initial_offsets(consumer, settings, without_position, beginnings)
+    return offsets
 
 
-def left_of(settings: ReadingSettings, position: Position | None) -> dict[str, Any]:
+def unassigned_offsets(settings: ReadingSettings, position: Position | None) -> dict[str, Any]:
     """Return the positions of partitions that are no longer read, in the form of a position's topics.
 
     Positions include them, so that nothing is learned twice when they are read again.
     """
-    left: dict[str, Any] = {}
+    unassigned: dict[str, Any] = {}
     for topics in () if position is None else (position.get("left", {}), position["topics"]):
-        for topic, held in topics.items():
-            kept = {
-                number: offset for number, offset in held["partitions"].items() if not _is_read(settings, topic, number)
+        for topic, saved in topics.items():
+            unread = {
+                number: offset
+                for number, offset in saved["partitions"].items()
+                if not _is_read(settings, topic, number)
             }
-            before = left.get(topic, {"id": held["id"], "partitions": {}})
-            if before["id"] != held["id"]:  # the topic was recreated in between
-                before = {"id": held["id"], "partitions": {}}
-            if kept:
-                left[topic] = {**before, "partitions": {**before["partitions"], **kept}}
-    return left
+            before = unassigned.get(topic, {"id": saved["id"], "partitions": {}})
+            if before["id"] != saved["id"]:  # the topic was recreated in between
+                before = {"id": saved["id"], "partitions": {}}
+            if unread:
+                unassigned[topic] = {**before, "partitions": {**before["partitions"], **unread}}
+    return unassigned
 
 
 def _is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
-    return topic in settings.topics and settings.is_ours(int(number))
+    return topic in settings.topics and settings.is_in_shard(int(number))
 
 
-def report_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:
+def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:
     """Report partitions, with their next offsets, that are gone because their topic was recreated with fewer.
 
     Raises:
@@ -121,7 +123,9 @@ def report_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int])
     """
     if not offsets:
         return
-    names = ", ".join(f"{topic}/{number} (offset {at} was next)" for (topic, number), at in sorted(offsets.items()))
+    names = ", ".join(
+        f"{topic}/{number} (offset {offset} was next)" for (topic, number), offset in sorted(offsets.items())
+    )
     if settings.on_lost == "fail":
         raise SourceError(
             f"Kafka no longer has {names}: the topic was recreated with fewer partitions, and the next records are "
@@ -135,7 +139,7 @@ def report_vanished(settings: ReadingSettings, offsets: Mapping[Partition, int])
 
 
 def reset_offset(
-    cluster: Cluster,
+    consumer: AssignedConsumer,
     settings: ReadingSettings,
     partition: Partition,
     wanted: int,
@@ -147,44 +151,51 @@ def reset_offset(
 
     Raises:
         SourceError: ``on_lost`` is ``fail``.
-        Unanswered: the cluster did not respond.
+        ClusterUnavailableError: the cluster did not respond.
     """
-    first, end = cluster.first_offsets([partition])[partition], cluster.end_offsets([partition])[partition]
-    holds = f"it holds {first} to {end - 1}" if end > first else f"it is empty, and continues at {end}"
+    first, end = consumer.beginning_offsets([partition])[partition], consumer.end_offsets([partition])[partition]
+    contents = f"it holds {first} to {end - 1}" if end > first else f"it is empty, and continues at {end}"
     what = "was recreated, and offset %d was next in the previous one" if recreated else "no longer has offset %d"
     what %= wanted
     if settings.on_lost == "fail":
         raise SourceError(
-            f"Kafka topic {partition.topic}, partition {partition.partition} {what}; {holds}. The next records are "
+            f"Kafka topic {partition.topic}, partition {partition.partition} {what}; {contents}. The next records are "
             'lost. Set source.on_lost = "earliest" or "latest" to continue there, or start over with --fresh'
         )
     chosen = first if settings.on_lost == "earliest" else end
     counters["offset_reset"] += 1
     _LOGGER.warning(
-        "topic %s, partition %d %s; %s. Continuing at %d, according to source.on_lost", *partition, what, holds, chosen
+        "topic %s, partition %d %s; %s. Continuing at %d, according to source.on_lost",
+        *partition,
+        what,
+        contents,
+        chosen,
     )
     return chosen
 
 
-def _fresh(
-    cluster: Cluster, settings: ReadingSettings, partitions: Sequence[Partition], firsts: Mapping[Partition, int]
+def _initial_offsets(
+    consumer: AssignedConsumer,
+    settings: ReadingSettings,
+    partitions: Sequence[Partition],
+    beginnings: Mapping[Partition, int],
 ) -> dict[Partition, int]:
     """Return the offsets at which partitions without a position start."""
-    milliseconds = settings.start_milliseconds
-    if milliseconds is not None:
-        return cluster.offsets_at(partitions, milliseconds) if partitions else {}
+    timestamp_ms = settings.start_timestamp_ms
+    if timestamp_ms is not None:
+        return consumer.offsets_for_time(partitions, timestamp_ms) if partitions else {}
     if settings.start == "latest":
-        return cluster.end_offsets(partitions)
+        return consumer.end_offsets(partitions)
     if settings.start == "committed":
-        found = {}
+        offsets = {}
         for partition in partitions:
-            committed = cluster.committed(partition)
+            committed = consumer.committed(partition)
             if committed is None:
                 _LOGGER.info(
                     "group %s has committed nothing of topic %s, partition %d, which is read from its first record",
                     settings.group,
                     *partition,
                 )
-            found[partition] = firsts[partition] if committed is None else committed[0]
-        return found
-    return {partition: firsts[partition] for partition in partitions}
+            offsets[partition] = beginnings[partition] if committed is None else committed[0]
+        return offsets
+    return {partition: beginnings[partition] for partition in partitions}

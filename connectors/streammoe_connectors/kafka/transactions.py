@@ -22,21 +22,21 @@ from kafka.errors import (
 from streammoe.errors import SinkError
 from streammoe.ports import Location, Position, Recovered, parts_of
 from streammoe_connectors.kafka.delivery import Delivery, Target
-from streammoe_connectors.kafka.offsets import offset_metadata, parse_offset_metadata
+from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.producer import (
-    CLOSE_SECONDS,
-    FIRST_SECONDS,
-    REPORT_SECONDS,
-    SETTLED,
+    CLOSE_TIMEOUT_SECONDS,
+    FIRST_WAIT_SECONDS,
+    LOG_INTERVAL_SECONDS,
+    NOTHING_LOST,
     TopicProducer,
     in_background,
-    known_options,
+    supported_options,
 )
 from streammoe_connectors.kafka.settings import Connection
 
-LOGGER = logging.getLogger("streammoe.kafka")
+_LOGGER = logging.getLogger("streammoe.kafka")
 
-_ENDED = (
+_TRANSACTION_ENDED_ERRORS = (
     IllegalStateError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
@@ -69,10 +69,10 @@ class TransactionalProducer(TopicProducer):
         self._timeout = timeout
         self._recovering: Future[Recovered] | None = None
         self._recovering_since = 0.0
-        self._report_at = 0.0
+        self._next_report_at = 0.0
         self._open_since: float | None = None
-        self._slow = False
-        self._last: tuple[Position, int] | None = None
+        self._warned_of_slow_commit = False
+        self._last_commit: tuple[Position, int] | None = None
         super().__init__(
             target,
             connection,
@@ -85,14 +85,14 @@ class TransactionalProducer(TopicProducer):
         if self._recovering is None:
             self._recovering = in_background(lambda: self._recover(position))
             self._recovering_since = time.monotonic()
-            self._report_at = self._recovering_since + FIRST_SECONDS
+            self._next_report_at = self._recovering_since + FIRST_WAIT_SECONDS
         try:
             return self._recovering.result(timeout)
         except TimeoutError:
             now = time.monotonic()
-            if now >= self._report_at:
-                self._report_at = now + REPORT_SECONDS
-                LOGGER.warning(
+            if now >= self._next_report_at:
+                self._next_report_at = now + LOG_INTERVAL_SECONDS
+                _LOGGER.warning(
                     "%s: no broker of %s has returned the committed offsets for %.0f s; still waiting",
                     self.target.section,
                     self._servers,
@@ -103,11 +103,11 @@ class TransactionalProducer(TopicProducer):
     def _recover(self, position: Position | None) -> Recovered:
         producer = None
         while producer is None:
-            producer = self.connected(FIRST_SECONDS)
+            producer = self.connect(FIRST_WAIT_SECONDS)
         self._take_over(producer)
         # Only now open transactions of an earlier run have ended, and commits in progress are complete.
-        part = kafka_part(position)
-        return Recovered(None if part is None else self._committed(part))
+        own = kafka_part(position)
+        return Recovered(None if own is None else self._committed_generation(own))
 
     def _take_over(self, producer: KafkaProducer) -> None:
         while True:
@@ -115,22 +115,22 @@ class TransactionalProducer(TopicProducer):
                 producer.init_transactions()
             except KafkaTimeoutError as error:
                 if self._closed.is_set():
-                    raise self.explained(error) from error
-                LOGGER.debug("transactional id %r: its coordinator has not responded yet", self._name)
+                    raise self.as_sink_error(error) from error
+                _LOGGER.debug("transactional id %r: its coordinator has not responded yet", self._name)
             except KafkaError as error:
                 raise self.fail(error) from error
             else:
                 return
 
-    def _committed(self, part: Position) -> int | None:
+    def _committed_generation(self, position: Position) -> int | None:
         """Return the last generation that the owner of this position committed to the group."""
         partitions = [
             TopicPartition(topic, int(number))
-            for topic, found in part["topics"].items()
-            for number in found["partitions"]
+            for topic, saved in position["topics"].items()
+            for number in saved["partitions"]
         ]
         options = {
-            **known_options(self._connection, KafkaConsumer.DEFAULT_CONFIG),
+            **supported_options(self._connection, KafkaConsumer.DEFAULT_CONFIG),
             "group_id": self._group,
             "enable_auto_commit": False,
             # The coordinator then responds only once earlier transactions have ended.
@@ -140,21 +140,21 @@ class TransactionalProducer(TopicProducer):
             try:
                 consumer = KafkaConsumer(**options)
                 try:
-                    answers = [consumer.committed(one, metadata=True, timeout_ms=10_000) for one in partitions]
+                    committed = [consumer.committed(tp, metadata=True, timeout_ms=10_000) for tp in partitions]
                 finally:
                     consumer.close(autocommit=False, timeout_ms=1_000)
             except KafkaTimeoutError as error:
                 if self._closed.is_set():
-                    raise self.explained(error) from error
-                LOGGER.debug("group %r: its coordinator has not responded yet", self._group)
+                    raise self.as_sink_error(error) from error
+                _LOGGER.debug("group %r: its coordinator has not responded yet", self._group)
             except KafkaError as error:
                 raise self.fail(error) from error
             else:
                 break
-        mirrors = [parse_offset_metadata(one.metadata) for one in answers if one is not None]
+        metadata = [OffsetMetadata.parse(offset.metadata) for offset in committed if offset is not None]
         # An empty owner marks a daemon that has stopped. It was ours: our later commits have replaced any other.
-        owners = {"", part["owner"]}
-        ours = [mirror.generation for mirror in mirrors if mirror is not None and mirror.owner in owners]
+        owners = {"", position["owner"]}
+        ours = [each.checkpoint_generation for each in metadata if each is not None and each.owner in owners]
         return max(ours, default=None)
 
     def begin(self) -> None:
@@ -169,50 +169,54 @@ class TransactionalProducer(TopicProducer):
 
     def commit(self, position: Position, generation: int) -> None:
         """See `PredictionSink.commit`."""
-        part = kafka_part(position)
-        if part is None or part["group"] != self._group:
+        own = kafka_part(position)
+        if own is None or own["group"] != self._group:
             section = self.target.section
             raise SinkError(
                 f"{section}.transactional: the checkpoint holds no position of group {self._group!r} to commit with "
                 f"the {section}; configure the Kafka source as it was, or set {section}.transactional = false"
             )
-        offsets = _mirrored(part, part["owner"], generation)
+        offsets = _offsets_with_metadata(own, own["owner"], generation)
         self.begin()
         producer = self.wait_connected()
         try:
             # The group has no members, since partitions are assigned, so its name suffices.
-            self.bounded(lambda: producer.send_offsets_to_transaction(offsets, self._group), "sending offsets")
-            self.bounded(producer.commit_transaction, "committing a transaction")
+            self.call_with_timeout(
+                lambda: producer.send_offsets_to_transaction(offsets, self._group), "sending offsets"
+            )
+            self.call_with_timeout(producer.commit_transaction, "committing a transaction")
         except KafkaError as error:
             raise self.fail(error) from error
         self._log_if_slow()
         self._open_since = None
-        self._last = (part, generation)
+        self._last_commit = (own, generation)
 
     def close(self) -> None:
         """Abort an open transaction, so that consumers need not wait; else release the partitions."""
         producer = self._producer
         if producer is not None and self._open_since is not None:
-            self._at_last(producer.abort_transaction, "a transaction stays open until its timeout or the next start")
-        elif producer is not None and self._last is not None and self._failure is None:
-            part, generation = self._last
+            self._run_before_close(
+                producer.abort_transaction, "a transaction stays open until its timeout or the next start"
+            )
+        elif producer is not None and self._last_commit is not None and self._failure is None:
+            position, generation = self._last_commit
 
             def release() -> None:
                 producer.begin_transaction()
-                producer.send_offsets_to_transaction(_mirrored(part, "", generation), self._group)
+                producer.send_offsets_to_transaction(_offsets_with_metadata(position, "", generation), self._group)
                 producer.commit_transaction()
 
-            self._at_last(release, "for a while no other daemon can take over")
+            self._run_before_close(release, "for a while no other daemon can take over")
         super().close()
 
     @staticmethod
-    def _at_last(call: Callable[[], object], otherwise: str) -> None:
+    def _run_before_close(call: Callable[[], object], otherwise: str) -> None:
         try:
-            in_background(call).result(CLOSE_SECONDS)
+            in_background(call).result(CLOSE_TIMEOUT_SECONDS)
         except (KafkaError, TimeoutError) as error:
-            LOGGER.info("%s (%r)", otherwise, error)
+            _LOGGER.info("%s (%r)", otherwise, error)
 
-    def explained(self, error: BaseException, size: int = 0, location: Location | None = None) -> SinkError:
+    def as_sink_error(self, error: BaseException, size: int = 0, location: Location | None = None) -> SinkError:
         section = self.target.section
         if isinstance(error, TransactionalIdAuthorizationFailedError):
             return SinkError(
@@ -224,28 +228,28 @@ class TransactionalProducer(TopicProducer):
                 f"{section}.transaction_timeout_seconds: {self._timeout:g} is more than the brokers allow; lower it, "
                 "or raise their transaction.max.timeout.ms"
             )
-        if not isinstance(error, _ENDED):
-            return super().explained(error, size, location)
-        age = self._age()
+        if not isinstance(error, _TRANSACTION_ENDED_ERRORS):
+            return super().as_sink_error(error, size, location)
+        age = self._transaction_age()
         if age >= self._timeout:
             return SinkError(
                 f"{section}: a transaction was open for {age:.0f} s, and brokers abort it after {self._timeout:g} s; "
                 f"raise {section}.transaction_timeout_seconds well above checkpoint.every_seconds, or lower the "
-                f"latter; {SETTLED}"
+                f"latter; {NOTHING_LOST}"
             )
         return SinkError(
             f"{section}: another daemon with transactional id {self._name!r} has taken over ({type(error).__name__}); "
-            f"stop one of them, or give each its own {section}.transactional_id and group; {SETTLED}"
+            f"stop one of them, or give each its own {section}.transactional_id and group; {NOTHING_LOST}"
         )
 
-    def _age(self) -> float:
+    def _transaction_age(self) -> float:
         return 0.0 if self._open_since is None else time.monotonic() - self._open_since
 
     def _log_if_slow(self) -> None:
-        age = self._age()
-        if age > 0.5 * self._timeout and not self._slow:
-            self._slow = True
-            LOGGER.warning(
+        age = self._transaction_age()
+        if age > 0.5 * self._timeout and not self._warned_of_slow_commit:
+            self._warned_of_slow_commit = True
+            _LOGGER.warning(
                 "a transaction was open for %.0f s, and brokers abort it after %g s; raise "
                 "%s.transaction_timeout_seconds, or lower checkpoint.every_seconds",
                 age,
@@ -254,13 +258,13 @@ class TransactionalProducer(TopicProducer):
             )
 
 
-def _mirrored(part: Position, owner: str, generation: int) -> dict[TopicPartition, OffsetAndMetadata]:
+def _offsets_with_metadata(position: Position, owner: str, generation: int) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets of a Kafka source's position, with metadata that name their owner."""
-    mirror = offset_metadata(owner, generation, time.time())
+    metadata = OffsetMetadata(owner, time.time(), generation).encode()
     return {
-        TopicPartition(topic, int(number)): OffsetAndMetadata(offset, mirror, -1)
-        for topic, found in part["topics"].items()
-        for number, offset in found["partitions"].items()
+        TopicPartition(topic, int(number)): OffsetAndMetadata(offset, metadata, -1)
+        for topic, saved in position["topics"].items()
+        for number, offset in saved["partitions"].items()
     }
 
 

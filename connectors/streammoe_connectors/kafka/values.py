@@ -70,7 +70,7 @@ class ValueSettings(BaseModel):
 
     @field_validator("columns")
     @classmethod
-    def _only_csv(cls, columns: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+    def _check_columns(cls, columns: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         kind = info.data.get("format")
         if kind == "csv" and not columns:
             raise ValueError('must name the values of a record, in order, if source.format is "csv"')
@@ -80,7 +80,7 @@ class ValueSettings(BaseModel):
 
     @field_validator("schema_registry")
     @classmethod
-    def _only_avro(cls, address: str | None, info: ValidationInfo) -> str | None:
+    def _check_schema_registry(cls, address: str | None, info: ValidationInfo) -> str | None:
         if address is None:
             return None
         if info.data.get("format") in {"jsonl", "csv", "protobuf"}:
@@ -98,7 +98,7 @@ class ValueSettings(BaseModel):
 
     @field_validator("schema_file")
     @classmethod
-    def _has_schema(cls, path: str | None, info: ValidationInfo) -> str | None:
+    def _check_schema_file(cls, path: str | None, info: ValidationInfo) -> str | None:
         match info.data.get("format"):
             case "jsonl" | "csv" as kind if path is not None:
                 raise ValueError(f'must not be set if source.format is "{kind}"')
@@ -113,7 +113,7 @@ class ValueSettings(BaseModel):
 
     @field_validator("message")
     @classmethod
-    def _only_protobuf(cls, message: str | None, info: ValidationInfo) -> str | None:
+    def _check_message(cls, message: str | None, info: ValidationInfo) -> str | None:
         kind = info.data.get("format")
         if kind == "protobuf" and message is None:
             raise ValueError('must be the full name of the message, such as shop.Order, if source.format is "protobuf"')
@@ -123,7 +123,7 @@ class ValueSettings(BaseModel):
 
     @field_validator("framing")
     @classmethod
-    def _framed(cls, framing: str, info: ValidationInfo) -> str:
+    def _check_framing(cls, framing: str, info: ValidationInfo) -> str:
         if framing != "none" and info.data.get("format") in {"jsonl", "csv", "avro"}:
             raise ValueError(
                 'must be "none" unless source.format is "protobuf"; for avro it follows from schema_registry'
@@ -132,22 +132,22 @@ class ValueSettings(BaseModel):
 
     @field_validator("key_field", "timestamp_field")
     @classmethod
-    def _own_name(cls, name: str | None, info: ValidationInfo) -> str | None:
-        taken = {*(info.data.get("columns") or ()), info.data.get("key_field")}
-        if name is not None and name in taken:
+    def _check_unique_name(cls, name: str | None, info: ValidationInfo) -> str | None:
+        used_names = {*(info.data.get("columns") or ()), info.data.get("key_field")}
+        if name is not None and name in used_names:
             raise ValueError("must differ from the names of other fields")
         return name
 
     @field_validator("header_fields")
     @classmethod
-    def _own_names(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        taken = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
-        if repeated := [name for name in names if name in taken]:
+    def _check_unique_names(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        used_names = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
+        if repeated := [name for name in names if name in used_names]:
             raise ValueError(f"must not repeat the names of other fields, but has {', '.join(repeated)}")
         return names
 
     @field_serializer("schema_registry")
-    def _shown(self, address: str | None) -> str | None:
+    def _hide_password(self, address: str | None) -> str | None:
         return None if address is None else without_password(address)
 
 
@@ -176,7 +176,7 @@ class Values:
 
     def __init__(self, settings: ValueSettings) -> None:
         self._fields = RecordFields(settings.key_field, settings.timestamp_field, settings.header_fields)
-        self._to_json = _reader(settings)
+        self._to_json = _create_converter(settings)
         if settings.format == "csv":
             self.format = "csv"
             self.columns = (*self._fields.names, *(settings.columns or ()))
@@ -198,7 +198,7 @@ class Values:
             # Values that end with a line end would take the decoder's slow path.
             values = [value.rstrip(b"\r\n") for value in raw]
         elif self._to_json is not None:
-            values = _converted(raw, self._to_json, rejected)
+            values = _convert(raw, self._to_json, rejected)
         if self._fields.names:
             columns = self._fields.read(records, rejected)
             add = self._fields.before_csv if self.format == "csv" else self._fields.into_json
@@ -210,7 +210,7 @@ class Values:
         return Block(b"\n".join(values), ends, {i: ("malformed", rejected[i]) for i in sorted(rejected)})
 
 
-def _converted(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: dict[int, str]) -> list[bytes]:
+def _convert(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: dict[int, str]) -> list[bytes]:
     values = []
     for i, value in enumerate(raw):
         try:
@@ -221,7 +221,7 @@ def _converted(raw: list[bytes], to_json: Callable[[bytes], bytes], rejected: di
     return values
 
 
-def _reader(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
+def _create_converter(settings: ValueSettings) -> Callable[[bytes], bytes] | None:
     """Return the function that converts a value to JSON text, or ``None`` if no conversion is needed."""
     try:
         if settings.format == "avro":

@@ -69,7 +69,7 @@ def command(
     settings = settings_from(tables, "the command line", overrides=overrides)
     report.check_outputs(plot, page)
     with StopFlag() as stop, progress_bar("evaluating") as follow:
-        found = run_evaluation(
+        evaluation = run_evaluation(
             settings,
             against,
             source_name="stdin" if file == "-" else file,
@@ -77,10 +77,10 @@ def command(
             on_batch=follow,
             stop=stop,
         )
-    if found.stopped and not found.curves["streammoe"].count:
+    if evaluation.stopped and not evaluation.curves["streammoe"].count:
         end_without_result(stop.exit_code, "before an event was scored; there are no results, and nothing was written")
     if plot is not None:
-        report.write_plot(found, plot)
+        report.write_plot(evaluation, plot)
     if page is not None:
-        report.write_page(found, page)
-    click.echo(report.to_json(found) if as_json else report.table(found))
+        report.write_page(evaluation, page)
+    click.echo(report.to_json(evaluation) if as_json else report.table(evaluation))

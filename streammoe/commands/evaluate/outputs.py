@@ -16,7 +16,7 @@ from streammoe.estimators import MixtureOfExperts
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PICTURES = (".png", ".svg", ".pdf")
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 class Output(NamedTuple):
@@ -24,10 +24,10 @@ class Output(NamedTuple):
 
     option: str
     path: Path | None
-    endings: Sequence[str] = ()
+    suffixes: Sequence[str] = ()
     """Allowed extensions; any if empty."""
-    draws: bool = False
-    """Whether it requires matplotlib."""
+    needs_matplotlib: bool = False
+    """Whether it is drawn, for which matplotlib must be installed."""
 
 
 def check_outputs(*outputs: Output) -> None:
@@ -37,11 +37,11 @@ def check_outputs(*outputs: Output) -> None:
         ConfigError: matplotlib is missing, or a path cannot be used.
     """
     problems = []
-    wanted = [(output, output.path) for output in outputs if output.path is not None]
-    for output, path in wanted:
+    requested = [(output, output.path) for output in outputs if output.path is not None]
+    for output, path in requested:
         name = output.option
-        if output.endings and path.suffix.lower() not in output.endings:
-            problems.append(f"{name} {path}: must end in one of {', '.join(output.endings)}")
+        if output.suffixes and path.suffix.lower() not in output.suffixes:
+            problems.append(f"{name} {path}: must end in one of {', '.join(output.suffixes)}")
         if path.is_dir():
             problems.append(f"{name} {path}: is a folder; name a file in it")
         elif not path.parent.is_dir():
@@ -50,16 +50,16 @@ def check_outputs(*outputs: Output) -> None:
             problems.append(f"{name} {path}: cannot be written by this user; name another file")
     if problems:
         raise ConfigError(*problems)
-    if any(output.draws for output, _ in wanted):
+    if any(output.needs_matplotlib for output, _ in requested):
         try:
             import matplotlib  # noqa: F401, ICN001 - whether it is there
         except ImportError as error:
-            drawn = ", ".join(output.option for output in outputs if output.draws)
+            drawn = ", ".join(output.option for output in outputs if output.needs_matplotlib)
             raise not_installed(f"a picture ({drawn})", "matplotlib", "plot") from error
 
 
 @contextmanager
-def writing(option: str, path: Path) -> Iterator[None]:
+def as_config_error(option: str, path: Path) -> Iterator[None]:
     """Turn system errors into a `ConfigError` that names the option."""
     try:
         yield
@@ -71,22 +71,22 @@ def write_figure(option: str, path: Path, figure: Figure) -> None:
     """Write a figure in the format of the file extension."""
     data = io.BytesIO()
     figure.savefig(data, format=path.suffix.lower().removeprefix("."), dpi=150)
-    with writing(option, path):
+    with as_config_error(option, path):
         path.write_bytes(data.getvalue())
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number with a few digits."""
     return f"{value:.4g}" if abs(value) >= 1.0 or value == 0.0 or abs(value) < 0.001 else f"{value:.4f}"
 
 
-def experts(model: MixtureOfExperts) -> str:
+def describe_n_experts(model: MixtureOfExperts) -> str:
     """Describe the number of experts, or the maximum while it has not been selected yet."""
     K = model.chosen_n_experts or model.most_experts
     up_to = "up to " if model.is_choosing and model.chosen_n_experts is None else ""
     return f"{up_to}{K} expert{'s' if K > 1 else ''}"
 
 
-def finite(value: Any) -> Any:
+def finite_or_none(value: Any) -> Any:
     """Return `value`, or None for a float that JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from river import base, dummy, multiclass, preprocessing, stats
 
-from streammoe.commands.evaluate.curve import Curve
+from streammoe.commands.evaluate.binned_sums import BinnedSums
 from streammoe.errors import ConfigError
 
 LOGGER = logging.getLogger("streammoe.commands.evaluate")
@@ -57,7 +57,7 @@ class Peer:
         self, name: str, make: Callable[[], Any], *, classify: bool, outputs: int = 1, takes_text: bool = False
     ) -> None:
         self.name = name
-        self.curve = Curve()
+        self.curve = BinnedSums()
         self.seconds = 0.0
         self.failure: str | None = None
         """Why the learner failed, if it did."""
@@ -109,14 +109,14 @@ class Peer:
         return x
 
 
-def baseline(*, classify: bool, outputs: int) -> Peer:
+def make_baseline(*, classify: bool, outputs: int) -> Peer:
     """Create the trivial baseline: the mean, or the most frequent class, so far."""
     if classify:
         return Peer("most frequent class", dummy.PriorClassifier, classify=True)
     return Peer("running mean", lambda: dummy.StatisticRegressor(stats.Mean()), classify=False, outputs=outputs)
 
 
-def peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
+def make_peer(name: str, *, classify: bool, outputs: int, seed: int) -> Peer:
     """Create a learner by name: ``river:LinearRegression`` or ``river:linear_model.LinearRegression``.
 
     Raises:
@@ -157,13 +157,13 @@ def learners(*, classify: bool) -> Mapping[str, tuple[str, type[Any]]]:
                 issubclass(learner, kind)
                 and not issubclass(learner, base.MultiTargetRegressor)
                 and not inspect.isabstract(learner)
-                and _needs_nothing(learner)
+                and _has_only_defaults(learner)
             ):
                 found[short] = (name, learner)
     return found
 
 
-def _needs_nothing(learner: type[Any]) -> bool:
+def _has_only_defaults(learner: type[Any]) -> bool:
     parameters = inspect.signature(learner).parameters.values()
     kinds = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     return all(parameter.default is not parameter.empty or parameter.kind in kinds for parameter in parameters)

@@ -13,51 +13,52 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streammoe.commands.evaluate import outputs
-from streammoe.commands.evaluate.outputs import PICTURES, finite, number, writing
+from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, as_config_error, finite_or_none, format_number
 from streammoe.commands.evaluate.run import Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGES = (".html", ".htm")
-MOST_SHARES = 10
-"""Maximum number of experts shown separately; matplotlib has that many colours."""
+MAX_SHARES = 10
+"""Maximum number of experts shown separately; matplotlib has that many colors."""
 
 
-def table(found: Evaluation) -> str:
+def table(evaluation: Evaluation) -> str:
     """Format the scores of all learners, and the rejected records, as a table."""
-    better = "" if found.classify else "  (lower is better)"
-    lines = [*_heading(found), ""]
-    width = max(len(row.name) for row in found.rows) + 2
-    titles = (found.metric, "last quarter", "log-loss", "events/s")
+    better = "" if evaluation.classify else "  (lower is better)"
+    lines = [*_heading(evaluation), ""]
+    width = max(len(row.name) for row in evaluation.rows) + 2
+    titles = (evaluation.metric, "last quarter", "log-loss", "events/s")
     lines += [f"{'':{width}}{titles[0]:>10}{titles[1]:>14}{titles[2]:>11}{titles[3]:>12}{better}"]
-    for row in found.rows:
+    for row in evaluation.rows:
         if row.failure is not None:
             lines += [f"{row.name:{width}}{'-':>10}{'-':>14}{'-':>11}{'-':>12}  failed: {row.failure}"]
             continue
-        log_loss = "" if row.log_loss is None else number(row.log_loss)
+        log_loss = "" if row.log_loss is None else format_number(row.log_loss)
         speed = "-" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
-        lines += [f"{row.name:{width}}{number(row.score):>10}{number(row.last_quarter):>14}{log_loss:>11}{speed:>12}"]
-    lines += ["", *_notes(found)]
+        score, last_quarter = format_number(row.score), format_number(row.last_quarter)
+        lines += [f"{row.name:{width}}{score:>10}{last_quarter:>14}{log_loss:>11}{speed:>12}"]
+    lines += ["", *_notes(evaluation)]
     return "\n".join(lines)
 
 
-def to_json(found: Evaluation) -> str:
+def to_json(evaluation: Evaluation) -> str:
     """Format everything except the curves as one JSON object; ``null`` means unknown or not finite."""
     return json.dumps(
         {
-            "source": found.source,
-            "metric": found.metric.lower(),
-            **found.counts(),
+            "source": evaluation.source,
+            "metric": evaluation.metric.lower(),
+            **evaluation.counts(),
             "rows": [
-                {name: finite(value) for name, value in row._asdict().items()}
-                for row in found.rows
+                {name: finite_or_none(value) for name, value in row._asdict().items()}
+                for row in evaluation.rows
             ],
-            "n_experts": found.model.chosen_n_experts,
-            "refused": found.refused(),
-            "stopped": found.stopped,
-            "state_digest": found.model.state_digest(),
-            "settings": found.settings,
+            "n_experts": evaluation.model.chosen_n_experts,
+            "refused": evaluation.rejected(),
+            "stopped": evaluation.stopped,
+            "state_digest": evaluation.model.state_digest(),
+            "settings": evaluation.settings,
             "version": version("streammoe"),
         },
         allow_nan=False,
@@ -71,57 +72,62 @@ def check_outputs(plot: Path | None, page: Path | None) -> None:
         ConfigError: matplotlib is missing, or a path cannot be used.
     """
     outputs.check_outputs(
-        outputs.Output("--plot", plot, PICTURES, draws=True), outputs.Output("--html", page, PAGES, draws=True)
+        outputs.Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True),
+        outputs.Output("--html", page, PAGES, needs_matplotlib=True),
     )
 
 
-def write_plot(found: Evaluation, path: Path) -> None:
+def write_plot(evaluation: Evaluation, path: Path) -> None:
     """Write the plot in the format of the file extension."""
-    outputs.write_figure("--plot", path, figure(found))
+    outputs.write_figure("--plot", path, figure(evaluation))
 
 
-def write_page(found: Evaluation, path: Path) -> None:
+def write_page(evaluation: Evaluation, path: Path) -> None:
     """Write a self-contained HTML file."""
     picture = io.StringIO()
-    figure(found).savefig(picture, format="svg", metadata={"Date": None})
+    figure(evaluation).savefig(picture, format="svg", metadata={"Date": None})
     svg = picture.getvalue()
     svg = svg[svg.index("<svg") :]
-    with writing("--html", path):
-        path.write_text(_page(found, svg), encoding="utf-8")
+    with as_config_error("--html", path):
+        path.write_text(_page(evaluation, svg), encoding="utf-8")
 
 
-def figure(found: Evaluation) -> Figure:
+def figure(evaluation: Evaluation) -> Figure:
     """Plot the windowed score of each learner and, below, the gate's shares over the events."""
     from matplotlib.figure import Figure as NewFigure
 
-    shares = found.shares is not None and found.shares.width > 1 and found.warm_up < found.shares.count
+    shares = (
+        evaluation.shares is not None
+        and evaluation.shares.n_columns > 1
+        and evaluation.warm_up < evaluation.shares.count
+    )
     picture = NewFigure(figsize=(9.0, 6.5 if shares else 4.2), layout="constrained")
     axes = picture.subplots(2 if shares else 1, 1, sharex=True, squeeze=False, height_ratios=[3, 2] if shares else [1])
-    _draw_scores(axes[0, 0], found)
+    _draw_scores(axes[0, 0], evaluation)
     if shares:
-        _draw_shares(axes[1, 0], found)
+        _draw_shares(axes[1, 0], evaluation)
     axes[-1, 0].set_xlabel("events learned")
     axes[-1, 0].xaxis.set_major_formatter("{x:,.0f}")
     return picture
 
 
-def _draw_scores(axes: Any, found: Evaluation) -> None:
+def _draw_scores(axes: Any, evaluation: Evaluation) -> None:
     tops, length = [], 0
-    for name, curve in found.curves.items():
+    for name, curve in evaluation.curves.items():
         ends, means = curve.windows()
         if not len(ends):
             continue
         length = max(length, int(ends[0]))
-        values = found.score(means[:, 0])
+        values = evaluation.score(means[:, 0])
         ours = name == "streammoe"
         style = {"lw": 2.2, "zorder": 3} if ours else {"lw": 1.3, "ls": "-" if name.startswith("river ") else ":"}
         axes.plot(ends, values, label=name, **style)
         tops.append(float(np.nanmax(values[len(values) // 10 :])) if np.isfinite(values).any() else 0.0)
-    unit = "share of events" if found.classify else f"in units of {found.target}"
-    axes.set_ylabel(f"{found.metric} ({unit})")
-    axes.set_title(f"{Path(found.source).name}: {found.metric} of predictions of {found.target}, "
+    unit = "share of events" if evaluation.classify else f"in units of {evaluation.target}"
+    axes.set_ylabel(f"{evaluation.metric} ({unit})")
+    axes.set_title(f"{Path(evaluation.source).name}: {evaluation.metric} of predictions of {evaluation.target}, "
                    f"windows of {length:,} event{'s' if length > 1 else ''}")  # fmt: skip
-    if found.classify:
+    if evaluation.classify:
         axes.set_ylim(bottom=0.0, top=1.02)
     elif tops:
         # The first windows of a learner that starts badly would dwarf all others.
@@ -130,22 +136,22 @@ def _draw_scores(axes: Any, found: Evaluation) -> None:
     axes.legend(loc="best", fontsize="small")
 
 
-def _draw_shares(axes: Any, found: Evaluation) -> None:
-    assert found.shares is not None  # noqa: S101 - for the type checker; the caller has checked
-    ends, means = found.shares.windows(found.warm_up)
-    K = found.shares.width
+def _draw_shares(axes: Any, evaluation: Evaluation) -> None:
+    assert evaluation.shares is not None  # noqa: S101 - for the type checker; the caller has checked
+    ends, means = evaluation.shares.windows(evaluation.warm_up)
+    K = evaluation.shares.n_columns
     # Extend the first window back to where the gate begins.
-    ends, means = np.append(found.warm_up, ends), np.concatenate([means[:1], means])
+    ends, means = np.append(evaluation.warm_up, ends), np.concatenate([means[:1], means])
     busiest = np.argsort(-means.mean(axis=0), kind="stable")
-    shown, others = sorted(busiest[:MOST_SHARES]), busiest[MOST_SHARES:]
+    shown, others = sorted(busiest[:MAX_SHARES]), busiest[MAX_SHARES:]
     rows = [means[:, k] for k in shown]
     labels = [f"expert {k}" for k in shown]
     if len(others):
         rows.append(means[:, others].sum(axis=1))
-        labels.append(f"{K - MOST_SHARES} others")
+        labels.append(f"{K - MAX_SHARES} others")
     axes.stackplot(ends, 100.0 * np.array(rows), labels=labels, alpha=0.85)
-    if found.warm_up:
-        axes.axvspan(0, found.warm_up, color="0.9", label="one expert predicts")
+    if evaluation.warm_up:
+        axes.axvspan(0, evaluation.warm_up, color="0.9", label="one expert predicts")
     axes.set_ylim(0, 100)
     axes.set_xlim(0, float(ends[-1]))
     axes.set_ylabel("share of each expert (%)")
@@ -164,45 +170,47 @@ pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; }
 """
 
 
-def _page(found: Evaluation, svg: str) -> str:
-    title = html.escape(f"streammoe on {found.source}")
-    heads = ("learner", found.metric, "last quarter", "log-loss (nats)", "events/s")
+def _page(evaluation: Evaluation, svg: str) -> str:
+    title = html.escape(f"streammoe on {evaluation.source}")
+    heads = ("learner", evaluation.metric, "last quarter", "log-loss (nats)", "events/s")
     body = []
-    for row in found.rows:
+    for row in evaluation.rows:
         if row.failure is not None:
             cells = [row.name, f"failed: {row.failure}", "", "", ""]
         else:
-            log_loss = "" if row.log_loss is None else number(row.log_loss)
+            log_loss = "" if row.log_loss is None else format_number(row.log_loss)
             speed = "" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
-            cells = [row.name, number(row.score), number(row.last_quarter), log_loss, speed]
+            cells = [row.name, format_number(row.score), format_number(row.last_quarter), log_loss, speed]
         body.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
     parts = [
         f"<h1>{title}</h1>",
-        *(f"<p>{html.escape(line)}</p>" for line in _heading(found)),
+        *(f"<p>{html.escape(line)}</p>" for line in _heading(evaluation)),
         "<table><thead><tr>" + "".join(f"<th>{html.escape(head)}</th>" for head in heads) + "</tr></thead><tbody>",
         *(f"<tr>{cells}</tr>" for cells in body),
         "</tbody></table>",
-        *(f"<p>{html.escape(line)}</p>" for line in _notes(found)),
+        *(f"<p>{html.escape(line)}</p>" for line in _notes(evaluation)),
         f"<figure>{svg}</figure>",
-        f"<h2>Settings</h2><pre>{html.escape(json.dumps(found.settings, indent=2))}</pre>",
+        f"<h2>Settings</h2><pre>{html.escape(json.dumps(evaluation.settings, indent=2))}</pre>",
     ]
     head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
-def _heading(found: Evaluation) -> list[str]:
-    learned = found.outcomes["learned"]
-    lines = [f"{found.source}: {learned:,} events, each predicted before it is learned"]
-    if found.stopped:
+def _heading(evaluation: Evaluation) -> list[str]:
+    learned = evaluation.outcomes["learned"]
+    lines = [f"{evaluation.source}: {learned:,} events, each predicted before it is learned"]
+    if evaluation.stopped:
         lines += ["stopped before the end; results so far"]
     return lines
 
 
-def _notes(found: Evaluation) -> list[str]:
+def _notes(evaluation: Evaluation) -> list[str]:
     lines = ["events/s: ours include parsing the records, the others start from dicts"]
-    if found.model.is_warming_up:
-        quick = "" if found.model.is_choosing else ", or mixtures that were fitted quickly"
+    if evaluation.model.is_warming_up:
+        quick = "" if evaluation.model.is_choosing else ", or mixtures that were fitted quickly"
         lines += [f"the warm-up has not ended: a single expert predicted{quick}; see --warmup"]
-    if found.model.is_choosing and found.model.n_candidates > 1:
-        lines += [f"{found.model.n_candidates} candidates still race; the number of experts is that of the leading one"]
-    return lines + found.notes()
+    if evaluation.model.is_choosing and evaluation.model.n_candidates > 1:
+        lines += [
+            f"{evaluation.model.n_candidates} candidates still race; the number of experts is that of the leading one"
+        ]
+    return lines + evaluation.notes()

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.assembly import open_source
-from streammoe.commands.evaluate.curve import Curve
-from streammoe.commands.evaluate.outputs import experts
-from streammoe.commands.evaluate.peers import Event, Peer, baseline, peer
+from streammoe.commands.evaluate.binned_sums import BinnedSums
+from streammoe.commands.evaluate.outputs import describe_n_experts
+from streammoe.commands.evaluate.peers import Event, Peer, make_baseline, make_peer
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
-from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.pipeline.pipeline import Pipeline, PredictionWriter
-from streammoe.pipeline.scores import LEAST_PROBABILITY, ClassificationScores, PrequentialScores
+from streammoe.pipeline.scores import MIN_PROBABILITY, ClassificationScores, PrequentialScores
 from streammoe.ports import Batch, Predictions, PredictionSink, Source
 from streammoe.settings import Settings
 from streammoe.types import BoolArray, FloatArray
@@ -53,9 +53,9 @@ class Evaluation(Tally):
     """Schema and model, as plain values."""
     rows: list[Row] = field(default_factory=list)
     """Our model first, the baseline last."""
-    curves: dict[str, Curve] = field(default_factory=dict)
+    curves: dict[str, BinnedSums] = field(default_factory=dict)
     """Squared errors, or misses, of each learner."""
-    shares: Curve | None = None
+    shares: BinnedSums | None = None
     """The gate's share for each expert, if requested."""
     warm_up: int = 0
     """Number of events before there was a gate."""
@@ -85,7 +85,7 @@ def evaluate(
 
     Args:
         settings: source, schema, model, and how many records may be rejected; all others are ignored.
-        against: names of other learners, see `streammoe.commands.evaluate.peers.peer`.
+        against: names of other learners, see `streammoe.commands.evaluate.peers.make_peer`.
         source_name: for messages and reports.
         shares: whether to record the gate's shares, which takes time.
         on_batch: called with the source's progress after each batch.
@@ -115,10 +115,10 @@ class _Run:
         outputs = len(schema.targets)
         self.peers: list[Peer] = [
             *(
-                peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
+                make_peer(name, classify=classify, outputs=outputs, seed=settings.model.seed)
                 for name in dict.fromkeys(against)
             ),
-            baseline(classify=classify, outputs=outputs),
+            make_baseline(classify=classify, outputs=outputs),
         ]
         self.max_ratio = settings.dead_letters.max_ratio
         self.scores = _LabelCurves() if classify else _NumberCurves(outputs)
@@ -128,14 +128,14 @@ class _Run:
         self.schema = schema
         self.pipeline = Pipeline(model, schema, self.scores, writer)
         self.seconds = 0.0
-        self.found = Evaluation(
+        self.evaluation = Evaluation(
             source_name, ", ".join(schema.targets), classify, self.pipeline.model, settings.learning_settings()
         )
         if shares:
-            self.found.shares = self.sink.curve
+            self.evaluation.shares = self.sink.curve
 
     def run(self, source: Source, on_batch: ProgressListener | None, stop: StopFlag | None) -> Evaluation:
-        found = self.found
+        evaluation = self.evaluation
         while not source.finished and not (stop is not None and stop.requested):
             batch = source.poll(POLL_SECONDS)
             if batch is not None:
@@ -143,32 +143,32 @@ class _Run:
                     with cancellable(lambda: stop is not None and stop.requested):
                         self._process(batch)
                 except FitCancelled:
-                    found.stopped = True
+                    evaluation.stopped = True
                     break
             if on_batch is not None:
                 on_batch(source.progress())
-        found.stopped = found.stopped or not source.finished
-        if not found.stopped:
-            found.require_learned(found.source, self.schema)
-            found.judge(
-                found.source,
+        evaluation.stopped = evaluation.stopped or not source.finished
+        if not evaluation.stopped:
+            evaluation.check_learned(evaluation.source, self.schema)
+            evaluation.check_rejected(
+                evaluation.source,
                 self.max_ratio,
                 instead="no scores",
                 remedy="To score the others nevertheless",
             )
         ours = self.scores.curve
-        found.rows = [self._row(f"streammoe, {experts(self.pipeline.model)}", ours, self.seconds)]
-        found.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
-        found.rows[0] = found.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
-        found.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
-        found.warm_up = self.sink.warm_up
-        return found
+        evaluation.rows = [self._row(f"streammoe, {describe_n_experts(self.pipeline.model)}", ours, self.seconds)]
+        evaluation.rows += [self._row(p.name, p.curve, p.seconds, p.failure) for p in self.peers]
+        evaluation.rows[0] = evaluation.rows[0]._replace(log_loss=self.scores.log_loss.means()["running"])
+        evaluation.curves = {"streammoe": ours, **{p.name: p.curve for p in self.peers}}
+        evaluation.warm_up = self.sink.warm_up
+        return evaluation
 
     def _process(self, batch: Batch) -> None:
         started = time.perf_counter()
         processed = self.pipeline.process(batch)
         self.seconds += time.perf_counter() - started
-        self.found.count(processed, batch)
+        self.evaluation.count(processed, batch)
         if not batch.too_long and processed.outcomes["learned"]:
             events = self._events(batch, processed.bad)
             for each in self.peers:
@@ -179,8 +179,8 @@ class _Run:
         # Records rejected for their features are in `bad`, whichever fields are decoded here.
         uses_features = any(each.looks for each in self.peers)
         fields, schema = tuple(self.pipeline.model.fields) if uses_features else (), self.schema
-        classify = self.found.classify
-        wanted = Wanted(
+        classify = self.evaluation.classify
+        roles = FieldRoles(
             fields,
             () if classify else schema.targets,
             schema.targets[0] if classify else None,
@@ -188,7 +188,7 @@ class _Run:
             schema.categorical,
             schema.timestamps,
         )
-        decoded = decoder(batch.format).decode(batch, wanted)
+        decoded = decoder(batch.format).decode(batch, roles)
         learned = ~bad[decoded.rows] & (decoded.weights > 0.0)
         if decoded.labels is None:
             learned &= ~np.isnan(decoded.Y).any(axis=1)
@@ -205,8 +205,8 @@ class _Run:
             events.append(Event(x, texts, y, float(decoded.weights[i])))
         return events
 
-    def _row(self, name: str, curve: Curve, seconds: float, failure: str | None = None) -> Row:
-        score = self.found.score
+    def _row(self, name: str, curve: BinnedSums, seconds: float, failure: str | None = None) -> Row:
+        score = self.evaluation.score
         if failure is not None:
             return Row(name, math.nan, math.nan, None, math.nan, failure)
         speed = curve.count / seconds if seconds else math.nan
@@ -218,7 +218,7 @@ class _NumberCurves(PrequentialScores):
 
     def __init__(self, outputs: int) -> None:
         super().__init__(outputs)
-        self.curve = Curve()
+        self.curve = BinnedSums()
 
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         self.log_loss.update(losses)
@@ -230,12 +230,12 @@ class _LabelCurves(ClassificationScores):
 
     def __init__(self) -> None:
         super().__init__()
-        self.curve = Curve()
+        self.curve = BinnedSums()
 
     def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
         if not len(losses):
             return
-        self.log_loss.update(np.minimum(losses, -math.log(LEAST_PROBABILITY)))
+        self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
         classes = Y[:, 0].astype(np.int64)
         known = predictions.max(axis=1, initial=0.0) > 0.0
         missed = (predictions.argmax(axis=1) != classes) | ~known
@@ -246,7 +246,7 @@ class _ShareSink(PredictionSink):
     """A sink that records the gate's shares instead of writing predictions."""
 
     def __init__(self, n_experts: int) -> None:
-        self.curve = Curve(n_experts)
+        self.curve = BinnedSums(n_experts)
         self.warm_up = 0
 
     def write(self, rows: Predictions) -> None:
@@ -256,7 +256,7 @@ class _ShareSink(PredictionSink):
         else:
             known = np.array([target is not None for target in rows.targets], np.bool_)
         gate = rows.gate[known]
-        shares = np.zeros((len(gate), self.curve.width))
+        shares = np.zeros((len(gate), self.curve.n_columns))
         shares[:, : gate.shape[1]] = gate
         if self.warm_up == self.curve.count:
             # A single expert predicts until a gate has been fitted.

@@ -11,7 +11,7 @@ import numpy as np
 from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.pipeline.decoders import Values, decoder
 from streammoe.pipeline.decoders.values import some_of
-from streammoe.pipeline.pipeline import Processed, Schema
+from streammoe.pipeline.pipeline import BatchResult, Schema
 from streammoe.ports import Batch, DeadLetter
 from streammoe.text import printable
 
@@ -27,7 +27,7 @@ class Tally:
     first_idle: Values | None = None
     """The first record that was only predicted, raw, if nothing had been learned before."""
 
-    def count(self, processed: Processed, batch: Batch) -> None:
+    def count(self, processed: BatchResult, batch: Batch) -> None:
         """Add the outcomes of a batch."""
         self.outcomes.update(processed.outcomes)
         self.reasons.update(processed.reasons)
@@ -36,7 +36,7 @@ class Tally:
         if self.first_idle is None and processed.outcomes["predicted_only"] and not self.outcomes["learned"]:
             self.first_idle = decoder(batch.format).names(batch, int(np.argmin(processed.bad)))
 
-    def require_learned(self, source: str, schema: Schema) -> None:
+    def check_learned(self, source: str, schema: Schema) -> None:
         """Check that anything was learned.
 
         Raises:
@@ -45,12 +45,12 @@ class Tally:
         if self.outcomes["learned"]:
             return
         if self.first_idle is not None and self.outcomes["predicted_only"] >= self.outcomes["rejected"]:
-            raise SourceError(f"{source}: {_missing(schema, self.first_idle)}")
+            raise SourceError(f"{source}: {_describe_missing(schema, self.first_idle)}")
         if self.first_of:
-            raise SourceError(f"{source}: no event could be learned; records were rejected {self.by_reason()}")
+            raise SourceError(f"{source}: no event could be learned; records were rejected {self.describe_rejected()}")
         raise SourceError(f"{source}: it has no records; give a file with records")
 
-    def judge(self, source: str, max_ratio: float, *, instead: str, remedy: str) -> None:
+    def check_rejected(self, source: str, max_ratio: float, *, instead: str, remedy: str) -> None:
         """Check that not too many records were rejected: a model of the rest would not represent the file.
 
         Args:
@@ -67,20 +67,20 @@ class Tally:
         if rejected > max_ratio * n:
             raise TooManyBadRecords(
                 f"{source}: {instead}: {rejected:,} of {n:,} records were rejected, and "
-                f"dead_letters.max_ratio allows a share of {max_ratio:g} {self.by_reason()}. {remedy}, raise that "
-                "setting (--set dead_letters.max_ratio=1)"
+                f"dead_letters.max_ratio allows a share of {max_ratio:g} {self.describe_rejected()}. {remedy}, raise "
+                "that setting (--set dead_letters.max_ratio=1)"
             )
 
-    def by_reason(self) -> str:
+    def describe_rejected(self) -> str:
         """Describe the rejected records: counts by reason, the first detail, and possible remedies."""
         first = next(iter(self.first_of.values())).detail
         hint = (
             ". List columns that are not numeric in --categorical, --timestamps or --ignore; use --classify if the "
             "target is a label"
         )
-        return f"({self.counts_in_words()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
+        return f"({self.format_reasons()}). The first: {first}{hint if self.reasons['wrong_type'] else ''}"
 
-    def counts_in_words(self) -> str:
+    def format_reasons(self) -> str:
         """Format the number of rejected records for each reason."""
         return ", ".join(f"{count:,} {reason}" for reason, count in self.reasons.items())
 
@@ -100,7 +100,7 @@ class Tally:
         names = ("learned", "predicted_only", "rejected", "skipped")
         return {"events": sum(self.outcomes.values()), **{name: self.outcomes[name] for name in names}}
 
-    def refused(self) -> list[dict[str, Any]]:
+    def rejected(self) -> list[dict[str, Any]]:
         """Return the number of rejected records and the first one for each reason, as JSON values."""
         return [
             {"reason": reason, "records": self.reasons[reason], "place": letter.location, "detail": letter.detail}
@@ -108,7 +108,7 @@ class Tally:
         ]
 
 
-def _missing(schema: Schema, first: Values) -> str:
+def _describe_missing(schema: Schema, first: Values) -> str:
     """Describe what the first record that was only predicted lacks."""
     for target in schema.targets:
         if target not in first:

@@ -80,7 +80,7 @@ def command(
     if not targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
     from streammoe.batch import Round
-    from streammoe.commands.evaluate.outputs import PICTURES, Output, check_outputs
+    from streammoe.commands.evaluate.outputs import FIGURE_SUFFIXES, Output, check_outputs
     from streammoe.commands.fit import report
     from streammoe.commands.fit.options import settings_of
     from streammoe.commands.fit.run import fit_source
@@ -95,14 +95,16 @@ def command(
         format=form,
         given=given,
     )
-    check_outputs(Output("--out", out), Output("--trace", trace), Output("--plot", plot, PICTURES, draws=True))
+    check_outputs(
+        Output("--out", out), Output("--trace", trace), Output("--plot", plot, FIGURE_SUFFIXES, needs_matplotlib=True)
+    )
     with StopFlag() as stop, progress_bar("reading") as follow, progress_bar("fitting") as advance:
 
         def on_round(each: Round) -> bool:
             advance((each.number, rounds))
             return stop.requested
 
-        found = fit_source(
+        result = fit_source(
             settings,
             source_name="stdin" if file == "-" else file,
             method=method,
@@ -114,12 +116,12 @@ def command(
             on_round=on_round,
             stop=stop,
         )
-    if found is None:
+    if result is None:
         end_without_result(stop.exit_code, "before a fit had begun; there is no model, and nothing was written")
     if out is not None:
-        found.fit.model.save(out)
+        result.fit.model.save(out)
     if trace is not None:
-        report.write_trace(found, trace)
+        report.write_trace(result, trace)
     if plot is not None:
-        report.write_plot(found, plot)
-    click.echo(report.to_json(found, out) if as_json else report.table(found, out))
+        report.write_plot(result, plot)
+    click.echo(report.to_json(result, out) if as_json else report.table(result, out))

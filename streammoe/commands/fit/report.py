@@ -10,38 +10,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streammoe.batch import Fit, Round
-from streammoe.commands.evaluate.outputs import finite, number, write_figure, writing
+from streammoe.commands.evaluate.outputs import as_config_error, finite_or_none, format_number, write_figure
 from streammoe.commands.fit.run import FileFit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def table(found: FileFit, out: Path | None) -> str:
+def table(result: FileFit, out: Path | None) -> str:
     """Format the progress and the scores of a fit, and the rejected records, as a table; `out` is the model file."""
-    fit = found.fit
+    fit = result.fit
     score = ("accuracy", fit.accuracy) if fit.rmse is None else ("RMSE", fit.rmse)
     rounds = f"{fit.rounds:,} round{'' if fit.rounds == 1 else 's'}"
     shares = "  ".join(f"{share:.3f}" for share in fit.model.masses)
     chosen = f"selected from 1 to {fit.model.most_experts}" if fit.model.is_choosing and fit.start == "warmup" else ""
-    gained = f"penalized log-likelihood per row; {number(fit.trace[0].objective)} at the start"
+    gained = f"penalized log-likelihood per row; {format_number(fit.trace[0].objective)} at the start"
     lines = [
-        ("log-loss", number(fit.log_loss), "nats, mean over the fitted rows"),
-        (score[0], number(score[1] or 0.0), "over the fitted rows"),
-        ("objective", number(fit.objective), gained),
-        ("gradient", number(fit.trace[-1].gradient), "norm, at the last round"),
+        ("log-loss", format_number(fit.log_loss), "nats, mean over the fitted rows"),
+        (score[0], format_number(score[1] or 0.0), "over the fitted rows"),
+        ("objective", format_number(fit.objective), gained),
+        ("gradient", format_number(fit.trace[-1].gradient), "norm, at the last round"),
         ("experts", str(len(fit.model.masses)), chosen),
         ("shares", shares, "of the experts"),
-        ("seconds", number(fit.seconds), ""),
+        ("seconds", format_number(fit.seconds), ""),
         *([] if out is None else [("model", str(out), "")]),
     ]
     width = max(len(value) for _, value, _ in lines)
     return "\n".join(
         [
-            f"{found.source}: {fit.n:,} rows fitted by {fit.method}, {rounds}, {_ending(fit)}",
+            f"{result.source}: {fit.n:,} rows fitted by {fit.method}, {rounds}, {_ending(fit)}",
             "",
             *(f"{name:12}{value:{width}}  {note}".rstrip() for name, value, note in lines),
-            *(["", *found.records.notes()] if found.records.notes() else []),
+            *(["", *result.records.notes()] if result.records.notes() else []),
         ]
     )
 
@@ -50,63 +50,63 @@ def _ending(fit: Fit) -> str:
     return f"{'converged' if fit.converged else 'not converged'} ({fit.reason})"
 
 
-def to_json(found: FileFit, out: Path | None) -> str:
+def to_json(result: FileFit, out: Path | None) -> str:
     """Format everything except intermediate rounds as one JSON object; ``null`` means unknown or not finite."""
-    fit = found.fit
+    fit = result.fit
     return json.dumps(
         {
-            "source": found.source,
+            "source": result.source,
             "method": fit.method,
             "start": fit.start,
-            **found.records.counts(),
+            **result.records.counts(),
             "rounds": fit.rounds,
             "converged": fit.converged,
             "reason": fit.reason,
             "objective": fit.objective,
             "objective_at_start": fit.trace[0].objective,
-            "gradient": finite(fit.trace[-1].gradient),
-            "log_loss": finite(fit.log_loss),
-            "rmse": finite(fit.rmse),
-            "accuracy": finite(fit.accuracy),
+            "gradient": finite_or_none(fit.trace[-1].gradient),
+            "log_loss": finite_or_none(fit.log_loss),
+            "rmse": finite_or_none(fit.rmse),
+            "accuracy": finite_or_none(fit.accuracy),
             "n_experts": fit.model.chosen_n_experts,
             "expert_masses": fit.model.masses.tolist(),
             "seconds": fit.seconds,
-            "refused": found.records.refused(),
+            "refused": result.records.rejected(),
             "model": None if out is None else str(out),
             "state_digest": fit.model.state_digest(),
-            "settings": found.settings,
+            "settings": result.settings,
             "version": version("streammoe"),
         },
         allow_nan=False,
     )
 
 
-def write_trace(found: FileFit, path: Path) -> None:
+def write_trace(result: FileFit, path: Path) -> None:
     """Write a CSV row for each round, with a header; values that are not finite are empty cells."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(Round._fields)
-    rows.writerows([["" if finite(value) is None else value for value in each] for each in found.fit.trace])
-    with writing("--trace", path):
+    rows.writerows([["" if finite_or_none(value) is None else value for value in each] for each in result.fit.trace])
+    with as_config_error("--trace", path):
         path.write_text(text.getvalue(), encoding="utf-8")
 
 
-def write_plot(found: FileFit, path: Path) -> None:
+def write_plot(result: FileFit, path: Path) -> None:
     """Write the plot in the format of the file extension."""
-    write_figure("--plot", path, figure(found))
+    write_figure("--plot", path, figure(result))
 
 
-def figure(found: FileFit) -> Figure:
+def figure(result: FileFit) -> Figure:
     """Plot the objective and, below, the norm of its gradient over the rounds."""
     from matplotlib.figure import Figure as NewFigure
 
-    trace = found.fit.trace
+    trace = result.fit.trace
     picture = NewFigure(figsize=(9.0, 6.0), layout="constrained")
     upper, lower = picture.subplots(2, 1, sharex=True)
     numbers = [each.number for each in trace]
     upper.plot(numbers, [each.objective for each in trace], marker=".")
     upper.set_ylabel("penalized log-likelihood per row")
-    upper.set_title(f"{Path(found.source).name}: {found.fit.method}, {_ending(found.fit)}")
+    upper.set_title(f"{Path(result.source).name}: {result.fit.method}, {_ending(result.fit)}")
     lower.semilogy(numbers, [each.gradient for each in trace], marker=".")
     lower.set_ylabel("norm of the gradient")
     lower.set_xlabel("rounds")

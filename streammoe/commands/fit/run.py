@@ -10,7 +10,7 @@ from typing import Any
 from streammoe import batch
 from streammoe.assembly import open_source
 from streammoe.batch import Fit, Listener
-from streammoe.commands.evaluate.outputs import experts
+from streammoe.commands.evaluate.outputs import describe_n_experts
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import POLL_SECONDS, ProgressListener
 from streammoe.daemon.model import model_from, schema_of
@@ -82,7 +82,7 @@ def fit_source(
     start = "warmup" if from_model is None else "model"
     batch.check(model, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step)
     scores = ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(len(schema.targets))
-    pipeline = Pipeline(model, schema, scores, is_given=from_model is not None)
+    pipeline = Pipeline(model, schema, scores, is_pretrained=from_model is not None)
     records = Tally()
     with gathering(model.learner):
         source = open_source(settings)
@@ -91,15 +91,15 @@ def fit_source(
             while not source.finished:
                 if stop is not None and stop.requested:
                     return None
-                found = source.poll(POLL_SECONDS)
-                if found is not None:
-                    records.count(pipeline.process(found), found)
+                next_batch = source.poll(POLL_SECONDS)
+                if next_batch is not None:
+                    records.count(pipeline.process(next_batch), next_batch)
                 if on_batch is not None:
                     on_batch(source.progress())
         finally:
             source.close()
-        records.require_learned(source_name, schema)
-        records.judge(
+        records.check_learned(source_name, schema)
+        records.check_rejected(
             source_name,
             settings.dead_letters.max_ratio,
             instead="nothing was fitted",
@@ -107,9 +107,9 @@ def fit_source(
         )
         if rejected := records.outcomes["rejected"]:
             n = records.counts()["events"] - records.outcomes["skipped"]
-            counts = records.counts_in_words()
+            counts = records.format_reasons()
             LOGGER.warning("%s: %d of %d records are rejected and not fitted (%s)", source_name, rejected, n, counts)
-        LOGGER.info("fitting %s to %d rows", experts(model), records.outcomes["learned"])
+        LOGGER.info("fitting %s to %d rows", describe_n_experts(model), records.outcomes["learned"])
         try:
             with cancellable(lambda: stop is not None and stop.requested):
                 done = batch.fit_gathered(

@@ -12,7 +12,11 @@ from streammoe.console import logged, progress_bar
 
 @click.command("produce")
 @click.argument("file")
-@click.option("--topic", required=True, help="Created with replication 1 if it does not exist.")
+@click.option(
+    "--topic",
+    required=True,
+    help="Created if it does not exist, with the replication factor that is the brokers' default.",
+)
 @click.option("--bootstrap-servers", "servers", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT,…")
 @click.option(
     "--format",

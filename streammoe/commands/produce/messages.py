@@ -19,11 +19,11 @@ from streammoe.ports import Batch, Message
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 """Numbers as JSON writes them: such text is sent unchanged, to the last digit."""
-_LIKE_A_NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER_LIKE = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 """Other notations in CSV files; but not with leading zeros, which identifiers have."""
 
 
-class Messages:
+class MessageConverter:
     """Converter of batches to messages.
 
     Args:
@@ -45,7 +45,7 @@ class Messages:
         self._unseen = {f"--{name}": field for name, field in (("key", key), ("timestamp", timestamp)) if field}
         """Options whose field no record has had so far."""
 
-    def of(self, batch: Batch) -> Iterator[Message]:
+    def from_batch(self, batch: Batch) -> Iterator[Message]:
         """Yield the messages of a batch, in order.
 
         A record that cannot be parsed is sent unchanged, without key and timestamp: its reader will reject it.
@@ -65,11 +65,11 @@ class Messages:
             self.records += 1
             self.too_long.append(self.records)
             return
-        for message in self._of(batch):
+        for message in self._from_batch(batch):
             self.records += 1
             yield message
 
-    def check(self) -> None:
+    def check_fields(self) -> None:
         """Check, at the end, that the fields of key and timestamp exist.
 
         Raises:
@@ -84,18 +84,18 @@ class Messages:
                 )
             )
 
-    def _of(self, batch: Batch) -> Iterator[Message]:
+    def _from_batch(self, batch: Batch) -> Iterator[Message]:
         if batch.table is not None:
             if self._raw:
                 raise ConfigError("--format raw: a Parquet file has no lines; omit the option to send rows as JSON")
             for row in _rows(batch.table):
                 yield self._message(row, _ENCODER.encode(row), text=False)
         elif batch.format == "csv":
-            yield from self._csv(batch)
+            yield from self._from_csv(batch)
         else:
-            yield from self._lines(batch)
+            yield from self._from_lines(batch)
 
-    def _csv(self, batch: Batch) -> Iterator[Message]:
+    def _from_csv(self, batch: Batch) -> Iterator[Message]:
         names = decoder("csv").names
         for i in range(len(batch)):
             try:
@@ -103,11 +103,11 @@ class Messages:
                 row = {name: str(value) for name, value in names(batch, i).items() if value != ""}
                 value = batch.record(i) if self._raw else _ENCODER.encode({k: literal(v) for k, v in row.items()})
             except (InvalidEvent, UnicodeEncodeError):
-                yield self._as_it_is(batch.record(i))
+                yield self._unchanged(batch.record(i))
             else:
                 yield self._message(row, value, text=True)
 
-    def _lines(self, batch: Batch) -> Iterator[Message]:
+    def _from_lines(self, batch: Batch) -> Iterator[Message]:
         for i in range(len(batch)):
             record = batch.record(i)
             if self._key is None and self._timestamp is None:
@@ -117,9 +117,9 @@ class Messages:
                 row = _DECODER.decode(record)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 row = None
-            yield self._message(row, record, text=False) if isinstance(row, dict) else self._as_it_is(record)
+            yield self._message(row, record, text=False) if isinstance(row, dict) else self._unchanged(record)
 
-    def _as_it_is(self, record: bytes) -> Message:
+    def _unchanged(self, record: bytes) -> Message:
         self.troubles["that could not be parsed, sent unchanged"] += 1
         return Message(record)
 
@@ -157,7 +157,7 @@ def literal(text: str) -> Any:
     if text.lower() in BOOLEANS:
         return text.lower() == "true"
     bare = text.strip(" \t")
-    if _LIKE_A_NUMBER.fullmatch(bare) and math.isfinite(float(bare)):
+    if _NUMBER_LIKE.fullmatch(bare) and math.isfinite(float(bare)):
         return msgspec.Raw(bare.encode()) if _NUMBER.fullmatch(bare) else float(bare)
     return text
 

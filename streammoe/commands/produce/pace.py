@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-_LATE = 0.1
+_MAX_DELAY = 0.1
 """Delays up to this many seconds are caught up; longer ones are not, so that a pause does not end in a burst."""
-_EARLY = 0.001
+_TOLERANCE = 0.001
 """Seconds that a record may be early: shorter sleeps are inaccurate."""
-_NAP = 0.1
+_MAX_SLEEP = 0.1
 """Maximum seconds to sleep before checking for a stop."""
 
 
@@ -39,9 +39,9 @@ class Pace:
         if not self._interval:
             return
         now = self._clock()
-        if now - self._due > _LATE:
+        if now - self._due > _MAX_DELAY:
             self._due = now
-        while self._due - now > _EARLY and not stopped():
-            self._sleep(min(self._due - now, _NAP))
+        while self._due - now > _TOLERANCE and not stopped():
+            self._sleep(min(self._due - now, _MAX_SLEEP))
             now = self._clock()
         self._due += self._interval

@@ -23,7 +23,7 @@ from streammoe.types import AnyArray, FloatArray
 LOGGER = logging.getLogger("streammoe.estimators")
 
 
-class Blank(Phase):
+class Empty(Phase):
     """The phase in which nothing has been learned.
 
     Args:
@@ -71,7 +71,7 @@ class Blank(Phase):
     def arrays(self) -> dict[str, AnyArray]:
         return {}
 
-    def copy(self, spare: Phase | None = None) -> Blank:
+    def copy(self, spare: Phase | None = None) -> Empty:
         return self
 
     def is_finite(self) -> bool:

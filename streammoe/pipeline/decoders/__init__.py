@@ -8,9 +8,9 @@ texts, so what is learned does not depend on the other records of a batch.
 from __future__ import annotations
 
 from streammoe.errors import ConfigError
-from streammoe.pipeline.decoders.rows import Decoded, Decoder, Row, Values, Wanted, require_targets, to_row
+from streammoe.pipeline.decoders.rows import DecodedBatch, Decoder, FieldRoles, Row, Values, require_targets, to_row
 
-__all__ = ["Decoded", "Decoder", "Row", "Values", "Wanted", "decoder", "require_targets", "to_row"]
+__all__ = ["DecodedBatch", "Decoder", "FieldRoles", "Row", "Values", "decoder", "require_targets", "to_row"]
 
 
 def decoder(format: str) -> Decoder:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from streammoe.errors import InvalidEvent
-from streammoe.pipeline.decoders.rows import Decoded, Sheet, Values, Wanted, growing_runs, require_targets
+from streammoe.pipeline.decoders.rows import DecodedBatch, FieldRoles, Sheet, Values, growing_runs, require_targets
 from streammoe.pipeline.decoders.values import DAY, SECOND_PARTS, TIME, Kind, Unreadable, label
 from streammoe.ports import Batch
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
@@ -26,10 +26,10 @@ class ArrowDecoder:
     def names(self, batch: Batch, i: int) -> Values:
         return {name: _plain(column.slice(i, 1))[0] for name, column in _columns(batch).items()}
 
-    def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
+    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
         columns = _columns(batch)
-        require_targets(batch.origin, tuple(columns), wanted)
-        sheet = Sheet(len(batch), wanted)
+        require_targets(batch.origin, tuple(columns), roles)
+        sheet = Sheet(len(batch), roles)
         new: list[str] = []
         if ignore is not None:
             unknown = sorted(columns.keys() - set(ignore) - {slot.name for slot in sheet.slots})
@@ -94,8 +94,8 @@ def times_of(column: Any) -> FloatArray | None:
     _, ends, block = column.buffers()
     ends = np.frombuffer(ends, np.int64)[column.offset : column.offset + n + 1]
     layout = np.frombuffer(block, np.uint8)[ends[0] : ends[1]]
-    found = TIME.fullmatch(layout.tobytes().decode(errors="replace"))
-    if found is None or (np.diff(ends) != len(layout)).any():
+    match = TIME.fullmatch(layout.tobytes().decode(errors="replace"))
+    if match is None or (np.diff(ends) != len(layout)).any():
         return None
     octets = np.frombuffer(block, np.uint8)[ends[0] : ends[-1]].reshape(n, len(layout))
     digits = octets - np.uint8(ord("0"))  # characters before the digits wrap around
@@ -105,7 +105,7 @@ def times_of(column: Any) -> FloatArray | None:
 
     def part(group: int) -> IntArray:
         number = np.zeros(n, np.int64)
-        for at in range(*found.span(group)):  # empty for a missing part
+        for at in range(*match.span(group)):  # empty for a missing part
             number = 10 * number + digits[:, at]
         return number
 
@@ -123,9 +123,9 @@ def times_of(column: Any) -> FloatArray | None:
     ):
         if ((value < least) | (value > most)).any():
             return None
-    offset = (hours * 3600 + minutes * 60) * (-1 if found[8] == "-" else 1)
+    offset = (hours * 3600 + minutes * 60) * (-1 if match[8] == "-" else 1)
     whole = (first + day - 1) * DAY + hour * 3600 + minute * 60 + second - offset
-    begin, end = found.span(7)
+    begin, end = match.span(7)
     seconds[there] = whole.astype(np.float64) + fraction * 10 ** (9 - (end - begin)) / 1e9
     return seconds
 
@@ -166,10 +166,10 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
             doubtful |= valid_of(column)
     odd = np.flatnonzero(doubtful)
     if odd.size:
-        wanted = {slot.name: _some(columns[slot.name], odd) for slot in sheet.slots if slot.name in columns}
+        roles = {slot.name: _some(columns[slot.name], odd) for slot in sheet.slots if slot.name in columns}
         for at, i in enumerate((start + odd).tolist()):
             try:
-                sheet.put(i, {name: values[at] for name, values in wanted.items()}, text=False)
+                sheet.put(i, {name: values[at] for name, values in roles.items()}, text=False)
             except InvalidEvent as error:
                 sheet.reject(i, error)
     # After the others, since records rejected here must have no earlier reason.

@@ -13,10 +13,10 @@ from pyarrow import csv
 from streammoe.errors import InvalidEvent, SourceError
 from streammoe.pipeline.decoders.arrow import floats_of, texts_of, times_of, valid_of
 from streammoe.pipeline.decoders.rows import (
-    Decoded,
+    DecodedBatch,
+    FieldRoles,
     Sheet,
     Values,
-    Wanted,
     growing_runs,
     is_utf8,
     malformed,
@@ -53,10 +53,10 @@ class CsvDecoder:
             raise malformed(record, f"has {len(fields)} values; it must have one for each of {len(columns)} columns")
         return dict(zip(columns, map(CommaText, fields) if batch.decimal == "," else fields, strict=True))
 
-    def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
+    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
         header = _columns(batch)
-        require_targets(batch.origin, header, wanted)
-        sheet = Sheet(len(batch), wanted)
+        require_targets(batch.origin, header, roles)
+        sheet = Sheet(len(batch), roles)
         new: tuple[str, ...] = ()
         if ignore is not None:
             new = tuple(sorted(set(header).difference(ignore, (slot.name for slot in sheet.slots))))
@@ -74,8 +74,8 @@ class CsvDecoder:
                 try:
                     values = self.names(batch, i)
                     sheet.put(i, values, text=True)
-                    if held := sheet.check_new(i, {name: values[name] for name in new}, text=True):
-                        sheet.new = (i, held)
+                    if new_values := sheet.check_new(i, {name: values[name] for name in new}, text=True):
+                        sheet.new = (i, new_values)
                         break
                 except InvalidEvent as error:
                     sheet.reject(i, error)

@@ -16,8 +16,18 @@ import pyarrow as pa
 
 from streammoe.errors import InvalidEvent
 from streammoe.pipeline.decoders.arrow import times_of
-from streammoe.pipeline.decoders.rows import Decoded, Sheet, Slot, Values, Wanted, is_utf8, malformed, readable, text_of
-from streammoe.pipeline.decoders.values import LONGEST_TEXT, Kind, TooLarge
+from streammoe.pipeline.decoders.rows import (
+    DecodedBatch,
+    FieldRoles,
+    Sheet,
+    Slot,
+    Values,
+    is_utf8,
+    malformed,
+    readable,
+    text_of,
+)
+from streammoe.pipeline.decoders.values import MAX_TEXT_LENGTH, Kind, TooLarge
 from streammoe.ports import Batch
 from streammoe.types import FloatArray
 
@@ -31,8 +41,8 @@ class JsonlDecoder:
     def names(self, batch: Batch, i: int) -> Values:
         return object_of(readable(batch, i))
 
-    def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
-        sheet = Sheet(len(batch), wanted)
+    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
+        sheet = Sheet(len(batch), roles)
         known = None if ignore is None else frozenset(ignore).union(slot.name for slot in sheet.slots)
         nulls: frozenset[str] = frozenset()
         read = _reader(sheet.slots, known, nulls)
@@ -54,8 +64,8 @@ class JsonlDecoder:
                 sheet.put(i, values, text=False)
                 if known is not None and not values.keys() <= known:
                     new = {name: value for name, value in values.items() if name not in known}
-                    if held := sheet.check_new(i, new, text=False):
-                        sheet.new = (i, held)
+                    if new_values := sheet.check_new(i, new, text=False):
+                        sheet.new = (i, new_values)
                         break
                     if not new.keys() <= nulls and len(nulls) < _MOST_NULLS:
                         nulls = nulls.union(new)
@@ -139,7 +149,7 @@ def _depth(record: str) -> int:
 _TYPES: dict[Kind, Any] = {
     "number": float | bool | None,
     "time": float | str | None,
-    "text": Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)] | int | float | bool | None,
+    "text": Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)] | int | float | bool | None,
 }
 _MOST_NULLS = 64  # unknown names that have only been null; each new one compiles another parser
 

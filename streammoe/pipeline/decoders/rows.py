@@ -27,8 +27,8 @@ class Slot(NamedTuple):
     kind: Kind
 
 
-class Wanted(NamedTuple):
-    """The values to read from each record."""
+class FieldRoles(NamedTuple):
+    """The names of the values to read from each record, by their roles."""
 
     fields: tuple[str, ...]
     """Names of the features, in the order of the columns of ``X``; a record may lack some."""
@@ -69,7 +69,7 @@ class Rejected(NamedTuple):
     """A sentence naming the field, the value and the rule."""
 
 
-class Decoded(NamedTuple):
+class DecodedBatch(NamedTuple):
     """The events of a batch, in order."""
 
     rows: IntArray
@@ -98,17 +98,17 @@ class Decoder(Protocol):
         """Return the i-th record as names and raw values; raise `InvalidEvent` if the record is ``malformed``."""
         ...
 
-    def decode(self, batch: Batch, wanted: Wanted, ignore: Collection[str] | None = None) -> Decoded:
+    def decode(self, batch: Batch, roles: FieldRoles, ignore: Collection[str] | None = None) -> DecodedBatch:
         """Decode the records of `batch`.
 
         Args:
             batch: the records.
-            wanted: the values to read.
+            roles: the values to read.
             ignore: given if columns may come late: the names that never become columns. Decoding then stops before the
-                first good record with a non-null value under a name that is neither wanted nor listed here, so that
+                first good record with a non-null value under a name that neither has a role nor is listed here, so that
                 the caller can widen its model and continue with ``batch.tail``. Records without target or with weight
                 0 do not stop it, since they add no columns. A record whose new values cannot be read as
-                ``wanted.kind`` says is rejected.
+                ``roles.kind`` says is rejected.
 
         Raises:
             SourceError: the header lacks a target.
@@ -126,25 +126,25 @@ class Row(NamedTuple):
     weight: float
 
 
-def to_row(values: Mapping[str, object], wanted: Wanted, *, text: bool = False) -> Row:
-    """Read an event from a record, on the exact path of all formats; the parts are those of `Decoded`.
+def to_row(values: Mapping[str, object], roles: FieldRoles, *, text: bool = False) -> Row:
+    """Read an event from a record, on the exact path of all formats; the parts are those of `DecodedBatch`.
 
     Args:
-        values: the raw record; names that are not wanted are ignored.
-        wanted: the values to read.
+        values: the raw record; names without a role are ignored.
+        roles: the values to read.
         text: whether the format writes numbers as text, and missing values as empty text.
 
     Raises:
         InvalidEvent: a value is not of its kind, some but not all targets are missing, or a weight is out of range.
 
-    >>> to_row({"x": 2, "y": None, "c": True}, Wanted(("x", "z", "c"), ("y",), categorical=frozenset("c")))
+    >>> to_row({"x": 2, "y": None, "c": True}, FieldRoles(("x", "z", "c"), ("y",), categorical=frozenset("c")))
     Row(x=[2.0, nan, nan], texts={2: 'true'}, y=[nan], label=None, weight=1.0)
     """
-    slots = wanted.slots
+    slots = roles.slots
     numbers, texts = _read(values, slots, text)
-    _check(wanted, numbers)
-    P, Q = len(wanted.fields), len(wanted.targets)
-    weight = 1.0 if wanted.weight is None or math.isnan(numbers[-1]) else numbers[-1]
+    _check(roles, numbers)
+    P, Q = len(roles.fields), len(roles.targets)
+    weight = 1.0 if roles.weight is None or math.isnan(numbers[-1]) else numbers[-1]
     features = {j: value for j, value in texts.items() if j < P}
     return Row(numbers[:P], features, numbers[P : P + Q], texts.get(P + Q), weight)
 
@@ -152,9 +152,9 @@ def to_row(values: Mapping[str, object], wanted: Wanted, *, text: bool = False) 
 class Sheet:
     """The events of a batch while the fast and the exact path of a decoder fill it."""
 
-    def __init__(self, n: int, wanted: Wanted) -> None:
-        self.wanted = wanted
-        self.slots = wanted.slots
+    def __init__(self, n: int, roles: FieldRoles) -> None:
+        self.roles = roles
+        self.slots = roles.slots
         self.numbers: FloatArray = np.full((n, len(self.slots)), np.nan)
         """One column per slot, NaN in those of texts."""
         self.texts: dict[int, list[str | None]] = {
@@ -168,7 +168,7 @@ class Sheet:
         self.numbers[i] = numbers
         for j, value in texts.items():
             self.texts[j][i] = value
-        _check(self.wanted, numbers)
+        _check(self.roles, numbers)
 
     def put_column(self, j: int, records: Iterable[int], values: Iterable[Any], *, text: bool) -> None:
         """Store the values of slot `j`, a time or a text, in these records, one by one."""
@@ -189,9 +189,9 @@ class Sheet:
 
     def judge(self, start: int, stop: int) -> None:
         """Reject records `start` to `stop`, from the fast path, whose values are invalid in combination."""
-        for i in start + np.flatnonzero(_is_odd(self.wanted, self.numbers[start:stop])):
+        for i in start + np.flatnonzero(_is_odd(self.roles, self.numbers[start:stop])):
             try:
-                _check(self.wanted, self.numbers[i].tolist())
+                _check(self.roles, self.numbers[i].tolist())
             except InvalidEvent as error:
                 self.reject(int(i), error)
 
@@ -201,21 +201,21 @@ class Sheet:
         Raises:
             InvalidEvent: one cannot be read as a feature.
         """
-        held: Values = {}
+        new_values: Values = {}
         for name in sorted(values):
-            taken = READERS[self.wanted.kind(name)](name, values[name], text)
+            taken = READERS[self.roles.kind(name)](name, values[name], text)
             if taken is not None and taken == taken:  # noqa: PLR0124 - false for NaN, that is, missing
-                held[name] = values[name]
-        return held if held and self._is_learned(i) else {}
+                new_values[name] = values[name]
+        return new_values if new_values and self._is_learned(i) else {}
 
     def _is_learned(self, i: int) -> bool:
         """Whether record `i` has its targets and a weight above 0."""
-        wanted, numbers = self.wanted, self.numbers[i]
-        P, Q = len(wanted.fields), len(wanted.targets)
+        roles, numbers = self.roles, self.numbers[i]
+        P, Q = len(roles.fields), len(roles.targets)
         without = (
             np.isnan(numbers[P : P + Q]).any()
-            or (wanted.label is not None and self.texts[P + Q][i] is None)
-            or (wanted.weight is not None and numbers[-1] == 0.0)
+            or (roles.label is not None and self.texts[P + Q][i] is None)
+            or (roles.weight is not None and numbers[-1] == 0.0)
         )
         return not without
 
@@ -241,21 +241,21 @@ class Sheet:
         return False
 
     new: tuple[int, Values] | None = None
-    """See `Decoded.first_new`."""
+    """See `DecodedBatch.first_new`."""
 
-    def finish(self) -> Decoded:
+    def finish(self) -> DecodedBatch:
         """Return the events that were not rejected, up to the first one with new columns."""
         n = len(self.numbers) if self.new is None else self.new[0]
         rejected = [self._rejected[i] for i in sorted(self._rejected) if i < n]
         rows = np.delete(np.arange(n), [record.index for record in rejected])
         good = self.numbers[rows] if rejected else self.numbers[:n]
         texts = {j: [values[i] for i in rows.tolist()] if rejected else values[:n] for j, values in self.texts.items()}
-        P, Q = len(self.wanted.fields), len(self.wanted.targets)
+        P, Q = len(self.roles.fields), len(self.roles.targets)
         weights = np.ones(len(rows))
-        if self.wanted.weight is not None:
+        if self.roles.weight is not None:
             given = ~np.isnan(good[:, -1])
             weights[given] = good[given, -1]
-        return Decoded(
+        return DecodedBatch(
             rows,
             np.ascontiguousarray(good[:, :P]),
             {j: values for j, values in texts.items() if j < P},
@@ -279,9 +279,9 @@ def growing_runs(n: int) -> Iterator[tuple[int, int]]:
         start, length = start + length, 2 * length
 
 
-def require_targets(origin: str, header: Sequence[str], wanted: Wanted) -> None:
+def require_targets(origin: str, header: Sequence[str], roles: FieldRoles) -> None:
     """Raise `SourceError` if a header lacks a target."""
-    for target in (*wanted.targets, *(name for name in (wanted.label,) if name is not None)):
+    for target in (*roles.targets, *(name for name in (roles.label,) if name is not None)):
         if target not in header:
             raise SourceError(
                 f"{origin} has no column {target!r}, which is the target in the settings; its columns are "
@@ -291,8 +291,8 @@ def require_targets(origin: str, header: Sequence[str], wanted: Wanted) -> None:
 
 def _hint(header: Sequence[str]) -> str:
     """Suggest a setting for a header that looks like a record, or like csv with another delimiter."""
-    if len(header) == 1 and (found := [mark for mark in DELIMITERS if mark in header[0]]):
-        mark = json.dumps(found[0])
+    if len(header) == 1 and (delimiters := [mark for mark in DELIMITERS if mark in header[0]]):
+        mark = json.dumps(delimiters[0])
         return (
             f"; it looks like csv with another delimiter: set source.delimiter to {mark} (for streammoe evaluate "
             f"and fit --delimiter {mark})"
@@ -347,24 +347,24 @@ def _read(values: Mapping[str, object], slots: Sequence[Slot], text: bool) -> tu
     return numbers, texts
 
 
-def _is_odd(wanted: Wanted, numbers: FloatArray) -> BoolArray:
+def _is_odd(roles: FieldRoles, numbers: FloatArray) -> BoolArray:
     """Return which rows `_check` rejects."""
-    P, Q = len(wanted.fields), len(wanted.targets)
+    P, Q = len(roles.fields), len(roles.targets)
     odd = np.zeros(len(numbers), np.bool_)
     if Q > 1:
         missing = np.isnan(numbers[:, P : P + Q])
         odd |= missing.any(axis=1) & ~missing.all(axis=1)
-    if wanted.weight is not None:
+    if roles.weight is not None:
         odd |= (numbers[:, -1] < 0.0) | (numbers[:, -1] > LARGEST_WEIGHT)
     return odd
 
 
-def _check(wanted: Wanted, numbers: Sequence[float]) -> None:
-    P, Q = len(wanted.fields), len(wanted.targets)
-    missing = [name for name, value in zip(wanted.targets, numbers[P : P + Q], strict=True) if math.isnan(value)]
+def _check(roles: FieldRoles, numbers: Sequence[float]) -> None:
+    P, Q = len(roles.fields), len(roles.targets)
+    missing = [name for name, value in zip(roles.targets, numbers[P : P + Q], strict=True) if math.isnan(value)]
     if 0 < len(missing) < Q:
         message = f"target {missing[0]!r} is missing; an event must have all of its {Q} targets, or none of them"
         raise InvalidEvent(message, reason="partial_target", feature=missing[0])
-    if wanted.weight is not None and not (math.isnan(numbers[-1]) or 0.0 <= numbers[-1] <= LARGEST_WEIGHT):
-        message = f"weight {wanted.weight!r} is {numbers[-1]!r}; it must lie between 0 and {LARGEST_WEIGHT:g}"
-        raise InvalidEvent(message, reason="out_of_range", feature=wanted.weight)
+    if roles.weight is not None and not (math.isnan(numbers[-1]) or 0.0 <= numbers[-1] <= LARGEST_WEIGHT):
+        message = f"weight {roles.weight!r} is {numbers[-1]!r}; it must lie between 0 and {LARGEST_WEIGHT:g}"
+        raise InvalidEvent(message, reason="out_of_range", feature=roles.weight)

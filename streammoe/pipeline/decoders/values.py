@@ -17,8 +17,8 @@ from streammoe.values import as_text
 
 Kind = Literal["number", "time", "text"]
 
-LONGEST_TEXT = 256
-"""Most characters of a label or level, which become columns and labels of metrics."""
+MAX_TEXT_LENGTH = 256
+"""Maximum number of characters of a label or level, which become columns and labels of metrics."""
 
 SECOND_PARTS = {"D": 1, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """Ticks per second of each unit of time; days are handled separately."""
@@ -117,10 +117,10 @@ def seconds(name: str, value: object, text: bool) -> float:
         _reject(name, value, "time", "wrong_type")
     if text and (not value or _NUMBER.fullmatch(value.with_point() if isinstance(value, CommaText) else value)):
         return number(name, value, text)
-    found = TIME.fullmatch(value.strip(" \t") if text else value)
-    if found is None:
+    match = TIME.fullmatch(value.strip(" \t") if text else value)
+    if match is None:
         _reject(name, value, "time", "not_finite" if _NOT_FINITE.fullmatch(value) else "wrong_type")
-    year, month, day, hour, minute, second, fraction, sign, hours, minutes = found.groups()
+    year, month, day, hour, minute, second, fraction, sign, hours, minutes = match.groups()
     try:
         days = date(int(year), int(month), int(day)).toordinal() - _EPOCH
     except ValueError:  # such as February 30
@@ -139,7 +139,7 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
     >>> [label("c", value, text=False) for value in ("01", True, 7, 7.0, 0.1, "", None)]
     ['01', 'true', '7', '7', '0.1', None, None]
     """
-    if value.__class__ is str and value.isascii() and len(value) <= LONGEST_TEXT:
+    if value.__class__ is str and value.isascii() and len(value) <= MAX_TEXT_LENGTH:
         return value or None
     match value:
         case None:
@@ -149,21 +149,21 @@ def label(name: str, value: Any, text: bool) -> str | None:  # noqa: ARG001 - ca
         case Unreadable():
             _reject(name, value, "text", "wrong_type")
         case str():
-            found = str(value)  # not an instance of a class of ours, since models keep it
+            result = str(value)  # not an instance of a class of ours, since models keep it
         case float() | Decimal() if not math.isfinite(value):
             _reject(name, value, "text", "not_finite")
         case bool() | int() | float() | Decimal():
-            found = as_text(value)
+            result = as_text(value)
         case _:
             _reject(name, value, "text", "wrong_type")
-    if len(found) > LONGEST_TEXT:
+    if len(result) > MAX_TEXT_LENGTH:
         _reject(name, value, "text", "out_of_range")
-    if not found.isascii():
+    if not result.isascii():
         try:
-            found.encode()
+            result.encode()
         except UnicodeEncodeError:  # half a surrogate pair, valid in JSON but not in UTF-8
             _reject(name, value, "text", "wrong_type")
-    return found or None
+    return result or None
 
 
 READERS: dict[Kind, Callable[[str, object, bool], float | str | None]] = {
@@ -197,7 +197,7 @@ _RULES = {
     ("time", "not_finite"): "must be finite",
     ("text", "wrong_type"): "must be a text (in UTF-8), a number or a boolean, or absent",
     ("text", "not_finite"): "must be finite where it is a number",
-    ("text", "out_of_range"): f"must have at most {LONGEST_TEXT} characters",
+    ("text", "out_of_range"): f"must have at most {MAX_TEXT_LENGTH} characters",
 }
 
 

@@ -212,7 +212,7 @@ class Broker:
         port: of 127.0.0.1; 0 for any free one.
         properties: settings of Kafka, which override `DEFAULTS`.
         heap: largest Java heap, as in ``-Xmx``.
-        quick: start faster (3 s instead of 5 s) with less optimised code, which a benchmark of the broker should not
+        quick: start faster (3 s instead of 5 s) with less optimized code, which a benchmark of the broker should not
             use. A single Python client is slower than either.
     """
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.ports import Batch
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
@@ -44,7 +44,7 @@ def outcomes(values, records, wanted):
 
 def numbers(values, records, *fields, **wanted):
     """Each record's features, or the reason for which it is rejected."""
-    found = outcomes(values, records, Wanted(fields, ("y",), **wanted))
+    found = outcomes(values, records, FieldRoles(fields, ("y",), **wanted))
     each = [found[i] for i in range(len(records))]
     return [reason if isinstance(reason, str) else np.frombuffer(reason[0]).tolist() for reason in each]
 

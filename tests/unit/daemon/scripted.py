@@ -104,7 +104,7 @@ def record_flushes(sink, steps, step):
 def settle(daemon):
     """Wait until no checkpoint is being written; the daemon has still to find out what became of it."""
     if daemon._writer.busy:
-        daemon._writer._under_way.exception()
+        daemon._writer._in_progress.exception()
 
 
 class Scripted(NamedTuple):

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from streammoe.daemon.checkpointer import CheckpointWriter, Content
+from streammoe.daemon.checkpointer import CheckpointContent, CheckpointWriter
 from streammoe.errors import CheckpointError, SinkError
 from streammoe.estimators import MoERegressor
 from streammoe.options import WarmUp
@@ -45,7 +45,7 @@ def writer(store):
 
 def content(**arrays):
     metadata = {"n": 1, "positions": [{"next": [1]}]}
-    return Content(arrays, {}, {"scores.window": np.arange(3.0)}, metadata, {"next": [1]}, None)
+    return CheckpointContent(arrays, {}, {"scores.window": np.arange(3.0)}, metadata, {"next": [1]}, None)
 
 
 def fail():
@@ -81,7 +81,7 @@ def test_at_once_or_while_learning_continues_the_same_bytes_are_written(writer, 
     rng = np.random.default_rng(0)
     for _ in range(2):  # during the warm-up and after it
         model.learn_array(rng.normal(size=(40, 3)), rng.normal(size=40))
-        given = Content(model.arrays(), {}, {}, model.identify(), None, None)
+        given = CheckpointContent(model.arrays(), {}, {}, model.identify(), None, None)
         now = time.monotonic()
         writer.begin(given, (), now)
         files = [store.path(w.generation) for w in (writer.outcome(wait=True), writer.write(given, now))]

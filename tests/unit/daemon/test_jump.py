@@ -7,15 +7,15 @@ import pytest
 
 from benchmarks import tasks
 from streammoe import MoEClassifier, MoERegressor, schedules
-from streammoe.daemon.guards import KNOWN, LEAST, SHORTEST, WINDOWS, LossGuard
+from streammoe.daemon.guards import MIN_HISTORY, MIN_RISE, MIN_WINDOW, WINDOWS_PER_JUMP, LossGuard
 from streammoe.options import WarmUp
 
-USUAL = KNOWN + 2
+USUAL = MIN_HISTORY + 2
 """Windows of usual losses."""
 
 
 def noise(windows, mean=0.0, seed=0):
-    return mean + 0.3 * np.random.default_rng(seed).normal(size=int(windows * SHORTEST))
+    return mean + 0.3 * np.random.default_rng(seed).normal(size=int(windows * MIN_WINDOW))
 
 
 def watching(*known, gamma=0.1):
@@ -27,44 +27,46 @@ def watching(*known, gamma=0.1):
 
 
 def test_three_high_windows_in_a_row_are_a_jump():
-    guard = watching(noise(USUAL), noise(WINDOWS - 1, LEAST + 0.5))
-    assert (guard.high, guard.sound) == (WINDOWS - 1, USUAL * SHORTEST)
-    jump = guard.watch(noise(1, LEAST + 0.5))
-    assert (jump.loss, jump.usual) == pytest.approx((LEAST + 0.5, 0.0), abs=0.1)
-    assert (jump.events, jump.sound) == (WINDOWS * SHORTEST, USUAL * SHORTEST)
-    assert guard.watch(noise(50, LEAST + 0.5)) is None, "what is usual is measured again"
-    assert guard.watch(noise(WINDOWS, 40.0)) is not None
+    guard = watching(noise(USUAL), noise(WINDOWS_PER_JUMP - 1, MIN_RISE + 0.5))
+    assert (guard.high, guard.sound) == (WINDOWS_PER_JUMP - 1, USUAL * MIN_WINDOW)
+    jump = guard.watch(noise(1, MIN_RISE + 0.5))
+    assert (jump.loss, jump.usual) == pytest.approx((MIN_RISE + 0.5, 0.0), abs=0.1)
+    assert (jump.events, jump.sound) == (WINDOWS_PER_JUMP * MIN_WINDOW, USUAL * MIN_WINDOW)
+    assert guard.watch(noise(50, MIN_RISE + 0.5)) is None, "what is usual is measured again"
+    assert guard.watch(noise(WINDOWS_PER_JUMP, 40.0)) is not None
     assert guard.jumps == 2
 
 
 def test_what_is_no_jump():
-    of_a_weekend = np.concatenate([noise(WINDOWS - 1, 50.0), noise(1), noise(WINDOWS - 1, 50.0), noise(1)])
+    of_a_weekend = np.concatenate(
+        [noise(WINDOWS_PER_JUMP - 1, 50.0), noise(1), noise(WINDOWS_PER_JUMP - 1, 50.0), noise(1)]
+    )
     watching(noise(USUAL), noise(10, -30.0))  # lower
-    watching(noise(USUAL), noise(10, LEAST - 0.5))  # a little higher
+    watching(noise(USUAL), noise(10, MIN_RISE - 0.5))  # a little higher
     watching(noise(USUAL), of_a_weekend)  # high, but not for long
     watching(noise(USUAL), np.concatenate([[1e200], noise(2)]))  # one absurd event
-    watching(noise(KNOWN - WINDOWS), noise(WINDOWS, 50.0))  # little is known
+    watching(noise(MIN_HISTORY - WINDOWS_PER_JUMP), noise(WINDOWS_PER_JUMP, 50.0))  # little is known
 
 
 def test_the_more_a_loss_varies_the_higher_a_jump_has_to_be():
     rng = np.random.default_rng(0)
     varied = np.concatenate([noise(1, rng.normal(scale=3.0)) for _ in range(30)])
-    assert watching(varied, noise(WINDOWS, 12.0), noise(1)).watch(noise(WINDOWS, 60.0)) is not None
+    assert watching(varied, noise(WINDOWS_PER_JUMP, 12.0), noise(1)).watch(noise(WINDOWS_PER_JUMP, 60.0)) is not None
     days_and_nights = np.concatenate([noise(1, 10.0 if i % 10 > 5 else 0.0) for i in range(60)])
-    known = KNOWN * SHORTEST
-    assert watching(days_and_nights[:known], days_and_nights[known:]).watch(noise(WINDOWS, 20.0)) is not None
+    known = MIN_HISTORY * MIN_WINDOW
+    assert watching(days_and_nights[:known], days_and_nights[known:]).watch(noise(WINDOWS_PER_JUMP, 20.0)) is not None
     absurd = np.concatenate([noise(USUAL), [1e6], noise(USUAL)])
-    assert watching(absurd).watch(noise(WINDOWS, LEAST + 1.0)) is not None, "one absurd window hides none"
+    assert watching(absurd).watch(noise(WINDOWS_PER_JUMP, MIN_RISE + 1.0)) is not None, "one absurd window hides none"
 
 
 def test_small_steps_have_long_windows():
-    guard = watching(noise(USUAL * 10), noise(WINDOWS * 10 - 1, 50.0), gamma=0.001)
-    assert guard.watch(noise(1, 50.0)).events == WINDOWS * 5000
+    guard = watching(noise(USUAL * 10), noise(WINDOWS_PER_JUMP * 10 - 1, 50.0), gamma=0.001)
+    assert guard.watch(noise(1, 50.0)).events == WINDOWS_PER_JUMP * 5000
 
 
 @pytest.mark.parametrize("cuts", [(1,), (499, 3)], ids=str)
 def test_what_is_found_does_not_depend_on_how_events_came(cuts):
-    losses = np.concatenate([noise(USUAL + 0.3), noise(WINDOWS + 1, 9.0)])
+    losses = np.concatenate([noise(USUAL + 0.3), noise(WINDOWS_PER_JUMP + 1, 9.0)])
     whole, parts = LossGuard(lambda _: 0.1), LossGuard(lambda _: 0.1)
     expected = whole.watch(losses)
     found, at, turn = None, 0, 0

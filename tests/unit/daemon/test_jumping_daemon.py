@@ -18,7 +18,7 @@ GOOD, BAD = 12 * WINDOW, 4 * WINDOW
 
 @pytest.fixture(autouse=True)
 def short_windows(monkeypatch):
-    monkeypatch.setattr("streammoe.daemon.guards.SHORTEST", WINDOW)
+    monkeypatch.setattr("streammoe.daemon.guards.MIN_WINDOW", WINDOW)
     monkeypatch.setattr(assembly, "compile_kernels", lambda settings=None: None)
 
 
@@ -181,7 +181,7 @@ def test_a_crash_while_a_jump_builds_up_changes_nothing(tmp_path):
 def test_the_last_good_generation_outlives_checkpoint_keep(tmp_path):
     with opened(tmp_path, "rollback", STREAM[: GOOD + int(2.8 * WINDOW)]) as daemon:
         daemon.run(StopFlag())
-        assert daemon._on_jump.guard.high == 2
+        assert daemon._jump_handler.guard.high == 2
     kept = CheckpointStore(tmp_path / "state").generations()
     good = [generation for generation, learned in latest(tmp_path)[1]["guard"]["saved"] if learned <= GOOD]
     assert max(good) in kept

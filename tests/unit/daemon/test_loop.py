@@ -199,7 +199,7 @@ class Full:
 def at_once(monkeypatch):
     """Attempts follow each other without a pause."""
     monkeypatch.setattr("streammoe.daemon.checkpointer.FIRST_PAUSE", 0.0)
-    monkeypatch.setattr("streammoe.daemon.loop.RETRY_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("streammoe.daemon.loop.RETRY_CHECK_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ SETTINGS = settings.from_tables(
 
 def test_other_settings_hold_from_the_next_batch_on(build, tmp_path):
     ran = build(GOOD[:600], is_predicting=True)
-    ran.source._before_poll = lambda at: at == 300 and ran.daemon.reconfigure(SETTINGS, judging=False)
+    ran.source._before_poll = lambda at: at == 300 and ran.daemon.reconfigure(SETTINGS, affects_events=False)
     ran.run()
     assert ran.store.positions == [400, 500, 600], "nothing is saved for settings that judge nothing"
     held = ran.store.keep, ran.daemon._retries.patience, ran.daemon._guard.max_ratio, ran.daemon._health.patience
@@ -320,7 +320,7 @@ def test_other_settings_hold_from_the_next_batch_on(build, tmp_path):
 def test_before_other_rules_hold_what_came_before_is_saved_or_they_do_not_hold(build, at_once):
     """Else a crash would have it judged again, by the new ones."""
     ran = build(GOOD[:600])
-    ran.source._before_poll = lambda at: at == 300 and ran.daemon.reconfigure(SETTINGS, judging=True)
+    ran.source._before_poll = lambda at: at == 300 and ran.daemon.reconfigure(SETTINGS, affects_events=True)
     ran.run()
     assert ran.store.positions[0] == 300
     assert ran.store.saved[0]["settings"] == {"model": {}}
@@ -330,7 +330,7 @@ def test_before_other_rules_hold_what_came_before_is_saved_or_they_do_not_hold(b
     def change(at):
         if at == 300:
             with pytest.raises(RetriableCheckpointError):
-                ran.daemon.reconfigure(SETTINGS, judging=True)
+                ran.daemon.reconfigure(SETTINGS, affects_events=True)
 
     ran.source._before_poll = change
     ran.run()
@@ -405,7 +405,7 @@ def test_one_under_way_is_waited_for_at_the_end(held, end):
 
 
 def test_a_wide_state_waits_one_turn_for_memory_and_no_more(build, monkeypatch):
-    monkeypatch.setattr("streammoe.daemon.checkpointer._MUCH", 1)
+    monkeypatch.setattr("streammoe.daemon.checkpointer._SLOW_ALLOCATION", 1)
     ran = build(GOOD[:600], policy=every(100))
     ran.run()
     assert ran.store.positions == [200, 400, 600], "each one, since the windows of the scores grow"

@@ -52,11 +52,11 @@ def published(model, scores):
     metrics = Metrics()
     metrics.count("learned", 150)
     metrics.count_rejected("malformed", 3)
-    metrics.batch(0.02)
-    metrics.checkpoint(0.0, 0.004)
-    metrics.checkpoint_pause(0.002)
+    metrics.observe_batch(0.02)
+    metrics.observe_checkpoint(0.0, 0.004)
+    metrics.observe_checkpoint_pause(0.002)
     metrics.publish(model, scores, (30, 120))
-    metrics.source(status({0: 7}, {0: 3}, reconnected=1))
+    metrics.set_source_status(status({0: 7}, {0: 3}, reconnected=1))
     return metrics
 
 
@@ -136,7 +136,7 @@ def test_counts_add_up_and_times_are_in_their_buckets():
     assert [value["batch_seconds_bucket", limit] for limit in ("0.01", "0.025")] == [0, 1]
     assert [value["checkpoint_seconds_bucket", limit] for limit in ("0.0025", "0.005")] == [0, 1]
     assert value["batch_seconds_sum",] == pytest.approx(0.02)
-    metrics.recount({"learned": 3}, {"jump": 2})
+    metrics.reset_counts({"learned": 3}, {"jump": 2})
     value = samples(metrics)
     assert {key: value[key] for key in value if key[0] in {"events_total", "rejected_total"} and value[key]} == {
         ("events_total", "learned"): 3,
@@ -196,21 +196,21 @@ def test_the_age_of_the_checkpoint_grows_until_the_next_one(monkeypatch):
     for time, taken_at in ((130.0, None), (130.0, 129.0), (131.5, None)):
         now[0] = time
         if taken_at is not None:  # what was learned while it was written would be lost, too
-            metrics.checkpoint(taken_at, 0.8)
+            metrics.observe_checkpoint(taken_at, 0.8)
         ages.append(samples(metrics)["checkpoint_age_seconds",])
     assert ages == [30.0, 1.0, 2.5]
 
 
 def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_happens_once():
     metrics = Metrics()
-    metrics.source(status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0))
-    metrics.source(status({1: 10}, {1: 4}, reconnected=1, gap=2))
+    metrics.set_source_status(status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0))
+    metrics.set_source_status(status({1: 10}, {1: 4}, reconnected=1, gap=2))
     value = samples(metrics)
     assert {key: value[key] for key in value if key[0].startswith("consumer_")} == {
         ("consumer_lag", "1", "t"): 4,
         ("consumer_position", "1", "t"): 10,
     }, "the other one is no longer read"
-    metrics.source(status({0: 1, 1: 1}, {0: 101, 1: 102}, reconnected=3, gap=2)._replace(connected=False))
+    metrics.set_source_status(status({0: 1, 1: 1}, {0: 101, 1: 102}, reconnected=3, gap=2)._replace(connected=False))
     value = samples(metrics)
     assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
     assert [value[f"source_{name}",] for name in ("ready", "connected", "stalled")] == [1, 0, 2]

@@ -24,7 +24,7 @@ def attempts(clock, policy):
     def try_for_ever():
         while True:
             found.append(clock.now - began)
-            policy.failed(FULL)
+            policy.record_failure(FULL)
             while not policy.is_due:
                 clock.now += 0.5
 
@@ -41,12 +41,12 @@ def test_pauses_grow_up_to_a_bound_and_end_with_patience(clock):
 
 def test_after_a_success_patience_and_pauses_begin_again(clock, caplog):
     policy = RetryPolicy(10.0)
-    policy.succeeded()
+    policy.record_success()
     assert caplog.records == []
-    policy.failed(FULL)
+    policy.record_failure(FULL)
     assert policy.failing
     clock.now += 9
-    policy.succeeded()
+    policy.record_success()
     assert (policy.failing, policy.is_due) == (False, False)
     clock.now += 9
     assert attempts(clock, policy) == [0, 1, 3, 7, 10]

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon import server as module
 from streammoe.daemon.access import HostNames
-from streammoe.daemon.server import LARGEST_HEAD, Health, MetricsServer
+from streammoe.daemon.server import MAX_HEAD_BYTES, Health, MetricsServer
 from streammoe.settings import Metrics
 
 PASSWORD = "correct horse: battery"
@@ -337,16 +337,16 @@ def test_odd_requests_have_one_answer_and_no_line_in_the_log(serve, caplog):
 def test_a_head_that_is_too_large_ends_the_connection(serve, caplog):
     server = serve()
     fits = GET + b"X: "
-    assert raw(server, fits + b"x" * (LARGEST_HEAD - len(fits) - 4) + b"\r\n\r\n").startswith(b"HTTP/1.1 200")
-    assert raw(server, fits + b"x" * LARGEST_HEAD + b"\r\n\r\n") == b""
-    assert raw(server, b"GET /" + b"x" * 3 * LARGEST_HEAD) == b""
+    assert raw(server, fits + b"x" * (MAX_HEAD_BYTES - len(fits) - 4) + b"\r\n\r\n").startswith(b"HTTP/1.1 200")
+    assert raw(server, fits + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n") == b""
+    assert raw(server, b"GET /" + b"x" * 3 * MAX_HEAD_BYTES) == b""
     assert caplog.records == []
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")  # left to the garbage collector by ssl
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, caplog, monkeypatch, is_encrypted):
-    monkeypatch.setattr(module, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 8)
     server = serve(**(certificate if is_encrypted else {}))
     used = descriptors()
     starts = [b"", GET, GET + b"\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n", b"\0" * 100]
@@ -356,15 +356,15 @@ def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, 
         if i % 2:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by RST
         connection.close()
-    for _ in range(2 * module.MOST_CONNECTIONS):
+    for _ in range(2 * module.MAX_CONNECTIONS):
         assert ask(server, context=trusting if is_encrypted else None)[0] == 200
     wait_until(lambda: descriptors() <= used)
-    assert len(server._connections) <= module.MOST_CONNECTIONS
+    assert len(server._connections) <= module.MAX_CONNECTIONS
     assert caplog.records == []
 
 
 def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, registry):
-    monkeypatch.setattr(module, "LONGEST_REQUEST", 0.2)
+    monkeypatch.setattr(module, "MAX_REQUEST_SECONDS", 0.2)
     registry.register(
         type("Large", (), {"collect": lambda _: Gauge("large", "x" * 20_000_000, registry=None).collect()})()
     )

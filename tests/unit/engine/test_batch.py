@@ -32,7 +32,7 @@ def test_the_trace_describes_the_parameters(case, method):
     em, theta = problem(case, n, p, K), random_theta(case, K, p)
     way = batch.descend(em, theta, method, rounds=8, tolerance=0.0)
     assert same_bits(theta, random_theta(case, K, p))
-    objective, tau = em.expect(way.theta)
+    objective, tau = em.e_step(way.theta)
     assert way.objective == way.trace[-1].objective == objective > way.trace[0].objective + 0.02
     assert way.trace[-1].gradient == math.sqrt(squared_norm(*gradient(em, way.theta, tau)))
     assert [each.number for each in way.trace] == list(range(9))
@@ -80,7 +80,7 @@ def test_a_step_that_is_too_long_leaves_the_likeliest_round(case, step, reason):
     with np.errstate(all="ignore"):
         way = descend(case, "gradient_descent", em, step=step, rounds=40)
     assert way.reason == reason
-    assert way.objective == max(each.objective for each in way.trace) == em.expect(way.theta)[0]
+    assert way.objective == max(each.objective for each in way.trace) == em.e_step(way.theta)[0]
     assert way.trace[-1].objective < way.objective or reason == batch.DIVERGED
 
 
@@ -95,7 +95,7 @@ def test_the_likeliest_end_wins_and_is_settled(case):
     best, state = batch.fit(em, starts, "em", rounds=15, tolerance=1e-9)
     assert best.objective == max(ends) > min(ends)
     assert best.trace[0].start == int(np.argmax(ends))
-    assert em.expect(Parameters(state.gate, state.experts, state.variances))[0] >= best.objective - 1e-12
+    assert em.e_step(Parameters(state.gate, state.experts, state.variances))[0] >= best.objective - 1e-12
     tau = responsibilities(case, best.theta, em.buffer.R, em.buffer.Y)[0] * em.buffer.weights[:, None]
     np.testing.assert_allclose(state.masses, (tau.sum(axis=0) + 0.7 / K) / (n + 0.7), rtol=1e-8)
     assert state.n[0] == n

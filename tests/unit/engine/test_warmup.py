@@ -109,7 +109,7 @@ def test_no_start_is_likelier_than_the_one_that_is_taken():
     """After as many rounds as the search gives each."""
     case = Case("categorical", 3)
     steps = em_of(case, *draw(case, 100, 3, 2), 2)
-    found = steps.expect(warmup._search(steps, 2, 2, np.random.default_rng(0)))[0]
+    found = steps.e_step(warmup._search(steps, 2, 2, np.random.default_rng(0)))[0]
     others = starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0))
     assert found >= max(steps.run(theta, warmup.SHORT_ROUNDS) for theta in others) - 1e-9
 
@@ -132,6 +132,6 @@ def sides(steps):
 def test_experts_on_fewer_rows_than_coefficients_are_left_out(steps, sides):
     few = fitted(steps, np.arange(200) < 4, rounds=0)
     few.theta.gate[0, 0] = 6.0
-    assert steps.expect(few.theta)[1][:, 1].sum() < 6.0
+    assert steps.e_step(few.theta)[1][:, 1].sum() < 6.0
     few = few._replace(score=sides.score + 1.0)
     assert warmup.chosen([few, sides], steps, None) is sides.theta

@@ -107,7 +107,7 @@ STATE = {
     "negative count": lambda a: a["state.n"].fill(-1),
     "endless count": lambda a: a["state.n"].fill(2**63 - 1),
     "no decay": lambda a: a["state.decay"].fill(0.0),
-    "heavy prior": lambda a: a["state.prior_weight"].fill(2.0),
+    "heavy prior": lambda a: a["state.prior_weight"].fill(2e9),
     "negative mass": lambda a: a["state.masses"].__setitem__(0, -1.0),
     "no mass": lambda a: a["state.masses"].fill(0.0),
     "no variance": lambda a: a["state.variances"].fill(0.0),

@@ -61,7 +61,7 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(kind, n_experts, way, mon
             batch.fit(each, rows, targets, feature_names=NAMES)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Em, "maximise", interrupting(Em.maximise, 3))  # the third round
+        patch.setattr(Em, "m_step", interrupting(Em.m_step, 3))  # the third round
         with pytest.raises(KeyboardInterrupt):
             learn(model)
     assert (model.n, model.state_digest()) == (before, digest)

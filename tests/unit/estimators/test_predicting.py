@@ -146,3 +146,12 @@ def test_an_interval_of_90_percent_holds_87_to_93_percent(name):
         low, high = np.transpose(list(found.values())) if isinstance(found, dict) else found
         inside.append((low < target) & (target < high))
     assert np.mean(inside, axis=0) == pytest.approx(0.9, abs=0.03)
+
+
+def test_outputs_that_depend_on_each_other_have_a_distribution():
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    model = MoEMultiTargetRegressor(n_experts=2, prior_strength=0, expert=Gaussian("full"), warmup=100)
+    model.learn_array(X, np.column_stack([X[:, 0], 2.0 * X[:, 0] + 1.0]))
+    forecast = model.predict_distribution_one({"x0": 0.5, "x1": 0.0})
+    assert list(forecast.mean()) == pytest.approx([0.5, 2.0], abs=0.1)
+    assert np.isfinite(forecast.pdf([0.5, 2.0]))

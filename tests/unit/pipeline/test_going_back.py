@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from streammoe.errors import CheckpointError
-from streammoe.pipeline.predictions import prediction_sink, restart
+from streammoe.pipeline.predictions import plan_restart, prediction_sink
 from tests.unit.pipeline.written_rows import rows_from
 
 
@@ -122,9 +122,9 @@ def test_a_start_cuts_only_what_can_be_read_again_and_is_in_its_format(tmp_path,
     written = Written(tmp_path, format)
     sink = prediction_sink(tmp_path / f"out.{to}", to)
     metadata = {"positions": [{"kind": "file"}], "predictions": written.position}
-    assert restart(sink, {**metadata, "positions": [{"positions": [{"kind": "stdin"}, None]}]}).cut is None
-    found, before = restart(sink, metadata), written.seen()
-    assert not found.save_first
+    assert plan_restart(sink, {**metadata, "positions": [{"positions": [{"kind": "stdin"}, None]}]}).cut is None
+    found, before = plan_restart(sink, metadata), written.seen()
+    assert not found.must_record_end
     found.cut()
     assert (written.seen() == before) == (format != to)
     sink.close()

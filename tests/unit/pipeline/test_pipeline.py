@@ -12,7 +12,7 @@ import pytest
 
 from streammoe.errors import SourceError
 from streammoe.testing.batches import batch_of
-from streammoe_connectors.formats.records import no_records
+from streammoe_connectors.formats.records import empty_batch
 from tests.unit.pipeline.streams import (
     event,
     pipeline,
@@ -75,11 +75,11 @@ def test_listed_features_are_used_and_no_others_and_ignored_fields_may_hold_anyt
 
 def test_a_csv_without_the_target_is_an_error_whether_or_not_records_follow():
     line = pipeline("regressor")
-    for header in (batch_of([{"a": 1, "b": 2}], "csv"), no_records("a.csv", {}, 0, "csv", ("a", "b"))):
+    for header in (batch_of([{"a": 1, "b": 2}], "csv"), empty_batch("a.csv", {}, 0, "csv", ("a", "b"))):
         with pytest.raises(SourceError):
             line.process(header)
     assert line.model.feature_names == []
-    assert not line.process(no_records("a.csv", {}, 2, "csv", ("a", "y"))).letters
+    assert not line.process(empty_batch("a.csv", {}, 2, "csv", ("a", "y"))).letters
 
 
 def test_a_classifier_takes_the_classes_that_it_was_given_or_so_many():

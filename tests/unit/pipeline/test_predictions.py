@@ -41,7 +41,7 @@ def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
 
 
 def test_parts_that_cannot_be_written_wait_and_stop_learning_only_when_they_are_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(predictions_module, "MOST_ROWS", 4)
+    monkeypatch.setattr(predictions_module, "MAX_PART_ROWS", 4)
 
     def full(path, data):
         raise OSError(28, "No space left on device")

@@ -9,7 +9,7 @@ from streammoe.persistence import decode, encode
 from streammoe.pipeline.scores import (
     AVERAGES,
     HORIZON,
-    LEAST_PROBABILITY,
+    MIN_PROBABILITY,
     WINDOW,
     Average,
     ClassificationScores,
@@ -121,5 +121,5 @@ def test_a_class_before_any_was_known_or_that_seemed_impossible_is_no_hit_and_co
     scores.update(np.array([1.0]), np.zeros((1, 1)), np.zeros((1, 1)))
     assert scores.summary() == {"accuracy": 0.0, "log_loss": 1.0, "baseline_accuracy": 0.0}
     scores.update(np.array([0.0, math.inf]), np.array([[1.0, 0.0, 0.0, 0.0]] * 2), np.array([[0.0], [3.0]]))
-    assert scores.log_loss.means()["running"] == pytest.approx((1 - math.log(LEAST_PROBABILITY)) / 3)
+    assert scores.log_loss.means()["running"] == pytest.approx((1 - math.log(MIN_PROBABILITY)) / 3)
     assert scores.accuracy()["running"] == pytest.approx(1 / 3)

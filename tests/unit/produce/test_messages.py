@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from streammoe.commands.produce.messages import Message, Messages, literal
+from streammoe.commands.produce.messages import Message, MessageConverter, literal
 from streammoe.errors import ConfigError
 from tests.unit.connectors.reading import read
 
@@ -30,8 +30,8 @@ def batches(tmp_path):
 
 
 def sent(batches, **arguments):
-    messages = Messages(**arguments)
-    return [message for batch in batches for message in messages.of(batch)], messages.troubles
+    messages = MessageConverter(**arguments)
+    return [message for batch in batches for message in messages.from_batch(batch)], messages.troubles
 
 
 def values(batches, **arguments):
@@ -95,8 +95,8 @@ def test_a_record_with_an_extra_cell_is_sent_for_its_reader_to_reject_and_a_trun
     assert found == [Message(b"1,2,3"), Message(b'{"a":4,"b":5}', b"4"), Message(b"\xff,6")]
     assert list(troubles.values()) == [2]
     [batch] = batches("a.jsonl", b'{"a": 1}\n')
-    messages = Messages()
-    found = [message for each in (batch, replace(batch, too_long=True), batch) for message in messages.of(each)]
+    messages = MessageConverter()
+    found = [message for each in (batch, replace(batch, too_long=True), batch) for message in messages.from_batch(each)]
     assert found == [Message(b'{"a": 1}')] * 2
     assert (messages.records, messages.too_long) == (3, [2])
 

@@ -14,7 +14,7 @@ from tests.unit.connectors.reading import PIECES, append, placed, read, records,
 
 @pytest.fixture(autouse=True)
 def looks_are_frequent(monkeypatch):
-    monkeypatch.setattr(follow, "_LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(follow, "_CHECK_INTERVAL_SECONDS", 0.005)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from streammoe.errors import SourceError
-from streammoe_connectors.files.listing import expand, is_named
+from streammoe_connectors.files.listing import expand, matches_pattern
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.stdin import StdinSource
 from tests.unit.connectors.reading import append, drain, read, records, source, through_json, warnings
@@ -72,7 +72,7 @@ NAMED = {
 
 def test_a_pattern_matches_files_below_its_folder_that_are_not_hidden():
     for pattern, paths in NAMED.items():
-        assert {path: is_named(pattern, path) for path in paths} == paths
+        assert {path: matches_pattern(pattern, path) for path in paths} == paths
 
 
 @pytest.fixture(params=["symbolic", "hard"])

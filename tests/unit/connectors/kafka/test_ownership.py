@@ -8,7 +8,7 @@ import pytest
 from streammoe.errors import SourceError
 from streammoe.ports import Partition
 from streammoe_connectors.kafka import ownership
-from streammoe_connectors.kafka.offsets import CommittedOffset, offset_metadata, parse_offset_metadata
+from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
 PARTITIONS = [Partition("t", 0), Partition("t", 1)]
@@ -26,7 +26,7 @@ class Group:
         return self.marks.get(partition)
 
     def commit(self, offsets, metadata, *, wait_ms=0):
-        self.marks |= {partition: (offset, parse_offset_metadata(metadata)) for partition, offset in offsets.items()}
+        self.marks |= {partition: (offset, OffsetMetadata.parse(metadata)) for partition, offset in offsets.items()}
 
     def failed_commits(self):
         found, self.failed = self.failed, []
@@ -52,48 +52,51 @@ def owner(name, **settings):
 
 @pytest.mark.parametrize(("name", "age", "held"), [("b", 29, True), ("b", 31, False), ("a", 0, False), ("", 0, False)])
 def test_a_fresh_mark_of_another_owner_holds(clock, group, name, age, held):
-    group.commit({PARTITIONS[1]: 7}, offset_metadata(name, 1, clock.now - age))
+    group.commit({PARTITIONS[1]: 7}, OffsetMetadata(name, clock.now - age, 1).encode())
     with pytest.raises(SourceError) if held else nullcontext():
         owner("a", owner_seconds=30).check(group, PARTITIONS)
 
 
 def test_a_commit_leaves_a_mark_that_is_renewed_and_taken_back(clock, group):
     mine = owner("a", owner_seconds=30)
-    mine.commit(group, POSITION, 7, answers=True)
-    assert list(group.marks.values()) == [(offset, CommittedOffset("a", clock.now, 7)) for offset in (3, 4)]
+    mine.commit(group, POSITION, 7, is_connected=True)
+    assert list(group.marks.values()) == [(offset, OffsetMetadata("a", clock.now, 7)) for offset in (3, 4)]
     began = clock.now
     for passed, answers, renewed in [(9, True, began), (11, False, began), (11, True, began + 11)]:
         clock.now = began + passed
-        mine.tend(group, answers=answers)
-        assert group.marks[PARTITIONS[0]][1].at == renewed
+        mine.heartbeat(group, is_connected=answers)
+        assert group.marks[PARTITIONS[0]][1].committed_at == renewed
     mine.release(group)
-    assert [(offset, mark.owner, mark.generation) for offset, mark in group.marks.values()] == [(3, "", 7), (4, "", 7)]
+    assert [(offset, mark.owner, mark.checkpoint_generation) for offset, mark in group.marks.values()] == [
+        (3, "", 7),
+        (4, "", 7),
+    ]
 
 
 def test_of_two_that_start_at_once_the_second_to_save_ends(clock, group):
     first, second = owner("a"), owner("b")
-    first.commit(group, POSITION, 1, answers=True)
+    first.commit(group, POSITION, 1, is_connected=True)
     with pytest.raises(SourceError):
-        second.commit(group, POSITION, 1, answers=True)
+        second.commit(group, POSITION, 1, is_connected=True)
 
 
 @pytest.mark.parametrize("saves", [True, False])
 def test_a_partition_that_another_one_takes_is_noticed_also_where_it_saves_often(clock, group, saves):
     mine = owner("a", owner_seconds=3)
-    mine.commit(group, POSITION, 1, answers=True)
+    mine.commit(group, POSITION, 1, is_connected=True)
     with pytest.raises(SourceError):  # noqa: PT012 - which of the rounds raises it is of no importance
         for _ in range(30):
             clock.now += 0.2
-            group.commit({PARTITIONS[1]: 9}, offset_metadata("b", 1, clock.now))
+            group.commit({PARTITIONS[1]: 9}, OffsetMetadata("b", clock.now, 1).encode())
             if saves:
-                mine.commit(group, POSITION, 1, answers=True)
+                mine.commit(group, POSITION, 1, is_connected=True)
             else:
-                mine.tend(group, answers=True)
+                mine.heartbeat(group, is_connected=True)
 
 
 def test_commits_that_fail_are_counted(clock, group):
     mine = owner("a")
-    mine.commit(group, POSITION, 1, answers=True)
+    mine.commit(group, POSITION, 1, is_connected=True)
     group.failed = ["no", "no"]
-    mine.tend(group, answers=True)
+    mine.heartbeat(group, is_connected=True)
     assert mine._counters["mirror_failed"] == 2

@@ -12,19 +12,19 @@ from tests.unit.connectors.kafka_records import Row
 def test_a_gap_is_counted_once_and_markers_that_were_passed_are_none():
     one = PartitionBuffer(Partition("t", 0), 0, None)
     assert [one.add([Row(offset)], 0.0) for offset in (0, 3, 4)] == [0, 1, 0]
-    one.reach(11)
+    one.advance_to(11)
     assert one.add([Row(11)], 0.0) == 0
 
 
 def test_others_wait_for_it_until_it_has_been_at_its_end_for_a_while():
     one = PartitionBuffer(Partition("t", 0), 0, None)
-    assert one.holds(100.0, 0.5)
+    assert one.blocks_others(100.0, 0.5)
     one.at_end_since = 100.0
-    assert one.holds(100.4, 0.5)
-    assert not one.holds(100.5, 0.5)
+    assert one.blocks_others(100.4, 0.5)
+    assert not one.blocks_others(100.5, 0.5)
     one.add([Row(0)], 101.0)
     assert one.at_end_since is None
-    assert one.holds(200.0, 0.5)
+    assert one.blocks_others(200.0, 0.5)
 
 
 def test_a_position_holds_every_partition_topics_without_any_and_what_was_left():

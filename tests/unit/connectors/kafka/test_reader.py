@@ -12,7 +12,7 @@ from streammoe.errors import RetriableSourceError
 from streammoe.ports import Partition
 from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka import reader as kafka_reader
-from streammoe_connectors.kafka.cluster import Lost, Unanswered
+from streammoe_connectors.kafka.consumer import ClusterUnavailableError, OffsetsLostError
 from streammoe_connectors.kafka.frames import Inlet, Outlet
 from streammoe_connectors.kafka.reader import Reader
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -50,17 +50,17 @@ class Script:
         self.made += 1
         if self.unanswered:
             self.unanswered -= 1
-            raise Unanswered("no broker responds")
+            raise ClusterUnavailableError("no broker responds")
         return self
 
     @property
-    def asking_seconds(self):
+    def metadata_request_age(self):
         if time.monotonic() < self.answered_at:
             return 0.1
         self.id = self.next_id
         return None
 
-    def ask(self, topics):
+    def request_metadata(self, topics):
         if self.id != self.next_id:
             self.answered_at = time.monotonic() + SOON
 
@@ -70,13 +70,13 @@ class Script:
     def topic_id(self, topic):
         return self.id
 
-    def first_offsets(self, partitions):
+    def beginning_offsets(self, partitions):
         return {partition: self.first.get(partition.partition, 0) for partition in partitions}
 
     def end_offsets(self, partitions):
         if self.unanswered_offsets:
             self.unanswered_offsets -= 1
-            raise Unanswered("not now")
+            raise ClusterUnavailableError("not now")
         return {partition: self.end(partition.partition) for partition in partitions}
 
     def committed(self, partition):
@@ -102,7 +102,7 @@ class Script:
         ends = {number: self.end(number) for number in self.at}
         lost = [number for number, at in self.at.items() if not self.first.get(number, 0) <= at <= ends[number]]
         if lost:
-            raise Lost([Partition("t", number) for number in lost])
+            raise OffsetsLostError([Partition("t", number) for number in lost])
         found = {}
         for number, log in self.logs.items():
             rows = [row for row in log if row.offset >= self.at[number]][:100]
@@ -111,10 +111,10 @@ class Script:
                 found[Partition("t", number)] = rows
         return found
 
-    def fetched(self, partition):
+    def fetch_position(self, partition):
         return self.at[partition.partition]
 
-    def log_end(self, partition):
+    def high_watermark(self, partition):
         return None if partition.partition in self.deaf else self.end(partition.partition)
 
     def failed_commits(self):
@@ -128,15 +128,15 @@ class Script:
 def child(monkeypatch):
     """Starts a reader in a thread; gives it, and a function that returns the next frame that is wanted."""
     script = Script()
-    monkeypatch.setattr(kafka_reader, "Cluster", script.connect)
+    monkeypatch.setattr(kafka_reader, "AssignedConsumer", script.connect)
     read, write = os.pipe()
-    orders = SimpleQueue()
+    commands = SimpleQueue()
     threads = []
 
     def start(position=None, **settings):
         settings = ReadingSettings(topics="t", group="g", **settings)
-        order = {"settings": settings.model_dump(), "options": {}, "position": position, "owner": "me"}
-        reader = Reader(order, Outlet(write), orders, tick_seconds=SOON, pause_seconds=0.005)
+        start_command = {"settings": settings.model_dump(), "options": {}, "position": position, "owner": "me"}
+        reader = Reader(start_command, Outlet(write), commands, tick_seconds=SOON, pause_seconds=0.005)
         threads.append(threading.Thread(target=reader.run))
         threads[0].start()
         inlet = Inlet(read)
@@ -155,7 +155,7 @@ def child(monkeypatch):
         return reader, until
 
     yield script, start
-    orders.put({"type": "close"})
+    commands.put({"type": "close"})
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
@@ -197,7 +197,7 @@ def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(
     assert until(is_a("ready"))["total"] == 7
     script.logs[0] = [*script.logs[0], Row(7)]
     found = [until(is_a("batch")) for _ in range(3)]
-    assert [(offsets(batch, "end")["0"], batch["skipped"], batch["done"]) for batch in found] == [
+    assert [(offsets(batch, "end")["0"], batch["skipped"], batch["n_consumed"]) for batch in found] == [
         *((1, 0, 1), (4, 0, 4), (7, 2, 7)),
     ]
     until(is_a("finished"))
@@ -288,7 +288,7 @@ def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(chi
     until(is_a("ready"))
     wait_until(lambda: script.paused, "it is held back")
     assert script.paused == {0}
-    assert reader._buffers[Partition("t", 0)].bytes < 2 << 20
+    assert reader._buffers[Partition("t", 0)].n_bytes < 2 << 20
     script.deaf = set()
     take(until, 301)
     assert script.at == {0: 300, 1: 1}

@@ -6,12 +6,12 @@ from pydantic import ValidationError
 from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe_connectors.files.source import FileSource
-from streammoe_connectors.kafka.delivery import borrowed
+from streammoe_connectors.kafka.delivery import connection_for
 from streammoe_connectors.kafka.predictions import KafkaPredictions
 from streammoe_connectors.kafka.settings import Connection, client_options
 from streammoe_connectors.kafka.source import KafkaSource
 from streammoe_connectors.kafka.source_settings import KafkaSettings
-from streammoe_connectors.kafka.topic import Topic
+from streammoe_connectors.kafka.topic_writer import TopicWriter
 
 SERVER = {"bootstrap_servers": "a:1"}
 LOGIN = {**SERVER, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "u"}
@@ -64,10 +64,10 @@ def test_values_may_be_written_in_several_ways():
         *(("shard", "1/3", "1/3"), ("shard", {"index": 1, "of": 3}, "1/3")),
     ]:
         assert getattr(KafkaSettings(**NEEDED | {name: value}), name) == meant
-    assert [n for n in range(8) if KafkaSettings(**NEEDED, shard="1/3").is_ours(n)] == [1, 4, 7]
+    assert [n for n in range(8) if KafkaSettings(**NEEDED, shard="1/3").is_in_shard(n)] == [1, 4, 7]
     starts = {"1970-01-01T02:00:01.5+02:00": 1_500, "1970-01-01T00:00:01": 1_000, "1970-01-02": 86_400_000}
     for start, milliseconds in (starts | {"earliest": None}).items():
-        assert KafkaSettings(**NEEDED, start=start).start_milliseconds == milliseconds
+        assert KafkaSettings(**NEEDED, start=start).start_timestamp_ms == milliseconds
 
 
 AVRO, PROTOBUF = {"format": "avro", "schema_file": "a"}, {"format": "protobuf", "schema_file": "a", "message": "a.B"}
@@ -124,9 +124,9 @@ COMMON = """
 
 def test_a_sink_takes_the_connection_of_the_first_kafka_source_unless_it_has_one():
     lent = KafkaPredictions.Settings(kind="kafka", topic="p")
-    assert borrowed(lent, "predictions", [FILE, TOPIC]) is TOPIC
+    assert connection_for(lent, "predictions", [FILE, TOPIC]) is TOPIC
     own = KafkaPredictions.Settings(kind="kafka", topic="t", bootstrap_servers="here:1")
-    assert borrowed(own, "predictions", [FILE, TOPIC]) is own
+    assert connection_for(own, "predictions", [FILE, TOPIC]) is own
     KafkaPredictions.check(own, [TOPIC], None)  # another cluster may have a topic of the same name
 
 
@@ -143,9 +143,9 @@ def test_settings_of_produce_are_those_of_the_file(tmp_path):
     path = tmp_path / "client.toml"
     path.write_text('security_protocol = "SASL_SSL"\nsasl_plain_password = "geheim"\nlinger_ms = 7')
     expected = {"security_protocol": "SASL_SSL", "sasl_plain_password": "geheim", "linger_ms": 7}
-    assert (Topic.settings(path), Topic.settings(None)) == (expected, {})
+    assert (TopicWriter.settings(path), TopicWriter.settings(None)) == (expected, {})
     for text in ('acks = "geheim"', 'security_protocol = ["geheim"]'):
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
-            Topic.settings(path)
+            TopicWriter.settings(path)
         assert "geheim" not in str(caught.value)

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError
-from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe.pipeline.decoders import FieldRoles, decoder
 from tests.unit.connectors.kafka_records import batch_of, numbers, only, outcomes, record, values_of
 
-WANTED = Wanted(("x",), ("y",))
-WITH_TEXTS = Wanted(("x", "key", "city"), ("y",), categorical=frozenset({"key", "city"}))
+WANTED = FieldRoles(("x",), ("y",))
+WITH_TEXTS = FieldRoles(("x", "key", "city"), ("y",), categorical=frozenset({"key", "city"}))
 GOOD = b'{"x":1,"y":2}'
 
 
@@ -88,7 +88,7 @@ def test_fields_in_csv_come_back_as_they_were(text, timestamp):
     assert values.block([record(b"1,2")]).block == b",,,1,2\n"
     given = record(b"1,2", key=text.encode(), timestamp=timestamp, headers=[("city", text.encode())])
     batch = batch_of(values, [given, given])
-    wanted = Wanted(("key", "when", "city", "x"), ("y",), categorical=frozenset({"key", "city"}))
+    wanted = FieldRoles(("key", "when", "city", "x"), ("y",), categorical=frozenset({"key", "city"}))
     decoded = decoder("csv").decode(batch, wanted)
     assert decoded.rejected == []
     assert decoded.texts == {0: [text or None] * 2, 2: [text or None] * 2}

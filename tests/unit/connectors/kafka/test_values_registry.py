@@ -49,7 +49,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(schema_registry, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(schema_registry, "_RETRY_PAUSES_SECONDS", (0.0, 0.0))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     server = Registry()
     yield server
@@ -115,7 +115,7 @@ def test_a_registry_in_trouble_causes_no_rejection(registry, monkeypatch):
             values.block([framed(7)])
     registry.has(7, POINT)
     assert numbers(values, [framed(7)], "x") == [[1]]
-    monkeypatch.setattr(schema_registry, "_TIMEOUT", 0.02)
+    monkeypatch.setattr(schema_registry, "_TIMEOUT_SECONDS", 0.02)
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as silent:
         addresses = [f"127.0.0.1:{silent.server_port}", registry.address]
         registry.close()

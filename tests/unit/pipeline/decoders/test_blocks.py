@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streammoe.pipeline.decoders import Wanted, decoder
+from streammoe.pipeline.decoders import FieldRoles, decoder
 from streammoe.ports import Batch
 
 
@@ -31,7 +31,7 @@ def arrow_batch(**columns):
 
 
 def decode(batch, columns=("a", "b"), targets=("y",), ignore=None, **wanted):
-    return decoder(batch.format).decode(batch, Wanted(columns, targets, **wanted), ignore)
+    return decoder(batch.format).decode(batch, FieldRoles(columns, targets, **wanted), ignore)
 
 
 @pytest.mark.parametrize("n", [0, 500])

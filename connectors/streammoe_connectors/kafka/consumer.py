@@ -1,4 +1,4 @@
-"""Access to a Kafka cluster through kafka-python's consumer.
+"""A consumer of assigned partitions, on top of kafka-python's.
 
 kafka-python has no public API to request topics without waiting, nor for their ids; so this also uses the consumer's
 ``_cluster``, whose methods are documented.
@@ -23,19 +23,19 @@ from kafka.net.compat import KafkaNetClient
 
 from streammoe.errors import SourceError
 from streammoe.ports import Partition
-from streammoe_connectors.kafka.offsets import CommittedOffset, parse_offset_metadata
-from streammoe_connectors.kafka.partitions import LogRecord
+from streammoe_connectors.kafka.offsets import OffsetMetadata
+from streammoe_connectors.kafka.partitions import FetchedRecord
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
-ANSWER_MS = 5_000
-"""Longest time of a request before it is retried."""
+REQUEST_TIMEOUT_MS = 5_000
+"""Timeout of a request."""
 
 
-class Unanswered(Exception):  # noqa: N818 - nothing is wrong with the question
-    """The cluster did not respond in time, or not usefully; the request may be repeated."""
+class ClusterUnavailableError(Exception):
+    """A request timed out or failed with a retriable error."""
 
 
-class Lost(Exception):  # noqa: N818 - what has happened, not what went wrong
+class OffsetsLostError(Exception):
     """Partitions no longer hold the records to be read next."""
 
     def __init__(self, partitions: Iterable[Partition]) -> None:
@@ -43,20 +43,20 @@ class Lost(Exception):  # noqa: N818 - what has happened, not what went wrong
         self.partitions = sorted(partitions)
 
 
-class Cluster:
+class AssignedConsumer:
     """A consumer of assigned partitions, which uses its group only to commit.
 
-    All requests raise `Unanswered` if the cluster does not respond usefully.
+    All requests raise `ClusterUnavailableError` if they time out or fail with a retriable error.
 
     Raises:
-        SourceError: the options are invalid, or do not allow to read.
-        Unanswered: no broker responded.
+        SourceError: the options are invalid, or the user is not authorized to read.
+        ClusterUnavailableError: no broker responded.
     """
 
     def __init__(self, options: Mapping[str, Any], settings: ReadingSettings) -> None:
         clients: list[Any] = []
 
-        def client(**arguments: Any) -> Any:
+        def create_client(**arguments: Any) -> Any:
             clients.append(KafkaNetClient(**arguments))
             return clients[-1]
 
@@ -66,11 +66,11 @@ class Cluster:
             **options,
             "allow_auto_create_topics": False,
             "auto_offset_reset": "none",
-            "bootstrap_timeout_ms": ANSWER_MS,
+            "bootstrap_timeout_ms": REQUEST_TIMEOUT_MS,
             "enable_auto_commit": False,
             "group_id": settings.group,
             "isolation_level": settings.isolation,
-            "kafka_client": client,
+            "kafka_client": create_client,
             "max_partition_fetch_bytes": settings.partition_fetch_bytes,
             "max_poll_records": settings.max_poll_records,
         }
@@ -79,110 +79,113 @@ class Cluster:
         try:
             self._consumer = KafkaConsumer(**arguments)
         except KafkaError as error:
-            for made in clients:  # its thread would keep trying
-                made.close()
+            for client in clients:  # its thread would keep trying
+                client.close()
             if not getattr(error, "retriable", False):
-                raise SourceError(f"Kafka cannot be reached with these settings: {_said(error)}") from None
+                raise SourceError(f"Kafka cannot be reached with these settings: {_error_text(error)}") from None
             # Brokers just close a connection with a wrong login or protocol.
             protocol = options.get("security_protocol", "PLAINTEXT")
             check = "security_protocol and the login" if "SASL" in protocol else "security_protocol"
-            raise Unanswered(f"{_said(error)}; check bootstrap_servers, {check}") from None
-        self._asked: Any = None
-        self._asked_at = 0.0
+            raise ClusterUnavailableError(f"{_error_text(error)}; check bootstrap_servers, {check}") from None
+        self._metadata_request: Any = None
+        self._metadata_requested_at = 0.0
         self._failed_commits: deque[str] = deque()
 
     # --- topics -----------------------------------------------------------------------------------------------------
 
-    def ask(self, topics: Sequence[str]) -> None:
-        """Request topics and their partitions; `asking_seconds` is ``None`` once the response is there."""
-        cluster = self._consumer._cluster  # noqa: SLF001 - see the module's docstring
-        cluster.set_topics(topics)
-        self._asked = cluster.request_update()
-        self._asked_at = time.monotonic()
+    def request_metadata(self, topics: Sequence[str]) -> None:
+        """Request metadata of topics; `metadata_request_age` is ``None`` once the response has arrived."""
+        metadata = self._consumer._cluster  # noqa: SLF001 - see the module's docstring
+        metadata.set_topics(topics)
+        self._metadata_request = metadata.request_update()
+        self._metadata_requested_at = time.monotonic()
 
     @property
-    def asking_seconds(self) -> float | None:
-        """How long the last request has been waiting for its response; ``None`` once that is there."""
-        if self._asked is None or self._asked.is_done:
+    def metadata_request_age(self) -> float | None:
+        """Seconds since the last metadata request; ``None`` once its response has arrived."""
+        if self._metadata_request is None or self._metadata_request.is_done:
             return None
-        return time.monotonic() - self._asked_at
+        return time.monotonic() - self._metadata_requested_at
 
     def partitions(self, topic: str) -> list[int] | None:
         """Return partitions as of the last response, in order; ``None`` if there is no such topic.
 
         Raises:
-            SourceError: these settings do not allow to read it.
+            SourceError: the user is not authorized to read it.
         """
-        cluster = self._consumer._cluster  # noqa: SLF001
-        if topic in cluster.unauthorized_topics:
+        metadata = self._consumer._cluster  # noqa: SLF001
+        if topic in metadata.unauthorized_topics:
             raise SourceError(
                 f"Kafka topic {topic}: this user may not read it; allow it to describe and read the topic, or log in "
                 "as another one"
             )
-        found = cluster.partitions_for_topic(topic)
-        return None if found is None else sorted(found)
+        partitions = metadata.partitions_for_topic(topic)
+        return None if partitions is None else sorted(partitions)
 
     def topic_id(self, topic: str) -> str | None:
         """Return the id of a topic, which distinguishes it from later ones; ``None`` from brokers older than 2.8."""
-        found = self._consumer._cluster.topic_id(topic)  # noqa: SLF001
-        return None if found is None else str(found)
+        topic_id = self._consumer._cluster.topic_id(topic)  # noqa: SLF001
+        return None if topic_id is None else str(topic_id)
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
-    def first_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Return the offset of each partition's first record."""
         return self._offsets("beginning_offsets", partitions)
 
     def end_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Return the offset after the last readable record, which excludes open transactions."""
+        """Return the last stable offsets (high watermarks under ``read_uncommitted``)."""
         return self._offsets("end_offsets", partitions)
 
-    def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> dict[Partition, int]:
-        """Return the offset of the first record at that time or later, or the end."""
+    def offsets_for_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> dict[Partition, int]:
+        """Return the offset of each partition's first record at that time or later, or of its end."""
         ends = self.end_offsets(partitions)
         try:
-            found = self._consumer.offsets_for_times(
-                {TopicPartition(*partition): milliseconds for partition in partitions}, timeout_ms=ANSWER_MS
+            offsets = self._consumer.offsets_for_times(
+                {TopicPartition(*partition): timestamp_ms for partition in partitions}, timeout_ms=REQUEST_TIMEOUT_MS
             )
         except KafkaError as error:
-            raise Unanswered(_said(error)) from None
+            raise ClusterUnavailableError(_error_text(error)) from None
         return {
-            partition: ends[partition] if at is None else min(at.offset, ends[partition])
+            partition: ends[partition] if first is None else min(first.offset, ends[partition])
             for partition in partitions
-            for at in [found[TopicPartition(*partition)]]
+            for first in [offsets[TopicPartition(*partition)]]
         }
 
     def _offsets(self, method: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
         if not partitions:
             return {}
         try:
-            found = getattr(self._consumer, method)(
-                [TopicPartition(*partition) for partition in partitions], timeout_ms=ANSWER_MS
+            offsets = getattr(self._consumer, method)(
+                [TopicPartition(*partition) for partition in partitions], timeout_ms=REQUEST_TIMEOUT_MS
             )
         except (KafkaError, KeyError) as error:  # KeyError: the partition is not known yet
-            raise Unanswered(_said(error)) from None
-        return {Partition(*partition): offset for partition, offset in found.items()}
+            raise ClusterUnavailableError(_error_text(error)) from None
+        return {Partition(*partition): offset for partition, offset in offsets.items()}
 
     # --- the group --------------------------------------------------------------------------------------------------
 
-    def committed(self, partition: Partition) -> tuple[int, CommittedOffset | None] | None:
+    def committed(self, partition: Partition) -> tuple[int, OffsetMetadata | None] | None:
         """Return the committed offset of the group, with its metadata if they are ours."""
         try:
-            found = self._consumer.committed(TopicPartition(*partition), metadata=True, timeout_ms=ANSWER_MS)
+            tp = TopicPartition(*partition)
+            committed = self._consumer.committed(tp, metadata=True, timeout_ms=REQUEST_TIMEOUT_MS)
         except KafkaError as error:
-            raise Unanswered(_said(error)) from None
-        return None if found is None or found.offset < 0 else (found.offset, parse_offset_metadata(found.metadata))
+            raise ClusterUnavailableError(_error_text(error)) from None
+        if committed is None or committed.offset < 0:
+            return None
+        return committed.offset, OffsetMetadata.parse(committed.metadata)
 
     def commit(self, offsets: Mapping[Partition, int], metadata: str, *, wait_ms: int = 0) -> None:
         """Commit these offsets with these metadata; `failed_commits` reports failures."""
-        wanted = {TopicPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
+        commits = {TopicPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
         try:
             if wait_ms:
-                self._consumer.commit(wanted, timeout_ms=wait_ms)
+                self._consumer.commit(commits, timeout_ms=wait_ms)
             else:
-                self._consumer.commit_async(wanted, callback=self._note)
+                self._consumer.commit_async(commits, callback=self._record_commit_failure)
         except KafkaError as error:
-            self._failed_commits.append(_said(error))
+            self._failed_commits.append(_error_text(error))
 
     def failed_commits(self) -> list[str]:
         """Return the reasons of commits that failed since the last call."""
@@ -191,10 +194,10 @@ class Cluster:
             failed.append(self._failed_commits.popleft())
         return failed
 
-    def _note(self, _: object, response: object) -> None:
-        """Note a failed commit; called by kafka-python's own thread."""
+    def _record_commit_failure(self, _: object, response: object) -> None:
+        """Record a failed commit; called by kafka-python's own thread."""
         if isinstance(response, Exception):
-            self._failed_commits.append(_said(response))
+            self._failed_commits.append(_error_text(response))
 
     # --- records ----------------------------------------------------------------------------------------------------
 
@@ -216,28 +219,32 @@ class Cluster:
         """Fetch from this partition again."""
         self._consumer.resume(TopicPartition(*partition))
 
-    def poll(self, seconds: float) -> dict[Partition, list[LogRecord]]:
+    def poll(self, seconds: float) -> dict[Partition, list[FetchedRecord]]:
         """Return records that arrived within so many seconds.
 
         Raises:
-            Lost: partitions no longer hold the records to be read next.
+            OffsetsLostError: partitions no longer hold the records to be read next.
             SourceError: they may not be read.
-            Unanswered: any other, transient failure.
+            ClusterUnavailableError: any other failure, which is transient.
         """
         self._reset_fetcher()
         try:
-            found = self._consumer.poll(int(seconds * 1000))
+            fetched = self._consumer.poll(int(seconds * 1000))
         except OffsetOutOfRangeError as error:
-            raise Lost(Partition(*partition) for partition in error.args[0]) from None
+            raise OffsetsLostError(Partition(*partition) for partition in error.args[0]) from None
         except LogTruncationError as error:
-            raise Lost(Partition(*partition) for partition in error.divergent_offsets) from None
+            raise OffsetsLostError(Partition(*partition) for partition in error.divergent_offsets) from None
         except TopicAuthorizationFailedError as error:
-            raise SourceError(f"Kafka: this user may not read {_said(error)}; allow it to read the topic") from None
+            raise SourceError(
+                f"Kafka: this user may not read {_error_text(error)}; allow it to read the topic"
+            ) from None
         except UnsupportedCodecError as error:
-            raise SourceError(f"Kafka: records are compressed in a way that needs a package ({_said(error)})") from None
+            raise SourceError(
+                f"Kafka: records are compressed in a way that needs a package ({_error_text(error)})"
+            ) from None
         except KafkaError as error:
-            raise Unanswered(_said(error)) from None
-        return {Partition(*partition): records for partition, records in found.items()}
+            raise ClusterUnavailableError(_error_text(error)) from None
+        return {Partition(*partition): records for partition, records in fetched.items()}
 
     def _reset_fetcher(self) -> None:
         """Let kafka-python return records of resumed partitions that it fetched before they were paused.
@@ -249,21 +256,21 @@ class Cluster:
         if not getattr(fetcher, "_next_partition_records", None):
             fetcher._next_partition_records = None  # noqa: SLF001
 
-    def fetched(self, partition: Partition) -> int | None:
+    def fetch_position(self, partition: Partition) -> int | None:
         """Return the next offset to fetch."""
-        state = self._consumer._subscription.assignment.get(TopicPartition(*partition))  # noqa: SLF001 - `position`
-        # may send a request to the cluster, and is slow
+        # `position` is slow, and may send a request to the cluster.
+        state = self._consumer._subscription.assignment.get(TopicPartition(*partition))  # noqa: SLF001
         return None if state is None or state.position is None else int(state.position.offset)
 
-    def log_end(self, partition: Partition) -> int | None:
-        """Return the end of the log as of the last fetch, including records of open transactions."""
-        found: int | None = self._consumer.highwater(TopicPartition(*partition))
-        return found
+    def high_watermark(self, partition: Partition) -> int | None:
+        """Return the high watermark as of the last fetch, which includes records of open transactions."""
+        offset: int | None = self._consumer.highwater(TopicPartition(*partition))
+        return offset
 
     def close(self) -> None:
         """Close connections, within a second or two."""
         self._consumer.close(autocommit=False, timeout_ms=1_000)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
