@@ -6,6 +6,7 @@ configuration, and `streammoe.distributions` the objects that describe the noise
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from datetime import date
@@ -262,13 +263,18 @@ class Choice(NamedTuple):
         return [*fields] if "" in self.kinds else ["kind", *fields]
 
     def table(self, value: object) -> Any:
-        """Return the table of an object, in plain words and numbers, which `read` makes it of; others as they are."""
+        """Return the table of an object, in plain words and numbers, for settings and checkpoints; others as they are.
+
+        A number without limit is left out, since JSON has none. Where that is not the default, a checkpoint is read
+        with it (`streammoe.options.current_names`).
+        """
         kind = next((kind for kind, known in self.kinds.items() if type(value) is known), None)
         if kind is None:
             if isinstance(value, dict):
                 return {name: as_python(entry) for name, entry in value.items()}
             return as_python(value)
         fields = {name: as_python(getattr(value, name)) for name in signature(type(value)).parameters}
+        fields = {name: each for name, each in fields.items() if each != math.inf}
         return {**({"kind": kind} if kind else {}), **fields}
 
 

@@ -339,7 +339,7 @@ class RegressorOptions(Options):
     )
     expert: ExpertNoise = option(
         Gaussian(),
-        f"Noise of the experts; {_heavy_tailed()} are robust to outliers.",
+        f"Noise of the experts; {_heavy_tailed()} are for many outliers.",
         in_python="gaussian",
     )
 
@@ -351,7 +351,7 @@ class RegressorOptions(Options):
             fitting = [repr(name) for name, noise in noises().items() if noise.most_outputs is None]
             rule = f"must be {text.listed(fitting, 'or')} with several outputs, or make a model for each output"
             raise ValueError(rule)
-        if expert == Gaussian("full") and several is False:
+        if isinstance(expert, Gaussian) and expert.covariance == "full" and several is False:
             raise ValueError("must have the covariance 'diagonal' with one output, which is correlated with nothing")
         return expert
 
@@ -439,15 +439,24 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
         ConfigError: a table describes no object.
     """
     now = current_names(said)
+    if "expert" in options.model_fields:
+        now.setdefault("expert", PLAIN)
     for name, value in now.items():
         if isinstance(value, list):
             now[name] = tuple(value)
+        elif name == "expert" and isinstance(value, dict) and value.get("kind") == Gaussian.name:
+            made = _read(options, name, {"tail": math.inf, **value})
+            now[name] = Gaussian.name if made == Gaussian() else made
         elif isinstance(value, dict) and name in CHOICES:
-            try:
-                now[name] = CHOICES[name].read(value, options.model_fields[name].default)
-            except ValidationError as invalid:
-                raise ConfigError(*(sentence(error, {}, f"{name}.") for error in errors_of(invalid))) from None
+            now[name] = _read(options, name, value)
     return now
+
+
+def _read(options: type[Options], name: str, table: dict[str, Any]) -> object:
+    try:
+        return CHOICES[name].read(table, options.model_fields[name].default)
+    except ValidationError as invalid:
+        raise ConfigError(*(sentence(error, {}, f"{name}.") for error in errors_of(invalid))) from None
 
 
 _OLD = {
@@ -461,12 +470,22 @@ _OLD = {
 """Options before there were objects, with their defaults."""
 
 
+PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
+"""What a checkpoint holds of Gaussian experts without tails."""
+
+
 def current_names(said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that a checkpoint holds under the names that they have now.
 
+    Gaussian experts of which no tail is recorded have none; before there were tails, their name may stand alone.
+
     >>> current_names({"n_experts": "auto", "max_experts": 8, "degree": 2})
     {'n_experts': {'kind': 'auto', 'max': 8}, 'degree': 2}
+    >>> current_names({"expert": "gaussian"})
+    {'expert': {'kind': 'gaussian', 'covariance': 'diagonal'}}
     """
+    if said.get("expert") == "gaussian" and "covariance" not in said:
+        said = {**said, "expert": PLAIN}
     if _OLD.keys().isdisjoint(said):
         return dict(said)
     old = {**_OLD, **said}

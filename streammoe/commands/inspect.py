@@ -154,6 +154,7 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
         "features": model.feature_names,
         "outputs": model.output_names,
         "warming_up": model.is_warming_up,
+        "outliers": model.n_outliers,
         "drifts": model.drifts,
         "last_drift": model.last_drift and model.last_drift._asdict(),
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),

@@ -63,6 +63,9 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_model_events": Metric(Gauge, "Events that the model has learned, warm-up included"),
     "streammoe_warming_up": Metric(Gauge, "1 while events go to the warm-up buffer, else 0"),
     "streammoe_step_size": Metric(Gauge, "Step size of the next event"),
+    "streammoe_outliers_total": Metric(
+        Counter, "Events beyond the tails of Gaussian experts, which counted less, since the first start"
+    ),
     "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),
     "streammoe_drift_last_event": Metric(Gauge, "Events learned when the last drift was found; 0 before the first"),
     "streammoe_expert_mass": Metric(Gauge, "Mean responsibility of an expert", ("expert",)),
@@ -130,6 +133,7 @@ class Metrics:
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
         self._reseeds = (0, 0)
+        self._outliers = 0
         self._status = SourceStatus(ready=False, connected=False)
         self._gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self._checkpoint_at)
         for outcome in OUTCOMES:
@@ -213,6 +217,8 @@ class Metrics:
         self._gauge("streammoe_model_events").set(model.n)
         self._gauge("streammoe_warming_up").set(model.is_warming_up)
         self._gauge("streammoe_step_size").set(model.step_size)
+        self._counter("streammoe_outliers_total").inc(max(model.n_outliers - self._outliers, 0))
+        self._outliers = model.n_outliers
         drift = model.last_drift
         self._gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self._gauge("streammoe_convergence_residual").set(model.convergence_residual)

@@ -13,10 +13,11 @@ from typing import Any, cast
 from streammoe.checked import array_of, counts_of, is_count, is_finite_number, require, restoring, table_of
 from streammoe.daemon.guards import last_good_generation
 from streammoe.daemon.model import empty_model, model_from, schema_of
+from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
-from streammoe.options import current_names
+from streammoe.options import PLAIN, current_names
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -65,7 +66,7 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     actual, expected = as_settings(model), as_settings(like)
     for name in actual:
         section = "schema" if name in SCHEMA_ARGUMENTS else "model"
-        if actual[name] != expected[name] and not (section == "model" and _is_free(model, name)):
+        if not _agree(actual[name], expected[name]) and not (section == "model" and _is_free(model, name)):
             yield f"{section}.{name} is {written(expected[name])}, but the model has {written(actual[name])}"
     fields = model.fields
     if not fields:
@@ -80,6 +81,15 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         yield f"schema.target is {like.output_names!r}, but its outputs are {model.output_names!r}, in this order"
     if model.is_classifier and not all(isinstance(label, str) for label in model.output_names):
         yield f"its classes are {model.output_names!r}, but labels in records are strings"
+
+
+def _agree(had: object, wanted: object) -> bool:
+    """Return whether a setting is what a model has, or what it would be if the model were not older than the default.
+
+    Gaussian experts had no tails in earlier versions: such a model goes on without where settings do not say otherwise.
+    """
+    is_older = isinstance(had, dict) and "tail" not in had and wanted == {**had, "tail": Gaussian().tail}
+    return had == wanted or is_older
 
 
 def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> bool:
@@ -133,12 +143,18 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
     before["model"] = current_names(before.get("model", {}))
     defaults = learning_defaults(settings.model.kind)
+    if "expert" in defaults["model"]:
+        defaults["model"]["expert"] = PLAIN
+        with restoring(settings.checkpoint.dir):
+            own = current_names(table_of(table_of(checkpoint.metadata, "model"), "arguments")).get("expert")
+        if _agree(own, before["model"].get("expert")):
+            before["model"]["expert"] = own
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
             was = before.get(section, {}).get(name, defaults[section].get(name))
             policy = change_policy(section, type(getattr(settings, section)), name)
-            if was == value or policy in {"restart", "reload"}:
+            if _agree(was, value) or policy in {"restart", "reload"}:
                 continue
             limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
@@ -186,9 +202,14 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     other = sorted(
         name
         for name in expected_arguments
-        if arguments[name] != expected_arguments[name] and not _is_free(model, name, rising=True)
+        if not _agree(arguments[name], expected_arguments[name]) and not _is_free(model, name, rising=True)
     )
     require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
+    if arguments.get("expert") != expected_arguments.get("expert"):
+        LOGGER.info(
+            "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and go on "
+            "without; set tail = inf to say so, or start over with --fresh to have them"
+        )
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))
     require(not taken, f"its model has features that are none according to its settings: {shown(taken)}")

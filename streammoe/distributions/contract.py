@@ -32,9 +32,8 @@ class ExpertNoise(Noise):
         """Name of the family of experts with this noise."""
         return self.name
 
-    @property
-    def shape(self) -> tuple[float, ...]:
-        """The numbers that its kernels get at run time."""
+    def shape(self, n_outputs: int) -> tuple[float, ...]:
+        """Return the numbers that its kernels get at run time."""
         return ()
 
     @abstractmethod

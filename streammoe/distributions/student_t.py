@@ -46,9 +46,8 @@ class StudentT(ExpertNoise):
     name = "student_t"
     most_outputs = None
 
-    @property
-    def shape(self) -> tuple[float, ...]:
-        """ν."""
+    def shape(self, n_outputs: int) -> tuple[float, ...]:
+        """Return ν."""
         return (self.df,)
 
     @property

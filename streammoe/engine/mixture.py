@@ -11,6 +11,7 @@ from streammoe.engine.interruption import LONG, interruptible, uncancellable
 from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
 from streammoe.experts import Family
+from streammoe.kernels.loop import UNSOUND
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.schedules import Schedule, Steps
 from streammoe.types import FloatArray
@@ -28,6 +29,8 @@ class Scores(NamedTuple):
     """(n, Q) the regression function, or (n, M) class probabilities."""
     trace: Trace
     """Each expert's part, if requested."""
+    outliers: int = 0
+    """How many of the events that made a step counted less, since they were far from their expert."""
 
 
 def joined(runs: Sequence[Scores]) -> Scores:
@@ -38,6 +41,7 @@ def joined(runs: Sequence[Scores]) -> Scores:
         np.concatenate([run.losses for run in runs]),
         _stacked([run.predictions for run in runs]),
         Trace(*(_stacked([run.trace[i] for run in runs]) for i in range(len(Trace._fields)))),
+        sum(run.outliers for run in runs),
     )
 
 
@@ -192,14 +196,14 @@ def learn(
     work = n * (p_w**2 + K * p_v * (p_v + n_rows))
     arguments = (state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
     if work < LONG:
-        is_sound = family.learn_rows(*arguments)
+        outliers = family.learn_rows(*arguments)
     else:
         # On Ctrl-C the caller restores a copy of the state, so the abandoned call may continue to write to this one.
         with uncancellable():
-            is_sound = interruptible(work, family.learn_rows, *arguments)
-    if not is_sound:
+            outliers = interruptible(work, family.learn_rows, *arguments)
+    if outliers == UNSOUND:
         raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group) else "prediction"])
-    return Scores(losses, predictions, trace)
+    return Scores(losses, predictions, trace, outliers)
 
 
 def score(

@@ -122,6 +122,8 @@ def leading_scores(
 ) -> tuple[mixture.Scores, FloatArray]:
     """Return for each row the scores of the run that had cost least before it; earlier runs win ties.
 
+    Outliers are those of the first run, whose count does not depend on who leads.
+
     Args:
         runs: the scores of the same n rows by each candidate.
         totals: (len(runs),) cost of all earlier events, by candidate.
@@ -133,7 +135,8 @@ def leading_scores(
     costs = np.stack([weights * np.where(np.isnan(run.losses), 0.0, run.losses) for run in runs])
     # Summed one by one, starting from the total so far, so that the result does not depend on where batches were cut.
     sums = np.cumsum(np.column_stack([totals, costs]), axis=1)
-    return _chosen(runs, sums[:, :-1].argmin(axis=0)), sums[:, -1].copy()
+    chosen = _chosen(runs, sums[:, :-1].argmin(axis=0))
+    return chosen._replace(outliers=runs[0].outliers), sums[:, -1].copy()
 
 
 def _chosen(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:

@@ -63,7 +63,10 @@ class OneExpert:
         squares = self.family.first_variances(sizes[None])
         self.recursive.prior_variances[...] = squares
         for variances in (self.recursive.variances, self.recursive.average_variances):
-            variances[...] = np.maximum(variances, squares) if self.count else squares
+            if not self.count:
+                variances[...] = self.family.variances_of(squares, 1)
+            own = np.einsum("kqq->kq", variances) if variances.ndim == 3 else variances
+            own[...] = np.maximum(own, squares)
 
     def _learn(self, X: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool) -> Scores:
         kept = ~np.isnan(Y[:, 0])

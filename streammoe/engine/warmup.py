@@ -20,6 +20,7 @@ from streammoe.engine.interruption import interruptible
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
+from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import LearningOptions
 from streammoe.types import FloatArray, IntArray
 
@@ -99,7 +100,7 @@ def fit(
     """
     with np.errstate(all="ignore"):  # the result is judged instead
         em = with_own_prior(family, buffer, n_outputs, options)
-        theta = _search(em, n_experts, restarts, np.random.default_rng(seed), brief=brief)
+        theta = _search(without_outliers(em), n_experts, restarts, np.random.default_rng(seed), brief=brief)
         state = interruptible(em.work(n_experts), statistics_at, as_streamed(em), theta)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
@@ -115,6 +116,17 @@ def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: Lear
     work = n * row_cost(family, Shape(1, family.n_rows(n_outputs), buffer.W.shape[1], p_v)) * PRIOR_ROUNDS
     prior = interruptible(work, one_expert_prior, family, buffer, n_outputs, options)
     return Em(family, buffer, prior._replace(strength=max(prior.strength, LEAST_STRENGTH)), options)
+
+
+def without_outliers(em: Em) -> Em:
+    """Return EM without rows whose target is absurd, for a search by experts with tails; `em` itself if there are none.
+
+    Such experts give these rows hardly any weight, unless a start has put one of them there.
+    """
+    if not em.family.has_tails:
+        return em
+    kept = (winsorised(em.buffer.Y) == em.buffer.Y).all(axis=1)
+    return em if kept.all() else em._replace(buffer=em.buffer.rows(kept))
 
 
 def as_streamed(em: Em) -> Em:

@@ -29,7 +29,9 @@ def families() -> Mapping[str, Family]:
 def family_of(noise: ExpertNoise) -> Family:
     """Return the family of experts with this noise: a module's own, or one made for its heavy tails."""
     own = _families_in_modules().get(noise.family)
-    return Elliptical(noise) if own is None else own
+    if own is None:
+        return Elliptical(noise)
+    return own if own.noise == noise else type(own)(noise)  # type: ignore[call-arg]  # those with a noise take it
 
 
 @cache

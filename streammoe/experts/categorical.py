@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +29,17 @@ class Categorical(Family):
     """Multinomial logistic regressions; an output is a class."""
 
     name = "categorical"
-    learn_rows = staticmethod(partial(categorical.learn_rows, ()))
-    score_rows = staticmethod(partial(categorical.score_rows, ()))
     warmup_schedule = Power(alpha=0.5)
     warmup_averaging = "decay"
     events_per_parameter = 18
     is_metric = False
     is_exact = False
+
+    def learn_rows(self, state: MMState, *others: Any) -> int:
+        return int(categorical.learn_rows((), state, *others))
+
+    def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
+        categorical.score_rows((), gate, experts, *others)
 
     def n_rows(self, n_outputs: int) -> int:
         return max(n_outputs - 1, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 
 import numpy as np
@@ -18,20 +17,12 @@ from streammoe.types import FloatArray
 class Elliptical(Gaussian):
     """Linear regressions whose density depends only on the distance from the mean; `variances` are squared scales."""
 
-    is_exact = False
-
     def __init__(self, noise: ExpertNoise) -> None:
         """Bind the kernels of the noise, which are compiled at the first event."""
-        kernels = import_module(f"streammoe.kernels.{noise.name}")
+        super().__init__(noise)
+        self.kernels = import_module(f"streammoe.kernels.{noise.name}")
         self.name = noise.name
         self.most_outputs = noise.most_outputs
-        self.noise = noise
-        self.learn_rows = partial(kernels.learn_rows, noise.shape)
-        self.score_rows = partial(kernels.score_rows, noise.shape)
-        self.trusted_rows = partial(kernels.trusted_rows, noise.shape)
-
-    def __reduce__(self) -> tuple[type[Elliptical], tuple[ExpertNoise]]:
-        return Elliptical, (self.noise,)
 
     def first_variances(self, Y: FloatArray) -> FloatArray:
         # With far too small a scale, all events would be outliers and hardly count.
@@ -49,7 +40,7 @@ class Elliptical(Gaussian):
         rounds: int,
     ) -> None:
         for _ in range(rounds):
-            super().fit_experts(theta, prior, options, tau, R, Y, 1)
+            self._fit(theta, prior, tau, self.irls_weights(theta, tau, R, Y), R, Y)
 
     def expert_losses(self, state: MMState) -> FloatArray:
         """Return the entropy of the noise: the mean loss if the noise is as assumed."""
@@ -57,8 +48,3 @@ class Elliptical(Gaussian):
             state.variances.shape[1]
         )
         return losses
-
-    def irls_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
-        found = np.empty_like(tau)
-        self.trusted_rows(theta.experts, theta.variances, R, Y, tau, found)
-        return found

@@ -1,15 +1,23 @@
-"""Gaussian experts with a diagonal covariance ([MM] Algorithm 2): y | x, k ~ N(Υ_k φ_v(x), diag σ²_k)."""
+"""Gaussian experts with a diagonal covariance ([MM] Algorithm 2): y | x, k ~ N(Υ_k φ_v(x), diag σ²_k).
+
+With tails a fit is an iteratively reweighted one, in which an event beyond κ counts less, as in one with heavy tails.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import math
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
+from streammoe import distributions
+from streammoe.distributions import ExpertNoise
 from streammoe.experts.contract import Family, Parameters
 from streammoe.kernels import gaussian
 from streammoe.kernels.batch import collect_errors, collect_gram, fit_linear, fit_variances
-from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.schedules import Power
 from streammoe.types import FloatArray
 
@@ -18,11 +26,37 @@ class Gaussian(Family):
     """Linear regressions whose outputs are independent given the expert."""
 
     name = "gaussian"
-    learn_rows = staticmethod(partial(gaussian.learn_rows, ()))
-    score_rows = staticmethod(partial(gaussian.score_rows, ()))
+    kernels: ModuleType = gaussian
     warmup_schedule = Power(alpha=1.0)
     warmup_averaging = None
     events_per_parameter = 12
+
+    def __init__(self, noise: ExpertNoise | None = None) -> None:
+        """Make experts with this noise, by default the family's own."""
+        self.noise = distributions.Gaussian() if noise is None else noise
+        tail = self.noise.tail if isinstance(self.noise, distributions.Gaussian) else None
+        self.has_tails = tail is not None and tail < math.inf
+        self.is_exact = tail == math.inf
+        self._shapes: dict[int, tuple[float, ...]] = {}
+
+    def __reduce__(self) -> tuple[type[Family], tuple[Any, ...]]:
+        return type(self), (self.noise,)
+
+    def _shape(self, experts: FloatArray) -> tuple[float, ...]:
+        """Return the numbers of the noise that kernels get, given coefficients (K, Q, p_v)."""
+        n_outputs = experts.shape[1]
+        if n_outputs not in self._shapes:
+            self._shapes[n_outputs] = self.noise.shape(n_outputs)
+        return self._shapes[n_outputs]
+
+    def learn_rows(self, state: MMState, *others: Any) -> int:
+        # Called for each event; a shape that is looked up costs as little as one that is bound.
+        shape = self._shapes.get(state.experts.shape[1])
+        found: int = self.kernels.learn_rows(self._shape(state.experts) if shape is None else shape, state, *others)
+        return found
+
+    def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:
+        self.kernels.score_rows(self._shape(experts), gate, experts, *others)
 
     def n_rows(self, n_outputs: int) -> int:
         return n_outputs
@@ -40,7 +74,19 @@ class Gaussian(Family):
         Y: FloatArray,
         rounds: int,
     ) -> None:
-        weights = self.irls_weights(theta, tau, R, Y)
+        before: FloatArray | None = None
+        for _ in range(rounds):
+            weights = self.irls_weights(theta, tau, R, Y)
+            # Another fit with equal weights would move nothing but rounding.
+            if before is not None and np.array_equal(weights, before):
+                return
+            self._fit(theta, prior, tau, weights, R, Y)
+            before = weights
+
+    def _fit(
+        self, theta: Parameters, prior: Prior, tau: FloatArray, weights: FloatArray, R: FloatArray, Y: FloatArray
+    ) -> None:
+        """Fit experts to responsibilities `tau` in place; `weights` are those in all statistics but the mass."""
         fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, weights, R, Y)
         fit_variances(
             theta.experts,
@@ -89,7 +135,18 @@ class Gaussian(Family):
 
     def irls_weights(self, theta: Parameters, tau: FloatArray, R: FloatArray, Y: FloatArray) -> FloatArray:
         """Return the weights of events in all statistics but the mass, (n, K): `tau`, unless tails are heavier."""
-        return tau
+        if self.is_exact:
+            return tau
+        found = np.empty_like(tau)
+        self.kernels.trusted_rows(self._shape(theta.experts), theta.experts, theta.variances, R, Y, tau, found)
+        return found
+
+    def first_variances(self, Y: FloatArray) -> FloatArray:
+        if self.is_exact:
+            return super().first_variances(Y)
+        # So large that no event is beyond the tail: with far too small a scale, hardly any would count.
+        squares = np.max(Y * Y, axis=0)
+        return np.where(squares > VANISHED, squares, 1.0)
 
     def residual_size(self, n_outputs: int, p_v: int) -> int:
         return p_v * p_v + n_outputs * p_v + n_outputs + 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
+from types import ModuleType
 
 import numpy as np
 
@@ -19,23 +19,15 @@ class GaussianFull(Gaussian):
     """Linear regressions whose errors may be correlated."""
 
     name = "gaussian_full"
-    learn_rows = staticmethod(partial(gaussian_full.learn_rows, ()))
-    score_rows = staticmethod(partial(gaussian_full.score_rows, ()))
+    kernels: ModuleType = gaussian_full
 
     def variances_of(self, variances: FloatArray, n_experts: int) -> FloatArray:
         return np.repeat(np.diag(variances)[None], n_experts, axis=0)
 
-    def fit_experts(
-        self,
-        theta: Parameters,
-        prior: Prior,
-        options: LearningOptions,
-        tau: FloatArray,
-        R: FloatArray,
-        Y: FloatArray,
-        rounds: int,
+    def _fit(
+        self, theta: Parameters, prior: Prior, tau: FloatArray, weights: FloatArray, R: FloatArray, Y: FloatArray
     ) -> None:
-        fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, tau, R, Y)
+        fit_linear(theta.experts, prior.strength, prior.expert_gram, prior.experts, weights, R, Y)
         fit_covariances(
             theta.experts,
             theta.variances,
@@ -45,6 +37,7 @@ class GaussianFull(Gaussian):
             prior.variances,
             prior.variance_floor,
             tau,
+            weights,
             R,
             Y,
         )
@@ -67,7 +60,7 @@ class GaussianFull(Gaussian):
         R: FloatArray,
         Y: FloatArray,
     ) -> tuple[FloatArray, FloatArray]:
-        pulls, scatters = errors_under(theta, prior, tau, R, Y)
+        pulls, scatters = errors_under(theta, prior, self.irls_weights(theta, tau, R, Y), R, Y)
         covariances = _regular(theta.variances)
         factors = np.linalg.cholesky(covariances)
         half = np.linalg.solve(factors, scatters)
@@ -88,11 +81,13 @@ class GaussianFull(Gaussian):
         return moved
 
     def expert_losses(self, state: MMState) -> FloatArray:
+        """Return ½ log det 2πe Σ_k, as for normal distributions: tails change it by less than 1e-7 at κ = 6."""
         _, log_determinants = np.linalg.slogdet(_regular(state.variances))
         losses: FloatArray = 0.5 * (log_determinants + state.variances.shape[1] * math.log(2.0 * math.pi * math.e))
         return losses
 
     def divergences(self, state: MMState, options: LearningOptions) -> FloatArray:
+        """Return the divergences of the experts' normal cores, as if there were no tails."""
         covariances = _regular(state.average_variances)
         inverses = np.linalg.inv(covariances)
         spread = np.einsum("iqc,jcq->ij", inverses, covariances)

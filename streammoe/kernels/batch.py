@@ -104,10 +104,11 @@ def fit_covariances(
     prior_variances: FloatArray,
     variance_floor: float,
     tau: FloatArray,
+    trusted: FloatArray,
     R: FloatArray,
     Y: FloatArray,
 ) -> None:
-    """What the experts leave unexplained, (K, Q, Q), under responsibilities `tau`."""
+    """What the experts leave unexplained, (K, Q, Q), under responsibilities `tau`; `trusted` as above."""
     K, Q, p = experts.shape
     share = prior_strength / K
     errors = np.empty(Q)
@@ -130,7 +131,7 @@ def fit_covariances(
                 errors[q] = error_of(experts[k, q], R[i], Y[i, q])
             for q in range(Q):
                 for c in range(Q):
-                    covariances[k, q, c] += tau[i, k] * errors[q] * errors[c]
+                    covariances[k, q, c] += trusted[i, k] * errors[q] * errors[c]
         for q in range(Q):
             for c in range(Q):
                 covariances[k, q, c] /= mass

@@ -111,8 +111,15 @@ def unlikely(
 
 
 @hook
-def trust(shape: Shape, tau: FloatArray, scratch: FloatArray, trusted: FloatArray, M: int) -> None:
+def trust(
+    shape: Shape,  # noqa: ARG001 - same
+    tau: FloatArray,  # noqa: ARG001 - same
+    scratch: FloatArray,  # noqa: ARG001 - same
+    trusted: FloatArray,  # noqa: ARG001 - same
+    M: int,  # noqa: ARG001 - same
+) -> bool:
     """Nothing to note: every event counts alike."""
+    return False
 
 
 @hook

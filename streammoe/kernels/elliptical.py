@@ -23,13 +23,25 @@ WIDE = 1e100
 """A product of variances beyond this, or below its inverse, is turned into its logarithm before it overflows."""
 
 
-def elliptical(energy: Kernel, irls_weight: Kernel, log_constant: Kernel) -> Noise:
+NEGLIGIBLE = 1e-18
+"""An expert beyond whose tail an event lies learns nothing from a smaller responsibility, which rounding would lose:
+normal tails fall to 0 there, and steps of 0 are skipped."""
+
+
+@inline
+def never(shape: Shape, square: float) -> bool:  # noqa: ARG001 - every noise is called with the same arguments
+    """Return that no event is an outlier."""
+    return False
+
+
+def elliptical(energy: Kernel, irls_weight: Kernel, log_constant: Kernel, is_outlier: Kernel = never) -> Noise:
     """Describe experts to the loop by their noise; each function is made by `inline`.
 
     Args:
         energy: ``(shape, square, Q)`` → E(δ²).
         irls_weight: ``(shape, square, Q)`` → the event's weight u = 2 E′(δ²).
         log_constant: ``(shape, Q)`` → what −log of the density holds besides E(δ²) and Σ_q log σ_q.
+        is_outlier: ``(shape, square)`` → whether an event counts as an outlier at this distance from its expert.
     """
 
     @hook
@@ -80,9 +92,16 @@ def elliptical(energy: Kernel, irls_weight: Kernel, log_constant: Kernel) -> Noi
         return loss
 
     @hook
-    def trust(shape: Shape, tau: FloatArray, scratch: FloatArray, trusted: FloatArray, Q: int) -> None:
+    def trust(shape: Shape, tau: FloatArray, scratch: FloatArray, trusted: FloatArray, Q: int) -> bool:
+        beyond = 0.0
         for k in range(tau.shape[0]):
-            trusted[k] = tau[k] * irls_weight(shape, scratch[0, k], Q)
+            square = scratch[0, k]
+            if is_outlier(shape, square):
+                if tau[k] < NEGLIGIBLE:
+                    tau[k] = 0.0
+                beyond += tau[k]
+            trusted[k] = tau[k] * irls_weight(shape, square, Q)
+        return beyond > 0.5
 
     return linear_noise(log_constant, _scratch_rows, evaluate, trust, _step_experts, SPREAD)
 

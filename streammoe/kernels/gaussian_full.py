@@ -10,9 +10,11 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.compile import hook, inline
+from streammoe.kernels.compile import hook, inline, jit
+from streammoe.kernels.elliptical import NEGLIGIBLE
+from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
 from streammoe.kernels.linalg import VANISHED, add_outer, symmetric_product
-from streammoe.kernels.linear import LOG_2PI, Spread, linear_noise, shares_and_means
+from streammoe.kernels.linear import Spread, linear_noise, shares_and_means
 from streammoe.kernels.loop import Shape, loop
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
@@ -22,13 +24,14 @@ SINGULAR = 1e-14
 
 
 @inline
-def log_density(covariance: FloatArray, scratch: FloatArray) -> float:
-    """½ log det Σ + ½ errorᵀ Σ⁻¹ error, negated.
+def log_density(shape: Shape, covariance: FloatArray, scratch: FloatArray, k: int) -> float:
+    """½ log det Σ + E(δ²) with δ² = errorᵀ Σ⁻¹ error, negated.
 
-    The error stands in row Q of `scratch` and is overwritten, as are the rows above, by a factor of Σ.
+    The error stands in row Q of `scratch` and is overwritten, as are the rows above, by a factor of Σ; δ² is left in
+    column `k` of the row below.
     """
     Q = covariance.shape[0]
-    total = 0.0
+    square = total = 0.0
     for i in range(Q):
         for j in range(i + 1):
             value = covariance[i, j]
@@ -43,25 +46,25 @@ def log_density(covariance: FloatArray, scratch: FloatArray) -> float:
             value -= scratch[i, m] * scratch[Q, m]
         error = value / scratch[i, i]
         scratch[Q, i] = error
+        square += error * error
         total += 0.5 * error * error + math.log(scratch[i, i])
+    scratch[Q + 1, k] = square
+    if is_outlier(shape, square):
+        total = energy(shape, square, Q)
+        for i in range(Q):
+            total += math.log(scratch[i, i])
     return -total
-
-
-@inline
-def log_constant(shape: Shape, Q: int) -> float:  # noqa: ARG001 - every noise is called with the same arguments
-    """½ Q log 2π."""
-    return 0.5 * Q * LOG_2PI
 
 
 @inline
 def scratch_rows(Q: int) -> int:
     """As `log_density` wants them."""
-    return Q + 1
+    return Q + 2
 
 
 @hook
 def evaluate(
-    shape: Shape,  # noqa: ARG001 - same
+    shape: Shape,
     constant: float,
     scratch: FloatArray,
     gate: FloatArray,
@@ -85,7 +88,7 @@ def evaluate(
     for k in range(K):
         for q in range(Q):
             scratch[Q, q] = y[q] - means[k, q]
-        tau[k] += log_density(covariances[k], scratch)
+        tau[k] += log_density(shape, covariances[k], scratch, k)
         largest = max(largest, tau[k])
     total = 0.0
     for k in range(K):
@@ -99,16 +102,17 @@ def evaluate(
 
 
 @hook
-def trust(
-    shape: Shape,  # noqa: ARG001 - same
-    tau: FloatArray,
-    scratch: FloatArray,  # noqa: ARG001 - same
-    trusted: FloatArray,
-    Q: int,  # noqa: ARG001 - same
-) -> None:
-    """Trust every event alike."""
+def trust(shape: Shape, tau: FloatArray, scratch: FloatArray, trusted: FloatArray, Q: int) -> bool:
+    """As `streammoe.kernels.loop.Noise` asks."""
+    beyond = 0.0
     for k in range(tau.shape[0]):
-        trusted[k] = tau[k]
+        square = scratch[Q + 1, k]
+        if is_outlier(shape, square):
+            if tau[k] < NEGLIGIBLE:
+                tau[k] = 0.0
+            beyond += tau[k]
+        trusted[k] = tau[k] * irls_weight(shape, square, Q)
+    return beyond > 0.5
 
 
 @hook
@@ -211,3 +215,27 @@ def _residual(
 
 NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, _step_experts, Spread(_settle, _top_up, _residual))
 learn_rows, score_rows = loop(NOISE, __name__)
+
+
+@jit
+def trusted_rows(
+    shape: Shape,
+    experts: FloatArray,
+    covariances: FloatArray,
+    R: FloatArray,
+    Y: FloatArray,
+    tau: FloatArray,
+    trusted: FloatArray,
+) -> None:
+    """Write τ u of each row and expert to `trusted`, (n, K)."""
+    K, Q, p = experts.shape
+    scratch = np.empty((scratch_rows(Q), max(K, Q)))
+    for i in range(R.shape[0]):
+        for k in range(K):
+            for q in range(Q):
+                error = Y[i, q]
+                for j in range(p):
+                    error -= experts[k, q, j] * R[i, j]
+                scratch[Q, q] = error
+            log_density(shape, covariances[k], scratch, k)
+            trusted[i, k] = tau[i, k] * irls_weight(shape, scratch[Q + 1, k], Q)

@@ -59,7 +59,9 @@ from streammoe.types import FloatArray
 Kernel = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 Shape = tuple[float, ...]
-"""The numbers that a noise has at run time, such as ν of Student's t; mostly none."""
+"""The numbers that a noise has at run time, such as ν of Student's t."""
+UNSOUND = -1
+"""What `learn_rows` returns where a state must be thrown away."""
 
 
 class Noise(NamedTuple):
@@ -77,8 +79,9 @@ class Noise(NamedTuple):
     """``(shape, constant, scratch, gate, experts, variances, w, r, y, shares, means, tau)`` → −log s(y|x), or NaN where
     y is NaN. Writes g_k(x), the means, and τ ([MM] eq. 15), or g where y is NaN."""
     trust: Kernel
-    """``(shape, tau, scratch, trusted, M)``: writes `trusted`, given the routed responsibilities and what `evaluate`
-    left in `scratch`."""
+    """``(shape, tau, scratch, trusted, M)`` → whether the event is an outlier: too far to count in full, say experts
+    that have more than half of the responsibility for it. Writes `trusted`, given the routed responsibilities and what
+    `evaluate` left in `scratch`; may set negligible responsibilities to 0."""
     step_experts: Kernel
     """``(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)``: learns one event in O(K p²).
     `keep` is 1 − γ, `fresh` is γ times the event's weight, `amount` the same over the new decay; `gain`, (p_v,), and
@@ -130,12 +133,13 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
     @part
     def learn_group(
         shape: Shape, state: MMState, residual: FloatArray, options: LearningOptions, B: int, M: int
-    ) -> None:
-        """Learn the B events that wait by one step."""
+    ) -> int:
+        """Learn the B events that wait by one step; return how many of them are outliers."""
         K = state.experts.shape[0]
         group = group_of(state, B)
         shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, M))
         constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
+        outliers = 0
         for i in range(B):
             evaluate(
                 shape,
@@ -152,8 +156,9 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
                 tau[i],
             )
             route(tau[i], options.top_k)
-            trust(shape, tau[i], scratch, trusted[i], M)
+            outliers += trust(shape, tau[i], scratch, trusted[i], M)
         settle_group(state, residual, options, group, shares, tau, trusted, means)
+        return outliers
 
     def learn_rows(
         shape: Shape,
@@ -168,7 +173,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
         losses: FloatArray,
         predictions: FloatArray,
         trace: Trace,
-    ) -> bool:
+    ) -> int:
         """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
 
         Args:
@@ -184,7 +189,8 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             trace: written where its arrays are not empty.
 
         Returns:
-            Whether state, losses and predictions are sound; if they are not, the state is to be thrown away.
+            How many of the events that made a step were outliers, as `Noise.trust` says; or `UNSOUND` if state, losses
+            or predictions are not sound, and the state is to be thrown away.
         """
         K, M = state.experts.shape[0], predictions.shape[1]
         shares, tau, trusted, means = np.empty(K), np.empty(K), np.empty(K), np.empty((K, M))
@@ -193,7 +199,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
         size = state.group.shape[0]
         waiting = n_waiting(state)
         limits = far_limits(state)
-        learned = 0
+        learned = outliers = 0
         for i in range(W.shape[0]):
             w, r, y = W[i], R[i], Y[i]
             losses[i] = evaluate(
@@ -220,10 +226,10 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
                 far = is_far(limits, w, r, weights[i])
                 if not far:
                     if not gather(state, waiting, w, r, y, weights[i], gamma):
-                        return False
+                        return UNSOUND
                     waiting += 1
                 if waiting == size or (far and waiting > 0):
-                    learn_group(shape, state, residual, options, waiting, M)
+                    outliers += learn_group(shape, state, residual, options, waiting, M)
                     waiting = 0
                     limits = far_limits(state)
                 if not far:
@@ -231,7 +237,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
                 stand_alone(state)
             evaluate(shape, constant, scratch, state.gate, state.experts, state.variances, w, r, y, shares, means, tau)
             route(tau, options.top_k)
-            trust(shape, tau, scratch, trusted, M)
+            outliers += trust(shape, tau, scratch, trusted, M)
             if state.n[0] % RESIDUAL_EVERY == 0:
                 track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
             keep = 1.0 - gamma
@@ -249,7 +255,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             blend(state.average_variances, state.variances, weight)
             if size > 0:
                 limits = far_limits(state)
-        return is_sound_after(state, Y, losses, predictions)
+        return outliers if is_sound_after(state, Y, losses, predictions) else UNSOUND
 
     return jit(named(learn_rows, module)), jit(named(score_rows, module))
 

@@ -37,6 +37,7 @@ def arrays_of(learner: Learner) -> dict[str, AnyArray]:
         **shaping_arrays(learner),
         "diagnostics.residual": learner.phase.residual,
         "diagnostics.reseeds": learner.context.reseeds,
+        "diagnostics.outliers": learner.context.outliers,
     }
     poisoned = [name for name, array in arrays.items() if not _may_be_kept(name, array)]
     if poisoned:
@@ -88,9 +89,10 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
     residual = array_of(arrays, "diagnostics.residual", "float64", (sum(sizes),))
     parts = np.split(residual, np.cumsum(sizes)[:-1]) if candidates else []
     candidates = [candidate._replace(residual=part.copy()) for candidate, part in zip(candidates, parts, strict=True)]
-    # Checkpoints of version 0.1 have no counts of reseeded experts.
-    given = {"diagnostics.reseeds": context.reseeds, **arrays}
+    # Older checkpoints have no counts of reseeded experts, or none of outliers.
+    given = {"diagnostics.reseeds": context.reseeds, "diagnostics.outliers": context.outliers, **arrays}
     context.reseeds = array_of(given, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
+    context.outliers = array_of(given, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
     if len(candidates) > 1:
         return Race(candidates, totals.copy(), *_race_counts(arrays, candidates))
     if candidates:

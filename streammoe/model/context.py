@@ -47,6 +47,7 @@ class Context:
         encoder: encoder of events.
         detector: the drift detector, if there is one.
         reseeds: (2,) number of experts reseeded on trial, and how many of those were kept.
+        outliers: (1,) number of events since the warm-up that counted less, since they were far from their expert.
         reported: conditions of experts that were logged already; copies of a model share it.
     """
 
@@ -58,6 +59,7 @@ class Context:
         self.encoder = self.new_encoder()
         self.detector = None if options.drift is None else DriftDetector()
         self.reseeds = np.zeros(2, dtype=np.int64)
+        self.outliers = np.zeros(1, dtype=np.int64)
         self.reported: set[tuple[int, str]] = set()
 
     def copy(self) -> Context:
@@ -67,6 +69,7 @@ class Context:
         other.encoder = self.encoder.copy()
         other.detector = self.detector and self.detector.copy()
         other.reseeds = self.reseeds.copy()
+        other.outliers = self.outliers.copy()
         return other
 
     @property

@@ -123,8 +123,9 @@ def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> tup
     with np.errstate(all="ignore"):  # the result is judged instead
         steps = context.learning_options(n_experts)
         problem = warmup.with_own_prior(context.family, buffer, context.targets.n_outputs, steps)
-        starts = warmup.best_starts(problem, n_experts, options.warmup.restarts, rng)
-    return run(problem, starts.thetas, folds=starts.folds)
+        searched = warmup.without_outliers(problem)
+        starts = warmup.best_starts(searched, n_experts, options.warmup.restarts, rng)
+    return run(problem, starts.thetas, folds=starts.folds if searched is problem else None)
 
 
 def _choose(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:

@@ -33,6 +33,8 @@ class Outcome(NamedTuple):
     """(n, Q) predicted before learning, or (n, M) class probabilities; NaN where rejected."""
     trace: Trace
     """Each expert's part in the rows that were not rejected, in order; empty unless requested."""
+    outliers: int = 0
+    """How many of the events that made a step counted less, since they were far from their expert."""
 
 
 def introduce(learner: Learner, names: Sequence[Any], row: FloatArray, targets: Any) -> None:

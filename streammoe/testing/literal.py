@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from scipy.integrate import quad
-from scipy.special import gammaln
+from scipy.special import gamma, gammaln
+from scipy.stats import chi2
 
 from streammoe.mm import IncrementalMM
 from streammoe.types import AnyArray
@@ -342,6 +344,59 @@ def huber(z: Any, tip: float = TIP) -> Any:
 AREA = 2.0 * (quad(lambda z: np.exp(-huber(z)), 0.0, TIP)[0] + quad(lambda z: np.exp(-huber(z)), TIP, 60.0)[0])
 
 
+class LogTails(Algorithm2):
+    """Experts whose density is that of N(Υ_k r, Σ_k) up to δ = κ, and falls like δ^−κ² beyond.
+
+    With E(δ²) = ½ δ² in the core and ½ κ² (1 + log(δ²/κ²)) beyond, a tangent of E majorizes it, so that s3, s4 and s5
+    are weighted by v τ u with u = 2 E′(δ²), and s6 by v τ.
+    """
+
+    tail = 6.0
+
+    def edge(self, Q: int) -> float:
+        """Return κ² of Q outputs, which chance exceeds as rarely as the square of `tail` with one."""
+        return float(chi2.isf(chi2.sf(self.tail**2, 1), Q))
+
+    def energy(self, square: Any, Q: int) -> Any:
+        """Return E(δ²)."""
+        edge = self.edge(Q)
+        return np.where(square <= edge, square / 2.0, edge / 2.0 * (1.0 + np.log(np.maximum(square, edge) / edge)))
+
+    def squares(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
+        """Return (K,) δ²."""
+        errors = y - theta["experts"] @ r
+        covariances = theta["variances"] if self.full else np.stack([np.diag(row) for row in theta["variances"]])
+        return np.asarray(np.einsum("kq,kq->k", errors, np.linalg.solve(covariances, errors[:, :, None])[:, :, 0]))
+
+    def log_experts(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
+        variances = theta["variances"]
+        log_determinants = np.linalg.slogdet(variances)[1] if self.full else np.sum(np.log(variances), axis=1)
+        constant = log_integral(self.tail, len(y))
+        return np.asarray(-self.energy(self.squares(r, y, theta), len(y)) - 0.5 * log_determinants - constant)
+
+    def irls_weight(self, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
+        """Return (K,) u = min(1, κ²/δ²)."""
+        return np.asarray(np.minimum(1.0, self.edge(len(y)) / np.maximum(self.squares(r, y, theta), 1e-300)))
+
+    def expert_statistics(self, r: AnyArray, y: Any, tau: AnyArray, theta: Theta) -> dict[str, AnyArray]:
+        return super().expert_statistics(r, y, tau * self.irls_weight(r, y, theta), theta) | {"s6": tau}
+
+
+@cache
+def log_integral(tail: float, Q: int) -> float:
+    """Return log ∫ exp(−E(|z|²)) dz over Q dimensions, by the shells of a sphere."""
+    noise = object.__new__(LogTails)
+    noise.tail = tail
+    area = 2.0 * np.pi ** (Q / 2.0) / gamma(Q / 2.0)
+
+    def shell(radius: float) -> float:
+        return float(area * radius ** (Q - 1) * np.exp(-noise.energy(radius**2, Q)))
+
+    edge = noise.edge(Q)
+    core, beyond = quad(shell, 0.0, np.sqrt(edge), epsrel=1e-13)[0], quad(shell, np.sqrt(edge), np.inf)[0]
+    return float(np.log(core + beyond))
+
+
 class StudentT(Algorithm2):
     """Experts y = Υ_k r + diag(σ_k) x / √g with x ~ N(0, I) and g ~ Gamma(ν/2, ν/2); σ² are squared scales.
 
@@ -388,8 +443,8 @@ class Laplace(StudentT):
 
 
 ALGORITHMS: dict[str, type[Algorithm1]] = {
-    "gaussian": Algorithm2,
-    "gaussian_full": Algorithm2,
+    "gaussian": LogTails,
+    "gaussian_full": LogTails,
     "student_t": StudentT,
     "laplace": Laplace,
     "categorical": Algorithm3,

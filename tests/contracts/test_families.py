@@ -1,5 +1,6 @@
 """Every family of experts fulfils the contract of `streammoe.experts.Family`."""
 
+import math
 from itertools import count
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
-from streammoe.experts import families
+from streammoe.experts import families, family_of
 from streammoe.testing import FamilyContract
-from streammoe.testing.literal import ALGORITHMS
+from streammoe.testing.literal import ALGORITHMS, Algorithm2
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -62,14 +63,34 @@ class Ours(FamilyContract):
     def make_events(self, n, seed, n_targets=1):
         X, values, rng = inputs_and_values(n, seed)
         noise = 0.3 * rng.normal(size=(n, 1)) + 0.3 * rng.normal(size=(n, n_targets))
-        if not self.family.name.startswith("gaussian"):
-            noise *= np.where(rng.random((n, 1)) < 0.1, 30.0, 1.0)
+        rare, far = (0.02, 30.0) if self.family.name.startswith("gaussian") else (0.1, 30.0)
+        noise *= np.where(rng.random((n, 1)) < rare, far, 1.0)
         Y = values[:, :n_targets] + noise
         return X, Y if n_targets > 1 else Y[:, 0]
 
 
 class TestGaussian(Ours):
     family = families()["gaussian"]
+
+
+class TestGaussianWithoutTails(Ours):
+    family = family_of(Gaussian(tail=math.inf))
+    bounds = ("adaptive",)
+
+    @property
+    def arguments(self):
+        return {"expert": self.family.noise}
+
+    def make_oracle(self, parameters, bound, prior_strength, top_k=None):
+        return Algorithm2(parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
+
+
+class TestGaussianFullWithoutTails(TestGaussianWithoutTails):
+    family = family_of(Gaussian("full", tail=math.inf))
+    kind = MoEMultiTargetRegressor
+
+    def make_events(self, n, seed):
+        return super().make_events(n, seed, n_targets=3)
 
 
 class TestLaplace(Ours):

@@ -99,7 +99,23 @@ def _endless_first(_):
     source.prepare(0.0)
 
 
+def _without_tails(folder):
+    """A start, by settings that leave the tail out, from a checkpoint of plain Gaussian experts."""
+    (folder / "events.jsonl").write_bytes(_records(50, 0, 0.0))
+    tables = {
+        "source": {"kind": "file", "path": str(folder / "events.jsonl")},
+        "schema": {"target": "y"},
+        "checkpoint": {"dir": str(folder / "state")},
+        "metrics": {"enabled": False},
+    }
+    for expert in ({"kind": "gaussian", "tail": np.inf}, {"kind": "gaussian"}):
+        given = settings_from({**tables, "model": {"expert": expert}}, "test")
+        with patch.object(assembly, "compile_kernels"), assembly.open_daemon(given) as running:
+            running.daemon.run(StopFlag())
+
+
 CASES = {
+    "a model without tails": _without_tails,
     "jump, alarm": _jump("alarm"),
     "jump, stop": _jump("stop"),
     "jump, rollback": _jump("rollback"),

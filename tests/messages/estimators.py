@@ -99,6 +99,7 @@ CASES = {
     "PageHinkley, no event": lambda _: PageHinkley(0),
     "WarmUp, both wrong": lambda _: WarmUp(-1, restarts=2.5),
     "Gaussian, another covariance": lambda _: Gaussian("banded"),
+    "Gaussian, a tail too near": lambda _: Gaussian(tail=1.0),
     "a changed argument out of range": lambda _: MoERegressor().change("range_factor", -1.0),
     "an argument that cannot change": lambda _: MoEClassifier().change("degree", 2),
     "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 
 import numpy as np
 import pytest
@@ -156,7 +157,11 @@ def test_old_names_are_those_of_the_objects():
         "drift_restart": 70,
     }
     options = MoEMultiTargetRegressor(**as_arguments(RegressorOptions, old | {"warmup": 50})).options
-    assert (options.n_experts, options.warmup, options.expert) == (Auto(9), WarmUp(50, restarts=3), Gaussian("full"))
+    assert (options.n_experts, options.warmup, options.expert) == (
+        Auto(9),
+        WarmUp(50, restarts=3),
+        Gaussian("full", math.inf),
+    )
     assert (options.averaging, options.drift) == (Exponential(0.2), PageHinkley(70))
     heavy = as_arguments(RegressorOptions, {**old, "expert": "student_t", "degrees_of_freedom": 7.0, "drift": "off"})
     assert (heavy["expert"], heavy["drift"], heavy["warmup"]) == (StudentT(7.0), None, WarmUp(0, restarts=3))

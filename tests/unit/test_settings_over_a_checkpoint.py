@@ -197,3 +197,14 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
     with pytest.raises(CheckpointError) as rejected:
         run()
     assert "model.forgetting" in str(rejected.value)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_model_older_than_the_tails_goes_on_without_unless_the_settings_give_another():
+    plain, other = ["model.expert={kind='gaussian', tail=inf}"], ["model.expert.tail=4.0"]
+    digest = run(*plain).state_digest
+    for changed in ([], plain, [], plain):  # as a version without tails would have written it, with and without
+        assert run(*changed).state_digest == digest
+        assert ("tail" in latest()["settings"]["model"]["expert"]) == (changed == [])
+    with pytest.raises(CheckpointError), open_daemon(settings(*other)):
+        pass

@@ -165,5 +165,5 @@ def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:
     if len(trace.shares):
         trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
     return mixture.Scores(
-        scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace
+        scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace, scores.outliers
     )

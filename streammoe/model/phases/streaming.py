@@ -100,6 +100,7 @@ class Streaming(Phase):
             scores = self.step(context, context.options.schedule, features, traced=traced)
         else:
             scores = self._learn_with_detector(context, context.detector, features, traced=traced)
+        context.outliers += scores.outliers
         return in_units(scores, scaler)
 
     def _learn_with_detector(

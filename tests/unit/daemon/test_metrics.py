@@ -165,8 +165,10 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
         name: conditions.count(name) for name in CONDITIONS
     }
     model.reseed_expert(0)
+    model.learn_rows(np.zeros((2, 2)), np.array([[1e5], [-1e5]]))
     for _ in range(2):  # which counts once
         metrics.publish(model, scores, None)
+    assert (value["outliers_total",], samples(metrics)["outliers_total",]) == (0, model.n_outliers) == (0, 2)
     assert [samples(metrics)["reseeds_total", outcome] for outcome in RESEED_OUTCOMES] == [1, 1]
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from streammoe.distributions import Gaussian
 from streammoe.engine import mixture
 from streammoe.engine.em import Buffer
 from streammoe.engine.model_selection import (
@@ -14,6 +15,7 @@ from streammoe.engine.model_selection import (
     Candidate,
     entrants,
 )
+from streammoe.experts import family_of
 from streammoe.model.phases.streaming import Features, Race
 from streammoe.schedules import Power
 from tests.unit.cases import Case, options, random_state
@@ -38,7 +40,7 @@ def start(n_experts, share=None, seed=0):
 
 
 def chosen(fit, most=5):
-    return entrants(LINE.family, BUFFER, fit, max_experts=most, n_outputs=1, p_w=4, p_v=4)
+    return entrants(family_of(Gaussian(tail=math.inf)), BUFFER, fit, max_experts=most, n_outputs=1, p_w=4, p_v=4)
 
 
 @pytest.mark.parametrize(

@@ -77,15 +77,15 @@ def test_a_long_array_is_not_waited_for(learned, monkeypatch):
         each.learn_array(X[:learned], Y[:learned])
     digest, release = model.state_digest(), threading.Event()
 
-    def learn_and_interrupt(*arguments, learn_rows=Gaussian.learn_rows):
-        learn_rows(*arguments)
+    def learn_and_interrupt(family, *arguments, learn_rows=Gaussian.learn_rows):
+        learn_rows(family, *arguments)
         os.kill(os.getpid(), signal.SIGINT)
         return release.wait(60.0)
 
     with monkeypatch.context() as patch:
         patch.setattr("streammoe.engine.interruption.LONG", 0.0)
         patch.setattr("streammoe.engine.mixture.LONG", 0.0)
-        patch.setattr(Gaussian, "learn_rows", staticmethod(learn_and_interrupt))
+        patch.setattr(Gaussian, "learn_rows", learn_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             model.learn_array(X[:90], Y[:90])
     release.set()

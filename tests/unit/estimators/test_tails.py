@@ -1,0 +1,228 @@
+"""Gaussian experts with logarithmic tails: outliers hardly move them, and nothing else notices."""
+
+import math
+
+import numpy as np
+import pytest
+
+from streammoe import MoEMultiTargetRegressor, MoERegressor, WarmUp, load, schedules
+from streammoe.distributions import Gaussian, GaussianMixture, MultivariateGaussianMixture
+from streammoe.errors import ConfigError, InvalidEvent
+
+PLAIN = math.inf
+SHORT = {"warmup": WarmUp(200, restarts=1)}
+
+
+def stream(n, seed, Q=1, noise=0.5):
+    """Inputs, the truth of two experts, and targets around it, within ±8."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    truth = np.where(X[:, :1] > 0.0, 2.0 * X[:, 1:2], 0.5 * X[:, 2:3] - X[:, 1:2]) * np.arange(1, Q + 1)
+    Y = truth + noise * rng.normal(size=(n, Q)) @ (np.eye(Q) + 0.5 * np.tri(Q, k=-1))
+    return (X, truth, Y) if Q > 1 else (X, truth[:, 0], Y[:, 0])
+
+
+def of(tail, Q=1, covariance="diagonal", **arguments):
+    kind = MoERegressor if Q == 1 else MoEMultiTargetRegressor
+    return kind(**{"n_experts": 2, "expert": Gaussian(covariance, tail), **SHORT, **arguments})
+
+
+def rmse(a, b):
+    return float(np.sqrt(np.mean((a - b) ** 2)))
+
+
+CASES = [(1, "diagonal", 1), (3, "diagonal", 1), (3, "full", 1), (1, "diagonal", 8), (3, "full", 8)]
+
+
+@pytest.mark.parametrize(("Q", "covariance", "batch_size"), CASES)
+def test_without_outliers_the_parameters_are_those_of_plain_experts_bit_for_bit(Q, covariance, batch_size):
+    X, _, Y = stream(800, 0, Q)
+    Y = 0.02 * Y + np.random.default_rng(1).normal(size=Y.shape)  # no event is beyond the tail of any expert
+    constant = Gaussian().shape(Q)[1]
+    assert 1e-12 < constant < 1e-9
+    plain, tailed = (of(tail, Q, covariance, batch_size=batch_size, n_experts=1) for tail in (PLAIN, 6.0))
+    models = [(plain, tailed)]
+    for model in models[0]:
+        model.learn_array(X[:300], Y[:300])
+    assert plain.state_digest() == tailed.state_digest()
+    start = of(PLAIN, Q, covariance)
+    start.learn_array(X[:300], Y[:300])
+    parameters = start.parameters()
+    parameters["variances"] *= 50.0  # each expert explains every event
+    given = {"feature_names": start.feature_names, "batch_size": batch_size, "schedule": schedules.constant(0.001)}
+    models.append(
+        tuple(
+            type(start).from_parameters(parameters, expert=Gaussian(covariance, tail), **given) for tail in (PLAIN, 6.0)
+        )
+    )
+    for pair in models:
+        losses = [model.learn_array(X[300:], Y[300:]) for model in pair]
+        assert pair[0].state_digest() == pair[1].state_digest()
+        np.testing.assert_allclose(losses[1] - losses[0], constant, atol=1e-13)
+        assert pair[1].n_outliers == 0
+
+
+@pytest.mark.parametrize("rows", [[1_000], list(range(2_000, 2_010)), list(range(500, 6_000, 2_000))], ids=str)
+def test_a_few_wrong_targets_leave_the_error_of_the_twin_that_never_saw_them(rows):
+    X, _, y = stream(6_000, 0)
+    T, _, t = stream(2_000, 1)
+    wrong = y.copy()
+    wrong[rows] = 1e5 if rows[0] >= 1_000 else -99_999.0
+    twin, model = of(6.0), of(6.0)
+    twin.learn_array(X, y)
+    losses = model.learn_array(X, wrong)
+    assert rmse(model.predict_array(T), t) < 1.02 * rmse(twin.predict_array(T), t)
+    assert model.n_outliers == len(rows)
+    assert twin.n_outliers == 0
+    assert losses[200:].max() < 18.0 * (1.0 + 2.0 * math.log(1e6)) + 10.0
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_several_outputs_share_the_weight_of_an_outlier(covariance):
+    X, _, Y = stream(3_000, 0, 3)
+    wrong = Y.copy()
+    wrong[[900, 1_700], [0, 2]] = 1e5
+    twin, model = of(6.0, 3, covariance), of(6.0, 3, covariance)
+    twin.learn_array(X, Y)
+    model.learn_array(X, wrong)
+    T, _, t = stream(2_000, 1, 3)
+    assert rmse(model.predict_array(T), t) < 1.02 * rmse(twin.predict_array(T), t)
+    assert model.n_outliers == 2
+
+
+def test_an_outlier_in_the_warm_up_has_no_weight_either():
+    X, _, y = stream(2_000, 0)
+    T, _, t = stream(2_000, 1)
+    wrong = y.copy()
+    wrong[[3, 150]] = 1e5
+    twin, model = of(6.0), of(6.0)
+    twin.learn_array(X, y)
+    model.learn_array(X[:100], wrong[:100])
+    assert rmse(model.predict_array(T), t) < 10.0  # one expert, in the warm-up
+    model.learn_array(X[100:], wrong[100:])
+    assert rmse(model.predict_array(T), t) < 1.02 * rmse(twin.predict_array(T), t)
+
+
+def test_a_shift_of_many_deviations_is_followed_as_before():
+    X, _, y = stream(6_000, 0)
+    moved = y + np.where(np.arange(6_000) < 3_000, 0.0, 50.0)
+    errors = []
+    for tail in (6.0, PLAIN):
+        model = of(tail, averaging=None, schedule=schedules.constant(0.02))
+        model.learn_array(X, moved)
+        errors.append(rmse(model.predict_array(X), y + 50.0))
+    assert errors[0] < 1.3 * errors[1]
+
+
+def test_the_count_is_part_of_a_checkpoint_and_not_of_the_digest(tmp_path):
+    X, _, y = stream(1_000, 0)
+    y[[300, 700]] = 1e4
+    whole, cut = of(6.0), of(6.0)
+    whole.learn_array(X, y)
+    for part in np.split(np.arange(1_000), [7, 299, 301, 650]):
+        cut.learn_array(X[part], y[part])
+        cut.save(tmp_path / "model")
+        cut = load(tmp_path / "model")
+    assert cut.n_outliers == whole.n_outliers == 2
+    with pytest.raises(InvalidEvent):
+        cut.learn_array(X[:3], np.array([-1e5, 0.0, 1e300]))
+    assert cut.n_outliers == 2
+    assert cut.state_digest() == whole.state_digest()
+    arrays = cut.arrays()
+    del arrays["diagnostics.outliers"]
+    assert type(cut).from_checkpoint(arrays, cut.describe()["model"]).state_digest() == whole.state_digest()
+
+
+@pytest.mark.parametrize("said", ["gaussian", {"kind": "gaussian", "covariance": "diagonal"}, None])
+def test_models_of_versions_without_tails_have_none(said):
+    X, _, y = stream(400, 0)
+    y[350] = 50.0
+    model = of(PLAIN)
+    model.learn_array(X[:300], y[:300])
+    description = model.describe()["model"]
+    assert description["arguments"]["expert"] == {"kind": "gaussian", "covariance": "diagonal"}
+    description["arguments"]["expert"] = said
+    if said is None:
+        del description["arguments"]["expert"]
+    old = type(model).from_checkpoint(model.arrays(), description)
+    assert old.options.expert == Gaussian(tail=PLAIN)
+    for each in (old, model):
+        each.learn_array(X[300:], y[300:])
+    assert old.state_digest() == model.state_digest()
+
+
+def test_a_saved_model_keeps_its_tail(tmp_path):
+    for expert in ("gaussian", Gaussian(tail=4.0), Gaussian(tail=PLAIN)):
+        model = MoERegressor(expert=expert)
+        model.save(tmp_path / "model")
+        assert load(tmp_path / "model").options.expert == model.options.expert
+
+
+def test_predictions_have_the_tails_of_their_experts():
+    X, _, y = stream(600, 0)
+    x = dict(enumerate(X[0]))
+    found = []
+    for tail in (2.0, PLAIN):
+        model = of(tail)
+        for row, target in zip(X, y, strict=True):
+            model.learn_one(dict(enumerate(row)), target)
+        forecast = model.predict_distribution_one(x)
+        assert isinstance(forecast, GaussianMixture)
+        assert forecast.tail == tail
+        found.append(-math.log(forecast.pdf(forecast.mean() + 12.0)))
+        assert forecast.pdf(1.0) == pytest.approx(math.exp(model.log_likelihood_array(X[:1], np.ones(1))[0]))
+    assert found[0] < 20.0
+    assert found[1] > 40.0
+
+
+@pytest.mark.parametrize("tail", [2.0, 3.0])
+def test_the_joint_density_has_mass_1_and_its_samples_and_moments_are_its_own(tail):
+    covariance = np.array([[2.0, 0.6], [0.6, 0.5]])
+    joint = MultivariateGaussianMixture([1.0], [[1.0, -1.0]], [covariance], tail=tail)
+    radii, angles = np.geomspace(1e-3, 1e4, 4_000), np.linspace(0.0, 2.0 * np.pi, 64, endpoint=False)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=-1) @ np.linalg.cholesky(covariance).T
+    density = joint.pdf(joint.mean() + radii[:, None, None] * circle).mean(axis=1) * 2.0 * np.pi * radii
+    mass = np.trapezoid(density * radii, np.log(radii)) * math.sqrt(np.linalg.det(covariance))
+    assert mass == pytest.approx(1.0, rel=1e-4)
+    spread = np.trapezoid(density * radii**3, np.log(radii)) * math.sqrt(np.linalg.det(covariance)) / 2.0
+    assert joint.covariance() == pytest.approx(spread * covariance, rel=1e-3)
+    drawn = joint.sample(np.random.default_rng(0), 200_000)
+    squares = np.einsum("nq,qc,nc->n", drawn - joint.mean(), np.linalg.inv(covariance), drawn - joint.mean())
+    edge = Gaussian(tail=tail).shape(2)[0]
+    for times in (0.1, 0.5, 1.0, 1.5, 4.0):
+        inside = radii**2 <= times * edge
+        expected = np.trapezoid((density * radii)[inside], np.log(radii[inside]))
+        expected *= math.sqrt(np.linalg.det(covariance))
+        assert np.mean(squares <= times * edge) == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.parametrize("tail", [2.0, 3.0, 4.0])
+def test_a_marginal_differs_from_that_of_the_joint_law_by_less_than_its_docstring_says(tail):
+    joint = MultivariateGaussianMixture([1.0], np.zeros((1, 2)), np.ones((1, 2)), tail=tail)
+    grid = np.concatenate([-np.geomspace(1e-3, 1e3, 1_500)[::-1], np.geomspace(1e-3, 1e3, 1_500)])
+    beyond = math.erfc(tail / math.sqrt(2.0))
+    own = joint.marginal("y0")
+    points = np.array([-5.0, -3.0, -1.0, 0.5, 2.0])
+    for step in points:
+        # P(y0 ≤ step): the inner integral over y1, the outer one over y0 up to the step.
+        ys = grid[grid <= step]
+        ys = np.append(ys, step)
+        inner = [np.trapezoid(joint.pdf(np.stack([np.full_like(grid, y), grid], axis=-1)), grid) for y in ys]
+        assert abs(np.trapezoid(inner, ys) - own.cdf(step)) < 2.0 * beyond + 2e-5
+
+
+def test_quantiles_of_mixtures_reach_far_into_the_tails():
+    mixture = GaussianMixture([0.3, 0.7], [0.0, 5.0], [1.0, 0.01], tail=2.0)
+    for q in (1e-200, 1e-30, 1e-9, 1e-3, 0.3, 0.5, 0.999, 1.0 - 1e-12):
+        assert mixture.cdf(mixture.quantile(q)) == pytest.approx(q, rel=1e-9)
+
+
+@pytest.mark.parametrize("tail", [1.0, math.nan, "6", [6.0]])
+def test_a_tail_is_a_number_from_2(tail):
+    for law in (GaussianMixture, MultivariateGaussianMixture):
+        means = [0.0] if law is GaussianMixture else [[0.0]]
+        assert law([1.0], means, np.ones_like(means), tail=6).tail == 6.0
+        with pytest.raises(ConfigError):
+            law([1.0], means, np.ones_like(means), tail=tail)
+    with pytest.raises(ConfigError):
+        Gaussian(tail=tail)
