@@ -198,11 +198,11 @@ def check(
             "without a pipeline around it"
         )
     rules = [
-        (is_one_of(method, METHODS), f"method: {method!r} is not known; choose one of {', '.join(METHODS)}"),
-        (is_one_of(start, STARTS), f"start: {start!r} is not known; choose one of {', '.join(STARTS)}"),
-        (is_whole(rounds, 1), f"rounds: got {rounds!r}; it must be a whole number ≥ 1"),
-        (is_amount(tolerance), f"tolerance: got {tolerance!r}; it must be a finite number ≥ 0"),
-        (step is None or (is_amount(step) and step > 0), f"step: got {step!r}; it must be a finite number > 0"),
+        (is_one_of(method, METHODS), f"method: {shown(method)} is not known; choose one of {', '.join(METHODS)}"),
+        (is_one_of(start, STARTS), f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
+        (is_whole(rounds, 1), f"rounds: got {shown(rounds)}; it must be a whole number ≥ 1"),
+        (is_amount(tolerance), f"tolerance: got {shown(tolerance)}; it must be a finite number ≥ 0"),
+        (step is None or (is_amount(step) and step > 0), f"step: got {shown(step)}; it must be a finite number > 0"),
         (
             step is None or is_one_of(method, STEPPED) or not is_one_of(method, METHODS),
             f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",

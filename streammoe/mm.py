@@ -111,7 +111,7 @@ class IncrementalMM:
             ),
             (
                 initial_parameters is not None or initial_statistics is not None,
-                "initial_parameters: got nothing; give parameters or initial_statistics to start from",
+                "initial_parameters: required unless initial_statistics are given",
             ),
         ]
         problems = [problem for holds, problem in rules if not holds]

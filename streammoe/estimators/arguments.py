@@ -7,6 +7,7 @@ River clones an estimator by the signature of its constructor, and editors compl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.options import (
+    AnyClass,
     Auto,
     Averaging,
     ClassifierOptions,
@@ -125,6 +127,19 @@ class ClassifierArguments(MixtureOfExperts):
         self.batch_size = batch_size
         self.reseed = reseed
         super().__init__()
+
+
+def named_after_class(estimator: AnyClass) -> AnyClass:
+    """Give a class a constructor of its own, since Python names the class that defines it in errors about arguments."""
+    made: Any = estimator
+    shared = made.__init__
+    own = FunctionType(shared.__code__, shared.__globals__, "__init__", shared.__defaults__, shared.__closure__)
+    own.__kwdefaults__ = shared.__kwdefaults__
+    own.__annotations__ = shared.__annotations__
+    own.__module__ = estimator.__module__
+    own.__qualname__ = f"{estimator.__qualname__}.__init__"
+    made.__init__ = own
+    return estimator
 
 
 def without_empty(names: Sequence[Any] | None) -> Sequence[Any] | None:
