@@ -318,7 +318,7 @@ class MixtureOfExperts(base.Estimator):
         try:
             self._check()
             if name in self.options.changeable("rise") and getattr(self.options, name) < was:
-                raise ConfigError(f"{name}: it may only be raised, was {was} and is now {value}")
+                raise ConfigError(f"{name}: can only be raised, and is {was}; got {value}")
         except ConfigError:
             setattr(self, name, before)
             self._check()
