@@ -369,8 +369,7 @@ class RecordWriter(Protocol):
         """Send a message of record `number`; may wait. One that is too large is left out, see `oversized_report`.
 
         Raises:
-            SourceError: an earlier message could not be delivered.
-            SinkError: an earlier message was unexpectedly rejected as too large.
+            SinkError: an earlier message could not be delivered, or was unexpectedly rejected as too large.
         """
         ...
 
