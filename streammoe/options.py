@@ -467,7 +467,7 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
     required = {name for name, choice in CHOICES.items() if not (choice.none or choice.defaults_to_none)}
     said = {name: value for name, value in said.items() if value is not None or name not in required}
     if is_too_few(said.get("max_classes"), said.get("classes")):
-        del said["max_classes"]
+        said["max_classes"] = len(said["classes"])
     now = current_names(said)
     if "expert" in options.model_fields:
         now.setdefault("expert", PLAIN)
