@@ -7,7 +7,8 @@ River clones an estimator by the signature of its constructor, and editors compl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import FunctionType
+from functools import wraps
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
@@ -130,15 +131,23 @@ class ClassifierArguments(MixtureOfExperts):
 
 
 def named_after_class(estimator: AnyClass) -> AnyClass:
-    """Give a class a constructor of its own, since Python names the class that defines it in errors about arguments."""
+    """Let errors about a constructor's arguments name this class, where Python would name the base that defines it."""
     made: Any = estimator
-    shared = made.__init__
-    own = FunctionType(shared.__code__, shared.__globals__, "__init__", shared.__defaults__, shared.__closure__)
-    own.__kwdefaults__ = shared.__kwdefaults__
-    own.__annotations__ = shared.__annotations__
-    own.__module__ = estimator.__module__
-    own.__qualname__ = f"{estimator.__qualname__}.__init__"
-    made.__init__ = own
+    construct = made.__init__
+    first, *others = list(signature(construct).parameters)[1:]
+
+    @wraps(construct)
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        if len(values) > 1:
+            raise TypeError(f"{estimator.__name__} takes only {first} by position, got {len(values)} arguments")
+        if values and first in named:
+            raise TypeError(f"{estimator.__name__} got more than one value of {first}")
+        for name in named:
+            if name not in {first, *others}:
+                raise TypeError(f"{estimator.__name__} got an unexpected argument {name!r}")
+        construct(self, *values, **named)
+
+    made.__init__ = init
     return estimator
 
 

@@ -108,6 +108,8 @@ CASES = {
     "MoERegressor, an unknown argument": lambda _: MoERegressor(max_experts=3),
     "MoEMultiTargetRegressor, an unknown argument": lambda _: MoEMultiTargetRegressor(experts=3),
     "MoEClassifier, an unknown argument": lambda _: MoEClassifier(expert="laplace"),
+    "MoERegressor, two arguments by position": lambda _: MoERegressor(2, 1),
+    "MoEClassifier, an argument twice": lambda _: MoEClassifier(2, n_experts=2),
     "MoERegressor, None": lambda _: MoERegressor(n_experts=None, expert=None),
     "MoEClassifier, more classes than max_classes": lambda _: MoEClassifier(classes=("a", "b", "c"), max_classes=2),
     "Laplace, an argument": lambda _: Laplace(0.5),

@@ -123,9 +123,10 @@ def test_a_classifier_has_room_for_the_classes_that_are_listed():
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_an_unknown_argument_is_an_error_of_the_class_that_was_called(estimator):
-    with pytest.raises(TypeError, match=estimator.__name__):
-        estimator(unknown=1)
+def test_an_error_about_arguments_names_the_class_that_was_called(estimator):
+    for values, named in (((), {"unknown": 1}), ((2, 1), {}), ((2,), {"n_experts": 2})):
+        with pytest.raises(TypeError, match=estimator.__name__):
+            estimator(*values, **named)
 
 
 def test_a_number_beyond_floats_is_an_error_of_its_option():
