@@ -113,7 +113,7 @@ def learn(model: Any, kind: str, way: str, held: list[dict[str, Any]]) -> None:
     X = np.array([[each[name] for name in names] for each in held])
     Y = np.array([[each[name] for name in outputs] for each in held])
     weights = np.array([each["w"] for each in held])
-    model.learn_array(X, Y if kind == "outputs" else Y[:, 0], feature_names=names, weights=weights)
+    model.learn_array(X, Y if kind == "outputs" else Y[:, 0], feature_names=names, w=weights)
 
 
 def ours(kind: str, way: str, case: str) -> str:

@@ -87,7 +87,7 @@ def fit(
     rounds: int = ROUNDS,
     tolerance: float = TOLERANCE,
     step: float | None = None,
-    weights: AnyArray | None = None,
+    w: AnyArray | None = None,
     feature_names: Sequence[Any] | None = None,
     on_round: Listener | None = None,
 ) -> Fit:
@@ -117,7 +117,7 @@ def fit(
         tolerance: stop when a round changes the penalized mean log-likelihood by no more than this.
         step: step size of the two gradient methods; by default, a backtracking line search (Armijo) ensures that no
             step lowers the likelihood. A given step size may lower it: then the likeliest round counts.
-        weights: (n,) weight of each row, in [0, 1e6]; by default 1.
+        w: (n,) weight of each row, in [0, 1e6]; by default 1.
         feature_names: names of the columns of an array; by default x0, x1, …
         on_round: called with each `Round` as it ends; if it returns True, the fit ends there.
 
@@ -130,7 +130,7 @@ def fit(
         raise ConfigError(f"on_round: got {shown(on_round)}; it must be a function of a Round")
     trial = copy.deepcopy(model)
     with fitting.gathering(trial.learner):
-        _gather(trial, X, y, weights, feature_names)
+        _gather(trial, X, y, w, feature_names)
         done = fit_gathered(
             trial, method=method, start=start, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round
         )
@@ -198,11 +198,11 @@ def check(
             "without a pipeline around it"
         )
     rules = [
-        (is_one_of(method, METHODS), f"method: {method!r} is not known; choose one of {', '.join(METHODS)}"),
-        (is_one_of(start, STARTS), f"start: {start!r} is not known; choose one of {', '.join(STARTS)}"),
-        (is_whole(rounds, 1), f"rounds: got {rounds!r}; it must be a whole number ≥ 1"),
-        (is_amount(tolerance), f"tolerance: got {tolerance!r}; it must be a finite number ≥ 0"),
-        (step is None or (is_amount(step) and step > 0), f"step: got {step!r}; it must be a finite number > 0"),
+        (is_one_of(method, METHODS), f"method: {shown(method)} is not known; choose one of {', '.join(METHODS)}"),
+        (is_one_of(start, STARTS), f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
+        (is_whole(rounds, 1), f"rounds: got {shown(rounds)}; it must be a whole number ≥ 1"),
+        (is_amount(tolerance), f"tolerance: got {shown(tolerance)}; it must be a finite number ≥ 0"),
+        (step is None or (is_amount(step) and step > 0), f"step: got {shown(step)}; it must be a finite number > 0"),
         (
             step is None or is_one_of(method, STEPPED) or not is_one_of(method, METHODS),
             f"step: {method} takes no step size; only {' and '.join(STEPPED)} do",
@@ -231,7 +231,7 @@ def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names:
     elif isinstance(X, Sequence) and isinstance(X[0], Mapping):
         _gather_events(model, X, y, weights)
     else:
-        model.learn_array(X, y, weights=weights, feature_names=feature_names)
+        model.learn_array(X, y, w=weights, feature_names=feature_names)
 
 
 def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: AnyArray | None) -> None:

@@ -103,6 +103,8 @@ def rule_of(error: ErrorDetails) -> str:
     details = error.get("ctx", {})
     if error["type"] == "string_too_short" and details["min_length"] == 1:
         return "must not be empty"
+    if error["type"] == "float_type" and isinstance(error["input"], int) and not isinstance(error["input"], bool):
+        return "must fit into a 64-bit float"
     if error["type"] in _RULES:
         bounds = {name: text.amount(value) for name, value in details.items()}
         return _RULES[error["type"]].format(**bounds)
@@ -120,7 +122,7 @@ def errors_of(invalid: ValidationError) -> Iterator[ErrorDetails]:
 def sentence(error: ErrorDetails, given: Mapping[str, Any], before: str = "") -> str:
     """Return what is wrong with one of the given values; `before` precedes its name."""
     first, *inner = map(str, error["loc"])
-    is_within = isinstance(given.get(first), dict) or error["type"] == "missing"
+    is_within = isinstance(given.get(first), dict | Schedule) or error["type"] == "missing"
     place = ".".join([first, *inner]) if is_within else first
     got = "" if error["type"] == "missing" else f", got {text.shown(error['input'])}"
     return f"{before}{place}: {rule_of(error)}{got}"
@@ -165,8 +167,12 @@ def part(kind: type[Part]) -> type[Part]:
     @wraps(construct)
     def init(self: Any, *values: Any, **named: Any) -> None:
         if len(values) > len(names):
-            raise TypeError(f"{kind.__name__} takes at most {len(names)} values, got {len(values)}")
-        given = {**dict(zip(names, values, strict=False)), **named}
+            most = text.counted(len(names), "argument") if names else "no arguments"
+            raise TypeError(f"{kind.__name__} takes {'at most ' if names else ''}{most}, got {len(values)}")
+        given = dict(zip(names, values, strict=False))
+        if twice := given.keys() & named.keys():
+            raise TypeError(f"{kind.__name__} got more than one value of {text.listed(sorted(twice), 'and')}")
+        given |= named
         try:
             construct(self, **{name: as_python(value) for name, value in given.items()})
         except ValidationError as invalid:
@@ -197,6 +203,8 @@ class Choice(NamedTuple):
     """The word for none of them."""
     number: Callable[[Any], object] | None = None
     """The object for which a number is short."""
+    defaults_to_none: bool = False
+    """Whether None stands for the default, which depends on the model."""
 
     def read(self, value: object, default: object) -> object:
         """Return the object for which a value is short, of an option with this default.
@@ -205,7 +213,7 @@ class Choice(NamedTuple):
             ValueError: it is not a valid short form.
         """
         value = as_python(value)
-        if value is None:
+        if value is None and (self.none or self.defaults_to_none):
             return None if self.none else default
         if isinstance(value, Schedule):  # a named tuple, whose constructor checks nothing
             return self._made(self.table(value), default)

@@ -78,7 +78,7 @@ class IncrementalMM:
     ... )
     >>> for x in np.random.default_rng(0).exponential(size=10_000):
     ...     median.learn_one(x)
-    >>> round(float(median.parameters), 1)  # log 2
+    >>> round(float(median.parameters()), 1)  # log 2
     0.7
 
     References:
@@ -111,7 +111,7 @@ class IncrementalMM:
             ),
             (
                 initial_parameters is not None or initial_statistics is not None,
-                "initial_parameters: got nothing; give parameters or initial_statistics to start from",
+                "initial_parameters: required unless initial_statistics are given",
             ),
         ]
         problems = [problem for holds, problem in rules if not holds]
@@ -278,9 +278,8 @@ class IncrementalMM:
         """Number of events learned, including those before the first call of `maximize`."""
         return self._state.n
 
-    @property
     def parameters(self) -> Any:
-        """The average of θ selected by `averaging`, to predict with."""
+        """Return a copy of the average of θ that `averaging` selects, to predict with."""
         return self._state.average.copy()
 
     @property

@@ -12,6 +12,7 @@ declare options are in `streammoe.fields`.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from inspect import signature
 from textwrap import indent, wrap
@@ -111,8 +112,8 @@ CHOICES: Mapping[str, Choice] = {
     "expert": Choice(noises()),
     "averaging": Choice({"polyak": Polyak, "decay": Decay, "exponential": Exponential}, none="none"),
     "drift": Choice({"page_hinkley": PageHinkley}, none="off"),
-    "warmup": Choice({"": WarmUp}, number=lambda size: read_object(WarmUp, {"size": size})),
-    "schedule": Choice(SCHEDULES),
+    "warmup": Choice({"": WarmUp}, number=lambda size: read_object(WarmUp, {"size": size}), defaults_to_none=True),
+    "schedule": Choice(SCHEDULES, defaults_to_none=True),
 }
 """By the name of the option."""
 
@@ -131,17 +132,28 @@ def _labels(value: object) -> object:
 
 def is_label(value: object) -> bool:
     """Return whether a value can be a class."""
-    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= sys.float_info.max)
+
+
+def is_too_few(max_classes: object, classes: object) -> bool:
+    """Return whether more classes are listed than `max_classes`; its default limits only those that are discovered."""
+    default = ClassifierOptions.model_fields["max_classes"].default
+    is_limit = isinstance(max_classes, int) and max_classes != default
+    return is_limit and isinstance(classes, list | tuple) and cast("int", max_classes) < len(classes)
 
 
 def _names(value: object) -> object:
     if value is None:
         return ()
-    if not isinstance(value, tuple | list) or not all(isinstance(name, str) or type(name) is int for name in value):
+    if not isinstance(value, tuple | list) or not all(map(_is_name, value)):
         raise ValueError("must be a list of feature names")
     if repeated := sorted({name for name in value if value.count(name) > 1}, key=str):
         raise ValueError(f"must name each feature once, but repeats {', '.join(map(str, repeated))}")
     return tuple(value)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) or (type(value) is int and -(2**63) <= value < 2**63)
 
 
 def _schedule_option(default: Power) -> Any:
@@ -369,8 +381,21 @@ class ClassifierOptions(Options):
         sample=["no", "yes"],
     )
     max_classes: int = option(
-        100, "Most labels that a classifier takes so; further ones are errors.", change="rise", ge=2, le=10_000
+        100,
+        "Most labels that a classifier discovers; further ones are errors.",
+        more="Where `classes` are given, it has no effect, and must not be less than their number.",
+        change="rise",
+        ge=2,
+        le=10_000,
     )
+
+    @field_validator("max_classes")
+    @classmethod
+    def _has_room(cls, max_classes: int, info: ValidationInfo) -> int:
+        classes = info.data.get("classes") or ()
+        if is_too_few(max_classes, classes):
+            raise ValueError(f"must be at least {len(classes)}, the number of classes")
+        return max_classes
 
 
 MODELS: Mapping[str, type[RegressorOptions | ClassifierOptions]] = {
@@ -438,6 +463,11 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
     Raises:
         ConfigError: a table describes no object.
     """
+    # Earlier versions accepted None in place of the default, and a `max_classes` that had no effect.
+    required = {name for name, choice in CHOICES.items() if not (choice.none or choice.defaults_to_none)}
+    said = {name: value for name, value in said.items() if value is not None or name not in required}
+    if is_too_few(said.get("max_classes"), said.get("classes")):
+        said["max_classes"] = len(said["classes"])
     now = current_names(said)
     if "expert" in options.model_fields:
         now.setdefault("expert", PLAIN)
@@ -468,6 +498,16 @@ _OLD = {
     "covariance": "diagonal",
 }
 """Options before there were objects, with their defaults."""
+
+RENAMED = {
+    "max_experts": "n_experts.max",
+    "warmup_restarts": "warmup.restarts",
+    "averaging_rate": "averaging.rate",
+    "drift_restart": "drift.restart",
+    "degrees_of_freedom": "expert.df",
+    "covariance": "expert.covariance",
+}
+"""What those are now: a field of an object."""
 
 
 PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))

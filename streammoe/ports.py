@@ -148,8 +148,8 @@ def _as_python(scalar: Any) -> object:
         return ticks if isinstance(ticks, int) else f"a value of type {scalar.type}"
 
 
-class Partition(NamedTuple):
-    """A part of a stream whose records are in order."""
+class TopicPartition(NamedTuple):
+    """One partition of a topic: a part of a stream whose records are in order."""
 
     topic: str
     partition: int
@@ -162,11 +162,11 @@ class SourceStatus(NamedTuple):
     """Whether reading has started at the requested position."""
     connected: bool = True
     """Whether the system that is read from responds."""
-    positions: Mapping[Partition, int] = MappingProxyType({})
+    positions: Mapping[TopicPartition, int] = MappingProxyType({})
     """The next offset to read from each assigned partition."""
-    lags: Mapping[Partition, int] = MappingProxyType({})
+    lags: Mapping[TopicPartition, int] = MappingProxyType({})
     """The number of records behind that offset in each partition."""
-    stalled: Sequence[Partition] = ()
+    stalled: Sequence[TopicPartition] = ()
     """Partitions that hold unread records but have returned none for a while."""
     counters: Mapping[str, int] = MappingProxyType({})
     """Events since the start, counted by short stable names such as ``reconnected``."""
@@ -369,8 +369,7 @@ class RecordWriter(Protocol):
         """Send a message of record `number`; may wait. One that is too large is left out, see `oversized_report`.
 
         Raises:
-            SourceError: an earlier message could not be delivered.
-            SinkError: an earlier message was unexpectedly rejected as too large.
+            SinkError: an earlier message could not be delivered, or was unexpectedly rejected as too large.
         """
         ...
 

@@ -17,6 +17,7 @@ import numpy as np
 from annotated_types import Interval
 
 from streammoe.errors import ConfigError
+from streammoe.text import shown
 from streammoe.types import FloatArray, as_python
 
 LARGEST = 1.0 - 1e-12
@@ -142,7 +143,7 @@ def _validated(schedule: Checked) -> Checked:
     hints = get_type_hints(type(schedule), include_extras=True)
     numbers: dict[str, Any] = {name: as_python(value) for name, value in schedule._asdict().items()}
     problems = [
-        f"{name} must be a number in {_written(interval)}, got {value!r}"
+        f"{name} must be a number in {_written(interval)}, got {shown(value)}"
         for name, value in numbers.items()
         for interval in hints[name].__metadata__
         if not (not isinstance(value, bool) and isinstance(value, Real) and _contains(interval, value))

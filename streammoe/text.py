@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 LONGEST_SHOWN = 120
+LARGEST_SHOWN = 10**40
+"""Whole numbers from here on are described by their length; all that options allow are smaller."""
 
 
 def printable(text: str) -> str:
@@ -50,9 +52,16 @@ def cut(text: str, longest: int = LONGEST_SHOWN) -> str:
 
 
 def shown(value: object) -> str:
-    """Format a value for a message: short, without Python's type names, and without control characters."""
-    if value is None:
-        return "nothing"
+    """Format a value for a message: short, without Python's type names, and without control characters.
+
+    >>> shown(True), shown(10**400)
+    ('true', 'a whole number of 401 digits')
+    """
+    if isinstance(value, int) and abs(value) >= LARGEST_SHOWN:
+        try:
+            return f"a whole number of {len(str(abs(value)))} digits"
+        except ValueError:  # Python limits the digits that it converts
+            return "a whole number of thousands of digits"
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         text = str(value)  # without the type that numpy's `repr` names
     elif isinstance(value, bool):

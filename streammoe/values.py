@@ -63,7 +63,7 @@ def level(value: object, name: object) -> str:
     if isinstance(value, bool | np.bool_):
         return as_text(bool(value))
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64):
-        found = number(value, name)
+        found = number(value, name, "give it as text" if isinstance(value, int) else NO_VALUE)
         return as_text(int(value) if isinstance(value, int | np.integer) else found)
     problem = f"is {a_kind(value)}, not a category; give text, a truth value or a number"
     raise _invalid(name, value, f"{problem}, and leave the key out where it is missing", "wrong_type")

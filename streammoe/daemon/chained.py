@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe.ports import CHAINED, Batch, Partition, Position, Source, SourceStatus, chained
+from streammoe.ports import CHAINED, Batch, Position, Source, SourceStatus, TopicPartition, chained
 
 
 class ChainedSource(Source):
@@ -86,8 +86,8 @@ class ChainedSource(Source):
 
     def status(self) -> SourceStatus:
         each = [source.status() for source in self._sources]
-        positions: dict[Partition, int] = {}
-        lags: dict[Partition, int] = {}
+        positions: dict[TopicPartition, int] = {}
+        lags: dict[TopicPartition, int] = {}
         counters: Counter[str] = Counter()
         for status in each:
             positions |= status.positions

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from streammoe.daemon.metrics import REFUSED
 from streammoe.daemon.signals import HangupFlag
 from streammoe.errors import RetriableCheckpointError, StreammoeError
-from streammoe.settings import Settings, change_policy
+from streammoe.settings import LEARNING, Settings, change_policy
 
 LOGGER = logging.getLogger("streammoe.reload")
 
@@ -64,9 +64,19 @@ class Reload:
             return _rejected(str(error))
         before, after = _flat(self._settings), _flat(new)
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-        fixed = [name for name in changed if name not in reloadable(new)]
+        # Another kind of a section has other settings, which need not be listed.
+        kinds = {name.removesuffix("kind") for name in changed if name.endswith(".kind")}
+        listed = [name for name in changed if name.endswith(".kind") or not name.startswith(tuple(kinds))]
+        fixed = [name for name in listed if name not in reloadable(new)]
         if fixed:
-            return _rejected(f"{', '.join(fixed)} cannot change while the daemon runs; revert that, or restart")
+            at_restart = [name for name in fixed if may_change_at_restart(name, self._settings, new)]
+            never = [name for name in fixed if name not in at_restart]
+            problems = {
+                "cannot change while the daemon runs; change it back, or restart the daemon": at_restart,
+                "cannot change over a checkpoint, not even at a restart; change it back, or start over with --fresh or "
+                "in another checkpoint.dir": never,
+            }
+            return _rejected("\n".join(f"{', '.join(names)} {why}" for why, names in problems.items() if names))
         if not changed:
             LOGGER.info("SIGHUP: the settings have not changed")
             return "unchanged"
@@ -95,6 +105,19 @@ def reloadable(settings: Settings) -> set[str]:
         for name in type(table).model_fields
         if change_policy(section, type(table), name) == "reload"
     }
+
+
+def may_change_at_restart(name: str, before: Settings, after: Settings) -> bool:
+    """Return whether a daemon with a checkpoint would start with the new value of a setting."""
+    section, _, field = name.rpartition(".")
+    was, now = _sections(before).get(section), _sections(after).get(section)
+    if section.partition(".")[0] == "source":
+        # Another kind of source does not know the position in a checkpoint.
+        return field != "kind" or was is None or now is None
+    if was is None or now is None or type(was) is not type(now):
+        return section not in LEARNING
+    policy = change_policy(section, type(now), field)
+    return policy in {"reload", "restart"} or (policy == "rise" and getattr(now, field) > getattr(was, field))
 
 
 def _flat(settings: Settings) -> dict[str, object]:

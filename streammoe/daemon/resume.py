@@ -17,7 +17,7 @@ from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
-from streammoe.options import PLAIN, current_names
+from streammoe.options import CHOICES, PLAIN, current_names
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -52,7 +52,7 @@ def load_matching_model(path: Path, like: MixtureOfExperts, schema: Schema) -> M
     differences = list(_differences(model, like, schema))
     if differences:
         raise CheckpointError(
-            f"--from-model {path}: it is not the model that the settings describe: {'; '.join(differences)}. "
+            f"--from-model {path}: the configuration does not match the model: {'; '.join(differences)}. "
             "Change the settings, or fit a model with them"
         )
     model.take_over(like.options, "reload", "restart")
@@ -67,10 +67,10 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     for name in actual:
         section = "schema" if name in SCHEMA_ARGUMENTS else "model"
         if not _agree(actual[name], expected[name]) and not (section == "model" and _is_free(model, name)):
-            yield f"{section}.{name} is {written(expected[name])}, but the model has {written(actual[name])}"
+            yield _difference(f"{section}.{name}", expected[name], actual[name], "model")
     fields = model.fields
     if not fields:
-        yield "it has learned nothing, so it has no features yet"
+        yield "the model has not learned any event, so it has no features"
     elif not all(isinstance(name, str) for name in fields):
         yield f"its features are {fields!r}, but names in records are strings"
     elif schema.features is not None and set(fields) != set(schema.features):
@@ -81,6 +81,16 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
         yield f"schema.target is {like.output_names!r}, but its outputs are {model.output_names!r}, in this order"
     if model.is_classifier and not all(isinstance(label, str) for label in model.output_names):
         yield f"its classes are {model.output_names!r}, but labels in records are strings"
+
+
+def _difference(setting: str, configured: object, held: object, holder: str) -> str:
+    """Return in words that a setting differs from what a model or checkpoint was learned with."""
+    choice = CHOICES.get(setting.removeprefix("model."))
+    if choice is not None and choice.none:
+        configured, held = (choice.none if value is None else value for value in (configured, held))
+    now = "not set" if configured is None else written(configured)
+    was = f"it is not set in the {holder}" if held is None else f"the {holder} has {written(held)}"
+    return f"{setting} is {now}, but {was}"
 
 
 def _agree(had: object, wanted: object) -> bool:
@@ -158,8 +168,8 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
                 continue
             limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
-                only = ", but may only be raised" if limit else ""
-                differences.append(f"{section}.{name} was {written(was)} and is now {written(value)}{only}")
+                only = ", and it can only be raised" if limit else ""
+                differences.append(f"{_difference(f'{section}.{name}', value, was, 'checkpoint')}{only}")
     # Checkpoints of earlier versions hold the options of both kinds of models.
     known: dict[str, Any] = {**now, "model": {name for options in MODELS.values() for name in options.model_fields}}
     unknown = [
@@ -179,8 +189,8 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
         raise CheckpointError(message)
     if differences:
         message = (
-            f"{settings.checkpoint.dir}: its checkpoint belongs to other settings: {'; '.join(differences)}. "
-            "Change them back, set checkpoint.dir to another folder, or start over with --fresh"
+            f"{settings.checkpoint.dir}: the configuration does not match the checkpoint: {'; '.join(differences)}. "
+            "Change it back, set checkpoint.dir to another folder, or start over with --fresh"
         )
         raise CheckpointError(message)
     model = model_of(checkpoint, settings.checkpoint.dir)

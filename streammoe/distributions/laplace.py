@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,6 +15,7 @@ from streammoe.distributions.univariate import Mixture
 from streammoe.errors import ConfigError
 from streammoe.fields import part, unchecked
 from streammoe.noise import Noise, special
+from streammoe.text import shown
 from streammoe.types import FloatArray
 
 TIP = 0.1
@@ -121,8 +123,8 @@ class LaplaceMixture(Mixture):
 
     def __post_init__(self) -> None:
         keep_parts(self, "scales")
-        if not 0.0 < self.tip < math.inf:
-            raise ConfigError(f"tip: got {self.tip!r}; it must be above 0")
+        if not 0.0 < self.tip <= sys.float_info.max:
+            raise ConfigError(f"tip: got {shown(self.tip)}; it must be a finite number above 0")
 
     @property
     def noise(self) -> Noise:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streammoe.errors import ConfigError
+from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
 
 SHARES_OFF = 1e-6
@@ -49,7 +50,7 @@ def diagonals(variances: FloatArray) -> FloatArray:
 def choose(shares: FloatArray, rng: np.random.Generator, size: int | tuple[int, ...] | None) -> AnyArray:
     """Draw random components, each with the probability of its share; one of share 0 is never drawn."""
     if not isinstance(rng, np.random.Generator):
-        raise ConfigError(f"rng: got {rng!r}; make one with numpy.random.default_rng(seed)")
+        raise ConfigError(f"rng: got {shown(rng)}; make one with numpy.random.default_rng(seed)")
     ends = np.cumsum(shares)
     return np.asarray(np.searchsorted(ends, rng.random(size) * ends[-1], side="right"))
 
@@ -57,7 +58,7 @@ def choose(shares: FloatArray, rng: np.random.Generator, size: int | tuple[int, 
 def tail_of(level: float) -> float:
     """Return the probability on each side of the central interval."""
     if not isinstance(level, Real) or not 0.0 < level < 1.0:
-        raise ConfigError(f"level: got {level!r}; a probability must lie between 0 and 1, both excluded")
+        raise ConfigError(f"level: got {shown(level)}; a probability must lie between 0 and 1, both excluded")
     return 0.5 * (1.0 - level)
 
 
@@ -74,7 +75,10 @@ def checked_shares(values: ArrayLike) -> FloatArray:
 
 def finite(name: str, values: ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Copy values as finite floats of this shape."""
-    found = np.array(values, dtype=np.float64)
+    try:
+        found = np.array(values, dtype=np.float64)
+    except (OverflowError, TypeError, ValueError):
+        raise ConfigError(f"{name}: got {shown(values)}; it must be an array of 64-bit floats") from None
     if found.shape != shape:
         raise ConfigError(f"{name}: got shape {found.shape}; it must be {shape}")
     if not np.isfinite(found).all():
@@ -113,7 +117,7 @@ def numbers(name: str, values: ArrayLike) -> FloatArray:
     """Convert values to an array of floats; raise `ConfigError` if they are not numbers."""
     found = np.asarray(values)
     if found.dtype.kind not in "fiu":
-        raise ConfigError(f"{name}: got {values!r}; it must be a number or an array of numbers")
+        raise ConfigError(f"{name}: got {shown(values)}; it must be a number or an array of numbers")
     return found.astype(np.float64)
 
 

@@ -6,6 +6,7 @@ t_ν of Q outputs with diagonal scales; it has a variance where ν is above 2.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,7 @@ from streammoe.distributions.univariate import Mixture
 from streammoe.errors import ConfigError
 from streammoe.fields import option, part, unchecked
 from streammoe.noise import Noise, special
+from streammoe.text import shown
 from streammoe.types import FloatArray
 
 
@@ -211,5 +213,7 @@ def _noise(degrees: float) -> StudentT:
 
 def _check_degrees(degrees: float) -> None:
     """Raise `ConfigError` unless a Student-t distribution of these degrees of freedom has a variance."""
-    if not 2.0 < degrees < math.inf:
-        raise ConfigError(f"degrees_of_freedom: got {degrees!r}; it must be above 2, where there is a variance")
+    if not 2.0 < degrees <= sys.float_info.max:
+        raise ConfigError(
+            f"degrees_of_freedom: got {shown(degrees)}; it must be a finite number above 2, where there is a variance"
+        )

@@ -12,6 +12,7 @@ from streammoe.distributions.parts import choose, keep_parts, like, numbers, tai
 from streammoe.errors import ConfigError
 from streammoe.noise import Noise
 from streammoe.quantiles import lower_quantile
+from streammoe.text import shown
 from streammoe.types import FloatArray
 
 
@@ -74,7 +75,7 @@ class Mixture(ABC):
         """
         probabilities = numbers("q", q)
         if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
-            raise ConfigError(f"q: got {q!r}; a probability must lie between 0 and 1, both excluded")
+            raise ConfigError(f"q: got {shown(q)}; a probability must lie between 0 and 1, both excluded")
         alive = self.shares > 0.0
         shares = self.shares[alive].tolist()
         means = self.means[alive].tolist()

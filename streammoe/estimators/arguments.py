@@ -7,6 +7,8 @@ River clones an estimator by the signature of its constructor, and editors compl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
+from inspect import signature
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
 from streammoe.options import (
+    AnyClass,
     Auto,
     Averaging,
     ClassifierOptions,
@@ -125,6 +128,27 @@ class ClassifierArguments(MixtureOfExperts):
         self.batch_size = batch_size
         self.reseed = reseed
         super().__init__()
+
+
+def named_after_class(estimator: AnyClass) -> AnyClass:
+    """Let errors about a constructor's arguments name this class, where Python would name the base that defines it."""
+    made: Any = estimator
+    construct = made.__init__
+    first, *others = list(signature(construct).parameters)[1:]
+
+    @wraps(construct)
+    def init(self: Any, *values: Any, **named: Any) -> None:
+        if len(values) > 1:
+            raise TypeError(f"{estimator.__name__} takes only {first} by position, got {len(values)} arguments")
+        if values and first in named:
+            raise TypeError(f"{estimator.__name__} got more than one value of {first}")
+        for name in named:
+            if name not in {first, *others}:
+                raise TypeError(f"{estimator.__name__} got an unexpected argument {name!r}")
+        construct(self, *values, **named)
+
+    made.__init__ = init
+    return estimator
 
 
 def without_empty(names: Sequence[Any] | None) -> Sequence[Any] | None:

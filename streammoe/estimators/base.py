@@ -78,7 +78,7 @@ class MixtureOfExperts(base.Estimator):
         X: AnyArray,
         y: AnyArray,
         *,
-        weights: AnyArray | None = None,
+        w: AnyArray | None = None,
         feature_names: Sequence[Any] | None = None,
     ) -> FloatArray:
         """Learn rows in order; the result equals a loop over `learn_one`, bit for bit, wherever the array is cut.
@@ -86,7 +86,7 @@ class MixtureOfExperts(base.Estimator):
         Args:
             X: (n, P) finite numbers.
             y: (n,) or (n, Q) finite numbers, or (n,) labels. New outputs are called y0, y1 and so on.
-            weights: (n,) weight of each event in the objective, in [0, 1e6]; by default 1. Events of weight 0 are not
+            w: (n,) weight of each event in the objective, in [0, 1e6]; by default 1. Events of weight 0 are not
                 learned.
             feature_names: names of the columns; by default x0, x1, …
 
@@ -98,7 +98,7 @@ class MixtureOfExperts(base.Estimator):
                 learned.
         """
         table = table_of_array(X, feature_names, self.learner.encoder.fields)
-        return learn_array(self.learner, table, y, weights)
+        return learn_array(self.learner, table, y, w)
 
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
@@ -120,7 +120,7 @@ class MixtureOfExperts(base.Estimator):
         self,
         X: FloatArray,
         targets: Any,
-        weights: FloatArray | None = None,
+        w: FloatArray | None = None,
         *,
         texts: Mapping[Any, Sequence[str | None]] | None = None,
         traced: bool = False,
@@ -131,11 +131,11 @@ class MixtureOfExperts(base.Estimator):
             X: (n, F) in the order of `fields`; NaN is a missing value, infinities are out of range.
             targets: (n, Q), NaN for an event without target, or (n,) labels and None; such an event is predicted but
                 not learned.
-            weights: (n,) in [0, 1e6]; an event of weight 0 is not learned.
+            w: (n,) in [0, 1e6]; an event of weight 0 is not learned.
             texts: (n,) levels of each categorical field by its name, None where missing; X does not contain them.
             traced: whether to record each expert's part.
         """
-        counts = np.ones(len(X)) if weights is None else weights
+        counts = np.ones(len(X)) if w is None else w
         return learn_rows.learn_rows(self.learner, Events(X, texts or {}, targets, counts), traced=traced)
 
     def learn_wider(
@@ -143,7 +143,7 @@ class MixtureOfExperts(base.Estimator):
         names: Sequence[Any],
         X: FloatArray,
         targets: Any,
-        weights: FloatArray,
+        w: FloatArray,
         *,
         texts: Mapping[Any, Sequence[str | None]],
         traced: bool = False,
@@ -153,9 +153,9 @@ class MixtureOfExperts(base.Estimator):
         Args:
             names: names of the new fields, in order.
             X: (1, F + new).
-            targets, weights, texts, traced: as in `learn_rows`.
+            targets, w, texts, traced: as in `learn_rows`.
         """
-        return learn_rows.learn_wider(self.learner, names, Events(X, texts, targets, weights), traced=traced)
+        return learn_rows.learn_wider(self.learner, names, Events(X, texts, targets, w), traced=traced)
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class MixtureOfExperts(base.Estimator):
         try:
             self._check()
             if name in self.options.changeable("rise") and getattr(self.options, name) < was:
-                raise ConfigError(f"{name}: it may only be raised, was {was} and is now {value}")
+                raise ConfigError(f"{name}: can only be raised, and is {was}; got {value}")
         except ConfigError:
             setattr(self, name, before)
             self._check()

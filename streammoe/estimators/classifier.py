@@ -9,7 +9,7 @@ import numpy as np
 from river import base
 
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import ClassifierArguments
+from streammoe.estimators.arguments import ClassifierArguments, named_after_class
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
 from streammoe.model.learn_array import learn_array
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@named_after_class
 @documented(ClassifierOptions, FeatureOptions)
 class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     """Mixture of multinomial logistic experts with a learned softmax gate, trained one event at a time.

@@ -10,7 +10,7 @@ from river import base
 
 from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import RegressorArguments
+from streammoe.estimators.arguments import RegressorArguments, named_after_class
 from streammoe.estimators.frames import check_frame, frame_like, table_of
 from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@named_after_class
 @documented(RegressorOptions, FeatureOptions)
 class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     """Mixture of linear experts with several outputs and one learned softmax gate, trained one event at a time.

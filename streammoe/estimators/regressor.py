@@ -9,7 +9,7 @@ import numpy as np
 from river import base
 
 from streammoe.distributions import Mixture
-from streammoe.estimators.arguments import RegressorArguments
+from streammoe.estimators.arguments import RegressorArguments, named_after_class
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.experts import family_of
 from streammoe.model.learn_array import learn_array
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@named_after_class
 @documented(RegressorOptions, FeatureOptions)
 class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     """Mixture of linear experts with a learned softmax gate, trained one event at a time.

@@ -55,9 +55,9 @@ def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
     """
     if weights is None:
         return np.ones(n)
-    found = finite_array(weights, "weights")
+    found = finite_array(weights, "w")
     if found.shape != (n,):
-        msg = f"weights: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
+        msg = f"w: got shape {found.shape} for {n} rows; it must hold one number for each row of X"
         raise InvalidEvent(msg, reason="wrong_shape", feature="w")
     bad = np.flatnonzero((found < 0.0) | (found > LARGEST_WEIGHT))
     if bad.size:

@@ -26,6 +26,7 @@ from streammoe.model.tables import Events, Table, Texts, raw_rows
 from streammoe.model.targets import Targets
 from streammoe.model.undo import Undo, poison_error
 from streammoe.options import ClassifierOptions, FeatureOptions, Options
+from streammoe.text import shown
 from streammoe.types import FloatArray
 from streammoe.values import check_name, not_a_mapping
 
@@ -372,7 +373,7 @@ class Learner:
         K = 0 if phase.leader is None else len(phase.leader.state.masses)
         if not isinstance(phase, Streaming) or not is_whole(expert, 0) or not max(expert + 1, 2) <= K:
             rule = f"the model has {K}, numbered from 0, and needs at least two" if K else "the warm-up is not over"
-            raise ConfigError(f"reseed_expert: there is no expert {expert!r} to reseed: {rule}")
+            raise ConfigError(f"reseed_expert: there is no expert {shown(expert)} to reseed: {rule}")
         found = diagnose(context.family, phase.leader.state, phase.leader.options)
         self.start(phase.reseeded(context, found, expert, 0))
         context.reseeds += 1

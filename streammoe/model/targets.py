@@ -416,12 +416,12 @@ def _plain(label: Any) -> Label:
     """
     if isinstance(label, np.generic) and not isinstance(label, np.timedelta64 | np.datetime64):
         label = label.item()
+    if isinstance(label, int):
+        number(label, "target", "give it as text")  # one of too many digits could be neither written nor read
     if not is_label(label):
         problem = "is not finite" if isinstance(label, float) else f"is {a_kind(label)}"
         subject = "the label" if label is None else shown(label)
         msg = f"target: {subject} {problem}; a label must be a string, a finite number or a boolean"
         raise InvalidEvent(msg, reason="wrong_type" if not isinstance(label, float) else "not_finite", feature="target")
-    if isinstance(label, int):
-        number(label, "target")  # one of too many digits could be neither written nor read
     plain: Label = label
     return plain

@@ -7,6 +7,7 @@ all errors in one `ConfigError`.
 from streammoe.fields import Section
 from streammoe.settings.reader import Kinds, from_tables, load, parsed
 from streammoe.settings.sections import (
+    LEARNING,
     MODELS,
     Checkpoint,
     DeadLetterFileSettings,
@@ -25,6 +26,7 @@ from streammoe.settings.sections import (
 )
 
 __all__ = [
+    "LEARNING",
     "MODELS",
     "Checkpoint",
     "DeadLetterFileSettings",

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from streammoe.errors import ConfigError
 from streammoe.fields import Section, errors_of, rule_of, shown
-from streammoe.options import CHOICES, SEVERAL
+from streammoe.options import CHOICES, RENAMED, SEVERAL
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
     MODELS,
@@ -310,6 +310,9 @@ class _Reader:
         return self._broken(location, rule_of(error), error["input"])
 
     def _unknown(self, location: Location, what: str, known: Iterable[str]) -> str:
+        if location[0] == "model" and len(location) == 2 and location[1] in RENAMED:
+            now = RENAMED[location[1]]
+            return f"{'.'.join(location)}: unknown {what} ({self._origin(location)}); renamed to model.{now}"
         near = difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}" if known else ""
         return f"{'.'.join(location)}: unknown {what} ({self._origin(location)}){hint}"
@@ -321,7 +324,8 @@ class _Reader:
         text = shown(value)
         if is_secret(".".join(location)):
             rule, text = rule.replace(str(value), HIDDEN), HIDDEN
-        return f"{'.'.join(location)}: {masked(rule)}, got {text} ({self._origin(location)})"
+        got = "but it is not set" if value is None else f"got {text}"
+        return f"{'.'.join(location)}: {masked(rule)}, {got} ({self._origin(location)})"
 
     def _origin(self, location: Location) -> str:
         lengths = range(len(location), 0, -1)

@@ -396,20 +396,20 @@ class FamilyContract(ABC):
         keep[:20] = True
         for warmup in (0, N_WARMUP):
             model = self._model(warmup=WarmUp(warmup, restarts=1))
-            losses = model.learn_array(X, y, weights=keep.astype(np.float64))
+            losses = model.learn_array(X, y, w=keep.astype(np.float64))
             without = self._fitted(X[keep], y[keep], warmup=WarmUp(warmup, restarts=1))
             assert model.n == without.n == keep.sum()
             assert np.isfinite(losses[~keep][N_WARMUP:]).sum() in {0, len(losses[~keep][N_WARMUP:])}
             _assert_close(model.parameters(), without.parameters(), "events of weight 0 among others", rtol=0.0)
             before = model.state_digest()
-            model.learn_array(X[:50], y[:50], weights=np.zeros(50))
+            model.learn_array(X[:50], y[:50], w=np.zeros(50))
             assert model.state_digest() == before
 
     def test_unit_weights_are_the_default(self) -> None:
         X, y = self.make_events(N_EVENTS, 12)
         for warmup in (0, N_WARMUP):
             model = self._model(warmup=WarmUp(warmup, restarts=1))
-            model.learn_array(X, y, weights=np.ones(N_EVENTS))
+            model.learn_array(X, y, w=np.ones(N_EVENTS))
             without = self._fitted(X, y, warmup=WarmUp(warmup, restarts=1))
             assert model.state_digest() == without.state_digest()
 
@@ -464,7 +464,7 @@ class FamilyContract(ABC):
         reference = self.make_reference(model.parameters(), bound, prior_strength, top_k)
         gammas = SCHEDULE.steps(model.n + 1, N_EVENTS)
         X, y = X[n_burn_in:], y[n_burn_in:]
-        losses = model.learn_array(X, y, weights=weights)
+        losses = model.learn_array(X, y, w=weights)
         design, targets = _design(X), self.encode_targets(y)
         expected: list[float] = []
         events = list(zip(design, design, targets, strict=True))
@@ -608,7 +608,7 @@ def _with(values: FloatArray, at: Any, value: float) -> FloatArray:
 def _rejection(model: Any, X: FloatArray, y: AnyArray, weights: FloatArray) -> InvalidEvent | None:
     """Return the `InvalidEvent` that learning these events raised, if any."""
     try:
-        model.learn_array(X, y, weights=weights)
+        model.learn_array(X, y, w=weights)
     except InvalidEvent as error:
         return error
     return None

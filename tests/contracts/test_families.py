@@ -152,7 +152,7 @@ def test_every_family_is_held_to_the_contract():
 class SloppyRegressor(MoERegressor):
     """Its results depend on how it is fed, on what it rejected, and on nothing that an event weighs."""
 
-    def learn_array(self, X, y, *, weights=None, feature_names=None):
+    def learn_array(self, X, y, *, w=None, feature_names=None):
         if self.learner.state is not None:
             self.learner.state.gate[0, 0] *= 1.0 + 1e-15
         return super().learn_array(np.nan_to_num(X), y, feature_names=feature_names)

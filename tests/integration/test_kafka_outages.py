@@ -18,7 +18,7 @@ from streammoe.assembly import open_daemon
 from streammoe.commands.produce.run import produce
 from streammoe.configuration import load_settings
 from streammoe.daemon.signals import StopFlag
-from streammoe.errors import SinkError, SourceError
+from streammoe.errors import SinkError
 from streammoe.estimators import model_of
 from streammoe.persistence import read_checkpoint
 from streammoe.testing.kafka.lab import Daemon, Producer, wait_until
@@ -283,7 +283,7 @@ def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_
             sink.write(rows(500, 1_000))
         with pytest.raises(SinkError):
             transactional.commit(setup.position(10, 0), 1)
-        with pytest.raises(SourceError):
+        with pytest.raises(SinkError):
             sending.result(120)
         mortal.start()
         with pytest.raises(SinkError):  # it does not recover behind one's back

@@ -3,10 +3,11 @@
 import time
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata
+from kafka import TopicPartition as ClientPartition
 
 from streammoe.errors import SourceError
-from streammoe.ports import Partition
+from streammoe.ports import TopicPartition
 from streammoe.testing import SourceContract
 from streammoe.testing.kafka.lab import wait_until
 from streammoe_connectors.kafka.source import KafkaSource
@@ -57,8 +58,8 @@ def test_it_begins_at_a_time_where_the_group_is_or_at_the_end_which_the_first_st
     assert read(at)[0] == numbers(1, 2)
     committed = settings_of(topics.address, name, start="committed", until="end")
     consumer = KafkaConsumer(bootstrap_servers=topics.address, group_id=committed.group, enable_auto_commit=False)
-    consumer.assign([TopicPartition(name, 0)])
-    consumer.commit({TopicPartition(name, 0): OffsetAndMetadata(2, "somebody's note", -1)})
+    consumer.assign([ClientPartition(name, 0)])
+    consumer.commit({ClientPartition(name, 0): OffsetAndMetadata(2, "somebody's note", -1)})
     consumer.close()
     assert sorted(read(committed)[0]) == numbers(2, 3)
     settings = settings_of(topics.address, name, start="latest")
@@ -99,8 +100,8 @@ def test_partitions_that_had_to_wait_for_another_are_read_on(topics):
         found = [record[:1] for record in records_of(first) + take(source, 6_000 - len(first))[0]]
         counters = source.status().counters
     assert status.connected
-    assert status.positions[Partition(name, 2)] == len(first)
-    assert status.lags[Partition(name, 2)] == 3_000 - len(first)
+    assert status.positions[TopicPartition(name, 2)] == len(first)
+    assert status.lags[TopicPartition(name, 2)] == 3_000 - len(first)
     assert found == [b"2"] * 3_000 + [b"0"] * 1_500 + [b"1"] * 1_500
     assert "consumer_rebuilt" not in counters  # which is what helps after a minute
 
@@ -229,13 +230,13 @@ def test_what_has_expired_is_left_as_the_policy_says(topics, policy, at):
     failing = settings.model_copy(update={"on_lost": "fail"})
     with opened(settings) as source:
         begun = source.position
-    topics.admin.delete_records({TopicPartition(name, 0): 3})
+    topics.admin.delete_records({ClientPartition(name, 0): 3})
     with pytest.raises(SourceError), opened(failing, begun):
         pass
     with opened(settings, begun) as source:
         moved = source.position
         assert moved["topics"][name]["partitions"] == {"0": at}
-        assert source.status().positions == {Partition(name, 0): at}
+        assert source.status().positions == {TopicPartition(name, 0): at}
         take(source, 5 - at)
         polled_until(source, lambda: source.status().counters.get("offset_reset") == 1, "it is counted")
     topics.fill(name, numbers(5))

@@ -272,7 +272,7 @@ class Machine:
             Y = np.array([[each[name] for name in self.configuration.targets] for each in rows])
             y = Y if self.kind is MoEMultiTargetRegressor else Y[:, 0]
             weights = np.array([each["w"] for each in rows])
-            return self.model.learn_array(X, y, weights=weights, feature_names=names)
+            return self.model.learn_array(X, y, w=weights, feature_names=names)
 
         if odd:
             at, disturbance, bad = odd

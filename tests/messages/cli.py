@@ -109,7 +109,7 @@ _WRONG = {
     ),
     "evaluate data.csv --target": ("a --classify --expert laplace",),
     "evaluate data.csv --target y": (
-        *("--schedule linear:1", "--schedule power:x", "--schedule power:0.6:1:2:3"),
+        *("--warmup 200:3:1", "--schedule linear:1", "--schedule power:x", "--schedule power:0.6:1:2:3"),
         *("--against LinearRegression", "--plot out.txt", "--html missing/out.html", "--set metrics.port=1"),
     ),
     "fit": ("data.csv", "mostly-bad.csv --target y"),
@@ -124,6 +124,10 @@ _COMMANDS = [f"{begin}{'' if begin.endswith('=') else ' '}{end}" for begin, ends
 CASES = {
     **{command: _call(*command.split()) for command in _COMMANDS},
     "run config.toml --from-model other.model, again": _call(*_RUN, "--from-model", "other.model", before=_RUN),
+    **{
+        f"run config.toml --set {flag}, again": _call(*_RUN, "--set", flag, before=_RUN)
+        for flag in ("model.drift=page_hinkley", "model.averaging=none", "model.max_levels=9", "schema.weight=b")
+    },
     "run config.toml --set model.n_experts=2, again": _call(*_RUN, "--set", "model.n_experts=2", before=_RUN),
     "rollback state, with one checkpoint": _call("rollback", "state", before=_RUN),
     "evaluate, stopped at once": _call("evaluate", "data.csv", "--target", "y", stop=_is_stopped),

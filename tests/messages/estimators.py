@@ -5,13 +5,16 @@ import math
 import numpy as np
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, schedules
-from streammoe.distributions import Gaussian, StudentT
+from streammoe.distributions import Gaussian, GaussianMixture, Laplace, StudentT, StudentTMixture
 from streammoe.features import Encoder
 from streammoe.options import Auto, Exponential, PageHinkley, WarmUp
+from streammoe.schedules import Constant, Power
 from tests.unit import test_batch, test_distributions
 from tests.unit.estimators.damages import DAMAGES, learned, outputs, quiet, restored
 from tests.unit.estimators.refusals import LATER, REFUSALS, trained
 
+HUGE = 10**400
+"""Larger than any float."""
 WRONG = {
     MoERegressor: dict.fromkeys(("n_experts", "degree", "gate_degree", "top_k"), 0)
     | dict.fromkeys(("bound", "averaging", "drift", "reseed", "expert", "schedule"), "loose")
@@ -102,6 +105,15 @@ CASES = {
     "Gaussian, a tail too near": lambda _: Gaussian(tail=1.0),
     "a changed argument out of range": lambda _: MoERegressor().change("range_factor", -1.0),
     "an argument that cannot change": lambda _: MoEClassifier().change("degree", 2),
+    "MoERegressor, an unknown argument": lambda _: MoERegressor(max_experts=3),
+    "MoEMultiTargetRegressor, an unknown argument": lambda _: MoEMultiTargetRegressor(experts=3),
+    "MoEClassifier, an unknown argument": lambda _: MoEClassifier(expert="laplace"),
+    "MoERegressor, two arguments by position": lambda _: MoERegressor(2, 1),
+    "MoEClassifier, an argument twice": lambda _: MoEClassifier(2, n_experts=2),
+    "MoERegressor, None": lambda _: MoERegressor(n_experts=None, expert=None),
+    "MoEClassifier, more classes than max_classes": lambda _: MoEClassifier(classes=("a", "b", "c"), max_classes=2),
+    "Laplace, an argument": lambda _: Laplace(0.5),
+    "WarmUp, an argument twice": lambda _: WarmUp(5, size=3),
     "several bounds": lambda _: MoEClassifier(n_experts=0, warmup=10**9, prior_strength=1e12, max_classes=1),
     "set_columns, there are some": lambda _: learned().set_columns(["a"]),
     "listed columns, too many": lambda _: MoERegressor().set_columns(wide(9000)),
@@ -115,6 +127,19 @@ CASES = {
     "power, unknown name": lambda _: MoERegressor(schedule={"kind": "power", "alfa": 1}),
     "constant, nothing": lambda _: MoERegressor(schedule="constant"),
     "unknown kind": lambda _: MoERegressor(schedule={"kind": "cosine"}),
+    "Power, alpha out of range": lambda _: MoERegressor(schedule=Power(5.0)),
+    "Constant, gamma out of range": lambda _: MoERegressor(schedule=Constant(7.0)),
+    # Huge numbers
+    "StudentT, a huge number": lambda _: StudentT(HUGE),
+    "power, a huge number": lambda _: schedules.power(HUGE),
+    "arguments, huge numbers": lambda _: MoERegressor(HUGE, seed=HUGE, range_factor=HUGE, timestamps=HUGE),
+    "classes, a huge number": lambda _: MoEClassifier(classes=(1, HUGE)),
+    "a feature, a huge number": learning({"a": HUGE}),
+    "a target, a huge number": learning({"a": 1.0}, y=HUGE),
+    "a label, a huge number": learning({"a": 1.0}, y=HUGE, kind=MoEClassifier),
+    "a category, a huge number": learning({"c": HUGE}, categorical=("c",)),
+    "a distribution, a huge number": lambda _: GaussianMixture([1.0], [HUGE], [1.0]),
+    "degrees of freedom, a huge number": lambda _: StudentTMixture([1.0], [0.0], [1.0], HUGE),
     # Events
     **{
         name: lambda _, refusal=refusal, name=name: refusal.call(trained(refusal.kind, 10 if name in LATER else 0))

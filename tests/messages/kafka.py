@@ -7,7 +7,7 @@ from kafka import errors
 
 from streammoe.commands.produce.messages import MessageConverter
 from streammoe.configuration import load_settings
-from streammoe.ports import Partition
+from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka.delivery import Delivery, Target
 from streammoe_connectors.kafka.offsets import OffsetMetadata
@@ -22,7 +22,7 @@ from streammoe_connectors.kafka.topic_writer import TopicWriter
 from streammoe_connectors.kafka.transactions import TransactionalProducer
 from streammoe_connectors.kafka.values import Values, ValueSettings
 
-FIRST = Partition("t", 0)
+FIRST = TopicPartition("t", 0)
 NOT_THERE = {"bootstrap_servers": "there:1", "security_protocol": "SSL"}
 
 
@@ -139,7 +139,7 @@ CASES = {
         _Cluster(), _reading(), FIRST, 2, Counter(), recreated=True
     ),
     "a topic that was created again with fewer partitions": lambda _: report_missing_partitions(
-        _reading(), {Partition("t", 3): 17}
+        _reading(), {TopicPartition("t", 3): 17}
     ),
     "a second daemon": lambda _: Ownership(_reading(), "a", Counter()).check(_Cluster(), [FIRST]),
     "a sink's topic that is not there": _explained(errors.UnknownTopicOrPartitionError()),

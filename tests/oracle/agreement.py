@@ -257,7 +257,7 @@ def run(case: Case, count: int = 200, *, make=estimator) -> Agreement:
     expected = literal_looks(case, start, events)
     found, smallest_mass, finite = 0.0, np.inf, True
     for part, theirs in zip(np.array_split(np.arange(count), LOOKS), expected, strict=True):
-        weights = {"weights": events.weights[part]} if case.weighted else {}
+        weights = {"w": events.weights[part]} if case.weighted else {}
         losses = model.learn_array(events.X[part], events.y[part], feature_names=names(case), **weights)
         ours = model.parameters() | {"losses": losses}
         found = max(found, difference(ours, theirs))

@@ -104,7 +104,7 @@ def test_weights_are_repetitions():
     start = regressor(warmup=WarmUp(100, restarts=1))
     start.learn_array(X[:100], y[:100])
     weighted, repeated = copy.deepcopy(start), copy.deepcopy(start)
-    ours = batch.fit(weighted, X, y, weights=counts.astype(float), start="model", rounds=3, tolerance=0.0)
+    ours = batch.fit(weighted, X, y, w=counts.astype(float), start="model", rounds=3, tolerance=0.0)
     theirs = batch.fit(repeated, X.repeat(counts, 0), y.repeat(counts), start="model", rounds=3, tolerance=0.0)
     assert (ours.n, theirs.n) == (int((counts > 0).sum()), counts.sum())
     assert ours.log_loss == pytest.approx(theirs.log_loss, rel=1e-4)
@@ -161,7 +161,7 @@ WRONG = [
 ]
 UNUSABLE = [
     (np.empty((0, 2)), np.empty(0), {}, ConfigError),
-    (np.ones((4, 2)), np.ones(4), {"weights": np.zeros(4)}, ConfigError),
+    (np.ones((4, 2)), np.ones(4), {"w": np.zeros(4)}, ConfigError),
     ([], [], {}, ConfigError),
     (pd.DataFrame({"a": []}), pd.Series([], dtype=float), {}, ConfigError),
     (np.ones((4, 2)), np.ones(3), {}, InvalidEvent),

@@ -107,7 +107,7 @@ def batch_mm(sample, rounds):
     for _ in range(rounds):
         found = [sample.functions[0](x, y, model.last_iterate) for x, y in zip(sample.X, sample.y, strict=True)]
         model.step(mean_of(found), gamma=1.0)
-    return model.parameters.ravel()
+    return model.parameters().ravel()
 
 
 @samples
@@ -137,7 +137,7 @@ def test_streams_end_where_the_loss_is_smallest(sample):
     model = IncrementalMM(*sample.functions, initial_parameters=sample.start, min_events=50, averaging="decay")
     for _ in range(5):
         model.learn_many(many.X, many.y)
-    excess = np.mean(many.losses(model.parameters.ravel()) - many.losses(least(many)))
+    excess = np.mean(many.losses(model.parameters().ravel()) - many.losses(least(many)))
     assert 0.0 <= excess < 0.5e-4
     assert model.convergence_residual < 0.1
 
@@ -223,7 +223,7 @@ def test_iterates_averages_and_residual_are_their_formulas(options):
         average = {name: average[name] + weight * (theta[name] - average[name]) for name in theta}
 
     assert model.n == n
-    for found, expected in ((model.statistics, s), (model.last_iterate, theta), (model.parameters, average)):
+    for found, expected in ((model.statistics, s), (model.last_iterate, theta), (model.parameters(), average)):
         for name, block in expected.items():
             np.testing.assert_allclose(found[name], block, rtol=1e-12, atol=1e-13)
     assert model.convergence_residual == pytest.approx(np.linalg.norm(pull) / norm, rel=1e-10)
@@ -256,7 +256,7 @@ def test_steps_may_be_given_and_statistics_replaced():
         np.testing.assert_array_equal(replaced[name], block)
         np.testing.assert_array_equal(model.statistics[name], block)
     for name, block in squares_maximize(PRIOR).items():
-        np.testing.assert_array_equal(model.parameters[name], block)
+        np.testing.assert_array_equal(model.parameters()[name], block)
     for gamma in (0.0, 1.5, math.nan, "1"):
         with pytest.raises(ConfigError):
             model.step(PRIOR, gamma=gamma)
@@ -349,7 +349,7 @@ def test_the_state_cannot_be_changed_from_outside():
     model.learn_one(x)
     x[0] = 9.0
     before = model.state_digest()
-    for array in (model.parameters, model.last_iterate, model.statistics):
+    for array in (model.parameters(), model.last_iterate, model.statistics):
         array[:] = 7.0
     assert model.state_digest() == before
     assert kept[0].tolist() == [0.0, 0.0]
@@ -397,7 +397,7 @@ def test_a_loaded_model_may_continue_with_another_schedule(tmp_path):
     assert changed.state_digest() == model.state_digest()
     changed.learn_many(X[30:], y[30:])
     other.learn_many(X, y)
-    assert other.parameters["slope"] == pytest.approx(changed.parameters["slope"], abs=0.2)
+    assert other.parameters()["slope"] == pytest.approx(changed.parameters()["slope"], abs=0.2)
     assert through_a_file(changed, tmp_path).step_size == 0.1
     with pytest.raises(ConfigError):
         through_a_file(changed, tmp_path, schedule=0.1)

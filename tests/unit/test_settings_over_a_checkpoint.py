@@ -8,6 +8,7 @@ import pytest
 import trustme
 
 from streammoe.assembly import open_daemon
+from streammoe.daemon.reload import may_change_at_restart
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError
 from tests.unit import daemons
@@ -133,13 +134,15 @@ def check(name, says, base):
         base = ["source.path=data.csv"]
     now = settings(*changed)
     assert name in UNCHANGED or vars(now) != vars(settings(*base)), name
+    named = "model.schedule" if name.startswith("model.schedule.") else name
+    if name not in UNCHANGED:
+        assert may_change_at_restart(named, settings(*base), now) == (not says.startswith("rejected")), name
     before = checkpoints()
     if says.startswith("rejected"):
         of_source = says.startswith("rejected by the source (exit 3)")
         with pytest.raises(SourceError if of_source else CheckpointError) as rejected, open_daemon(now):
             pass
-        named = "model.schedule" if name.startswith("model.schedule.") else name
-        assert of_source or f"{named} was " in str(rejected.value), name
+        assert of_source or f"{named} is " in str(rejected.value), name
         assert checkpoints() == before
         Path("config.toml").write_text(config)
         return

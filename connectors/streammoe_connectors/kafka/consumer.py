@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
+from kafka import KafkaConsumer, OffsetAndMetadata
+from kafka import TopicPartition as ClientPartition
 from kafka.errors import (
     KafkaError,
     LogTruncationError,
@@ -22,7 +23,7 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 
 from streammoe.errors import SourceError
-from streammoe.ports import Partition
+from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.partitions import FetchedRecord
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -38,7 +39,7 @@ class ClusterUnavailableError(Exception):
 class OffsetsLostError(Exception):
     """Partitions no longer hold the records to be read next."""
 
-    def __init__(self, partitions: Iterable[Partition]) -> None:
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()
         self.partitions = sorted(partitions)
 
@@ -129,46 +130,46 @@ class AssignedConsumer:
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
-    def beginning_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of each partition's first record."""
         return self._offsets("beginning_offsets", partitions)
 
-    def end_offsets(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offsets (high watermarks under ``read_uncommitted``)."""
         return self._offsets("end_offsets", partitions)
 
-    def offsets_for_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> dict[Partition, int]:
+    def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
         """Return the offset of each partition's first record at that time or later, or of its end."""
         ends = self.end_offsets(partitions)
         try:
             offsets = self._consumer.offsets_for_times(
-                {TopicPartition(*partition): timestamp_ms for partition in partitions}, timeout_ms=REQUEST_TIMEOUT_MS
+                {ClientPartition(*partition): timestamp_ms for partition in partitions}, timeout_ms=REQUEST_TIMEOUT_MS
             )
         except KafkaError as error:
             raise ClusterUnavailableError(_error_text(error)) from None
         return {
             partition: ends[partition] if first is None else min(first.offset, ends[partition])
             for partition in partitions
-            for first in [offsets[TopicPartition(*partition)]]
+            for first in [offsets[ClientPartition(*partition)]]
         }
 
-    def _offsets(self, method: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    def _offsets(self, method: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
         try:
             offsets = getattr(self._consumer, method)(
-                [TopicPartition(*partition) for partition in partitions], timeout_ms=REQUEST_TIMEOUT_MS
+                [ClientPartition(*partition) for partition in partitions], timeout_ms=REQUEST_TIMEOUT_MS
             )
         except (KafkaError, KeyError) as error:  # KeyError: the partition is not known yet
             raise ClusterUnavailableError(_error_text(error)) from None
-        return {Partition(*partition): offset for partition, offset in offsets.items()}
+        return {TopicPartition(*partition): offset for partition, offset in offsets.items()}
 
     # --- the group --------------------------------------------------------------------------------------------------
 
-    def committed(self, partition: Partition) -> tuple[int, OffsetMetadata | None] | None:
+    def committed(self, partition: TopicPartition) -> tuple[int, OffsetMetadata | None] | None:
         """Return the committed offset of the group, with its metadata if they are ours."""
         try:
-            tp = TopicPartition(*partition)
+            tp = ClientPartition(*partition)
             committed = self._consumer.committed(tp, metadata=True, timeout_ms=REQUEST_TIMEOUT_MS)
         except KafkaError as error:
             raise ClusterUnavailableError(_error_text(error)) from None
@@ -176,9 +177,9 @@ class AssignedConsumer:
             return None
         return committed.offset, OffsetMetadata.parse(committed.metadata)
 
-    def commit(self, offsets: Mapping[Partition, int], metadata: str, *, wait_ms: int = 0) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int], metadata: str, *, wait_ms: int = 0) -> None:
         """Commit these offsets with these metadata; `failed_commits` reports failures."""
-        commits = {TopicPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
+        commits = {ClientPartition(*tp): OffsetAndMetadata(offset, metadata, -1) for tp, offset in offsets.items()}
         try:
             if wait_ms:
                 self._consumer.commit(commits, timeout_ms=wait_ms)
@@ -201,25 +202,25 @@ class AssignedConsumer:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def assign(self, offsets: Mapping[Partition, int]) -> None:
+    def assign(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Assign these partitions, each read from its offset."""
-        self._consumer.assign([TopicPartition(*partition) for partition in offsets])
+        self._consumer.assign([ClientPartition(*partition) for partition in offsets])
         for partition, offset in offsets.items():
-            self._consumer.seek(TopicPartition(*partition), offset)
+            self._consumer.seek(ClientPartition(*partition), offset)
 
-    def seek(self, partition: Partition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue reading a partition at this offset."""
-        self._consumer.seek(TopicPartition(*partition), offset)
+        self._consumer.seek(ClientPartition(*partition), offset)
 
-    def pause(self, partition: Partition) -> None:
+    def pause(self, partition: TopicPartition) -> None:
         """Stop fetching from this partition for now."""
-        self._consumer.pause(TopicPartition(*partition))
+        self._consumer.pause(ClientPartition(*partition))
 
-    def resume(self, partition: Partition) -> None:
+    def resume(self, partition: TopicPartition) -> None:
         """Fetch from this partition again."""
-        self._consumer.resume(TopicPartition(*partition))
+        self._consumer.resume(ClientPartition(*partition))
 
-    def poll(self, seconds: float) -> dict[Partition, list[FetchedRecord]]:
+    def poll(self, seconds: float) -> dict[TopicPartition, list[FetchedRecord]]:
         """Return records that arrived within so many seconds.
 
         Raises:
@@ -231,9 +232,9 @@ class AssignedConsumer:
         try:
             fetched = self._consumer.poll(int(seconds * 1000))
         except OffsetOutOfRangeError as error:
-            raise OffsetsLostError(Partition(*partition) for partition in error.args[0]) from None
+            raise OffsetsLostError(TopicPartition(*partition) for partition in error.args[0]) from None
         except LogTruncationError as error:
-            raise OffsetsLostError(Partition(*partition) for partition in error.divergent_offsets) from None
+            raise OffsetsLostError(TopicPartition(*partition) for partition in error.divergent_offsets) from None
         except TopicAuthorizationFailedError as error:
             raise SourceError(
                 f"Kafka: this user may not read {_error_text(error)}; allow it to read the topic"
@@ -244,7 +245,7 @@ class AssignedConsumer:
             ) from None
         except KafkaError as error:
             raise ClusterUnavailableError(_error_text(error)) from None
-        return {Partition(*partition): records for partition, records in fetched.items()}
+        return {TopicPartition(*partition): records for partition, records in fetched.items()}
 
     def _reset_fetcher(self) -> None:
         """Let kafka-python return records of resumed partitions that it fetched before they were paused.
@@ -256,15 +257,15 @@ class AssignedConsumer:
         if not getattr(fetcher, "_next_partition_records", None):
             fetcher._next_partition_records = None  # noqa: SLF001
 
-    def fetch_position(self, partition: Partition) -> int | None:
+    def fetch_position(self, partition: TopicPartition) -> int | None:
         """Return the next offset to fetch."""
         # `position` is slow, and may send a request to the cluster.
-        state = self._consumer._subscription.assignment.get(TopicPartition(*partition))  # noqa: SLF001
+        state = self._consumer._subscription.assignment.get(ClientPartition(*partition))  # noqa: SLF001
         return None if state is None or state.position is None else int(state.position.offset)
 
-    def high_watermark(self, partition: Partition) -> int | None:
+    def high_watermark(self, partition: TopicPartition) -> int | None:
         """Return the high watermark as of the last fetch, which includes records of open transactions."""
-        offset: int | None = self._consumer.highwater(TopicPartition(*partition))
+        offset: int | None = self._consumer.highwater(ClientPartition(*partition))
         return offset
 
     def close(self) -> None:

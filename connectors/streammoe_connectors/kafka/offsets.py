@@ -11,7 +11,7 @@ from typing import Self
 
 import msgspec
 
-from streammoe.ports import Partition, Position
+from streammoe.ports import Position, TopicPartition
 
 
 class OffsetMetadata(msgspec.Struct, frozen=True, rename={"committed_at": "at", "checkpoint_generation": "generation"}):
@@ -46,10 +46,10 @@ class OffsetMetadata(msgspec.Struct, frozen=True, rename={"committed_at": "at", 
         return self.owner not in {"", owner} and now - self.committed_at < lease_seconds
 
 
-def offsets_of(position: Position) -> dict[Partition, int]:
+def offsets_of(position: Position) -> dict[TopicPartition, int]:
     """Return the next offset of each partition in the position of a `KafkaSource`."""
     return {
-        Partition(topic, int(partition)): offset
+        TopicPartition(topic, int(partition)): offset
         for topic, saved in position["topics"].items()
         for partition, offset in saved["partitions"].items()
     }

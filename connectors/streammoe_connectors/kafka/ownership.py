@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from streammoe.errors import SourceError
-from streammoe.ports import Partition, Position
+from streammoe.ports import Position, TopicPartition
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError
 from streammoe_connectors.kafka.offsets import OffsetMetadata, offsets_of
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -25,14 +25,14 @@ class Ownership:
         self._settings = settings
         self._owner = owner
         self._counters = counters
-        self._offsets: dict[Partition, int] = {}
+        self._offsets: dict[TopicPartition, int] = {}
         self._checkpoint_generation = 0
         self._next_commit_at = 0.0
         self._next_check_at = 0.0
         self._n_checks = 0
         self._last_warning_at = -_LOG_INTERVAL_SECONDS
 
-    def check(self, consumer: AssignedConsumer, partitions: Sequence[Partition]) -> None:
+    def check(self, consumer: AssignedConsumer, partitions: Sequence[TopicPartition]) -> None:
         """Check that no other daemon reads these partitions.
 
         Raises:
@@ -97,7 +97,7 @@ class Ownership:
     def _metadata(self, owner: str) -> str:
         return OffsetMetadata(owner, time.time(), self._checkpoint_generation).encode()
 
-    def _reject_other_owner(self, partition: Partition, metadata: OffsetMetadata) -> None:
+    def _reject_other_owner(self, partition: TopicPartition, metadata: OffsetMetadata) -> None:
         now = time.time()
         if metadata.is_held_by_another(self._owner, now, self._settings.owner_seconds):
             raise SourceError(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streammoe.ports import Partition, Position
+from streammoe.ports import Position, TopicPartition
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.fields import Record
 from streammoe_connectors.positions import check_kind, invalid, is_count
@@ -38,7 +38,7 @@ class PartitionBuffer:
         stop_offset: offset at which to stop, if any; not below `offset`.
     """
 
-    def __init__(self, partition: Partition, offset: int, stop_offset: int | None = None) -> None:
+    def __init__(self, partition: TopicPartition, offset: int, stop_offset: int | None = None) -> None:
         self.partition = partition
         self.start_offset = offset
         self.next_offset = offset

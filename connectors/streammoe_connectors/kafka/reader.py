@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammoe.errors import RetriableSourceError, SourceError
-from streammoe.ports import Partition, Position
+from streammoe.ports import Position, TopicPartition
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.consumer import AssignedConsumer, ClusterUnavailableError, OffsetsLostError
 from streammoe_connectors.kafka.frames import Outlet
@@ -64,7 +64,7 @@ class OutgoingBatch(NamedTuple):
     records: list[FetchedRecord]
     partition_index: IntArray | None
     """Index of each record's partition in `partitions`, if there are several."""
-    partitions: list[Partition]
+    partitions: list[TopicPartition]
     end_position: Position
     n_skipped: int
     """Tombstones that were passed since the previous batch."""
@@ -105,17 +105,17 @@ class Reader:
         self._counters: Counter[str] = Counter()
         self._ownership = Ownership(self._settings, self._owner, self._counters)
         self._consumer: AssignedConsumer | None = None
-        self._buffers: dict[Partition, PartitionBuffer] = {}
-        self._paused: set[Partition] = set()
+        self._buffers: dict[TopicPartition, PartitionBuffer] = {}
+        self._paused: set[TopicPartition] = set()
         self._topic_ids: dict[str, str | None] = {}
         self._pending: OutgoingBatch | None = None
-        self._lost: dict[Partition, bool] = {}
+        self._lost: dict[TopicPartition, bool] = {}
         """Partitions that must continue at another offset, and whether their topic was recreated."""
         self._closing = False
         self._ready = False
         self._finished = False
         self._connected = False
-        self._stalled: list[Partition] = []
+        self._stalled: list[TopicPartition] = []
         self._rebuilt_for_stall = False
         self._last_record_at = 0.0
         self._last_held_up_at = time.monotonic()  # when fetching was last prevented by something else
@@ -358,7 +358,7 @@ class Reader:
             )
         _LOGGER.warning("%s; waiting for a new one of that name", gone)
 
-    def _add_partitions(self, consumer: AssignedConsumer, partitions: list[Partition]) -> None:
+    def _add_partitions(self, consumer: AssignedConsumer, partitions: list[TopicPartition]) -> None:
         try:
             beginnings = consumer.beginning_offsets(partitions)
         except ClusterUnavailableError:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from streammoe.errors import ConfigError, SourceError
-from streammoe.ports import Batch, Location, Partition, Position, Source, SourceStatus, Unreadable
+from streammoe.ports import Batch, Location, Position, Source, SourceStatus, TopicPartition, Unreadable
 from streammoe.types import IntArray
 from streammoe_connectors.kafka.frames import Frame
 from streammoe_connectors.kafka.offsets import offsets_of
@@ -53,8 +53,8 @@ class KafkaSource(Source):
         self._batch: Batch | None = None
         self._n_consumed = 0
         self._total: int | None = None
-        self._positions: dict[Partition, int] = {}
-        self._ends: dict[Partition, int] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self._status = SourceStatus(ready=False, connected=False)
 
     def seek(self, position: Position | None) -> None:
@@ -150,10 +150,10 @@ class KafkaSource(Source):
                 self._position_to_checkpoint = header["position"]
                 self._positions = offsets_of(header["position"])
             case "status":
-                self._ends = {Partition(topic, number): end for topic, number, end in header["ends"]}
+                self._ends = {TopicPartition(topic, number): end for topic, number, end in header["ends"]}
                 self._status = SourceStatus(
                     connected=header["connected"],
-                    stalled=[Partition(*partition) for partition in header["stalled"]],
+                    stalled=[TopicPartition(*partition) for partition in header["stalled"]],
                     counters=header["counters"],
                 )
             case "log":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streammoe.errors import SourceError
-from streammoe.ports import Partition, Position
+from streammoe.ports import Position, TopicPartition
 from streammoe_connectors.kafka.consumer import AssignedConsumer
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.source_settings import ReadingSettings
@@ -16,10 +16,10 @@ from streammoe_connectors.kafka.source_settings import ReadingSettings
 _LOGGER = logging.getLogger("streammoe.source")
 
 
-def partitions_of(consumer: AssignedConsumer, settings: ReadingSettings) -> list[Partition]:
+def partitions_of(consumer: AssignedConsumer, settings: ReadingSettings) -> list[TopicPartition]:
     """Return the partitions of the shard, in the order of topics and numbers, as of the cluster's last response."""
     return [
-        Partition(topic, number)
+        TopicPartition(topic, number)
         for topic in sorted(settings.topics)
         for number in consumer.partitions(topic) or ()
         if settings.is_in_shard(number)
@@ -30,9 +30,9 @@ def start_offsets(
     consumer: AssignedConsumer,
     settings: ReadingSettings,
     position: Position | None,
-    partitions: Sequence[Partition],
+    partitions: Sequence[TopicPartition],
     counters: Counter[str],
-) -> dict[Partition, int]:
+) -> dict[TopicPartition, int]:
     """Return the first offset to read from each partition.
 
     Raises:
@@ -64,8 +64,8 @@ def start_offsets(
         },
     )
     beginnings = consumer.beginning_offsets(partitions)
-    offsets: dict[Partition, int] = {}
-    without_position: list[Partition] = []
+    offsets: dict[TopicPartition, int] = {}
+    without_position: list[TopicPartition] = []
     for partition in partitions:
         topic, number = partition.topic, str(partition.partition)
         before = [saved for saved in (known.get(topic), position.get("left", {}).get(topic)) if saved is not None]
@@ -115,7 +115,7 @@ def _is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
     return topic in settings.topics and settings.is_in_shard(int(number))
 
 
-def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[Partition, int]) -> None:
+def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[TopicPartition, int]) -> None:
     """Report partitions, with their next offsets, that are gone because their topic was recreated with fewer.
 
     Raises:
@@ -141,7 +141,7 @@ def report_missing_partitions(settings: ReadingSettings, offsets: Mapping[Partit
 def reset_offset(
     consumer: AssignedConsumer,
     settings: ReadingSettings,
-    partition: Partition,
+    partition: TopicPartition,
     wanted: int,
     counters: Counter[str],
     *,
@@ -177,9 +177,9 @@ def reset_offset(
 def _initial_offsets(
     consumer: AssignedConsumer,
     settings: ReadingSettings,
-    partitions: Sequence[Partition],
-    beginnings: Mapping[Partition, int],
-) -> dict[Partition, int]:
+    partitions: Sequence[TopicPartition],
+    beginnings: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
     """Return the offsets at which partitions without a position start."""
     timestamp_ms = settings.start_timestamp_ms
     if timestamp_ms is not None:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streammoe.errors import ConfigError, SinkError, SourceError, not_installed
+from streammoe.errors import ConfigError, SinkError, not_installed
 from streammoe.ports import Message, RecordWriter
 from streammoe.text import counted
 
@@ -82,7 +82,7 @@ class TopicWriter(RecordWriter):
 
     Raises:
         ConfigError: a setting is invalid, or the topic exists with another number of partitions.
-        SourceError: no broker responds, or it rejects the topic.
+        SinkError: no broker responds, or it rejects the topic.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class TopicWriter(RecordWriter):
                 }
             )
         except kafka_errors.KafkaError as error:
-            raise self._as_source_error(error) from error
+            raise self._as_sink_error(error) from error
         except ConfigError:
             raise
         except (AssertionError, TypeError, ValueError, OSError):
@@ -165,7 +165,7 @@ class TopicWriter(RecordWriter):
             self._oversized.append(_SentRecord(number, size))
             return
         except kafka_errors.KafkaError as error:
-            raise self._as_source_error(error) from error
+            raise self._as_sink_error(error) from error
         newest = self._unacknowledged[-1]
         newest.append((future, _SentRecord(number, size)))
         if len(newest) == RECORDS_PER_WINDOW:
@@ -246,18 +246,18 @@ class TopicWriter(RecordWriter):
                     f"{self._too_large(largest.size)}; {self.acknowledged:,} records had been acknowledged"
                 ) from error
             except kafka_errors.KafkaError as error:
-                raise self._as_source_error(error) from error
+                raise self._as_sink_error(error) from error
             self.acknowledged += 1
 
-    def _as_source_error(self, error: Exception) -> SourceError:
+    def _as_sink_error(self, error: Exception) -> SinkError:
         unreachable = (kafka_errors.KafkaTimeoutError, kafka_errors.KafkaConnectionError)
         after = f"; {self.acknowledged:,} records had been acknowledged" if self.acknowledged else ""
         if isinstance(error, unreachable):
             why = f" ({self._client_log.first})" if self._client_log.first else ""
-            return SourceError(
+            return SinkError(
                 f"no broker responds at {self._servers}{why}{after}; start one (make kafka-up, from a clone), or "
                 "correct --bootstrap-servers or --config"
             )
         match = re.search(r"error_message=[\"'](.*?)[\"'], \w+=", str(error))
         why = match[1] if match else str(error)
-        return SourceError(f"topic {self._name!r} at {self._servers}: {why}{after}")
+        return SinkError(f"topic {self._name!r} at {self._servers}: {why}{after}")

@@ -58,6 +58,8 @@ def option_value(name: str, text: object) -> object:
 
     >>> option_value("schedule", "power:0.7"), option_value("warmup", "200")
     ({'kind': 'power', 'alpha': 0.7}, 200)
+    >>> option_value("warmup", "200:3")
+    {'size': 200, 'restarts': 3}
 
     Raises:
         ConfigError: there are too many values.
@@ -66,13 +68,18 @@ def option_value(name: str, text: object) -> object:
         return text
     kind, *values = text.split(":")
     choice = CHOICES.get(name)
+    if choice is not None and values and "" in choice.kinds:  # the only kind, which has no name
+        kind, values = "", [kind, *values]
     if choice is None or not values or kind not in choice.kinds:
         return parsed(text)
     names = list(signature(choice.kinds[kind]).parameters)
     if len(values) > len(names):
         flag = f"--{name.replace('_', '-')}"
-        raise ConfigError(f"{flag} {text!r}: has {len(values)} values; {kind} takes {':'.join(names) or 'none'}")
-    return {"kind": kind, **dict(zip(names, map(parsed, values), strict=False))}
+        raise ConfigError(
+            f"{flag} {text!r}: has {len(values)} values; {kind or name} takes {':'.join(names) or 'none'}"
+        )
+    given = dict(zip(names, map(parsed, values), strict=False))
+    return {"kind": kind, **given} if kind else given
 
 
 def check_overrides(overrides: Sequence[str], command: str = "evaluate", also: Sequence[str] = ()) -> None:

@@ -45,7 +45,7 @@ from streammoe.console import logged, progress_bar
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE.toml",
-    help="Settings of kafka-python, such as security_protocol and sasl_plain_password.",
+    help="Settings of kafka-python, such as security_protocol and sasl_plain_password; not a daemon's configuration.",
 )
 @logged
 def command(file: str, **given: Any) -> None:
@@ -53,7 +53,9 @@ def command(file: str, **given: Any) -> None:
 
     A message has no header, so a CSV record becomes a JSON object: numbers as numbers, without empty cells, and
     everything else as text, including numbers with leading zeros. JSON Lines are sent unchanged. Records too large for
-    the topic are left out; the exit code is then 6 once all others are written.
+    the topic are left out; the exit code is then 6 once all others are written. It is also 6 if no broker answers.
+
+    A daemon's configuration describes what it reads, not where the records come from, so none is used here.
 
     \b
     Example:

@@ -76,8 +76,8 @@ def produce(
 
     Raises:
         ConfigError: an argument cannot be used, or no record has the field of key or timestamp.
-        SourceError: the file cannot be read, or the broker cannot be written to.
-        SinkError: all records were written except for some that are too large.
+        SourceError: the file cannot be read.
+        SinkError: the topic cannot be written; or all records were written except for some that are too large.
     """
     messages = MessageConverter(form=form, key=key, timestamp=timestamp)
     writer = connectors(WRITERS)["kafka"]

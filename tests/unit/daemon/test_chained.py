@@ -3,10 +3,10 @@ import json
 import pytest
 
 from streammoe.daemon.chained import ChainedSource
-from streammoe.ports import Partition, SourceStatus
+from streammoe.ports import SourceStatus, TopicPartition
 from streammoe.testing import ListSource
 
-PARTITION = Partition("t", 0)
+PARTITION = TopicPartition("t", 0)
 
 
 class Topic(ListSource):

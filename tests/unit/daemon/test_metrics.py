@@ -11,7 +11,7 @@ from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, RESEED_OUT
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.options import WarmUp
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
-from streammoe.ports import Partition, SourceStatus
+from streammoe.ports import SourceStatus, TopicPartition
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -63,9 +63,9 @@ def published(model, scores):
 def status(positions, lags, **counters):
     """Return the status of a source that reads partitions of one topic."""
     return SourceStatus(
-        positions={Partition("t", partition): offset for partition, offset in positions.items()},
-        lags={Partition("t", partition): lag for partition, lag in lags.items()},
-        stalled=[Partition("t", partition) for partition, lag in lags.items() if lag > 100],
+        positions={TopicPartition("t", partition): offset for partition, offset in positions.items()},
+        lags={TopicPartition("t", partition): lag for partition, lag in lags.items()},
+        stalled=[TopicPartition("t", partition) for partition, lag in lags.items() if lag > 100],
         counters=counters,
     )
 

@@ -98,7 +98,7 @@ REFUSALS = {
     "array with NaN": array(changed((1, 1), math.nan), np.ones(3), "not_finite", "b", 1),
     "array out of range": array(changed((2, 0), 1e60), np.ones(3), "out_of_range", "a", 2),
     "array, row behind one of weight 0": array(
-        changed((2, 0), 1e60), np.ones(3), "out_of_range", "a", 2, weights=np.array([0.0, 1.0, 1.0])
+        changed((2, 0), 1e60), np.ones(3), "out_of_range", "a", 2, w=np.array([0.0, 1.0, 1.0])
     ),
     "array of text": array(np.array([["1", "2"]]), np.ones(1), "wrong_type", "X"),
     "array masked": array(np.ma.masked_array(np.ones((2, 2)), mask=np.eye(2)), np.ones(2), "wrong_type", "X"),
@@ -117,9 +117,9 @@ REFUSALS = {
     "array, label too many": array(
         np.ones((5, 2)), ["p", "r1", "r2", "r3", "r4"], "unknown_class", "target", 1, kind=MoEClassifier
     ),
-    "array weight below 0": array(ROWS, np.ones(3), "out_of_range", "w", 2, weights=np.array([1.0, 1.0, -1.0])),
-    "array weights text": array(ROWS, np.ones(3), "wrong_type", "weights", weights=np.array(["1"] * 3)),
-    "array, too few weights": array(ROWS, np.ones(3), "wrong_shape", "w", weights=np.ones(2)),
+    "array weight below 0": array(ROWS, np.ones(3), "out_of_range", "w", 2, w=np.array([1.0, 1.0, -1.0])),
+    "array weights text": array(ROWS, np.ones(3), "wrong_type", "w", w=np.array(["1"] * 3)),
+    "array, too few weights": array(ROWS, np.ones(3), "wrong_shape", "w", w=np.ones(2)),
     "frame of text": frame(["x", "y"], "wrong_type"),
     "frame of nullable numbers": frame(pd.array([1, 2], dtype="Int64"), "wrong_type"),
     "frame with NaN": frame([1.0, math.nan], "not_finite", 1),

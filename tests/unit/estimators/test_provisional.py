@@ -106,7 +106,7 @@ def test_an_event_that_only_the_mixture_cannot_learn_is_learned_and_ends_it(neve
     def learn(cuts=()):
         model = MoEClassifier(**BRIEF, **wide)
         parts = np.split(np.arange(75), cuts)
-        return model, np.concatenate([model.learn_array(inputs[at], labels[at], weights=weights[at]) for at in parts])
+        return model, np.concatenate([model.learn_array(inputs[at], labels[at], w=weights[at]) for at in parts])
 
     model, losses = learn()
     assert any("makes the mixture infinite" in record.msg for record in caplog.records)

@@ -52,7 +52,7 @@ def test_what_the_caller_changes_later_is_not_what_is_learned_again(pair, way):
         if way == "learn_rows":
             each.learn_rows(rows, targets[:, None], weights)
         else:
-            each.learn_array(rows, targets, weights=weights, feature_names=names)
+            each.learn_array(rows, targets, w=weights, feature_names=names)
     assert (rows == STREAMS[MoERegressor](3)[0]).all()
     rows[:], targets[:], weights[:], names[:] = 7.0, 7.0, 7.0, NAMES[::-1]
     assert rejection(model, *POISON) == "poison"

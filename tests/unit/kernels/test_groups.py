@@ -52,7 +52,7 @@ def test_a_heavy_event_far_out_does_no_more_harm_than_without_groups():
     errors = []
     for batch_size in (1, 8):
         model = MoERegressor(2, expert="laplace", batch_size=batch_size, **QUICK, degree=2, range_factor=0.0)
-        model.learn_array(inputs, y, weights=weights)
+        model.learn_array(inputs, y, w=weights)
         errors.append(float(np.sqrt(np.mean((model.predict_array(fresh) - fresh @ slopes) ** 2))))
     assert errors[1] < 1.5 * errors[0] + 0.02, errors
 

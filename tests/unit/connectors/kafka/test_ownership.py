@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from streammoe.errors import SourceError
-from streammoe.ports import Partition
+from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka import ownership
 from streammoe_connectors.kafka.offsets import OffsetMetadata
 from streammoe_connectors.kafka.source_settings import ReadingSettings
 
-PARTITIONS = [Partition("t", 0), Partition("t", 1)]
+PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 POSITION = {"kind": "kafka", "topics": {"t": {"id": None, "partitions": {"0": 3, "1": 4}}}}
 
 

@@ -3,21 +3,21 @@
 import pytest
 
 from streammoe.errors import SourceError
-from streammoe.ports import Partition
+from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka.offsets import offsets_of
 from streammoe_connectors.kafka.partitions import PartitionBuffer, check_position, position_of
 from tests.unit.connectors.kafka_records import Row
 
 
 def test_a_gap_is_counted_once_and_markers_that_were_passed_are_none():
-    one = PartitionBuffer(Partition("t", 0), 0, None)
+    one = PartitionBuffer(TopicPartition("t", 0), 0, None)
     assert [one.add([Row(offset)], 0.0) for offset in (0, 3, 4)] == [0, 1, 0]
     one.advance_to(11)
     assert one.add([Row(11)], 0.0) == 0
 
 
 def test_others_wait_for_it_until_it_has_been_at_its_end_for_a_while():
-    one = PartitionBuffer(Partition("t", 0), 0, None)
+    one = PartitionBuffer(TopicPartition("t", 0), 0, None)
     assert one.blocks_others(100.0, 0.5)
     one.at_end_since = 100.0
     assert one.blocks_others(100.4, 0.5)
@@ -28,7 +28,7 @@ def test_others_wait_for_it_until_it_has_been_at_its_end_for_a_while():
 
 
 def test_a_position_holds_every_partition_topics_without_any_and_what_was_left():
-    buffers = [PartitionBuffer(Partition("a", 0), 3), PartitionBuffer(Partition("a", 10), 4)]
+    buffers = [PartitionBuffer(TopicPartition("a", 0), 3), PartitionBuffer(TopicPartition("a", 10), 4)]
     left = {"c": {"id": "id", "partitions": {"1": 9}}}
     position = position_of("g", "me", {"a": "id", "b": None}, buffers, {})
     assert position == {
@@ -38,7 +38,7 @@ def test_a_position_holds_every_partition_topics_without_any_and_what_was_left()
         "topics": {"a": {"id": "id", "partitions": {"0": 3, "10": 4}}, "b": {"id": None, "partitions": {}}},
     }
     assert position_of("g", "me", {"a": "id", "b": None}, buffers, left) == position | {"left": left}
-    assert offsets_of(position) == {Partition("a", 0): 3, Partition("a", 10): 4}
+    assert offsets_of(position) == {TopicPartition("a", 0): 3, TopicPartition("a", 10): 4}
     for sound in (position, position | {"left": left}):
         check_position(sound)
     for wrong in (

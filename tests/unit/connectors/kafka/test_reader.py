@@ -9,7 +9,7 @@ from queue import SimpleQueue
 import pytest
 
 from streammoe.errors import RetriableSourceError
-from streammoe.ports import Partition
+from streammoe.ports import TopicPartition
 from streammoe.testing.kafka.lab import PATIENCE, wait_until
 from streammoe_connectors.kafka import reader as kafka_reader
 from streammoe_connectors.kafka.consumer import ClusterUnavailableError, OffsetsLostError
@@ -102,13 +102,13 @@ class Script:
         ends = {number: self.end(number) for number in self.at}
         lost = [number for number, at in self.at.items() if not self.first.get(number, 0) <= at <= ends[number]]
         if lost:
-            raise OffsetsLostError([Partition("t", number) for number in lost])
+            raise OffsetsLostError([TopicPartition("t", number) for number in lost])
         found = {}
         for number, log in self.logs.items():
             rows = [row for row in log if row.offset >= self.at[number]][:100]
             if rows and number not in self.deaf | self.paused:
                 self.at[number] = rows[-1].offset + 1
-                found[Partition("t", number)] = rows
+                found[TopicPartition("t", number)] = rows
         return found
 
     def fetch_position(self, partition):
@@ -264,7 +264,7 @@ def test_what_was_fetched_is_given_when_its_topic_expires_and_not_when_it_is_cre
     script.deaf = {1}  # for which the records of the other one wait
     reader, until = start(on_lost="earliest")
     until(is_a("ready"))
-    wait_until(lambda: len(reader._buffers[Partition("t", 0)].records) == 4, "they are fetched")
+    wait_until(lambda: len(reader._buffers[TopicPartition("t", 0)].records) == 4, "they are fetched")
     if recreated:
         script.recreate({0: [Row(0)], 1: []})
     else:
@@ -288,7 +288,7 @@ def test_no_more_is_fetched_of_a_partition_that_waits_than_there_is_room_for(chi
     until(is_a("ready"))
     wait_until(lambda: script.paused, "it is held back")
     assert script.paused == {0}
-    assert reader._buffers[Partition("t", 0)].n_bytes < 2 << 20
+    assert reader._buffers[TopicPartition("t", 0)].n_bytes < 2 << 20
     script.deaf = set()
     take(until, 301)
     assert script.at == {0: 300, 1: 1}
