@@ -220,19 +220,25 @@ def jit(function: Function) -> Function:
     and remove the checks for finite numbers. ``error_model="numpy"`` gives inf and NaN instead of exceptions, which
     would keep loops from being vectorised.
     """
-    kernel = _Kernel(function, targetoptions={**OPTIONS, "nogil": True}, pipeline_class=_KernelCompiler)
+    kernel = _Kernel(function, targetoptions={**OPTIONS, "nogil": True, "_nrt": True}, pipeline_class=_KernelCompiler)
     kernel.enable_caching()
     return cast("Function", kernel)
 
 
 def part(function: Function) -> Function:
     """Compile `function` as a part of the kernels that call it, with which it is optimised and cached."""
-    return _part(function, _PartCompiler)
+    return _part(function, _PartCompiler, _nrt=True)
 
 
 def hook(function: Function) -> Function:
-    """Like `part`, and merged into its callers: passing arrays between small functions costs more than their work."""
-    return _part(function, _HookCompiler, forceinline=True)
+    """Like `part`, and merged into its callers: passing arrays between small functions costs more than their work.
+
+    It borrows its arrays: it must not make any, nor call what returns one. numba counts references to an array wherever
+    it is named, by atomic operations that the optimiser cannot remove, and in a step of an event they would cost as
+    much as the step. What a kernel does for each event therefore stands in a `hook` or `inline`, and the kernel itself
+    only allocates and calls that.
+    """
+    return _part(function, _HookCompiler, forceinline=True, _nrt=False)
 
 
 def inline(function: Function) -> Function:
@@ -240,7 +246,7 @@ def inline(function: Function) -> Function:
 
     For small functions; larger ones are slower than as a `hook`, since the compiler sees less of what they do not need.
     """
-    return _part(function, _InlineCompiler, forceinline=True)
+    return _part(function, _InlineCompiler, forceinline=True, _nrt=False)
 
 
 def _part(function: Function, compiler: type[_HookCompiler], **options: bool) -> Function:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.kernels.compile import jit, part
+from streammoe.kernels.compile import inline, jit, part
 from streammoe.kernels.linalg import VANISHED, dot, invert_spd, solve_spd, symmetric_product
 from streammoe.kernels.shared import average_weight
 from streammoe.kernels.softmax import adaptive_weight
@@ -60,24 +60,26 @@ def gather(state: MMState, at: int, w: FloatArray, r: FloatArray, y: FloatArray,
     return sound
 
 
-@part
-def far_limits(state: MMState) -> FloatArray:
-    """(p_w + p_v,) how large the square of a feature, times the weight, may be in a group; see `FAR`.
+@inline
+def set_far_limits(state: MMState, limits: FloatArray) -> None:
+    """Write how large the square of a feature, times the weight, may be in a group; see `FAR`.
 
     They stay as they are until the next step, so that they are not looked for at each event.
+
+    Args:
+        state: after a step.
+        limits: (p_w + p_v,).
     """
-    if state.group.shape[0] == 0:
-        return np.empty(0)
     p_w, p_v = state.gate_gram.shape[0], state.experts.shape[2]
-    limits = np.zeros(p_w + p_v)
     for j in range(p_w):
         limits[j] = state.gate_gram[j, j]
+    for j in range(p_v):
+        limits[p_w + j] = 0.0
     for k in range(state.expert_grams.shape[0]):
         for j in range(p_v):
             limits[p_w + j] += state.expert_grams[k, j, j]
     for j in range(p_w + p_v):
         limits[j] *= FAR * state.decay[0]
-    return limits
 
 
 @part

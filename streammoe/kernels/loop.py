@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streammoe.kernels.compile import jit, part
+from streammoe.kernels.compile import inline, jit, part
 from streammoe.kernels.groups import (
+    Group,
     amounts_of,
     average_weight_of,
-    far_limits,
     finish_group,
     gather,
     group_of,
@@ -33,6 +33,7 @@ from streammoe.kernels.groups import (
     kept_by,
     mass_after,
     n_waiting,
+    set_far_limits,
     settle_gate,
     stand_alone,
 )
@@ -96,6 +97,29 @@ class Noise(NamedTuple):
     ``(at, square)``: an expert's blocks of the convergence residual."""
 
 
+class Scratch(NamedTuple):
+    """What the loop writes for each event, allocated once."""
+
+    shares: FloatArray
+    """(K,)"""
+    tau: FloatArray
+    """(K,)"""
+    trusted: FloatArray
+    """(K,)"""
+    means: FloatArray
+    """(K, M)"""
+    gate_gain: FloatArray
+    """(p_w,)"""
+    gain: FloatArray
+    """(p_v,)"""
+    push: FloatArray
+    """(max(K, M),)"""
+    noise: FloatArray
+    """(rows, max(K, M)) what the noise asks for."""
+    limits: FloatArray
+    """(p_w + p_v,) how large features may be in a group."""
+
+
 def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
     """Make `learn_rows` and `score_rows` of a noise, to be kept under these names in `module`."""
     evaluate, trust = noise.evaluate, noise.trust
@@ -104,6 +128,32 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
     track_residual = _track_residual(noise.residual_of_expert)
     step_experts = noise.step_experts
     settle_group = _settle_group(noise.settle_expert, refresh, track_residual)
+
+    @inline
+    def score_each(
+        shape: Shape,
+        gate: FloatArray,
+        experts: FloatArray,
+        variances: FloatArray,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        responsibilities: FloatArray,
+        trace: Trace,
+        shares: FloatArray,
+        means: FloatArray,
+        scratch: FloatArray,
+    ) -> None:
+        constant = log_constant(shape, means.shape[1])
+        for i in range(W.shape[0]):
+            tau = responsibilities[i]
+            losses[i] = evaluate(
+                shape, constant, scratch, gate, experts, variances, W[i], R[i], Y[i], shares, means, tau
+            )
+            mix(shares, means, predictions[i])
+            record(trace, i, shares, means, variances)
 
     def score_rows(
         shape: Shape,
@@ -120,25 +170,39 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
     ) -> None:
         """Score rows without learning: −log s(y|x), the prediction, and τ (or the gate's g where y is NaN)."""
         K, M = experts.shape[0], predictions.shape[1]
-        shares, means = np.empty(K), np.empty((K, M))
-        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
-        for i in range(W.shape[0]):
-            tau = responsibilities[i]
-            losses[i] = evaluate(
-                shape, constant, scratch, gate, experts, variances, W[i], R[i], Y[i], shares, means, tau
-            )
-            mix(shares, means, predictions[i])
-            record(trace, i, shares, means, variances)
+        shares, means, scratch = np.empty(K), np.empty((K, M)), np.empty((scratch_rows(M), max(K, M)))
+        score_each(
+            shape,
+            gate,
+            experts,
+            variances,
+            W,
+            R,
+            Y,
+            losses,
+            predictions,
+            responsibilities,
+            trace,
+            shares,
+            means,
+            scratch,
+        )
 
-    @part
-    def learn_group(
-        shape: Shape, state: MMState, residual: FloatArray, options: LearningOptions, B: int, M: int
+    @inline
+    def judge_group(
+        shape: Shape,
+        state: MMState,
+        options: LearningOptions,
+        group: Group,
+        shares: FloatArray,
+        tau: FloatArray,
+        trusted: FloatArray,
+        means: FloatArray,
+        scratch: FloatArray,
     ) -> int:
-        """Learn the B events that wait by one step; return how many of them are outliers."""
-        K = state.experts.shape[0]
-        group = group_of(state, B)
-        shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, M))
-        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
+        """Write what the parameters say of each event of a group; return how many of them are outliers."""
+        B, _, M = means.shape
+        constant = log_constant(shape, M)
         outliers = 0
         for i in range(B):
             evaluate(
@@ -157,7 +221,103 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             )
             route(tau[i], options.top_k)
             outliers += trust(shape, tau[i], scratch, trusted[i], M)
+        return outliers
+
+    @part
+    def learn_group(
+        shape: Shape, state: MMState, residual: FloatArray, options: LearningOptions, B: int, M: int
+    ) -> int:
+        """Learn the B events that wait by one step; return how many of them are outliers."""
+        K = state.experts.shape[0]
+        group = group_of(state, B)
+        shares, tau, trusted, means = np.empty((B, K)), np.empty((B, K)), np.empty((B, K)), np.empty((B, K, M))
+        scratch = np.empty((scratch_rows(M), max(K, M)))
+        outliers = judge_group(shape, state, options, group, shares, tau, trusted, means, scratch)
         settle_group(state, residual, options, group, shares, tau, trusted, means)
+        return outliers
+
+    @inline
+    def learn_each(
+        shape: Shape,
+        state: MMState,
+        residual: FloatArray,
+        options: LearningOptions,
+        gammas: FloatArray,
+        weights: FloatArray,
+        W: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        trace: Trace,
+        scratch: Scratch,
+    ) -> int:
+        shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
+        gate_gain, gain, push, limits = scratch.gate_gain, scratch.gain, scratch.push, scratch.limits
+        M = means.shape[1]
+        constant = log_constant(shape, M)
+        size = state.group.shape[0]
+        waiting = n_waiting(state)
+        if size > 0:
+            set_far_limits(state, limits)
+        learned = outliers = 0
+        for i in range(W.shape[0]):
+            w, r, y = W[i], R[i], Y[i]
+            losses[i] = evaluate(
+                shape,
+                constant,
+                scratch.noise,
+                state.average_gate,
+                state.average_experts,
+                state.average_variances,
+                w,
+                r,
+                y,
+                shares,
+                means,
+                tau,
+            )
+            mix(shares, means, predictions[i])
+            record(trace, i, shares, means, state.average_variances)
+            if math.isnan(y[0]):
+                continue
+            gamma = gammas[learned]
+            learned += 1
+            if size > 0:
+                far = is_far(limits, w, r, weights[i])
+                if not far:
+                    if not gather(state, waiting, w, r, y, weights[i], gamma):
+                        return UNSOUND
+                    waiting += 1
+                if waiting == size or (far and waiting > 0):
+                    outliers += learn_group(shape, state, residual, options, waiting, M)
+                    waiting = 0
+                    set_far_limits(state, limits)
+                if not far:
+                    continue
+                stand_alone(state)
+            evaluate(
+                shape, constant, scratch.noise, state.gate, state.experts, state.variances, w, r, y, shares, means, tau
+            )
+            route(tau, options.top_k)
+            outliers += trust(shape, tau, scratch.noise, trusted, M)
+            if state.n[0] % RESIDUAL_EVERY == 0:
+                track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
+            keep = 1.0 - gamma
+            decay = state.decay[0] * keep
+            fresh = gamma * weights[i]
+            amount = fresh / decay
+            step_gate(state, options, amount, shares, tau, push, w, gate_gain)
+            step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
+            finish_step(state, gamma, decay)
+            if decay < REFRESH_BELOW:
+                refresh(state, topped_up(state, options, gamma))
+            weight = average_weight(state, options, gamma)
+            blend(state.average_gate, state.gate, weight)
+            blend(state.average_experts, state.experts, weight)
+            blend(state.average_variances, state.variances, weight)
+            if size > 0:
+                set_far_limits(state, limits)
         return outliers
 
     def learn_rows(
@@ -192,70 +352,24 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             How many of the events that made a step were outliers, as `Noise.trust` says; or `UNSOUND` if state, losses
             or predictions are not sound, and the state is to be thrown away.
         """
-        K, M = state.experts.shape[0], predictions.shape[1]
-        shares, tau, trusted, means = np.empty(K), np.empty(K), np.empty(K), np.empty((K, M))
-        gate_gain, gain, push = np.empty(W.shape[1]), np.empty(R.shape[1]), np.empty(max(K, M))
-        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
-        size = state.group.shape[0]
-        waiting = n_waiting(state)
-        limits = far_limits(state)
-        learned = outliers = 0
-        for i in range(W.shape[0]):
-            w, r, y = W[i], R[i], Y[i]
-            losses[i] = evaluate(
-                shape,
-                constant,
-                scratch,
-                state.average_gate,
-                state.average_experts,
-                state.average_variances,
-                w,
-                r,
-                y,
-                shares,
-                means,
-                tau,
-            )
-            mix(shares, means, predictions[i])
-            record(trace, i, shares, means, state.average_variances)
-            if math.isnan(y[0]):
-                continue
-            gamma = gammas[learned]
-            learned += 1
-            if size > 0:
-                far = is_far(limits, w, r, weights[i])
-                if not far:
-                    if not gather(state, waiting, w, r, y, weights[i], gamma):
-                        return UNSOUND
-                    waiting += 1
-                if waiting == size or (far and waiting > 0):
-                    outliers += learn_group(shape, state, residual, options, waiting, M)
-                    waiting = 0
-                    limits = far_limits(state)
-                if not far:
-                    continue
-                stand_alone(state)
-            evaluate(shape, constant, scratch, state.gate, state.experts, state.variances, w, r, y, shares, means, tau)
-            route(tau, options.top_k)
-            outliers += trust(shape, tau, scratch, trusted, M)
-            if state.n[0] % RESIDUAL_EVERY == 0:
-                track_residual(state, residual, options, weights[i], shares, tau, trusted, means, w, r, y)
-            keep = 1.0 - gamma
-            decay = state.decay[0] * keep
-            fresh = gamma * weights[i]
-            amount = fresh / decay
-            step_gate(state, options, amount, shares, tau, push, w, gate_gain)
-            step_experts(state, options, keep, fresh, amount, tau, trusted, means, r, y, gain, push)
-            finish_step(state, gamma, decay)
-            if decay < REFRESH_BELOW:
-                refresh(state, topped_up(state, options, gamma))
-            weight = average_weight(state, options, gamma)
-            blend(state.average_gate, state.gate, weight)
-            blend(state.average_experts, state.experts, weight)
-            blend(state.average_variances, state.variances, weight)
-            if size > 0:
-                limits = far_limits(state)
-        return outliers if is_sound_after(state, Y, losses, predictions) else UNSOUND
+        K, M, p_w, p_v = state.experts.shape[0], predictions.shape[1], W.shape[1], R.shape[1]
+        scratch = Scratch(
+            np.empty(K),
+            np.empty(K),
+            np.empty(K),
+            np.empty((K, M)),
+            np.empty(p_w),
+            np.empty(p_v),
+            np.empty(max(K, M)),
+            np.empty((scratch_rows(M), max(K, M))),
+            np.empty(p_w + p_v),
+        )
+        outliers = learn_each(
+            shape, state, residual, options, gammas, weights, W, R, Y, losses, predictions, trace, scratch
+        )
+        if outliers == UNSOUND or not is_sound_after(state, Y, losses, predictions):
+            return UNSOUND
+        return outliers
 
     return jit(named(learn_rows, module)), jit(named(score_rows, module))
 
