@@ -42,6 +42,7 @@ class RegressorArguments(MixtureOfExperts):
         prior_strength: float = 0.1,
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
+        serve: str = "portfolio",
         drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
@@ -62,6 +63,7 @@ class RegressorArguments(MixtureOfExperts):
         self.prior_strength = prior_strength
         self.warmup = warmup
         self.averaging = averaging
+        self.serve = serve
         self.drift = drift
         self.seed = seed
         self.standardize = standardize
@@ -93,6 +95,7 @@ class ClassifierArguments(MixtureOfExperts):
         prior_strength: float = 0.04,
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
+        serve: str = "portfolio",
         drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
@@ -114,6 +117,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.prior_strength = prior_strength
         self.warmup = warmup
         self.averaging = averaging
+        self.serve = serve
         self.drift = drift
         self.seed = seed
         self.standardize = standardize
