@@ -246,6 +246,12 @@ class Options(Section):
         "or more at first; `None`: the raw iterate.",
         in_python="polyak",
     )
+    serve: Literal["portfolio", "polyak"] = option(
+        "portfolio",
+        'Who predicts: average, latest parameters and one expert together; "polyak": the average alone.',
+        more="They are mixed by how well each has predicted of late, so that predictions follow a stream that moves "
+        'and lose nothing where it does not. With "polyak" the parameters of `averaging` predict alone.',
+    )
     drift: PageHinkley | None = option(
         None,
         '"page_hinkley": restart steps and average when the loss has risen (docs/drift.md).',
@@ -469,6 +475,7 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
     if is_too_few(said.get("max_classes"), said.get("classes")):
         said["max_classes"] = len(said["classes"])
     now = current_names(said)
+    now.setdefault("serve", "polyak")
     if "expert" in options.model_fields:
         now.setdefault("expert", PLAIN)
     for name, value in now.items():

@@ -157,6 +157,7 @@ def describe_checkpoint(path: str | Path) -> dict[str, Any]:
         "outliers": model.n_outliers,
         "drifts": model.drifts,
         "last_drift": model.last_drift and model.last_drift._asdict(),
+        "member_weights": model.member_weights,
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
         "experts": model.experts(),
         "candidates": model.n_candidates,

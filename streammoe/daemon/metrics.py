@@ -66,6 +66,9 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_outliers_total": Metric(
         Counter, "Events beyond the tails of Gaussian experts, which counted less, since the first start"
     ),
+    "streammoe_member_weight": Metric(
+        Gauge, "Weight of a member of the portfolio in the next prediction: average, latest or one_expert", ("member",)
+    ),
     "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),
     "streammoe_drift_last_event": Metric(Gauge, "Events learned when the last drift was found; 0 before the first"),
     "streammoe_expert_mass": Metric(Gauge, "Mean responsibility of an expert", ("expert",)),
@@ -219,6 +222,8 @@ class Metrics:
         self._gauge("streammoe_step_size").set(model.step_size)
         self._counter("streammoe_outliers_total").inc(max(model.n_outliers - self._outliers, 0))
         self._outliers = model.n_outliers
+        for member, weight in model.member_weights.items():
+            self._gauge("streammoe_member_weight", member).set(weight)
         drift = model.last_drift
         self._gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self._gauge("streammoe_convergence_residual").set(model.convergence_residual)

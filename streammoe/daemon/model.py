@@ -93,7 +93,8 @@ def _ignored_key(settings: Settings) -> tuple[str, ...]:
 
 def model_from(settings: Settings) -> MixtureOfExperts:
     """Create the model that the settings describe, with a warning if they do not fit together well."""
-    if settings.schema.timestamps and settings.model.averaging is not None:
+    alone = settings.model.serve == "polyak"
+    if settings.schema.timestamps and settings.model.averaging is not None and alone:
         LOGGER.warning(
             "schema.timestamps: times change slowly, so recent steps fit only recent times, and the average of their "
             'coefficients (model.averaging = %r) may fit none; compare with model.averaging = "none"',

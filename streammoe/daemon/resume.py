@@ -96,10 +96,12 @@ def _difference(setting: str, configured: object, held: object, holder: str) -> 
 def _agree(had: object, wanted: object) -> bool:
     """Return whether a setting is what a model has, or what it would be if the model were not older than the default.
 
-    Gaussian experts had no tails in earlier versions: such a model goes on without where settings do not say otherwise.
+    Gaussian experts had no tails in earlier versions, and the average predicted alone: such a model goes on like that
+    where settings do not say otherwise.
     """
-    is_older = isinstance(had, dict) and "tail" not in had and wanted == {**had, "tail": Gaussian().tail}
-    return had == wanted or is_older
+    has_no_tails = isinstance(had, dict) and "tail" not in had and wanted == {**had, "tail": Gaussian().tail}
+    is_alone = (had, wanted) == ("polyak", "portfolio")
+    return had == wanted or has_no_tails or is_alone
 
 
 def _is_free(model: MixtureOfExperts, name: str, *, rising: bool = False) -> bool:
@@ -153,12 +155,14 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
     before["model"] = current_names(before.get("model", {}))
     defaults = learning_defaults(settings.model.kind)
-    if "expert" in defaults["model"]:
-        defaults["model"]["expert"] = PLAIN
-        with restoring(settings.checkpoint.dir):
-            own = current_names(table_of(table_of(checkpoint.metadata, "model"), "arguments")).get("expert")
-        if _agree(own, before["model"].get("expert")):
-            before["model"]["expert"] = own
+    with restoring(settings.checkpoint.dir):
+        own = current_names(table_of(table_of(checkpoint.metadata, "model"), "arguments"))
+    for name, first in {"expert": PLAIN, "serve": "polyak"}.items():
+        if name in defaults["model"]:
+            defaults["model"][name] = first
+            has = own.get(name, first)
+            if _agree(has, before["model"].get(name, first)):
+                before["model"][name] = has
     differences = []
     for section, values in now.items():
         for name, value in cast("Mapping[str, object]", values).items():
@@ -219,6 +223,11 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
         LOGGER.info(
             "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and go on "
             "without; set tail = inf to say so, or start over with --fresh to have them"
+        )
+    if arguments.get("serve") != expected_arguments.get("serve"):
+        LOGGER.info(
+            "model.serve: the average of this model predicts alone, as in earlier versions, and goes on to; "
+            'set serve = "polyak" to say so, or start over with --fresh to have a portfolio'
         )
     schema, fields = schema_of(settings), model.fields
     taken = sorted(schema.others.intersection(fields))

@@ -10,7 +10,7 @@ import numpy as np
 from streammoe.engine.interruption import LONG, interruptible, uncancellable
 from streammoe.engine.state import UnsoundError, state_at, unsound_parts
 from streammoe.errors import ConfigError
-from streammoe.experts import Family
+from streammoe.experts import Family, Parameters
 from streammoe.kernels.loop import UNSOUND
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.schedules import Schedule, Steps
@@ -31,6 +31,15 @@ class Scores(NamedTuple):
     """Each expert's part, if requested."""
     outliers: int = 0
     """How many of the events that made a step counted less, since they were far from their expert."""
+    gate: FloatArray | None = None
+    """(n, K) the mixture's gate, if requested; None where it is the shares of the trace."""
+    latest: Scores | None = None
+    """What the raw iterate said of the same rows, if requested."""
+
+    @property
+    def gates(self) -> FloatArray:
+        """The mixture's gate, (n, K) if a trace was requested."""
+        return self.trace.shares if self.gate is None else self.gate
 
 
 def joined(runs: Sequence[Scores]) -> Scores:
@@ -42,6 +51,7 @@ def joined(runs: Sequence[Scores]) -> Scores:
         _stacked([run.predictions for run in runs]),
         Trace(*(_stacked([run.trace[i] for run in runs]) for i in range(len(Trace._fields)))),
         sum(run.outliers for run in runs),
+        None if all(run.gate is None for run in runs) else _stacked([run.gates for run in runs]),
     )
 
 
@@ -92,6 +102,7 @@ def learning_options(
     averaging: str | None,
     schedule: Schedule,
     averaging_rate: float = 0.0,
+    recent_variances: bool = False,
     top_k: int | None = None,
 ) -> LearningOptions:
     """Convert the hyper-parameters of a step to the form that kernels take.
@@ -99,6 +110,7 @@ def learning_options(
     Args:
         n_rows: rows of coefficients per expert.
         averaging_rate: smallest weight of an iterate in the exponential average; other averages ignore it.
+        recent_variances: whether the average of the variances is one of recent iterates.
         top_k: how many experts learn from an event; by default all.
     """
     if averaging not in AVERAGING:
@@ -112,6 +124,7 @@ def learning_options(
         averaging=AVERAGING[averaging],
         forgetting=schedule.forgets and averaging != "exponential",
         least_weight=averaging_rate if averaging == "exponential" else 0.0,
+        recent_variances=recent_variances,
         top_k=top_k or 0,
     )
 
@@ -172,6 +185,7 @@ def learn(
     weights: FloatArray | None = None,
     n_outputs: int,
     traced: bool = False,
+    latest: bool = False,
 ) -> Scores:
     """Predict, score and learn rows in order, changing `state` and `residual` in place.
 
@@ -181,6 +195,7 @@ def learn(
         weights: (n,) above 0; by default 1.
         n_outputs: Q, or the number of classes.
         traced: whether to record each expert's part.
+        latest: whether to score the raw iterate, too.
 
     Raises:
         UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard `state` and `residual`.
@@ -188,11 +203,12 @@ def learn(
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
     gammas = steps.steps(int(state.n[0]) + 1, n_learned)
     counts = np.ones(len(W)) if weights is None else weights
-    losses = np.empty(len(W))
-    predictions = np.empty((len(W), n_outputs))
-    trace = _trace(state, len(W), n_outputs) if traced else no_trace()
     K, n_rows, p_v = state.experts.shape
     n, p_w = W.shape
+    size = 2 * n if latest else n
+    losses = np.empty(size)
+    predictions = np.empty((size, n_outputs))
+    trace = _trace(state.experts, state.variances, size, n_outputs) if traced else no_trace()
     work = n * (p_w**2 + K * p_v * (p_v + n_rows))
     arguments = (state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
     if work < LONG:
@@ -203,12 +219,23 @@ def learn(
             outliers = interruptible(work, family.learn_rows, *arguments)
     if outliers == UNSOUND:
         raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group) else "prediction"])
-    return Scores(losses, predictions, trace, outliers)
+    if not latest:
+        return Scores(losses, predictions, trace, outliers)
+    served, raw = (
+        Scores(losses[rows], predictions[rows], Trace(*(part[rows] for part in trace)) if traced else trace, outliers)
+        for rows in (slice(0, n), slice(n, None))
+    )
+    return served._replace(latest=raw)
+
+
+def served_parameters(state: MMState) -> Parameters:
+    """Return the averaged parameters."""
+    return Parameters(state.average_gate, state.average_experts, state.average_variances)
 
 
 def score(
     family: Family,
-    state: MMState,
+    theta: Parameters,
     W: FloatArray,
     R: FloatArray,
     Y: FloatArray | None = None,
@@ -216,7 +243,7 @@ def score(
     n_outputs: int,
     traced: bool = False,
 ) -> tuple[Scores, FloatArray]:
-    """Score rows with the served parameters; the state is not modified.
+    """Score rows with these parameters.
 
     Returns:
         The scores, and (n, K) responsibilities, or gate probabilities where there is no target.
@@ -224,26 +251,15 @@ def score(
     targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))
-    responsibilities = np.empty((len(W), len(state.experts)))
-    trace = _trace(state, len(W), n_outputs) if traced else no_trace()
-    family.score_rows(
-        state.average_gate,
-        state.average_experts,
-        state.average_variances,
-        W,
-        R,
-        targets,
-        losses,
-        predictions,
-        responsibilities,
-        trace,
-    )
+    responsibilities = np.empty((len(W), len(theta.experts)))
+    trace = _trace(theta.experts, theta.variances, len(W), n_outputs) if traced else no_trace()
+    family.score_rows(*theta, W, R, targets, losses, predictions, responsibilities, trace)
     return Scores(losses, predictions, trace), responsibilities
 
 
-def _trace(state: MMState, n: int, n_outputs: int) -> Trace:
-    K = len(state.experts)
-    return Trace(np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty((n, K, state.variances.shape[1])))
+def _trace(experts: FloatArray, variances: FloatArray, n: int, n_outputs: int) -> Trace:
+    K = len(experts)
+    return Trace(np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty((n, K, variances.shape[1])))
 
 
 def convergence_residual(residual: FloatArray) -> float:

@@ -97,7 +97,8 @@ def entrants(
             problem = error
             continue
         work = len(buffer.W) * row_cost(family, Shape(n_experts, family.n_rows(n_outputs), p_w, p_v))
-        scores, _ = interruptible(work, mixture.score, family, state, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
+        theta = mixture.served_parameters(state)
+        scores, _ = interruptible(work, mixture.score, family, theta, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
         loss = float(np.sum(buffer.weights * scores.losses)) + len(buffer.W) * prior_gain(state)
         penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
         found.append(Entrant(state, loss + penalty))
@@ -135,8 +136,13 @@ def leading_scores(
     costs = np.stack([weights * np.where(np.isnan(run.losses), 0.0, run.losses) for run in runs])
     # Summed one by one, starting from the total so far, so that the result does not depend on where batches were cut.
     sums = np.cumsum(np.column_stack([totals, costs]), axis=1)
-    chosen = _chosen(runs, sums[:, :-1].argmin(axis=0))
-    return chosen._replace(outliers=runs[0].outliers), sums[:, -1].copy()
+    leads = sums[:, :-1].argmin(axis=0)
+    chosen = _chosen(runs, leads)
+    latest = [run.latest for run in runs if run.latest is not None]
+    return (
+        chosen._replace(outliers=runs[0].outliers, latest=_chosen(latest, leads) if latest else None),
+        sums[:, -1].copy(),
+    )
 
 
 def _chosen(runs: Sequence[mixture.Scores], leads: IntArray) -> mixture.Scores:

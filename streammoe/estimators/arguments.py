@@ -45,6 +45,7 @@ class RegressorArguments(MixtureOfExperts):
         prior_strength: float = 0.1,
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
+        serve: str = "portfolio",
         drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
@@ -65,6 +66,7 @@ class RegressorArguments(MixtureOfExperts):
         self.prior_strength = prior_strength
         self.warmup = warmup
         self.averaging = averaging
+        self.serve = serve
         self.drift = drift
         self.seed = seed
         self.standardize = standardize
@@ -96,6 +98,7 @@ class ClassifierArguments(MixtureOfExperts):
         prior_strength: float = 0.04,
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
+        serve: str = "portfolio",
         drift: str | PageHinkley | None = None,
         seed: int = 0,
         standardize: bool = False,
@@ -117,6 +120,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.prior_strength = prior_strength
         self.warmup = warmup
         self.averaging = averaging
+        self.serve = serve
         self.drift = drift
         self.seed = seed
         self.standardize = standardize

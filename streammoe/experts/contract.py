@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from streammoe.distributions import ExpertNoise, Gaussian
-from streammoe.kernels.state import VARIANCE_FLOOR, LearningOptions, MMState, Prior
+from streammoe.kernels.state import VARIANCE_FLOOR, Alone, LearningOptions, MMState, Prior
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
@@ -66,6 +66,10 @@ class Family(ABC):
     @abstractmethod
     def learn_rows(self, state: MMState, *others: Any) -> int:
         """Call the hot loop that `streammoe.kernels.loop` makes of the family's noise, without its first argument."""
+
+    @abstractmethod
+    def learn_alone(self, state: Alone, *others: Any) -> int:
+        """Call the loop of a single expert that `streammoe.kernels.alone` makes, without its first argument."""
 
     @abstractmethod
     def score_rows(self, gate: FloatArray, experts: FloatArray, *others: Any) -> None:

@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from streammoe.kernels.alone import alone
 from streammoe.kernels.compile import hook, inline, jit, part
 from streammoe.kernels.groups import Group, settle_softmax
 from streammoe.kernels.linalg import VANISHED, dot
@@ -248,6 +249,7 @@ CATEGORICAL = Noise(
     log_constant, scratch_rows, evaluate, trust, step_experts, settle_expert, top_up, residual_of_expert
 )
 learn_rows, score_rows = loop(CATEGORICAL, __name__)
+learn_alone = alone(CATEGORICAL, __name__)
 
 
 @jit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from streammoe.kernels.alone import alone
 from streammoe.kernels.compile import inline
 from streammoe.kernels.elliptical import elliptical, irls_weight_rows
 from streammoe.kernels.linear import LOG_2PI
@@ -41,5 +42,7 @@ def log_constant(shape: Shape, Q: int) -> float:
     return 0.5 * Q * LOG_2PI + shape[1]
 
 
-learn_rows, score_rows = loop(elliptical(energy, irls_weight, log_constant, is_outlier), __name__)
+NOISE = elliptical(energy, irls_weight, log_constant, is_outlier)
+learn_rows, score_rows = loop(NOISE, __name__)
+learn_alone = alone(NOISE, __name__)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

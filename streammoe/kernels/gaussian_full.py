@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from streammoe.kernels.alone import alone
 from streammoe.kernels.compile import hook, inline, jit
 from streammoe.kernels.elliptical import NEGLIGIBLE
 from streammoe.kernels.gaussian import energy, irls_weight, is_outlier, log_constant
@@ -215,6 +216,7 @@ def _residual(
 
 NOISE = linear_noise(log_constant, scratch_rows, evaluate, trust, _step_experts, Spread(_settle, _top_up, _residual))
 learn_rows, score_rows = loop(NOISE, __name__)
+learn_alone = alone(NOISE, __name__)
 
 
 @jit

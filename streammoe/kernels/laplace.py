@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from streammoe.kernels.alone import alone
 from streammoe.kernels.compile import inline
 from streammoe.kernels.elliptical import elliptical, irls_weight_rows
 from streammoe.kernels.loop import Shape, loop
@@ -40,5 +41,7 @@ def log_constant(shape: Shape, Q: int) -> float:  # noqa: ARG001 - same
     return LOG_AREA
 
 
-learn_rows, score_rows = loop(elliptical(energy, irls_weight, log_constant), __name__)
+NOISE = elliptical(energy, irls_weight, log_constant)
+learn_rows, score_rows = loop(NOISE, __name__)
+learn_alone = alone(NOISE, __name__)
 trusted_rows = irls_weight_rows(irls_weight, __name__)

@@ -52,6 +52,7 @@ from streammoe.kernels.shared import (
     route,
     step_gate,
     topped_up,
+    variance_weight,
 )
 from streammoe.kernels.soundness import is_sound_after, keep_finite
 from streammoe.kernels.state import LearningOptions, MMState, Trace
@@ -236,6 +237,28 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
         settle_group(state, residual, options, group, shares, tau, trusted, means)
         return outliers
 
+    @part
+    def predict_latest(
+        shape: Shape,
+        state: MMState,
+        w: FloatArray,
+        r: FloatArray,
+        y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        trace: Trace,
+        row: int,
+    ) -> None:
+        """Write what the raw iterate says of an event to this row, where no step evaluates it at this moment."""
+        K, M = state.experts.shape[0], predictions.shape[1]
+        shares, means, tau = np.empty(K), np.empty((K, M)), np.empty(K)
+        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(K, M)))
+        losses[row] = evaluate(
+            shape, constant, scratch, state.gate, state.experts, state.variances, w, r, y, shares, means, tau
+        )
+        mix(shares, means, predictions[row])
+        record(trace, row, shares, means, state.variances)
+
     @inline
     def learn_each(
         shape: Shape,
@@ -260,8 +283,10 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
         waiting = n_waiting(state)
         if size > 0:
             set_far_limits(state, limits)
+        n = W.shape[0]
+        both = losses.shape[0] > n
         learned = outliers = 0
-        for i in range(W.shape[0]):
+        for i in range(n):
             w, r, y = W[i], R[i], Y[i]
             losses[i] = evaluate(
                 shape,
@@ -279,6 +304,8 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             )
             mix(shares, means, predictions[i])
             record(trace, i, shares, means, state.average_variances)
+            if both and (size > 0 or math.isnan(y[0])):
+                predict_latest(shape, state, w, r, y, losses, predictions, trace, n + i)
             if math.isnan(y[0]):
                 continue
             gamma = gammas[learned]
@@ -296,9 +323,13 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
                 if not far:
                     continue
                 stand_alone(state)
-            evaluate(
+            loss = evaluate(
                 shape, constant, scratch.noise, state.gate, state.experts, state.variances, w, r, y, shares, means, tau
             )
+            if both and size == 0:
+                losses[n + i] = loss
+                mix(shares, means, predictions[n + i])
+                record(trace, n + i, shares, means, state.variances)
             route(tau, options.top_k)
             outliers += trust(shape, tau, scratch.noise, trusted, M)
             if state.n[0] % RESIDUAL_EVERY == 0:
@@ -315,7 +346,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             weight = average_weight(state, options, gamma)
             blend(state.average_gate, state.gate, weight)
             blend(state.average_experts, state.experts, weight)
-            blend(state.average_variances, state.variances, weight)
+            blend(state.average_variances, state.variances, variance_weight(options, weight, gamma))
             if size > 0:
                 set_far_limits(state, limits)
         return outliers
@@ -345,8 +376,9 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             weights: (n,) how much each row counts, 1 for a plain one.
             W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets or class indexes.
             losses, predictions: (n,) and (n, M), written: −log s(y|x), and the mean or the probabilities of classes,
-                before the row is learned.
-            trace: written where its arrays are not empty.
+                before the row is learned, by the averaged parameters. If they have 2 n rows, the second n are the raw
+                iterate's.
+            trace: written where its arrays are not empty; as many rows.
 
         Returns:
             How many of the events that made a step were outliers, as `Noise.trust` says; or `UNSOUND` if state, losses
@@ -472,6 +504,6 @@ def _settle_group(settle_expert: Kernel, refresh: Kernel, track_residual: Kernel
         weight = average_weight_of(state, options, group.gammas)
         blend(state.average_gate, state.gate, weight)
         blend(state.average_experts, state.experts, weight)
-        blend(state.average_variances, state.variances, weight)
+        blend(state.average_variances, state.variances, variance_weight(options, weight, 1.0 - keep))
 
     return settle_group

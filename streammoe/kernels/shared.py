@@ -7,7 +7,7 @@ import numpy as np
 from streammoe.kernels.compile import inline, part
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, step_softmax
-from streammoe.kernels.state import LearningOptions, MMState, Trace
+from streammoe.kernels.state import Alone, LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
 REFRESH_BELOW = 0.5
@@ -27,6 +27,16 @@ def mix(shares: FloatArray, means: FloatArray, out: FloatArray) -> None:
 
 
 @inline
+def record_variances(variances: FloatArray, k: int, out: FloatArray) -> None:
+    """Write the variances of expert k to `out`, (Q,); they are (K, Q), (K, Q, Q) or (K, 0)."""
+    for q in range(variances.shape[1]):
+        if variances.ndim == 3:
+            out[q] = variances[k, q, q]
+        else:
+            out[q] = variances[k, q]
+
+
+@inline
 def record(trace: Trace, i: int, shares: FloatArray, means: FloatArray, variances: FloatArray) -> None:
     """Keep what each expert says about row i, if anybody asks; `variances` is (K, Q), (K, Q, Q) or (K, 0)."""
     if i >= trace.shares.shape[0]:
@@ -35,11 +45,7 @@ def record(trace: Trace, i: int, shares: FloatArray, means: FloatArray, variance
         trace.shares[i, k] = shares[k]
         for m in range(means.shape[1]):
             trace.means[i, k, m] = means[k, m]
-        for q in range(variances.shape[1]):
-            if variances.ndim == 3:
-                trace.variances[i, k, q] = variances[k, q, q]
-            else:
-                trace.variances[i, k, q] = variances[k, q]
+        record_variances(variances, k, trace.variances[i, k])
 
 
 @inline
@@ -111,7 +117,7 @@ def refresh_gate(state: MMState, missing: float) -> None:
 
 
 @part
-def refresh_expert(state: MMState, k: int, share: float) -> None:
+def refresh_expert(state: MMState | Alone, k: int, share: float) -> None:
     """Rebuild an expert's inverse from its Gram matrix, after adding `share` of the prior's statistics.
 
     Solving again moves each row of coefficients by share · (Υ_0 − Υ) Λ R⁺⁻¹, whatever the curvature: it cancels.
@@ -167,7 +173,7 @@ def residual_of_gate(
 
 
 @inline
-def finish_step(state: MMState, gamma: float, decay: float) -> None:
+def finish_step(state: MMState | Alone, gamma: float, decay: float) -> None:
     """Count an event: the weight of all before it has shrunk by 1 − γ."""
     state.n[0] += 1
     state.decay[0] = decay
@@ -175,7 +181,7 @@ def finish_step(state: MMState, gamma: float, decay: float) -> None:
 
 
 @inline
-def topped_up(state: MMState, options: LearningOptions, gamma: float) -> float:
+def topped_up(state: MMState | Alone, options: LearningOptions, gamma: float) -> float:
     """The weight of the prior after a refresh: s pseudo-events among the 1/γ that a step spans."""
     weight: float = max(state.prior_weight[0], options.prior_strength * gamma)
     return weight
@@ -199,6 +205,16 @@ def average_weight(state: MMState, options: LearningOptions, gamma: float) -> fl
         return 1.0
     state.n_average[0] += 1
     return _iterate_weight(state.n_average[0], options, gamma)
+
+
+@inline
+def variance_weight(options: LearningOptions, weight: float, gamma: float) -> float:
+    """The same for variances, given that weight and the step.
+
+    A few targets far off make the variances of some hundred iterates large. In a mean of all iterates that would count
+    for long, and cost more than the noise of recent ones.
+    """
+    return max(weight, gamma) if options.recent_variances else weight
 
 
 @inline

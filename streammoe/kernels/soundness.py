@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import jit, part
-from streammoe.kernels.state import MMState
+from streammoe.kernels.state import Alone, MMState
 from streammoe.types import FloatArray
 
 LARGEST_PREDICTION = 1e100
@@ -50,16 +50,37 @@ def is_sound_after(state: MMState, Y: FloatArray, losses: FloatArray, prediction
     Args:
         state: after the rows.
         Y: (n, Q) their targets; a row of NaN has no loss.
-        losses: (n,).
-        predictions: (n, Q) or (n, M).
+        losses: (n,), or several times n, one pass over the rows after the other.
+        predictions: (n, Q) or (n, M), or as many times n.
     """
+    return _are_sound(Y, losses, predictions) and is_sound(state)
+
+
+@part
+def is_alone_sound_after(state: Alone, Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
+    """The same of a single expert."""
+    return (
+        _are_sound(Y, losses, predictions)
+        and _is_finite(state.experts)
+        and _is_finite(state.variances)
+        and _is_finite(state.masses)
+        and _is_finite(state.decay)
+        and _is_finite(state.prior_weight)
+        and _have_finite_diagonals(state.expert_grams)
+        and _have_finite_diagonals(state.expert_inverses)
+    )
+
+
+@part
+def _are_sound(Y: FloatArray, losses: FloatArray, predictions: FloatArray) -> bool:
+    n = Y.shape[0]
     for i in range(losses.shape[0]):
-        if not (abs(losses[i]) <= LARGEST_LOSS or math.isnan(Y[i, 0])):
+        if not (abs(losses[i]) <= LARGEST_LOSS or math.isnan(Y[i % n, 0])):
             return False
-    for prediction in predictions.flat:
+    for prediction in predictions.flat:  # noqa: SIM110 - numba knows no generators
         if not abs(prediction) <= LARGEST_PREDICTION:
             return False
-    return is_sound(state)
+    return True
 
 
 @part

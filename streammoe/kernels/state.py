@@ -57,6 +57,22 @@ class MMState(NamedTuple):
     its own. It is one array, since each further one of the state slows all steps down."""
 
 
+class Alone(NamedTuple):
+    """The part of an `MMState` of one expert that a step needs where there is neither gate, average nor group."""
+
+    n: IntArray
+    decay: FloatArray
+    prior_weight: FloatArray
+    experts: FloatArray
+    variances: FloatArray
+    masses: FloatArray
+    expert_grams: FloatArray
+    expert_inverses: FloatArray
+    prior_expert_gram: FloatArray
+    prior_experts: FloatArray
+    prior_variances: FloatArray
+
+
 class Prior(NamedTuple):
     """What the model believes before any event, worth `strength` pseudo-events (docs/algorithm.md, "The prior")."""
 
@@ -89,6 +105,8 @@ class LearningOptions(NamedTuple):
     """Constant steps: the average never weighs an iterate less than γ."""
     least_weight: float = 0.0
     """The average never weighs an iterate less than this."""
+    recent_variances: bool = False
+    """Whether the average never weighs the variances of an iterate less than γ."""
     top_k: int = 0
     """How many experts learn from an event, those of the largest responsibilities; 0: all."""
     variance_floor: float = VARIANCE_FLOOR

@@ -9,6 +9,7 @@ import numpy as np
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.model_selection import Candidate
+from streammoe.engine.portfolio import PREFIX, Portfolio
 from streammoe.engine.state import MMState, restored_state
 from streammoe.engine.warming import OneExpert
 from streammoe.errors import PoisonedModel
@@ -23,7 +24,7 @@ from streammoe.types import AnyArray
 
 MOST_CANDIDATES = 16
 """Maximum number of candidates that a checkpoint may claim."""
-_OWN = ("encoder.", "state.", "warmup.", "race.", "drift.")
+_OWN = ("encoder.", "state.", "warmup.", "race.", "drift.", PREFIX)
 """Prefixes of the arrays that make up a model and affect future learning."""
 
 
@@ -93,10 +94,11 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
     given = {"diagnostics.reseeds": context.reseeds, "diagnostics.outliers": context.outliers, **arrays}
     context.reseeds = array_of(given, "diagnostics.reseeds", "int64", (2,), least=0.0, most=LARGEST_COUNT).copy()
     context.outliers = array_of(given, "diagnostics.outliers", "int64", (1,), least=0.0, most=LARGEST_COUNT).copy()
-    if len(candidates) > 1:
-        return Race(candidates, totals.copy(), *_race_counts(arrays, candidates))
     if candidates:
-        return Mixture(candidates[0])
+        portfolio = _portfolio(context, arrays, candidates)
+        if len(candidates) == 1:
+            return Mixture(candidates[0], portfolio)
+        return Race(candidates, totals.copy(), *_race_counts(arrays, candidates), portfolio)
     return _warm_up(context, arrays) if "warmup.X" in arrays else Empty()
 
 
@@ -116,6 +118,20 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
     n = int(candidate.state.n[0])
     require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
     return WarmUp(one, ProvisionalMixture.from_arrays(arrays, candidate, encoder))
+
+
+def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> Portfolio | None:
+    options = context.options
+    if options.serve != "portfolio":
+        return None
+    return Portfolio.from_arrays(
+        context.family,
+        options.bound,
+        arrays,
+        n=int(candidates[0].state.n[0]),
+        n_outputs=context.targets.n_outputs,
+        p_v=context.encoder.expert_width,
+    )
 
 
 def _state(context: Context, arrays: Mapping[str, AnyArray], place: str) -> MMState:

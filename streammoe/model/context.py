@@ -14,6 +14,7 @@ from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.model_selection import Candidate
+from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.state import MMState, grouping
 from streammoe.features import Encoder
 from streammoe.kernels.state import LearningOptions
@@ -101,6 +102,7 @@ class Context:
             averaging=options.averaging_kind,
             schedule=options.schedule,
             averaging_rate=options.averaging_rate,
+            recent_variances=options.serve == "portfolio",
             top_k=options.top_k,
         )
 
@@ -110,6 +112,10 @@ class Context:
         state = grouping(state, self.options.batch_size, self.family.n_targets(n_outputs))
         residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
+
+    def portfolio(self, state: MMState) -> Portfolio | None:
+        """Return the portfolio that begins with a mixture; None if its average predicts alone."""
+        return Portfolio.of(self.family, self.options.bound, state) if self.options.serve == "portfolio" else None
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""
@@ -188,7 +194,8 @@ class Context:
         """Return an error message if the model would become too large with these fields and levels."""
         options = self.options
         K, (p_w, p_v) = options.most_experts, self.encoder.widths_with(news)
-        size = model_bytes(K, self.family.n_rows(self.targets.most_outputs), p_w, p_v)
+        members = 1 if options.serve == "portfolio" else 0
+        size = model_bytes(K + members, self.family.n_rows(self.targets.most_outputs), p_w, p_v)
         if size > LARGEST_MODEL:
             return (
                 f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "

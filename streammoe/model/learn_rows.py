@@ -33,8 +33,8 @@ class Outcome(NamedTuple):
     """(n, Q) predicted before learning, or (n, M) class probabilities; NaN where rejected."""
     trace: Trace
     """Each expert's part in the rows that were not rejected, in order; empty unless requested."""
-    outliers: int = 0
-    """How many of the events that made a step counted less, since they were far from their expert."""
+    gate: FloatArray
+    """(n, K) the mixture's gate at these rows; with a portfolio the trace holds the experts of all members."""
 
 
 def introduce(learner: Learner, names: Sequence[Any], row: FloatArray, targets: Any) -> None:
@@ -153,7 +153,7 @@ def _learn_screened(learner: Learner, events: Events, rejected: dict[int, Invali
     losses = np.full(len(X), np.nan)
     predictions = np.full((len(X), scores.predictions.shape[1]), np.nan)
     losses[used], predictions[used] = scores.losses, scores.predictions
-    return Outcome(rejected, used & ~np.isnan(Y[:, 0]), Y, losses, predictions, scores.trace)
+    return Outcome(rejected, used & ~np.isnan(Y[:, 0]), Y, losses, predictions, scores.trace, scores.gates)
 
 
 def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: bool) -> Outcome:
@@ -177,17 +177,20 @@ def _learn_wider(learner: Learner, names: Sequence[Any], event: Events, traced: 
 def _none_used(learner: Learner, Y: FloatArray, rejected: dict[int, InvalidEvent]) -> Outcome:
     n = len(Y)
     nothing = np.full((n, learner.targets.n_outputs), np.nan)
-    return Outcome(rejected, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, mixture.no_trace())
+    trace = mixture.no_trace()
+    return Outcome(rejected, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, trace, trace.shares)
 
 
 def _used(Y: FloatArray, scores: mixture.Scores) -> Outcome:
-    return Outcome({}, ~np.isnan(Y[:, 0]), Y, *scores)
+    return Outcome({}, ~np.isnan(Y[:, 0]), Y, scores.losses, scores.predictions, scores.trace, scores.gates)
 
 
 def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
     """Join the outcomes of consecutive runs of rows, each with the index of its first row."""
     outcomes = [outcome for _, outcome in pieces]
-    scores = mixture.joined([mixture.Scores(*outcome[3:]) for outcome in outcomes])
+    scores = mixture.joined(
+        [mixture.Scores(each.losses, each.predictions, each.trace, gate=each.gate) for each in outcomes]
+    )
     rejected = {start + at: error for start, outcome in pieces for at, error in outcome.rejected.items()}
     # Joining has set the probability of classes that were not known yet to 0.
     scores.predictions[list(rejected)] = np.nan
@@ -195,5 +198,8 @@ def _joined(pieces: Sequence[tuple[int, Outcome]]) -> Outcome:
         rejected,
         np.concatenate([outcome.learned for outcome in outcomes]),
         np.concatenate([outcome.targets for outcome in outcomes]),
-        *scores,
+        scores.losses,
+        scores.predictions,
+        scores.trace,
+        scores.gates,
     )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammoe.engine import mixture
+from streammoe.engine import mixture, portfolio
 from streammoe.engine.drift import Drift
 from streammoe.engine.split_merge import diagnose
 from streammoe.engine.state import MMState, UnsoundError
@@ -126,7 +126,7 @@ class Learner:
             rows = slice(start, stop)
             runs.append(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced))
             if stop > 0 and learned[stop - 1] >= before + room:
-                self.phase = phase.on_due(context)
+                self.phase = phase.on_due(context).begin(context)
                 if phase.refits:
                     self.undo.expire()
                 before = int(learned[stop - 1])
@@ -200,18 +200,16 @@ class Learner:
         """Score raw rows, and return their responsibilities, or without targets the gate's probabilities."""
         context = self.context
         targets = context.targets
-        state, encoder = self.phase.served(context)
-        if state is None:
+        members, trust, encoder = self.phase.served(context)
+        if not members:
             losses = np.full(len(X), np.nan)
             return mixture.Scores(losses, targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
         # Prediction never raises on range: values too large for their powers are clipped.
         W, R = encoder.design(encoder.bounded(X))
-        if len(state.masses) == 1:  # no gate; in a warm-up the one expert's state has expert features in its place
-            W = R
         scaler = encoder.scaler
         Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
-        scores, responsibilities = mixture.score(
-            context.family, state, W, R, Z, n_outputs=targets.n_outputs, traced=traced
+        scores, responsibilities = portfolio.score(
+            context.family, members, trust, W, R, Z, n_outputs=targets.n_outputs, traced=traced
         )
         return in_units(scores, scaler), responsibilities
 
@@ -225,8 +223,10 @@ class Learner:
         """Return the distribution of the targets of an event, which are numbers."""
         context = self.context
         scores, _ = self.score(context.encoder.row(x), None, traced=True)
-        served, encoder = self.phase.served(context)
-        return context.targets.distribution(scores.trace, served, encoder.scaler.target_scale)
+        served = self.phase.served(context)
+        variances = [theta.variances for theta in served.members]
+        within = np.concatenate(variances) if variances else None
+        return context.targets.distribution(scores.trace, within, served.encoder.scaler.target_scale)
 
     def predict(self, table: Table) -> Any:
         """Predict the rows of a table, in the form of the targets."""
@@ -278,6 +278,12 @@ class Learner:
         return shares
 
     @property
+    def member_weights(self) -> dict[str, float]:
+        """The weight of each member of the portfolio, by its name; empty if there is none."""
+        members = self.phase.portfolio if isinstance(self.phase, Streaming) else None
+        return {} if members is None else members.named_weights
+
+    @property
     def convergence_residual(self) -> float:
         """‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted; NaN before there is a mixture."""
         leader = self.phase.leader
@@ -326,7 +332,7 @@ class Learner:
 
     def start(self, state: MMState) -> None:
         """Continue from a state."""
-        self.phase = Mixture(self.context.candidate(state))
+        self.phase = Mixture(self.context.candidate(state)).begin(self.context)
 
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""
@@ -375,7 +381,7 @@ class Learner:
             rule = f"the model has {K}, numbered from 0, and needs at least two" if K else "the warm-up is not over"
             raise ConfigError(f"reseed_expert: there is no expert {shown(expert)} to reseed: {rule}")
         found = diagnose(context.family, phase.leader.state, phase.leader.options)
-        self.start(phase.reseeded(context, found, expert, 0))
+        self.phase = Mixture(context.candidate(phase.reseeded(context, found, expert, 0)), phase.portfolio)
         context.reseeds += 1
         self.undo.forget()
 

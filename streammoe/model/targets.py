@@ -10,7 +10,6 @@ import numpy as np
 
 from streammoe.checked import as_json, names_of
 from streammoe.distributions import GaussianMixture, Mixture, MultivariateGaussianMixture, MultivariateMixture
-from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.experts import Family
 from streammoe.kernels.state import Trace
@@ -88,12 +87,13 @@ class Targets(ABC):
         """Return predictions (n, n_outputs) of a model that has learned nothing."""
         return np.zeros((n, self.n_outputs))
 
-    def distribution(self, trace: Trace, served: MMState | None, scale: FloatArray) -> Any:
+    def distribution(self, trace: Trace, variances: FloatArray | None, scale: FloatArray) -> Any:
         """Return the distribution of numeric targets that a model's trace of one event describes.
 
         Args:
             trace: trace of the event.
-            served: the state that predicted, if any.
+            variances: (K, Q) or (K, Q, Q) of each component of what predicted, in its coordinates; None before there
+                is anything.
             scale: (Q,) scale of its coordinates, in the targets' own units.
         """
         raise NotImplementedError
@@ -165,8 +165,8 @@ class ScalarTarget(Targets):
     def many(self, predictions: FloatArray) -> FloatArray:
         return predictions[:, 0].copy()
 
-    def distribution(self, trace: Trace, served: MMState | None, scale: FloatArray) -> Mixture:
-        if served is None:
+    def distribution(self, trace: Trace, variances: FloatArray | None, scale: FloatArray) -> Mixture:
+        if variances is None:
             return GaussianMixture(np.ones(1), np.zeros(1), np.ones(1))
         return self.family.noise.mixture(trace.shares[0], trace.means[0, :, 0], trace.variances[0, :, 0])
 
@@ -244,13 +244,12 @@ class VectorTarget(Targets):
     def many(self, predictions: FloatArray) -> FloatArray:
         return predictions
 
-    def distribution(self, trace: Trace, served: MMState | None, scale: FloatArray) -> MultivariateMixture:
-        shares, means, variances = trace
+    def distribution(self, trace: Trace, variances: FloatArray | None, scale: FloatArray) -> MultivariateMixture:
+        shares, means, own = trace
         names, Q = tuple(self.names), self.n_outputs
-        if served is None:
+        if variances is None:
             return MultivariateGaussianMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), names)
-        covariances = served.average_variances
-        within = covariances * np.outer(scale, scale) if covariances.ndim == 3 else variances[0]
+        within = variances * np.outer(scale, scale) if variances.ndim == 3 else own[0]
         return self.family.noise.joint_mixture(shares[0], means[0], within, names)
 
     def arrays(self) -> dict[str, AnyArray]:

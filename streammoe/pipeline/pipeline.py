@@ -211,7 +211,7 @@ class Pipeline:
         """Write rows for those events of `outcome` that were used."""
         writer = self.predictions
         assert writer is not None  # noqa: S101 - for the type checker; the caller has checked
-        shares, means, variances = (_padded(part, self.model.most_experts) for part in outcome.trace)
+        shares, means, variances = (_padded(part, self.model.most_components) for part in outcome.trace)
         intervals = None
         if writer.interval > 0.0:
             # Experts that did not exist yet when the event was predicted have no share, so any spread will do.
@@ -226,7 +226,7 @@ class Pipeline:
                 targets=outcome.targets[used],
                 losses=outcome.losses[used],
                 outputs=self.schema.targets,
-                gate=shares if writer.gate else None,
+                gate=_padded(outcome.gate, self.model.most_experts) if writer.gate else None,
                 intervals=intervals,
             )
         )
@@ -244,7 +244,7 @@ class Pipeline:
         writer = self.predictions
         assert writer is not None  # noqa: S101 - same
         names = [str(label) for label in self.model.output_names]
-        shares = _padded(outcome.trace.shares, self.model.most_experts)
+        gate = _padded(outcome.gate, self.model.most_experts)
         met = np.where(outcome.learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
         known = np.maximum.accumulate(np.concatenate([[classes], met[:-1]]))[used]
         cuts = [0, *(np.flatnonzero(np.diff(known)) + 1).tolist(), len(known)]
@@ -263,7 +263,7 @@ class Pipeline:
                     outputs=self.schema.targets,
                     classes=tuple(names[:M]),
                     probabilities=probabilities,
-                    gate=shares[start:stop] if writer.gate else None,
+                    gate=gate[start:stop] if writer.gate else None,
                 )
             )
 
@@ -446,12 +446,12 @@ class _Ledger:
         return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses)
 
 
-def _padded(values: FloatArray, n_experts: int) -> FloatArray:
-    """Pad (n, K, …) values of experts with zeros for those that exist only after the warm-up.
+def _padded(values: FloatArray, size: int) -> FloatArray:
+    """Pad (n, K, …) values of experts with zeros for those that exist only after the warm-up, up to so many.
 
     So a row does not depend on whether its batch ended the warm-up.
     """
-    missing = n_experts - values.shape[1]
+    missing = size - values.shape[1]
     return np.pad(values, [(0, 0), (0, missing), *[(0, 0)] * (values.ndim - 2)]) if missing > 0 else values
 
 

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from streammoe.engine import mixture
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.state import MMState
+from streammoe.experts import Parameters
 from streammoe.features import Encoder
 from streammoe.model.context import Context, Moves
 from streammoe.types import AnyArray, FloatArray
 
 Change: TypeAlias = Callable[[MMState], MMState]
 """A function from a state to one with more columns or classes."""
+
+
+class Served(NamedTuple):
+    """What predicts, and the encoder for its coordinates."""
+
+    members: Sequence[Parameters]
+    """Parameters of each member; none before anything was learned. The first one is the mixture, or the one expert."""
+    weights: FloatArray
+    """(m,) the weight of each."""
+    encoder: Encoder
+
+    @classmethod
+    def alone(cls, state: MMState, encoder: Encoder) -> Served:
+        """Return one mixture, which predicts by its average."""
+        return cls([mixture.served_parameters(state)], np.ones(1), encoder)
 
 
 class Phase(ABC):
@@ -67,8 +83,8 @@ class Phase(ABC):
         """
 
     @abstractmethod
-    def served(self, context: Context) -> tuple[MMState | None, Encoder]:
-        """Return the state that serves predictions, if any, and the encoder for its coordinates."""
+    def served(self, context: Context) -> Served:
+        """Return what predicts."""
 
     @abstractmethod
     def widen(self, context: Context, moves: Moves) -> None:

@@ -164,6 +164,5 @@ def in_units(scores: mixture.Scores, scaler: Scaler) -> mixture.Scores:
     trace = scores.trace
     if len(trace.shares):
         trace = Trace(trace.shares, trace.means * scale + center, trace.variances * (scale * scale))
-    return mixture.Scores(
-        scores.losses + sum(map(math.log, scale.tolist())), scores.predictions * scale + center, trace, scores.outliers
-    )
+    losses = scores.losses + sum(map(math.log, scale.tolist()))
+    return scores._replace(losses=losses, predictions=scores.predictions * scale + center, trace=trace)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
 from streammoe.engine import mixture
 from streammoe.engine.drift import DriftDetector
+from streammoe.engine.members.contract import Rows
 from streammoe.engine.model_selection import Candidate, leading_scores, n_parameters, race_start
+from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.split_merge import Diagnostics, costliest, diagnose, idle, reseeded
 from streammoe.engine.state import (
@@ -29,9 +31,8 @@ from streammoe.engine.state import (
     widen,
     with_class,
 )
-from streammoe.features import Encoder
 from streammoe.model.context import Context, Moves
-from streammoe.model.phases.contract import Change, Phase
+from streammoe.model.phases.contract import Change, Phase, Served
 from streammoe.model.phases.provisional import in_units
 from streammoe.schedules import Steps
 from streammoe.types import AnyArray, FloatArray
@@ -72,19 +73,21 @@ def window(context: Context, n: int) -> int:
     return max(round(1.0 / context.steps(n + 1)), 1)
 
 
-class Features(NamedTuple):
-    """Rows in the coordinates of a mixture, as `mixture.learn` takes them."""
-
-    W: FloatArray
-    R: FloatArray
-    Y: FloatArray
-    weights: FloatArray
-
-
 class Streaming(Phase):
-    """A phase that learns by streaming steps."""
+    """A phase that learns by streaming steps.
+
+    Attributes:
+        portfolio: the members that predict together; None if the leader's average predicts alone.
+    """
 
     leader: Candidate
+    portfolio: Portfolio | None = None
+
+    def begin(self, context: Context) -> Self:
+        """Return the phase itself, with a portfolio if there is to be one."""
+        if self.portfolio is None:
+            self.portfolio = context.portfolio(self.leader.state)
+        return self
 
     @property
     def n(self) -> int:
@@ -95,16 +98,16 @@ class Streaming(Phase):
     ) -> mixture.Scores:
         encoder = context.encoder
         scaler = encoder.scaler
-        features = Features(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
+        rows = Rows(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
         if context.detector is None:
-            scores = self.step(context, context.options.schedule, features, traced=traced)
+            scores = self._step(context, context.options.schedule, rows, traced=traced)
         else:
-            scores = self._learn_with_detector(context, context.detector, features, traced=traced)
+            scores = self._learn_with_detector(context, context.detector, rows, traced=traced)
         context.outliers += scores.outliers
         return in_units(scores, scaler)
 
     def _learn_with_detector(
-        self, context: Context, detector: DriftDetector, rows: Features, *, traced: bool
+        self, context: Context, detector: DriftDetector, rows: Rows, *, traced: bool
     ) -> mixture.Scores:
         """Learn rows in pieces and pass their losses to the detector; after a drift, step sizes and average restart.
 
@@ -113,7 +116,7 @@ class Streaming(Phase):
         """
 
         def learn(start: int, stop: int, steps: Steps) -> mixture.Scores:
-            return self.step(context, steps, Features(*(array[start:stop] for array in rows)), traced=traced)
+            return self._step(context, steps, Rows(*(array[start:stop] for array in rows)), traced=traced)
 
         n_rows = len(rows.Y)
         targets = np.flatnonzero(~np.isnan(rows.Y[:, 0]))
@@ -155,19 +158,52 @@ class Streaming(Phase):
             start = stop
         return mixture.joined(runs)
 
-    @abstractmethod
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
+    def _step(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
         """Learn rows, and return their scores from before they were learned.
+
+        Raises:
+            UnsoundError: some of them leave a mixture, or another member, with NaN or infinity.
+        """
+        scores = self.step_mixtures(context, steps, rows, traced=traced)
+        if self.portfolio is None:
+            return scores
+        return self.portfolio.learn(rows, scores, n_outputs=context.targets.n_outputs, traced=traced)
+
+    @abstractmethod
+    def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
+        """Let mixtures learn rows, and return the leader's scores; with a portfolio, its raw iterate's too.
 
         Raises:
             UnsoundError: some of them leave a mixture with NaN or infinity.
         """
 
-    def served(self, context: Context) -> tuple[MMState, Encoder]:
-        return self.leader.state, context.encoder
+    def learn_by(
+        self, context: Context, candidate: Candidate, steps: Steps, rows: Rows, *, traced: bool
+    ) -> mixture.Scores:
+        """Let one mixture learn rows."""
+        W, R, Y, weights = rows
+        return mixture.learn(
+            context.family,
+            *candidate,
+            steps,
+            W,
+            R,
+            Y,
+            weights=weights,
+            n_outputs=context.targets.n_outputs,
+            traced=traced,
+            latest=self.portfolio is not None,
+        )
+
+    def served(self, context: Context) -> Served:
+        if self.portfolio is None:
+            return Served.alone(self.leader.state, context.encoder)
+        return Served(self.portfolio.parameters(self.leader.state), self.portfolio.weights, context.encoder)
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
+        if self.portfolio is not None:
+            self.portfolio.widen(moves.expert_at, encoder.expert_width)
         self.change(
             context,
             lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
@@ -175,6 +211,8 @@ class Streaming(Phase):
 
     def add_class(self, context: Context, rng: np.random.Generator) -> None:
         n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
+        if self.portfolio is not None:
+            self.portfolio.add_class(n_features)
         self.change(context, lambda state: with_class(state, rng, n_features, gamma))
 
     @abstractmethod
@@ -210,7 +248,16 @@ class Streaming(Phase):
         )
 
     def is_finite(self) -> bool:
-        return is_finite(self.leader.state)
+        return is_finite(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
+
+    def copied_portfolio(self, spare: Phase | None) -> Portfolio | None:
+        """Return an independent copy of the portfolio, if there is one."""
+        old = spare.portfolio if isinstance(spare, Streaming) else None
+        return self.portfolio and self.portfolio.copy(old)
+
+    def portfolio_arrays(self) -> dict[str, AnyArray]:
+        """Return the arrays of the portfolio, if there is one."""
+        return {} if self.portfolio is None else self.portfolio.arrays()
 
 
 class Mixture(Streaming):
@@ -218,8 +265,9 @@ class Mixture(Streaming):
 
     n_candidates = 1
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, portfolio: Portfolio | None = None) -> None:
         self.leader = candidate
+        self.portfolio = portfolio
 
     def next_due(self, context: Context) -> int:
         return next_look(self.n)
@@ -227,14 +275,14 @@ class Mixture(Streaming):
     def on_due(self, context: Context) -> Streaming:
         return self._examined(context) if len(self.leader.state.masses) > 1 else self
 
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
-        return _learn(context, self.leader, steps, rows, traced=traced)
+    def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
+        return self.learn_by(context, self.leader, steps, rows, traced=traced)
 
     def change(self, context: Context, change: Change) -> None:
         self.leader = context.candidate(change(self.leader.state))
 
     def arrays(self) -> dict[str, AnyArray]:
-        return state_arrays(self.leader.state, "state")
+        return state_arrays(self.leader.state, "state") | self.portfolio_arrays()
 
     @property
     def residual(self) -> FloatArray:
@@ -243,12 +291,11 @@ class Mixture(Streaming):
     def copy(self, spare: Phase | None = None) -> Mixture:
         old = spare.leader if isinstance(spare, Mixture) else None
         state, residual, options = self.leader
-        return Mixture(
-            Candidate(copy_state(state, old and old.state), copy_array(residual, old and old.residual), options)
-        )
+        candidate = Candidate(copy_state(state, old and old.state), copy_array(residual, old and old.residual), options)
+        return Mixture(candidate, self.copied_portfolio(spare))
 
     def restore(self, copied: Mixture) -> None:
-        self.leader = copied.leader
+        self.leader, self.portfolio = copied.leader, copied.portfolio
 
     def restart_average(self) -> None:
         self.leader = self.leader._replace(state=restart_average(self.leader.state))
@@ -274,7 +321,7 @@ class Mixture(Streaming):
         renewed = copy_state(self.leader.state)._replace(n_average=tried.n_average.copy())
         candidates = [self.leader, context.candidate(renewed), context.candidate(tried)]
         LOGGER.info("expert %d is reseeded on trial, as half of another, until event %d", expert, until)
-        return Race(candidates, np.array([0.0, 0.0, handicap(context)]), until, expert)
+        return Race(candidates, np.array([0.0, 0.0, handicap(context)]), until, expert, self.portfolio)
 
 
 class Race(Streaming):
@@ -288,11 +335,19 @@ class Race(Streaming):
         expert: the reseeded expert of the last candidate if the race is its trial; else −1.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], totals: FloatArray, until: int, expert: int = -1) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        totals: FloatArray,
+        until: int,
+        expert: int = -1,
+        portfolio: Portfolio | None = None,
+    ) -> None:
         self.candidates = list(candidates)
         self.totals = totals
         self.until = until
         self.expert = expert
+        self.portfolio = portfolio
         self.n_candidates = len(self.candidates)
         self._rank()
 
@@ -316,9 +371,9 @@ class Race(Streaming):
             self._rank()
         return self._decided(context) if n == self.until else self
 
-    def step(self, context: Context, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
+    def step_mixtures(self, context: Context, steps: Steps, rows: Rows, *, traced: bool) -> mixture.Scores:
         """Let every candidate learn these rows; return for each row the score of the leader at that point."""
-        runs = [_learn(context, candidate, steps, rows, traced=traced) for candidate in self.candidates]
+        runs = [self.learn_by(context, candidate, steps, rows, traced=traced) for candidate in self.candidates]
         scores, self.totals = leading_scores(runs, self.totals, rows.weights)
         self._rank()
         return scores
@@ -334,7 +389,7 @@ class Race(Streaming):
         }
         for at, candidate in enumerate(self.candidates):
             arrays |= state_arrays(candidate.state, f"race.{at}")
-        return arrays
+        return arrays | self.portfolio_arrays()
 
     @property
     def residual(self) -> FloatArray:
@@ -344,10 +399,10 @@ class Race(Streaming):
         candidates = [
             Candidate(copy_state(state), residual.copy(), options) for state, residual, options in self.candidates
         ]
-        return Race(candidates, self.totals.copy(), self.until, self.expert)
+        return Race(candidates, self.totals.copy(), self.until, self.expert, self.copied_portfolio(spare))
 
     def restore(self, copied: Race) -> None:
-        self.candidates, self.totals = copied.candidates, copied.totals
+        self.candidates, self.totals, self.portfolio = copied.candidates, copied.totals, copied.portfolio
         self._rank()
 
     def restart_average(self) -> None:
@@ -383,15 +438,7 @@ class Race(Streaming):
             )
         else:
             LOGGER.info("expert %d is not reseeded: as half of another it did not predict better", self.expert)
-        return Mixture(self.candidates[best])
-
-
-def _learn(context: Context, candidate: Candidate, steps: Steps, rows: Features, *, traced: bool) -> mixture.Scores:
-    W, R, Y, weights = rows
-    n_outputs = context.targets.n_outputs
-    return mixture.learn(
-        context.family, *candidate, steps, W, R, Y, weights=weights, n_outputs=n_outputs, traced=traced
-    )
+        return Mixture(self.candidates[best], self.portfolio)
 
 
 def _report(context: Context, n: int, expert: int, what: str, why: str) -> None:

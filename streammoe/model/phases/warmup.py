@@ -11,11 +11,10 @@ from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.model_selection import Entrant
 from streammoe.engine.state import MMState, UnsoundError, is_finite, widen, with_class
 from streammoe.engine.warming import OneExpert
-from streammoe.features import Encoder
 from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
-from streammoe.model.phases.contract import Phase
+from streammoe.model.phases.contract import Phase, Served
 from streammoe.model.phases.provisional import RESTARTS, ProvisionalMixture, next_fit
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
 from streammoe.types import AnyArray, FloatArray
@@ -43,7 +42,7 @@ class Empty(Phase):
         if self._is_gathering:
             return Gathering(empty_buffer(context))
         if context.options.warmup.size == 0:
-            return Mixture(context.candidate(context.random_start()))
+            return Mixture(context.candidate(context.random_start())).begin(context)
         return WarmUp(empty_buffer(context))
 
     def next_due(self, context: Context) -> int:
@@ -59,8 +58,8 @@ class Empty(Phase):
         nothing = np.full(len(X), np.nan)
         return mixture.Scores(nothing, np.empty((len(X), 0)), mixture.blank_trace(len(X) if traced else 0))
 
-    def served(self, context: Context) -> tuple[None, Encoder]:
-        return None, context.encoder
+    def served(self, context: Context) -> Served:
+        return Served([], np.empty(0), context.encoder)
 
     def widen(self, context: Context, moves: Moves) -> None:
         """Do nothing."""
@@ -143,11 +142,11 @@ class WarmUp(Phase):
             runs.append(self._learn_provisional(context, X[half], Y[half], weights[half], said, traced=traced))
         return mixture.joined(runs)
 
-    def served(self, context: Context) -> tuple[MMState, Encoder]:
+    def served(self, context: Context) -> Served:
         provisional = self.provisional
         if provisional is not None and provisional.leads:
-            return provisional.candidate.state, context.encoder.scaled(provisional.scaler)
-        return self.one.recursive, context.encoder
+            return Served.alone(provisional.candidate.state, context.encoder.scaled(provisional.scaler))
+        return Served.alone(self.one.recursive, context.encoder)
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
@@ -250,7 +249,7 @@ class Gathering(WarmUp):
     def next_due(self, context: Context) -> int:
         return sys.maxsize
 
-    def served(self, context: Context) -> tuple[MMState, Encoder]:
+    def served(self, context: Context) -> Served:
         return super().served(context) if self.before is None else self.before.served(context)
 
     def widen(self, context: Context, moves: Moves) -> None:

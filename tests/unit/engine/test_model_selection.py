@@ -9,6 +9,7 @@ import pytest
 from streammoe.distributions import Gaussian
 from streammoe.engine import mixture
 from streammoe.engine.em import Buffer
+from streammoe.engine.members.contract import Rows
 from streammoe.engine.model_selection import (
     ENTRANTS,
     SHORTEST_RACE,
@@ -16,7 +17,7 @@ from streammoe.engine.model_selection import (
     entrants,
 )
 from streammoe.experts import family_of
-from streammoe.model.phases.streaming import Features, Race
+from streammoe.model.phases.streaming import Race
 from streammoe.schedules import Power
 from tests.unit.cases import Case, options, random_state
 
@@ -76,7 +77,7 @@ def race():
 
 def learn(of, rows):
     context = SimpleNamespace(family=LINE.family, targets=SimpleNamespace(n_outputs=1))
-    return of.step(context, STEPS, Features(X[rows], X[rows], Y[rows], WEIGHTS[rows]), traced=True)
+    return of.step_mixtures(context, STEPS, Rows(X[rows], X[rows], Y[rows], WEIGHTS[rows]), traced=True)
 
 
 def alone(each):

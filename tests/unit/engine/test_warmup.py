@@ -19,7 +19,7 @@ def fit(R, Y, K, *, case=LINE, prior_strength=0.1, restarts=2, bound="tight"):
 
 
 def loss(state, R, Y, case=LINE):
-    scores, _ = mixture.score(case.family, state, R, R, Y, n_outputs=case.n_outputs)
+    scores, _ = mixture.score(case.family, mixture.served_parameters(state), R, R, Y, n_outputs=case.n_outputs)
     return float(scores.losses.mean())
 
 
@@ -88,7 +88,7 @@ def test_poor_buffers_give_a_finite_model(case, spoil, K, prior_strength):
     assert (state.masses > 0.0).all()
     diagonals = np.einsum("kqq->kq", state.variances) if state.variances.ndim == 3 else state.variances
     assert (diagonals > 0.0).all()
-    scores, _ = mixture.score(case.family, state, R, R, Y, n_outputs=case.n_outputs)
+    scores, _ = mixture.score(case.family, mixture.served_parameters(state), R, R, Y, n_outputs=case.n_outputs)
     assert np.isfinite(scores.losses).all()
     assert np.isfinite(scores.predictions).all()
 

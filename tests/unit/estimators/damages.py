@@ -149,6 +149,18 @@ RACE = {
     "negative reseeds": lambda a: a["diagnostics.reseeds"].fill(-1),
 }
 
+PORTFOLIO = {
+    "none": lambda a: a.pop("portfolio.weights"),
+    "two members": lambda a: a.update({"portfolio.weights": np.full(2, 0.5)}),
+    "half of the weight": lambda a: a["portfolio.weights"].__imul__(0.5),
+    "no weight": lambda a: a["portfolio.weights"].__setitem__(slice(None), [1.0, 0.0, 0.0]),
+    "weights NaN": lambda a: a["portfolio.weights"].fill(np.nan),
+    "no expert": lambda a: a.pop("portfolio.one_expert.experts"),
+    "a gate": lambda a: a.update({"portfolio.one_expert.gate": np.zeros((0, 4))}),
+    "two experts": lambda a: a.update({"portfolio.one_expert.masses": np.ones(2)}),
+    "an expert without variance": lambda a: a["portfolio.one_expert.variances"].fill(0.0),
+    "an expert of other events": lambda a: a["portfolio.one_expert.n"].__iadd__(1),
+}
 INTERIM = {
     "another count": lambda a: a["warmup.interim.n"].__iadd__(1),
     "no totals": lambda a: a.pop("warmup.totals"),
@@ -168,6 +180,7 @@ DAMAGES = {
     "classes": (classes, CLASSES),
     "race": (racing, RACE),
     "mixture of a warm-up": (interim, INTERIM),
+    "portfolio": (learned, PORTFOLIO),
 }
 DESCRIPTIONS = [
     "MoERegressor",

@@ -46,9 +46,9 @@ def test_it_continues_the_raw_iterate_within_1e_9(kind, arguments, tmp_path):
 
 
 def test_the_average_begins_again_unless_it_is_given():
-    model = trained()
+    model = trained(serve="polyak")
     parameters, average = model.parameters(), model.parameters(averaged=True)
-    make = functools.partial(MoERegressor.from_parameters, parameters, feature_names=NAMES, **QUICK)
+    make = functools.partial(MoERegressor.from_parameters, parameters, feature_names=NAMES, serve="polyak", **QUICK)
     warm_up = (WARM - 14) // 2  # half of its events less the parameters of two experts of three inputs
     fresh, resumed = make(), make(average=average, n_average=90 + warm_up)
     assert fresh.parameters(averaged=True)["experts"].tobytes() == parameters["experts"].tobytes()

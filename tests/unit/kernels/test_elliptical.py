@@ -21,5 +21,5 @@ def test_the_loss_of_an_expert_is_the_entropy_of_its_noise(case):
     for variances in (state.variances, state.average_variances):
         variances[:] = 4.0 * np.eye(Q) if variances.ndim == 3 else 4.0
     R = np.zeros((len(noise), P))
-    losses = mixture.score(case.family, state, R, R, noise, n_outputs=Q)[0].losses
+    losses = mixture.score(case.family, mixture.served_parameters(state), R, R, noise, n_outputs=Q)[0].losses
     assert case.family.expert_losses(state)[0] == pytest.approx(losses.mean(), abs=0.03)

@@ -19,7 +19,7 @@ def regressor(n_experts=2, **arguments):
 
 
 def test_nothing_moves_before_the_group_is_full():
-    model = regressor()
+    model = regressor(serve="polyak")
     before, predictions = model.parameters(), model.predict_array(X)
     model.learn_array(X[100:107], Y[100:107])
     assert (model.n, model.parameters()["n"]) == (107, 100)

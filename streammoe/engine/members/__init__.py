@@ -1,0 +1,1 @@
+"""Members of a portfolio: models of one stream that predict together, see `streammoe.engine.portfolio`."""

@@ -1,0 +1,20 @@
+"""The averaged parameters of the mixture: the best where nothing moves, since noise cancels; they never forget."""
+
+from __future__ import annotations
+
+from streammoe.engine.members.contract import Member, Rows
+from streammoe.engine.mixture import Scores, served_parameters
+from streammoe.experts import Parameters
+from streammoe.kernels.state import MMState
+
+
+class Average(Member):
+    """The estimate of the papers ([MM] §5.2.1)."""
+
+    name = "average"
+
+    def parameters(self, whole: MMState) -> Parameters:
+        return served_parameters(whole)
+
+    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
+        return scores

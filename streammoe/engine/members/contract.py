@@ -1,0 +1,73 @@
+"""The contract of the members of a portfolio.
+
+A new one is a file here and an entry in `streammoe.engine.portfolio.new_members`. What it holds, it derives from the
+mixture when a portfolio begins, and changes by events alone, one at a time, so that it does not depend on how they
+were grouped into batches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple, Self
+
+from streammoe.engine.mixture import Scores
+from streammoe.experts import Parameters
+from streammoe.kernels.state import MMState
+from streammoe.types import AnyArray, FloatArray, IntArray
+
+
+class Rows(NamedTuple):
+    """Rows in the coordinates of a model, as `mixture.learn` takes them."""
+
+    W: FloatArray
+    R: FloatArray
+    Y: FloatArray
+    weights: FloatArray
+
+
+class Member(ABC):
+    """A model that predicts, and learns from each event after that.
+
+    What a member holds of its own, beyond the mixture that all share, is named `arrays`; one without anything inherits
+    all but the first two methods.
+    """
+
+    name: ClassVar[str]
+    """Its name in metrics and checkpoints."""
+
+    @abstractmethod
+    def parameters(self, whole: MMState) -> Parameters:
+        """Return the parameters that predict now; `whole` is the state of the mixture."""
+
+    @abstractmethod
+    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
+        """Return the scores of rows, each from before it was learned.
+
+        Args:
+            rows: rows that the mixture has learned.
+            scores: the scores of its average, with those of its raw iterate.
+            n_outputs: Q, or the number of classes.
+            traced: whether to record each expert's part.
+
+        Raises:
+            UnsoundError: a number is NaN or infinite; discard the member.
+        """
+
+    def widen(self, expert_at: IntArray, p_v: int) -> None:  # noqa: B027 - most members hold nothing
+        """Adapt to new features of the experts, see `streammoe.engine.state.widen`."""
+
+    def add_class(self, n_features: int) -> None:  # noqa: B027 - same
+        """Adapt to a new class; `n_features` is the number of expert features, padding excluded."""
+
+    def arrays(self) -> Mapping[str, AnyArray]:
+        """Return everything that affects future learning, as arrays named ``name.array``."""
+        return {}
+
+    def copy(self, spare: Member | None = None) -> Self:
+        """Return an independent copy; arrays of `spare` may be reused."""
+        return self
+
+    def is_finite(self) -> bool:
+        """Return whether every number of its own is finite."""
+        return True

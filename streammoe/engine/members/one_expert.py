@@ -1,0 +1,168 @@
+"""One expert without a gate that forgets at a constant rate: it follows any change within a hundred events or so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from streammoe.checked import require
+from streammoe.engine import mixture
+from streammoe.engine.members.contract import Member, Rows
+from streammoe.engine.mixture import Scores
+from streammoe.engine.state import (
+    MMState,
+    UnsoundError,
+    copy_state,
+    is_finite,
+    restored_state,
+    state_at,
+    widen,
+    with_class,
+)
+from streammoe.experts import Family, Parameters
+from streammoe.kernels.linalg import invert_spd
+from streammoe.kernels.loop import UNSOUND
+from streammoe.kernels.state import Alone, Prior, Trace
+from streammoe.schedules import Constant
+from streammoe.types import AnyArray, FloatArray, IntArray
+
+STEP = 0.01
+"""Size of a step: about the last 100 events count, and without a warm-up the first ones equally."""
+PRIOR_STRENGTH = 1.0
+"""Weight of the prior in events. With so short a memory there must be some."""
+
+
+class OneExpert(Member):
+    """An expert of the mixture's family that learns all events.
+
+    Args:
+        family: family of the experts.
+        bound: the curvature bound of a categorical expert.
+        state: its state, of one expert without gate features, of which the average is not used.
+    """
+
+    name = "one_expert"
+
+    def __init__(self, family: Family, bound: str, state: MMState) -> None:
+        self._family = family
+        self._bound = bound
+        self._continue_with(state)
+
+    def _continue_with(self, state: MMState) -> None:
+        self.state = state
+        self._options = mixture.learning_options(
+            bound=self._bound,
+            n_experts=1,
+            n_rows=state.experts.shape[1],
+            prior_strength=PRIOR_STRENGTH,
+            averaging=None,
+            schedule=Constant(STEP),
+        )
+        self._alone = Alone(*(getattr(state, name) for name in Alone._fields))
+
+    def parameters(self, whole: MMState) -> Parameters:
+        return Parameters(self.state.gate, self.state.experts, self.state.variances)
+
+    def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
+        _, R, Y, weights = rows
+        n = len(R)
+        losses, predictions = np.empty(n), np.empty((n, n_outputs))
+        variances = np.empty((n if traced else 0, 1, self._alone.variances.shape[1]))
+        arguments = (self._alone, self._options, STEP, weights, R, Y, losses, predictions, variances)
+        if self._family.learn_alone(*arguments) == UNSOUND:
+            raise UnsoundError([self.name])
+        if not traced:
+            return Scores(losses, predictions, mixture.no_trace())
+        return Scores(losses, predictions, Trace(np.ones((n, 1)), predictions[:, None, :], variances))
+
+    def widen(self, expert_at: IntArray, p_v: int) -> None:
+        self._continue_with(widen(self.state, np.empty(0, dtype=np.int64), 0, expert_at, p_v))
+
+    def add_class(self, n_features: int) -> None:
+        # A single expert needs no random numbers.
+        gamma = max(STEP, 1.0 / (int(self.state.n[0]) + 1))
+        self._continue_with(with_class(self.state, np.random.default_rng(0), n_features, gamma))
+
+    def arrays(self) -> Mapping[str, AnyArray]:
+        return {f"{self.name}.{name}": array for name, array in self._alone._asdict().items()}
+
+    def copy(self, spare: Member | None = None) -> OneExpert:
+        old = spare.state if isinstance(spare, OneExpert) else None
+        return OneExpert(self._family, self._bound, copy_state(self.state, old))
+
+    def is_finite(self) -> bool:
+        return is_finite(self.state)
+
+    @classmethod
+    def of(cls, family: Family, bound: str, whole: MMState) -> OneExpert:
+        """Return the expert with the statistics of all experts of a mixture."""
+        return cls(family, bound, merged(whole))
+
+    @classmethod
+    def from_arrays(
+        cls, family: Family, bound: str, given: Mapping[str, AnyArray], prefix: str, *, n: int, n_outputs: int, p_v: int
+    ) -> OneExpert:
+        """Restore an expert that has learned n events from the arrays that `arrays` returned, with a prefix.
+
+        Raises:
+            CheckpointError: an array is missing, has another shape, or holds invalid values.
+        """
+        place = f"{prefix}{cls.name}"
+        arrays = {**given, **{f"{place}.{name}": array for name, array in _without_gate(given, place).items()}}
+        state = restored_state(arrays, place, family, n_experts=1, n_outputs=n_outputs, p_w=0, p_v=p_v)
+        counted = int(state.n[0])
+        require(counted == n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
+        return cls(family, bound, state)
+
+
+def _without_gate(arrays: Mapping[str, AnyArray], place: str) -> dict[str, AnyArray]:
+    """Return the parts of a state that a single expert has no use for."""
+    parts = {name: np.empty((0, 0)) for name in ("gate", "gate_gram", "gate_inverse", "average_gate")}
+    own = {f"average_{name}": arrays.get(f"{place}.{name}") for name in ("experts", "variances")}
+    found = {name: array for name, array in own.items() if array is not None}
+    return {**parts, **found, "n_average": np.zeros(1, dtype=np.int64), "prior_gate_gram": np.empty(0)}
+
+
+def merged(whole: MMState) -> MMState:
+    """Return the state of one expert whose statistics are the sums of those of a mixture's experts.
+
+    Responsibilities add up to 1, so these are the statistics of one expert that has learned the same events: with
+    normal experts exactly, as far as steps were the same.
+    """
+    grams = whole.decay[0] * whole.expert_grams
+    mass = whole.masses.sum()
+    gram = grams.sum(axis=0)
+    inverse = np.empty_like(gram)
+    invert_spd(gram, inverse, np.empty_like(gram))
+    pull = np.einsum("kqi,kij->qj", whole.experts, grams, optimize=False)
+    expert = np.einsum("qi,ij->qj", pull, inverse, optimize=False)
+    variances: FloatArray = np.einsum("k,k...->...", whole.masses / mass, whole.variances)
+    if variances.size:
+        apart = whole.experts - expert
+        spread = np.einsum("kqi,kij,kcj->qc", apart, grams, apart, optimize=False) / mass
+        # Only rounding can make this negative: Gram matrices of extreme values are not quite positive.
+        own = np.diagonal(spread)
+        if variances.ndim == 1:
+            variances = variances + np.maximum(own, 0.0)
+        elif (own >= 0.0).all():
+            variances = variances + 0.5 * (spread + spread.T)
+    prior = Prior(
+        PRIOR_STRENGTH,
+        np.empty(0),
+        whole.prior_expert_gram,
+        whole.prior_experts,
+        whole.prior_variances,
+        0.0,
+    )
+    return state_at(
+        gate=np.empty((0, 0)),
+        experts=expert[None],
+        variances=variances[None],
+        masses=np.array([mass]),
+        gate_gram=np.empty((0, 0)),
+        expert_grams=gram[None],
+        prior=prior,
+        n=int(whole.n[0]),
+        prior_weight=float(whole.prior_weight[0]),
+    )

@@ -1,0 +1,104 @@
+"""The loop of learning for a single expert without a gate, whose raw iterate predicts.
+
+A lean form of `streammoe.kernels.loop` for a member of a portfolio, which learns every event besides the mixture: one
+evaluation for each event, and no responsibilities, averages, groups or convergence residual.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+
+from streammoe.kernels.compile import jit, part
+from streammoe.kernels.loop import UNSOUND, Kernel, Noise, Shape, named
+from streammoe.kernels.shared import REFRESH_BELOW, finish_step, record_variances, refresh_expert, topped_up
+from streammoe.kernels.soundness import is_alone_sound_after
+from streammoe.kernels.state import Alone, LearningOptions
+from streammoe.types import FloatArray
+
+LARGEST_STEP = 1.0 - 1e-12
+"""A step of 1 would forget everything before it, and the recursions divide by 1 − γ."""
+
+
+def alone(noise: Noise, module: str) -> Kernel:
+    """Make `learn_alone` of a noise, to be kept under this name in `module`."""
+    evaluate, trust = noise.evaluate, noise.trust
+    log_constant, scratch_rows = noise.log_constant, noise.scratch_rows
+    step_experts = noise.step_experts
+    refresh = _refresh(noise.top_up)
+
+    def learn_alone(
+        shape: Shape,
+        state: Alone,
+        options: LearningOptions,
+        least_step: float,
+        weights: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        variances: FloatArray,
+    ) -> int:
+        """Predict, score and learn each row in turn, in place; a row whose y is NaN is predicted only.
+
+        Args:
+            shape: the numbers of the noise.
+            state: changed in place.
+            options: the hyper-parameters that steps need.
+            least_step: γ_n is 1/n, but never less.
+            weights: (n,) how much each row counts, 1 for a plain one.
+            R, Y: (n, p_v), (n, Q) features, targets or class indexes.
+            losses, predictions: (n,) and (n, M), written: −log e(y|x), and the mean or the probabilities of classes,
+                before the row is learned.
+            variances: (n, 1, Q), written: the variances at each row; or empty.
+
+        Returns:
+            0; or `UNSOUND` if state, losses or predictions are not sound, and the state is to be thrown away.
+        """
+        M = predictions.shape[1]
+        shares, tau, trusted, means = np.empty(1), np.empty(1), np.empty(1), np.empty((1, M))
+        gain, push = np.empty(R.shape[1]), np.empty(M)
+        gate = np.empty((0, R.shape[1]))
+        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(1, M)))
+        for i in range(R.shape[0]):
+            r, y = R[i], Y[i]
+            losses[i] = evaluate(
+                shape, constant, scratch, gate, state.experts, state.variances, r, r, y, shares, means, tau
+            )
+            for q in range(M):
+                predictions[i, q] = means[0, q]
+            if i < variances.shape[0]:
+                record_variances(state.variances, 0, variances[i, 0])
+            if math.isnan(y[0]):
+                continue
+            gamma = max(min(1.0 / (state.n[0] + 1.0), LARGEST_STEP), least_step)
+            trust(shape, tau, scratch, trusted, M)
+            keep = 1.0 - gamma
+            decay = state.decay[0] * keep
+            fresh = gamma * weights[i]
+            step_experts(state, options, keep, fresh, fresh / decay, tau, trusted, means, r, y, gain, push)
+            finish_step(state, gamma, decay)
+            if decay < REFRESH_BELOW:
+                refresh(state, topped_up(state, options, gamma))
+        return 0 if is_alone_sound_after(state, Y, losses, predictions) else UNSOUND
+
+    return jit(named(learn_alone, module))
+
+
+@cache
+def _refresh(top_up: Kernel) -> Kernel:
+    @part
+    def refresh(state: Alone, prior_weight: float) -> None:
+        """Rebuild the inverse from its Gram matrix, after topping the prior up to `prior_weight`."""
+        missing = prior_weight - state.prior_weight[0]
+        old = state.experts[0].copy()
+        refresh_expert(state, 0, missing)
+        if missing > 0.0:
+            top_up(state, 0, missing, old)
+            state.masses[0] += missing
+        state.prior_weight[0] = prior_weight
+        state.decay[0] = 1.0
+
+    return refresh

@@ -1,0 +1,145 @@
+"""The served portfolio, held to the formulas: what each member predicts, how they are mixed, and how trust moves."""
+
+import numpy as np
+import pytest
+
+from streammoe.distributions import Gaussian
+from streammoe.engine.members.one_expert import STEP, merged
+from streammoe.engine.portfolio import MEMBERS
+from streammoe.testing.literal import ALGORITHMS, log_softmax
+from tests.oracle.agreement import FAMILIES, STEPS, Case, Events, estimator, names, oracle, powers, start_of, stream
+
+BURN_IN, COUNT = 400, 160
+KEPT, FLOOR = 0.998, 1e-8
+
+
+class LiteralPortfolio:
+    """The mixture's average, its latest iterate, and one expert, by their densities.
+
+    Args:
+        mixture: the literal algorithm of the mixture.
+        one: that of the one expert.
+    """
+
+    def __init__(self, mixture, one):
+        self.mixture, self.one = mixture, one
+        self.iterates = []
+        self.weights = np.full(3, 1 / 3)
+
+    def thetas(self):
+        latest = self.mixture.theta
+        average = {name: np.mean([each[name] for each in self.iterates], axis=0) for name in self.iterates[0]}
+        if "variances" in average:
+            average["variances"] = self.variances
+        return [(self.mixture, average), (self.mixture, latest), (self.one, self.one.theta)]
+
+    def densities(self, w, r, y):
+        return np.array([np.exp(np.logaddexp.reduce(a.log_joint(w, r, y, theta))) for a, theta in self.thetas()])
+
+    def means(self, w, r):
+        """Each member's mean, or its probabilities of the classes."""
+        found = []
+        for algorithm, theta in self.thetas():
+            shares = np.exp(log_softmax(algorithm.logits(w, theta)))
+            if "variances" in theta:
+                found.append(shares @ (theta["experts"] @ r))
+            else:
+                found.append(shares @ np.exp([log_softmax(each) for each in algorithm.class_logits(r, theta)]))
+        return np.array(found)
+
+    def learn(self, w, r, y, gamma, weight):
+        density = self.densities(w, r, y)
+        loss = -np.log(self.weights @ density)
+        trust = self.weights**KEPT * density**weight
+        floored = np.maximum(trust / trust.sum(), FLOOR)
+        self.weights = floored / floored.sum()
+        self.mixture.learn(w, r, y, gamma, weight)
+        self.one.learn(w, r, y, STEP, weight)
+        self.iterates.append({name: self.mixture.theta[name] for name in self.iterates[0]})
+        if "variances" in self.iterates[0]:
+            share = max(1 / len(self.iterates), gamma)
+            self.variances = (1 - share) * self.variances + share * self.mixture.theta["variances"]
+        return loss
+
+
+def literal(case, start, model):
+    """The literal portfolio at the parameters of a model that has learned nothing; the one expert is the model's."""
+    state = {name.rpartition(".")[2]: each for name, each in model.arrays().items() if ".one_expert." in name}
+    p = state["experts"].shape[2]
+    prior = {"gate_gram": np.ones(p), "expert_gram": state["prior_expert_gram"], "experts": state["prior_experts"]}
+    one = {"gate": np.empty((0, p)), "gate_gram": np.eye(p), "decay": 1.0, "prior": prior} | {
+        name: state[name] for name in ("experts", "variances", "masses", "expert_grams")
+    }
+    one["prior_weight"] = state["prior_weight"][0]
+    prior["variances"] = state["prior_variances"]
+    found = LiteralPortfolio(oracle(case, start), ALGORITHMS[case.family](one, bound=case.bound, prior_strength=1.0))
+    average = {name: start[name] for name in ("gate", "experts", "variances") if name in start}
+    found.iterates.append(average)
+    found.variances = average.get("variances")
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
+    case = Case(3, 4, "adaptive", next(iter(STEPS)), prior=0.5, weighted=True, **FAMILIES[family])
+    events = stream(case, BURN_IN + COUNT)
+    first = Events(*(each[:BURN_IN] for each in events))
+    burnt = estimator(case, start_of(case, first))
+    burnt.learn_array(first.X, first.y, feature_names=names(case))
+    start = burnt.parameters()
+    events = Events(*(each[BURN_IN:] for each in events))
+    events.y[COUNT // 2 :] = (events.y[COUNT // 2 :] + 1) % case.classes if case.classes else -events.y[COUNT // 2 :]
+    model = estimator(case, start, averaging="polyak", serve="portfolio")
+    slow = literal(case, model.parameters(), model)
+    gammas = STEPS[case.steps].steps(BURN_IN + 1, COUNT)
+    X, Y = powers(events.X, 1), events.y if case.classes else events.y.reshape(COUNT, case.outputs)
+    largest = np.zeros(3)
+    for i in range(COUNT):
+        row = slice(i, i + 1)
+        predict = model.predict_proba_array if case.classes else model.predict_array
+        prediction = predict(events.X[row], feature_names=names(case)).reshape(-1)
+        np.testing.assert_allclose(prediction, slow.weights @ slow.means(X[i], X[i]), rtol=1e-7, atol=1e-9)
+        loss = model.learn_array(events.X[row], events.y[row], weights=events.weights[row], feature_names=names(case))
+        expected = slow.learn(X[i], X[i], Y[i], gammas[i], events.weights[i])
+        np.testing.assert_allclose(loss[0], expected, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose([model.member_weights[name] for name in MEMBERS], slow.weights, rtol=1e-6)
+        largest = np.maximum(largest, slow.weights)
+    assert (largest > 0.4).sum() >= 2, "the stream must make several members matter"
+
+
+@pytest.mark.parametrize("family", ["gaussian 3", "full 3"])
+def test_the_one_expert_begins_with_the_statistics_of_all_experts(family):
+    case = Case(3, 4, "adaptive", next(iter(STEPS)), prior=0.5, **FAMILIES[family])
+    events = stream(case, COUNT)
+    model = estimator(case, start_of(case, events))
+    model.learn_array(events.X, events.y, feature_names=names(case))
+    algorithm = oracle(case, model.parameters())
+    s = algorithm.mm.statistics
+    total = {name: s[name].sum(axis=0, keepdims=True) for name in ("s3", "s4", "s5", "s6")}
+    expected = algorithm.minimize_experts(total)
+    found = merged(model.learner.state)
+    for name in ("experts", "variances"):
+        np.testing.assert_allclose(getattr(found, name), expected[name], rtol=1e-9, atol=1e-9)
+
+
+def test_a_mixture_of_experts_that_are_equal_is_their_merger():
+    case = Case(3, 4, "adaptive", next(iter(STEPS)), prior=0.5, classes=3)
+    start = start_of(case, stream(case, COUNT))
+    start["experts"] = np.repeat(start["experts"][:1], 3, axis=0)
+    found = merged(estimator(case, start).learner.state)
+    np.testing.assert_allclose(found.experts, start["experts"][:1], rtol=1e-9, atol=1e-12)
+
+
+def test_components_of_the_predicted_distribution_are_the_experts_of_all_members():
+    case = Case(3, 4, "adaptive", next(iter(STEPS)), prior=0.5, outputs=2, covariance="full")
+    events = stream(case, COUNT)
+    model = estimator(case, start_of(case, events), averaging="polyak", serve="portfolio", expert=Gaussian("full"))
+    model.learn_array(events.X, events.y, feature_names=names(case))
+    x = dict(zip(names(case), events.X[0].tolist(), strict=True))
+    found = model.predict_distribution_one(x)
+    assert len(found.shares) == 7
+    trust = list(model.member_weights.values())
+    np.testing.assert_allclose([found.shares[:3].sum(), found.shares[3:6].sum(), found.shares[6]], trust, rtol=1e-9)
+    np.testing.assert_allclose(found.mean(), list(model.predict_one(x).values()), rtol=1e-9)
+    density = np.exp(model.log_likelihood_array(events.X[:1], events.y[:1], feature_names=names(case)))
+    np.testing.assert_allclose(found.pdf(events.y[0]), density, rtol=1e-9)
