@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 
-from streammoe.kernels.compile import jit, part
-from streammoe.kernels.loop import UNSOUND, Kernel, Noise, Shape, named
+from streammoe.kernels.compile import allocating, inline, jit
+from streammoe.kernels.loop import UNSOUND, Kernel, Noise, Scratch, Shape, named
 from streammoe.kernels.shared import REFRESH_BELOW, finish_step, record_variances, refresh_expert, topped_up
 from streammoe.kernels.soundness import is_alone_sound_after
 from streammoe.kernels.state import Alone, LearningOptions
@@ -28,6 +28,46 @@ def alone(noise: Noise, module: str) -> Kernel:
     log_constant, scratch_rows = noise.log_constant, noise.scratch_rows
     step_experts = noise.step_experts
     refresh = _refresh(noise.top_up)
+
+    @inline
+    def learn_each(
+        shape: Shape,
+        state: Alone,
+        options: LearningOptions,
+        least_step: float,
+        weights: FloatArray,
+        R: FloatArray,
+        Y: FloatArray,
+        losses: FloatArray,
+        predictions: FloatArray,
+        variances: FloatArray,
+        scratch: Scratch,
+        gate: FloatArray,
+    ) -> None:
+        shares, tau, trusted, means = scratch.shares, scratch.tau, scratch.trusted, scratch.means
+        gain, push = scratch.gain, scratch.push
+        M = predictions.shape[1]
+        constant = log_constant(shape, M)
+        for i in range(R.shape[0]):
+            r, y = R[i], Y[i]
+            losses[i] = evaluate(
+                shape, constant, scratch.noise, gate, state.experts, state.variances, r, r, y, shares, means, tau
+            )
+            for q in range(M):
+                predictions[i, q] = means[0, q]
+            if i < variances.shape[0]:
+                record_variances(state.variances, 0, variances[i, 0])
+            if math.isnan(y[0]):
+                continue
+            gamma = max(min(1.0 / (state.n[0] + 1.0), LARGEST_STEP), least_step)
+            trust(shape, tau, scratch.noise, trusted, M)
+            keep = 1.0 - gamma
+            decay = state.decay[0] * keep
+            fresh = gamma * weights[i]
+            step_experts(state, options, keep, fresh, fresh / decay, tau, trusted, means, r, y, gain, push)
+            finish_step(state, gamma, decay)
+            if decay < REFRESH_BELOW:
+                refresh(state, topped_up(state, options, gamma))
 
     def learn_alone(
         shape: Shape,
@@ -58,30 +98,20 @@ def alone(noise: Noise, module: str) -> Kernel:
             0; or `UNSOUND` if state, losses or predictions are not sound, and the state is to be thrown away.
         """
         M = predictions.shape[1]
-        shares, tau, trusted, means = np.empty(1), np.empty(1), np.empty(1), np.empty((1, M))
-        gain, push = np.empty(R.shape[1]), np.empty(M)
+        none, M = np.empty(0), predictions.shape[1]
+        scratch = Scratch(
+            np.empty(1),
+            np.empty(1),
+            np.empty(1),
+            np.empty((1, M)),
+            none,
+            np.empty(R.shape[1]),
+            np.empty(M),
+            np.empty((scratch_rows(M), M)),
+            none,
+        )
         gate = np.empty((0, R.shape[1]))
-        constant, scratch = log_constant(shape, M), np.empty((scratch_rows(M), max(1, M)))
-        for i in range(R.shape[0]):
-            r, y = R[i], Y[i]
-            losses[i] = evaluate(
-                shape, constant, scratch, gate, state.experts, state.variances, r, r, y, shares, means, tau
-            )
-            for q in range(M):
-                predictions[i, q] = means[0, q]
-            if i < variances.shape[0]:
-                record_variances(state.variances, 0, variances[i, 0])
-            if math.isnan(y[0]):
-                continue
-            gamma = max(min(1.0 / (state.n[0] + 1.0), LARGEST_STEP), least_step)
-            trust(shape, tau, scratch, trusted, M)
-            keep = 1.0 - gamma
-            decay = state.decay[0] * keep
-            fresh = gamma * weights[i]
-            step_experts(state, options, keep, fresh, fresh / decay, tau, trusted, means, r, y, gain, push)
-            finish_step(state, gamma, decay)
-            if decay < REFRESH_BELOW:
-                refresh(state, topped_up(state, options, gamma))
+        learn_each(shape, state, options, least_step, weights, R, Y, losses, predictions, variances, scratch, gate)
         return 0 if is_alone_sound_after(state, Y, losses, predictions) else UNSOUND
 
     return jit(named(learn_alone, module))
@@ -89,7 +119,7 @@ def alone(noise: Noise, module: str) -> Kernel:
 
 @cache
 def _refresh(top_up: Kernel) -> Kernel:
-    @part
+    @allocating
     def refresh(state: Alone, prior_weight: float) -> None:
         """Rebuild the inverse from its Gram matrix, after topping the prior up to `prior_weight`."""
         missing = prior_weight - state.prior_weight[0]

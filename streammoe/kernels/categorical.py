@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from streammoe.kernels.alone import alone
-from streammoe.kernels.compile import hook, inline, jit, part
+from streammoe.kernels.compile import allocating, hook, inline, jit, part
 from streammoe.kernels.groups import Group, settle_softmax
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.loop import Noise, Shape, loop
@@ -81,7 +81,7 @@ def evaluate(
     return -math.log(total)
 
 
-@part
+@allocating
 def unlikely(
     gate: FloatArray, experts: FloatArray, w: FloatArray, r: FloatArray, label: int, joint: FloatArray
 ) -> float:

@@ -225,19 +225,24 @@ def jit(function: Function) -> Function:
     return cast("Function", kernel)
 
 
-def part(function: Function) -> Function:
-    """Compile `function` as a part of the kernels that call it, with which it is optimised and cached."""
+def allocating(function: Function) -> Function:
+    """Like `part`, for what makes arrays, or calls a part that returns one."""
     return _part(function, _PartCompiler, _nrt=True)
 
 
-def hook(function: Function) -> Function:
-    """Like `part`, and merged into its callers: passing arrays between small functions costs more than their work.
+def part(function: Function) -> Function:
+    """Compile `function` as a part of the kernels that call it, with which it is optimised and cached.
 
-    It borrows its arrays: it must not make any, nor call what returns one. numba counts references to an array wherever
-    it is named, by atomic operations that the optimiser cannot remove, and in a step of an event they would cost as
-    much as the step. What a kernel does for each event therefore stands in a `hook` or `inline`, and the kernel itself
-    only allocates and calls that.
+    It borrows its arrays: it must not make any, nor call what returns one, which nobody would free. numba counts
+    references to an array wherever it is named, by atomic operations that the optimiser cannot remove, and in a step of
+    an event they would cost as much as the step. So what a kernel does for each event stands in functions that borrow,
+    and the kernel itself only allocates and calls one.
     """
+    return _part(function, _PartCompiler, _nrt=False)
+
+
+def hook(function: Function) -> Function:
+    """Like `part`, and merged into its callers: passing arrays between small functions costs more than their work."""
     return _part(function, _HookCompiler, forceinline=True, _nrt=False)
 
 

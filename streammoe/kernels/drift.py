@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.compile import jit, part
+from streammoe.kernels.compile import allocating, jit
 from streammoe.types import FloatArray, IntArray
 
 CLIP = 8.0
@@ -53,7 +53,7 @@ def hold_against_usual(
     return found
 
 
-@part
+@allocating
 def _close(block: FloatArray, number: int, usual: FloatArray, out: FloatArray) -> None:
     size = block.shape[0]
     if number == 1:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.kernels.compile import inline, jit, part
+from streammoe.kernels.compile import allocating, inline, jit, part
 from streammoe.kernels.linalg import VANISHED, dot, invert_spd, solve_spd, symmetric_product
 from streammoe.kernels.shared import average_weight
 from streammoe.kernels.softmax import adaptive_weight
@@ -94,7 +94,7 @@ def is_far(limits: FloatArray, w: FloatArray, r: FloatArray, weight: float) -> b
     return False
 
 
-@part
+@allocating
 def stand_alone(state: MMState) -> None:
     """Bring the inverses up to date, which groups leave alone, for an event that makes a step of its own."""
     if state.gate.shape[0] > 0:
@@ -119,7 +119,7 @@ class Group(NamedTuple):
     """(B,) their steps."""
 
 
-@part
+@allocating
 def group_of(state: MMState, waiting: int) -> Group:
     """The events that wait, as kernels like them: each part by itself."""
     p_w, p_v = state.gate_gram.shape[0], state.experts.shape[2]
@@ -142,7 +142,7 @@ def kept_by(gammas: FloatArray) -> float:
     return max(keep, LEAST_KEPT)
 
 
-@part
+@allocating
 def amounts_of(state: MMState, group: Group, keep: float) -> FloatArray:
     """(B,) γ times the weight of each event, over the new decay; γ is its part of the group's step."""
     B = group.weights.shape[0]
@@ -191,7 +191,7 @@ def pulls_of(rows: FloatArray, pushes: FloatArray, sizes: FloatArray, N: int) ->
     return pulls
 
 
-@part
+@allocating
 def settle_softmax(
     coefficients: FloatArray,
     gram: FloatArray,
@@ -226,7 +226,7 @@ def settle_softmax(
             coefficients[k, j] -= curvature[0] * (pulls[k, j] + curvature[1] * total[j])
 
 
-@part
+@allocating
 def settle_gate(
     state: MMState,
     options: LearningOptions,
@@ -274,7 +274,7 @@ def weigh(
     return total > 0.0
 
 
-@part
+@allocating
 def settle_linear(state: MMState, k: int, rows: FloatArray, weights: FloatArray, errors: FloatArray) -> FloatArray:
     """Υ_k ← Υ_k + Σ weight · ρ (R⁺⁻¹ r)ᵀ, where R⁺ = R + Σ weight · r rᵀ is updated first; all in stored units.
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from streammoe.kernels.compile import inline, jit, part
+from streammoe.kernels.compile import allocating, inline, jit, part
 from streammoe.types import FloatArray
 
 VANISHED = 1e-100
@@ -169,7 +169,7 @@ def _cholesky_upper(matrix: FloatArray, scale: FloatArray, damping: float, facto
     return True
 
 
-@part
+@allocating
 def _invert_upper(factor: FloatArray) -> None:
     """Replace an upper triangular matrix by its inverse, in place, row by row from the bottom."""
     p = factor.shape[0]

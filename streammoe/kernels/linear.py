@@ -9,7 +9,7 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-from streammoe.kernels.compile import inline, part
+from streammoe.kernels.compile import allocating, inline
 from streammoe.kernels.groups import Group, settle_linear, weigh
 from streammoe.kernels.linalg import dot
 from streammoe.kernels.loop import Kernel, Noise
@@ -44,7 +44,7 @@ def _experts(spread: Spread) -> tuple[Kernel, Kernel, Kernel]:
     """Make what linear experts of any noise share, once for each kind of spread."""
     settle_spread, top_up_spread, residual_of_spread = spread
 
-    @part
+    @allocating
     def settle_expert(
         state: MMState,
         options: LearningOptions,

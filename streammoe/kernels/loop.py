@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streammoe.kernels.compile import inline, jit, part
+from streammoe.kernels.compile import allocating, inline, jit
 from streammoe.kernels.groups import (
     Group,
     amounts_of,
@@ -224,7 +224,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             outliers += trust(shape, tau[i], scratch, trusted[i], M)
         return outliers
 
-    @part
+    @allocating
     def learn_group(
         shape: Shape, state: MMState, residual: FloatArray, options: LearningOptions, B: int, M: int
     ) -> int:
@@ -237,7 +237,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
         settle_group(state, residual, options, group, shares, tau, trusted, means)
         return outliers
 
-    @part
+    @allocating
     def predict_latest(
         shape: Shape,
         state: MMState,
@@ -414,7 +414,7 @@ def named(function: Function, module: str) -> Function:
 
 @cache
 def _refresh(top_up: Kernel) -> Kernel:
-    @part
+    @allocating
     def refresh(state: MMState, prior_weight: float) -> None:
         """Rebuild the inverses from their Gram matrices, after topping the prior up to `prior_weight`."""
         K = state.experts.shape[0]
@@ -436,7 +436,7 @@ def _refresh(top_up: Kernel) -> Kernel:
 
 @cache
 def _track_residual(residual_of_expert: Kernel) -> Kernel:
-    @part
+    @allocating
     def track_residual(
         state: MMState,
         residual: FloatArray,
@@ -472,7 +472,7 @@ def _track_residual(residual_of_expert: Kernel) -> Kernel:
 
 @cache
 def _settle_group(settle_expert: Kernel, refresh: Kernel, track_residual: Kernel) -> Kernel:
-    @part
+    @allocating
     def settle_group(
         state: MMState,
         residual: FloatArray,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.kernels.compile import inline, part
+from streammoe.kernels.compile import allocating, inline
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
 from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, step_softmax
 from streammoe.kernels.state import Alone, LearningOptions, MMState, Trace
@@ -94,7 +94,7 @@ def step_gate(
     step_softmax(state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, options.curvature)
 
 
-@part
+@allocating
 def refresh_gate(state: MMState, missing: float) -> None:
     """Rebuild the gate's inverse from its Gram matrix, after adding `missing` of the prior's statistics.
 
@@ -116,7 +116,7 @@ def refresh_gate(state: MMState, missing: float) -> None:
         add_product(state.gate_inverse, pull, state.gate[k])
 
 
-@part
+@allocating
 def refresh_expert(state: MMState | Alone, k: int, share: float) -> None:
     """Rebuild an expert's inverse from its Gram matrix, after adding `share` of the prior's statistics.
 

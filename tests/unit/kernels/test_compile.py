@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numba.core.runtime import _nrt_python, rtsys
 
 import streammoe
+from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.kernels import student_t
 
 PROGRAM = """
@@ -49,3 +52,31 @@ def test_compiling_is_reported_once_for_each_cache_and_repeated_after_an_edit_of
 
 def test_kernels_are_pickled_by_name():
     assert pickle.loads(pickle.dumps(student_t.learn_rows)) is student_t.learn_rows
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (MoERegressor, {}),
+        (MoERegressor, {"expert": "laplace"}),
+        (MoERegressor, {"expert": "student_t"}),
+        (MoEMultiTargetRegressor, {"expert": Gaussian("full")}),
+        (MoEClassifier, {}),
+    ],
+)
+def test_kernels_free_what_they_allocate(kind, options, batch_size):
+    rng = np.random.default_rng(1)
+    X, Y = rng.normal(size=(200, 2)), rng.normal(size=(200, 2))
+    targets = (Y[:, 0] > 0.0).astype(int) if kind is MoEClassifier else Y
+    targets = targets[:, 0] if kind is MoERegressor else targets
+    model = kind(n_experts=2, warmup=0, batch_size=batch_size, **options)
+    model.learn_array(X, targets)
+    _nrt_python.memsys_enable_stats()
+    before = rtsys.get_allocation_stats()
+    model.learn_array(X, targets)
+    after = rtsys.get_allocation_stats()
+    _nrt_python.memsys_disable_stats()
+    assert after.alloc > before.alloc
+    assert after.alloc - after.free == before.alloc - before.free
+    assert after.mi_alloc - after.mi_free == before.mi_alloc - before.mi_free
