@@ -44,10 +44,21 @@ class Portfolio:
         self.weights = weights
 
     @classmethod
-    def of(cls, family: Family, bound: str, whole: MMState) -> Portfolio:
-        """Return the portfolio that begins with a mixture, with equal weights."""
+    def of(cls, family: Family, bound: str, whole: MMState, *, trusted: bool = False) -> Portfolio:
+        """Return the portfolio that begins with a mixture.
+
+        Args:
+            family: family of the experts.
+            bound: the curvature bound.
+            whole: state of the mixture.
+            trusted: whether its average predicts all but alone until events show that another member is better. By
+                default weights are equal.
+        """
         members = [Average(), Latest(), OneExpert.of(family, bound, whole)]
-        return cls(members, np.full(len(members), 1.0 / len(members)))
+        others = LEAST_WEIGHT if trusted else 1.0 / len(members)
+        weights = np.full(len(members), others)
+        weights[0] = 1.0 - others * (len(members) - 1)
+        return cls(members, weights)
 
     @property
     def named_weights(self) -> dict[str, float]:
