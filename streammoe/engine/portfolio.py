@@ -83,8 +83,7 @@ class Portfolio:
             UnsoundError: some of them leave a member with NaN or infinity; discard the portfolio.
         """
         said = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
-        combined = combined_scores(said, self.weights, rows.weights, traced=traced)
-        return combined._replace(outliers=scores.outliers)
+        return combined_scores(said, self.weights, rows.weights, traced=traced)
 
     def widen(self, expert_at: IntArray, p_v: int) -> None:
         """Adapt to new features of the experts."""
@@ -129,7 +128,7 @@ class Portfolio:
 
 
 def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatArray, *, traced: bool) -> Scores:
-    """Combine the members' scores of rows; `weights` learn from rows with a target.
+    """Combine the members' scores of rows; `weights` learn from rows with a target. The first one counts outliers.
 
     Args:
         said: what each member said.
@@ -142,20 +141,21 @@ def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatAr
     combine(
         weights,
         counts,
-        tuple(each.losses for each in said),
-        tuple(each.predictions for each in said),
+        tuple([each.losses for each in said]),
+        tuple([each.predictions for each in said]),
         losses,
         predictions,
         shares,
     )
+    outliers = said[0].outliers
     if not traced:
-        return Scores(losses, predictions, mixture.no_trace())
+        return Scores(losses, predictions, mixture.no_trace(), outliers)
     trace = Trace(
         np.concatenate([shares[:, [i]] * each.trace.shares for i, each in enumerate(said)], axis=1),
         np.concatenate([each.trace.means for each in said], axis=1),
         np.concatenate([each.trace.variances for each in said], axis=1),
     )
-    return Scores(losses, predictions, trace, gate=said[0].trace.shares)
+    return Scores(losses, predictions, trace, outliers, gate=said[0].trace.shares)
 
 
 def score(
