@@ -41,13 +41,13 @@ LINES: tuple[dict[str, Any], ...] = (
 WARMUPS = (0, 50, 100, 200, 400, 1000, 2000)
 STRENGTHS = (0.0, 0.001, 0.01, 0.1, 1.0, 10.0)
 STEPS: dict[str, dict[str, Any]] = {
-    "n^-0.6, averaged (default)": {},
-    "n^-1, raw": {"schedule": schedules.power(1.0), "averaging": None},
-    "n^-0.6, raw": {"averaging": None},
-    "constant 0.01, raw": {"schedule": schedules.constant(0.01), "averaging": None},
+    "n^-0.6, averaged (default)": {"serve": "polyak"},
+    "n^-1, raw": {"schedule": schedules.power(1.0), "averaging": None, "serve": "polyak"},
+    "n^-0.6, raw": {"averaging": None, "serve": "polyak"},
+    "constant 0.01, raw": {"schedule": schedules.constant(0.01), "averaging": None, "serve": "polyak"},
 }
 FOLLOWING: dict[str, dict[str, Any]] = {
-    "default": drift.CHOICES["power 0.6, polyak (default)"],
+    "default": drift.CHOICES["portfolio (default)"],
     "constant 0.01, averaging none": drift.CHOICES["constant 0.01, none"],
     'drift="page_hinkley", averaging="decay"': drift.CHOICES["adaptive, power 0.6, decay"],
 }

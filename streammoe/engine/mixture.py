@@ -71,9 +71,12 @@ def blank_trace(n: int) -> Trace:
     return Trace(np.empty((n, 0)), np.empty((n, 0, 0)), np.empty((n, 0, 0)))
 
 
+_NO_TRACE = blank_trace(0)
+
+
 def no_trace() -> Trace:
     """Return the trace of no rows, for callers that do not request one."""
-    return blank_trace(0)
+    return _NO_TRACE
 
 
 def curvature(bound: str, free: int) -> tuple[float, float]:
@@ -221,11 +224,11 @@ def learn(
         raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group) else "prediction"])
     if not latest:
         return Scores(losses, predictions, trace, outliers)
-    served, raw = (
-        Scores(losses[rows], predictions[rows], Trace(*(part[rows] for part in trace)) if traced else trace, outliers)
-        for rows in (slice(0, n), slice(n, None))
-    )
-    return served._replace(latest=raw)
+    first = second = trace
+    if traced:
+        first, second = (Trace(*(part[rows] for part in trace)) for rows in (slice(0, n), slice(n, None)))
+    raw = Scores(losses[n:], predictions[n:], second)
+    return Scores(losses[:n], predictions[:n], first, outliers, latest=raw)
 
 
 def served_parameters(state: MMState) -> Parameters:

@@ -44,10 +44,21 @@ class Portfolio:
         self.weights = weights
 
     @classmethod
-    def of(cls, family: Family, bound: str, whole: MMState) -> Portfolio:
-        """Return the portfolio that begins with a mixture, with equal weights."""
+    def of(cls, family: Family, bound: str, whole: MMState, *, trusted: bool = False) -> Portfolio:
+        """Return the portfolio that begins with a mixture.
+
+        Args:
+            family: family of the experts.
+            bound: the curvature bound.
+            whole: state of the mixture.
+            trusted: whether its average predicts all but alone until events show that another member is better. By
+                default weights are equal.
+        """
         members = [Average(), Latest(), OneExpert.of(family, bound, whole)]
-        return cls(members, np.full(len(members), 1.0 / len(members)))
+        others = LEAST_WEIGHT if trusted else 1.0 / len(members)
+        weights = np.full(len(members), others)
+        weights[0] = 1.0 - others * (len(members) - 1)
+        return cls(members, weights)
 
     @property
     def named_weights(self) -> dict[str, float]:
@@ -72,8 +83,7 @@ class Portfolio:
             UnsoundError: some of them leave a member with NaN or infinity; discard the portfolio.
         """
         said = [member.learn(rows, scores, n_outputs=n_outputs, traced=traced) for member in self.members]
-        combined = combined_scores(said, self.weights, rows.weights, traced=traced)
-        return combined._replace(outliers=scores.outliers)
+        return combined_scores(said, self.weights, rows.weights, traced=traced)
 
     def widen(self, expert_at: IntArray, p_v: int) -> None:
         """Adapt to new features of the experts."""
@@ -118,7 +128,7 @@ class Portfolio:
 
 
 def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatArray, *, traced: bool) -> Scores:
-    """Combine the members' scores of rows; `weights` learn from rows with a target.
+    """Combine the members' scores of rows; `weights` learn from rows with a target. The first one counts outliers.
 
     Args:
         said: what each member said.
@@ -131,20 +141,21 @@ def combined_scores(said: Sequence[Scores], weights: FloatArray, counts: FloatAr
     combine(
         weights,
         counts,
-        tuple(each.losses for each in said),
-        tuple(each.predictions for each in said),
+        tuple([each.losses for each in said]),
+        tuple([each.predictions for each in said]),
         losses,
         predictions,
         shares,
     )
+    outliers = said[0].outliers
     if not traced:
-        return Scores(losses, predictions, mixture.no_trace())
+        return Scores(losses, predictions, mixture.no_trace(), outliers)
     trace = Trace(
         np.concatenate([shares[:, [i]] * each.trace.shares for i, each in enumerate(said)], axis=1),
         np.concatenate([each.trace.means for each in said], axis=1),
         np.concatenate([each.trace.variances for each in said], axis=1),
     )
-    return Scores(losses, predictions, trace, gate=said[0].trace.shares)
+    return Scores(losses, predictions, trace, outliers, gate=said[0].trace.shares)
 
 
 def score(

@@ -301,7 +301,7 @@ class MixtureOfExperts(base.Estimator):
         """Return copies of the parameters and statistics, in the model's own (standardized) coordinates.
 
         Args:
-            averaged: return the parameters that serve predictions instead of the raw iterate.
+            averaged: return the averaged parameters, the first member of a portfolio, instead of the raw iterate.
 
         Returns:
             ``gate`` (K−1, p_w); ``experts`` (K, Q, p_v), or (K, M−1, p_v) for a classifier, whose first class is the

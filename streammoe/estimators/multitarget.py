@@ -89,7 +89,10 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         return predictions
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> MultivariateMixture:
-        """Predict the distribution of the outputs at `x`: a mixture of K components, or of one during warm-up.
+        """Predict the distribution of the outputs at `x`: a mixture of the experts of all members, one during warm-up.
+
+        The members of a portfolio are the averaged mixture, its latest parameters and one expert: 2 K + 1 components.
+        With ``serve="polyak"`` there are K.
 
         Components are normal or Student-t distributions, depending on `expert`.
 

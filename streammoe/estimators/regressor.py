@@ -82,12 +82,15 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         self.learner.learn_one(x, y, w)
 
     def predict_one(self, x: Mapping[Any, Any]) -> float:
-        """Predict y at `x` by the regression function, Σ_k g_k(x) Υ_k φ(x) ([MM] eq. 14); 0 before learning."""
+        """Predict y at `x` by its mean, Σ_k g_k(x) Υ_k φ(x) of each member ([MM] eq. 14); 0 before learning."""
         prediction: float = self.learner.predict_one(x)
         return prediction
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
-        """Predict the distribution of y at `x`: a mixture of K components, or of one during warm-up.
+        """Predict the distribution of y at `x`: a mixture of the experts of all members, one during warm-up.
+
+        The members of a portfolio are the averaged mixture, its latest parameters and one expert: 2 K + 1 components.
+        With ``serve="polyak"`` there are K.
 
         Components have the noise `expert`: they are normal, Student-t or Laplace distributions, for instance.
         """

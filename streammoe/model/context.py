@@ -113,9 +113,12 @@ class Context:
         residual = mixture.new_residual(self.family, state, n_outputs)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
-    def portfolio(self, state: MMState) -> Portfolio | None:
-        """Return the portfolio that begins with a mixture; None if its average predicts alone."""
-        return Portfolio.of(self.family, self.options.bound, state) if self.options.serve == "portfolio" else None
+    def portfolio(self, state: MMState, *, trusted: bool = False) -> Portfolio | None:
+        """Return the portfolio that begins with a mixture, see `Portfolio.of`; None if its average predicts alone."""
+        options = self.options
+        if options.serve != "portfolio":
+            return None
+        return Portfolio.of(self.family, options.bound, state, trusted=trusted)
 
     def random_start(self) -> MMState:
         """Return a state of random experts."""

@@ -72,7 +72,7 @@ def fit_gathered(
     Args:
         learner: within its `gathering`.
         method: this and the others: see `streammoe.engine.batch.fit`.
-        from_model: start at the parameters that serve predictions, with the model's prior and scales; else at the
+        from_model: start at the averaged parameters, with the model's prior and scales; else at the
             starts of a warm-up.
 
     Raises:

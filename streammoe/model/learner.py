@@ -331,8 +331,9 @@ class Learner:
         self.undo.forget()
 
     def start(self, state: MMState) -> None:
-        """Continue from a state."""
-        self.phase = Mixture(self.context.candidate(state)).begin(self.context)
+        """Continue from a state that was fitted or given, which predicts as it is until events speak against it."""
+        context = self.context
+        self.phase = Mixture(context.candidate(state), context.portfolio(state, trusted=True))
 
     def set_columns(self, names: Sequence[Any]) -> None:
         """Fix the columns of a model that has none yet, in this order."""

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from streammoe import MoERegressor, batch
 from streammoe.distributions import Gaussian
 from streammoe.engine.members.one_expert import STEP, merged
 from streammoe.engine.portfolio import MEMBERS
+from streammoe.options import WarmUp
 from streammoe.testing.literal import ALGORITHMS, log_softmax
 from tests.oracle.agreement import FAMILIES, STEPS, Case, Events, estimator, names, oracle, powers, start_of, stream
 
@@ -24,7 +26,7 @@ class LiteralPortfolio:
     def __init__(self, mixture, one):
         self.mixture, self.one = mixture, one
         self.iterates = []
-        self.weights = np.full(3, 1 / 3)
+        self.weights = np.array([1 - 2 * FLOOR, FLOOR, FLOOR])
 
     def thetas(self):
         latest = self.mixture.theta
@@ -128,6 +130,18 @@ def test_a_mixture_of_experts_that_are_equal_is_their_merger():
     start["experts"] = np.repeat(start["experts"][:1], 3, axis=0)
     found = merged(estimator(case, start).learner.state)
     np.testing.assert_allclose(found.experts, start["experts"][:1], rtol=1e-9, atol=1e-12)
+
+
+def test_members_are_equally_trusted_after_a_warm_up_and_the_average_alone_after_a_fit():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = MoERegressor(2, warmup=WarmUp(60, restarts=1))
+    model.learn_array(X[:59], X[:59, 0])
+    assert model.member_weights == {}
+    model.learn_array(X[59:], X[59:, 0])
+    assert list(model.member_weights) == ["average", "latest", "one_expert"]
+    assert list(model.member_weights.values()) == pytest.approx([1 / 3] * 3)
+    batch.fit(model, X, X[:, 0], start="model")
+    assert list(model.member_weights.values()) == [1 - 2 * FLOOR, FLOOR, FLOOR]
 
 
 def test_components_of_the_predicted_distribution_are_the_experts_of_all_members():

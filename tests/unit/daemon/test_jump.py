@@ -103,10 +103,14 @@ def test_no_alarm_on_any_task_nor_at_the_end_of_a_warm_up(estimator, task, argum
 
 @pytest.mark.parametrize(
     ("n", "arguments", "expected"),
-    [(8_000, {"schedule": schedules.constant(0.03), "averaging": None}, 0), (16_000, {}, 1)],
-    ids=["constant steps", "shrinking steps"],
+    [
+        (8_000, {"schedule": schedules.constant(0.03), "averaging": None, "serve": "polyak"}, 0),
+        (16_000, {"serve": "polyak"}, 1),
+        (16_000, {}, 0),
+    ],
+    ids=["constant steps", "average of shrinking steps", "portfolio"],
 )
-def test_an_alarm_on_an_abrupt_drift_only_where_steps_shrink_and_do_not_follow(n, arguments, expected):
+def test_an_alarm_on_an_abrupt_drift_only_where_predictions_do_not_follow(n, arguments, expected):
     (before, was, _), (after, now, _) = (tasks.two_experts(n=n, seed=seed) for seed in (1, 11))
     model = MoERegressor(2, warmup=WarmUp(restarts=1), **arguments)
     assert jumps(model, np.concatenate([before, after]), np.concatenate([was, now])) == expected

@@ -152,6 +152,8 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     assert (value["warming_up",], value["model_candidates",], value["source_progress_ratio",]) == (0, 1, 0.25)
     assert value["step_size",] == pytest.approx(model.step_size)
     assert value["convergence_residual",] == pytest.approx(model.convergence_residual)
+    assert {name: value["member_weight", name] for name in model.member_weights} == model.member_weights
+    assert sum(model.member_weights.values()) == pytest.approx(1.0)
     assert value["expert_mass", "0"] + value["expert_mass", "1"] == pytest.approx(1.0)
     for average in AVERAGES:
         assert value["prequential_rmse", average] == pytest.approx(scores.rmse()[average])

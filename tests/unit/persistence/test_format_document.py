@@ -116,7 +116,7 @@ def test_every_array_is_there_with_its_type(contents):
         (pattern,) = (pattern for pattern in patterns if re.fullmatch(pattern, name))
         used.add(pattern)
         said, kind = patterns[pattern], DTYPES[dtype]
-        if name.startswith(("warmup.recursive.", "warmup.interim.", "race.0.", "race.1.")):
+        if name.startswith(("warmup.recursive.", "warmup.interim.", "race.0.", "race.1.", "portfolio.one_expert.")):
             assert name.rpartition(".")[2] in MMState._fields
         elif kind == "F64":
             assert "`" not in said, name
