@@ -163,17 +163,6 @@ def begun(stream: tasks.Stream, truth: Theta, start: str, seed: int) -> dict[str
     return paper_mm.begun(theta, X, y)
 
 
-def optimizer_start(task: Task, stream: tasks.Stream, begin: dict[str, Any]) -> baselines.Start:
-    """Let an optimizer begin there."""
-    theta = Theta(begin["gate"], begin["experts"][:, 0], begin["variances"][:, 0])
-    return baselines.Start(
-        theta.flat,
-        len(theta.experts),
-        baselines.features(stream.X[: task.learned]),
-        np.ascontiguousarray(stream.y[: task.learned]),
-    )
-
-
 def distances(truth: Theta, found: Theta) -> dict[str, Errors]:
     """Compare parameters by the measures of predictions."""
     return {name: errors_of(true, part) for name, true, part in zip(TABLE_3, truth, found, strict=True)}
@@ -203,13 +192,13 @@ def of_seed(task: Task, seed: int) -> Found:
         fixed[INC_MM, start] = both(model.predict_array(new))
         last = paper_mm.served(model, averaged=False)
         fixed[LAST, start] = both(baselines.regression(last.flat, 2, new))
-        of_optimizers = optimizer_start(task, stream, begin)
+        of_optimizers = paper_mm.optimizer_start(begin, X, y)
         for name in baselines.OPTIMIZERS:
             tuned[name, start] = baselines.tried(
                 of_optimizers, name, lambda theta: both(baselines.regression(theta, 2, new))
             )
         if start == PERTURBED and task.name == "§5.3":
-            first = Theta(begin["gate"], begin["experts"][:, 0], begin["variances"][:, 0])
+            first = paper_mm.theta_of(begin)
             parameters = {
                 INC_MM: distances(truth, paper_mm.served(model)),
                 LAST: distances(truth, last),
@@ -223,7 +212,7 @@ def curves(task: Task, points: dict[tuple[str, str], baselines.Point], start: st
     stream, truth = task.drawn(seed)
     begin = begun(stream, truth, start, seed)
     X, y = stream.X[: task.learned], stream.y[: task.learned]
-    of_optimizers = optimizer_start(task, stream, begin)
+    of_optimizers = paper_mm.optimizer_start(begin, X, y)
     found: dict[str, list[np.ndarray]] = {name: [of_optimizers.theta] for name in (INC_MM, LAST)}
     for _, model in paper_mm.path(begin, X, y, every=EVERY):
         found[INC_MM].append(paper_mm.served(model).flat)

@@ -7,13 +7,14 @@ known here: n^(−0.6), counted on from the rows that the start has seen.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.papers import baselines
 from benchmarks.papers.baselines import features
 from streammoe import Gaussian, MoERegressor, schedules
 from streammoe.testing.literal import Algorithm2
@@ -143,10 +144,20 @@ def begun(theta: Theta, X: np.ndarray, y: np.ndarray, degree: int = 1) -> dict[s
     return {**algorithm.theta, "n": len(y)}
 
 
+def theta_of(parameters: Mapping[str, Any]) -> Theta:
+    """Return the parameters in a model's `parameters`."""
+    return Theta(parameters["gate"], parameters["experts"][:, 0], parameters["variances"][:, 0])
+
+
+def optimizer_start(begin: Mapping[str, Any], X: np.ndarray, y: np.ndarray) -> baselines.Start:
+    """Let an optimizer begin there, and learn these events."""
+    theta = theta_of(begin)
+    return baselines.Start(theta.flat, len(theta.experts), features(X), np.ascontiguousarray(y))
+
+
 def served(model: MoERegressor, averaged: bool = True) -> Theta:
     """Return the parameters that a model predicts with, or the last iterate."""
-    found = model.parameters(averaged=averaged)
-    return Theta(found["gate"], found["experts"][:, 0], found["variances"][:, 0])
+    return theta_of(model.parameters(averaged=averaged))
 
 
 def path(
