@@ -159,7 +159,13 @@ class Gridlock(NamedTuple):
 
 
 def gridlock(
-    n: int = 2000, seed: int = 0, k: int = 2, d: int = 10, sigma: float = 0.1, p: float | None = None
+    n: int = 2000,
+    seed: int = 0,
+    k: int = 2,
+    d: int = 10,
+    sigma: float = 0.1,
+    p: float | None = None,
+    orthogonal: bool = False,
 ) -> Gridlock:
     """[CQT] §4: regressors and gate weights uniform on the unit sphere.
 
@@ -171,10 +177,14 @@ def gridlock(
         sigma: deviation of the noise.
         p: if None, inputs are N(0, I), else a mixture of two normals, the first one's share p, with means on the
             sphere.
+        orthogonal: whether regressors and gate weights are orthogonal to each other.
     """
     rng = np.random.default_rng(seed)
-    regressors = _on_sphere(rng, k, d)
-    gate = np.vstack([_on_sphere(rng, k - 1, d), np.zeros((1, d))])
+    regressors, weights = _on_sphere(rng, k, d), _on_sphere(rng, k - 1, d)
+    if orthogonal:
+        directions = np.linalg.qr(np.vstack([regressors, weights]).T)[0].T
+        regressors, weights = directions[:k], directions[k:]
+    gate = np.vstack([weights, np.zeros((1, d))])
     X = rng.normal(size=(n, d))
     if p is not None:
         means = _on_sphere(rng, 2, d)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-MAPE_NOTE = "MAPE leaves out rows whose target is 0. Where targets cross 0 its mean has no limit: a median over runs."
+MAPE_NOTE = "MAPE leaves out rows whose target is 0; its mean over runs has no limit where targets cross 0."
+SUMMARY_NOTE = "MSE: mean and median over runs; MAPE and NRMSE: median."
 
 
 class Errors(NamedTuple):
@@ -42,13 +43,13 @@ class Summary(NamedTuple):
     mape: float
     """Median."""
     nrmse: float
-    """Mean."""
+    """Median."""
 
     @classmethod
     def of(cls, each: Iterable[Errors]) -> Summary:
         """Summarize the errors of several seeds."""
         mse, mape, nrmse = np.array(list(each)).T
-        return cls(float(mse.mean()), float(np.median(mse)), float(np.median(mape)), float(nrmse.mean()))
+        return cls(float(mse.mean()), float(np.median(mse)), float(np.median(mape)), float(np.median(nrmse)))
 
 
 def cells(kind: type[Errors | Summary], errors: Errors | Summary | None) -> list[str]:
