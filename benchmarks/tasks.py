@@ -85,16 +85,42 @@ class Stream(NamedTuple):
     """(n,) the regression function at each row of X, or (n, m) class probabilities: what an oracle predicts."""
 
 
+class Mixture(NamedTuple):
+    """Parameters of two experts, over an intercept and the inputs; the second is the gate's reference."""
+
+    gate: np.ndarray
+    """(1, p)."""
+    experts: np.ndarray
+    """(2, p)."""
+    variances: np.ndarray
+    """(2,)."""
+
+    def drawn(self, rng: np.random.Generator, X: np.ndarray) -> Stream:
+        """Draw a target for each row."""
+        W = np.column_stack([np.ones(len(X)), X])
+        first = 1.0 / (1.0 + np.exp(-W @ self.gate[0]))
+        chosen = (rng.random(len(X)) >= first).astype(int)
+        means = W @ self.experts.T
+        y = means[np.arange(len(X)), chosen] + np.sqrt(self.variances)[chosen] * rng.normal(size=len(X))
+        return Stream(X, y, first * means[:, 0] + (1.0 - first) * means[:, 1])
+
+
 def paper_5_2(n: int = 2000, seed: int = 0) -> Stream:
     """[MM] §5.2: experts −2.5 x₁ and 2.5 x₁ with unit noise, gate logit 8 x₁ for the first, a second, irrelevant input.
 
     The paper does not say how inputs are distributed; here they are uniform on [−1, 1]².
     """
+    return paper_5_2_mixture(n, seed)[0]
+
+
+def paper_5_2_mixture(n: int = 2000, seed: int = 0) -> tuple[Stream, Mixture]:
+    """`paper_5_2`, and the parameters."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.0, 1.0, (n, 2))
-    first = 1.0 / (1.0 + np.exp(-GATE_SLOPE * X[:, 0]))
-    slopes = np.where(rng.random(n) < first, -2.5, 2.5)
-    return Stream(X, slopes * X[:, 0] + rng.normal(size=n), (1.0 - 2.0 * first) * 2.5 * X[:, 0])
+    mixture = Mixture(
+        np.array([[0.0, GATE_SLOPE, 0.0]]), np.array([[0.0, -2.5, 0.0], [0.0, 2.5, 0.0]]), np.array([1.0, 1.0])
+    )
+    return mixture.drawn(rng, X), mixture
 
 
 def paper_5_3(n: int = 1000, seed: int = 0, d: int = 10) -> Stream:
@@ -103,16 +129,20 @@ def paper_5_3(n: int = 1000, seed: int = 0, d: int = 10) -> Stream:
     Intercepts and slopes are uniform on [1.5, 5], the second expert's slope is negated, variances are uniform on
     [0.5, 1.5]. Inputs are uniform on [−1, 1]ᵈ here.
     """
+    return paper_5_3_mixture(n, seed, d)[0]
+
+
+def paper_5_3_mixture(n: int = 1000, seed: int = 0, d: int = 10) -> tuple[Stream, Mixture]:
+    """`paper_5_3`, and the parameters."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1.0, 1.0, (n, d))
-    intercepts = rng.uniform(1.5, 5.0, 2)
-    slopes = rng.uniform(1.5, 5.0, 2) * [1.0, -1.0]
-    deviations = np.sqrt(rng.uniform(0.5, 1.5, 2))
-    first = 1.0 / (1.0 + np.exp(-GATE_SLOPE * X[:, 0]))
-    drawn = (rng.random(n) >= first).astype(int)
-    means = intercepts + X[:, :1] * slopes
-    y = means[np.arange(n), drawn] + deviations[drawn] * rng.normal(size=n)
-    return Stream(X, y, first * means[:, 0] + (1.0 - first) * means[:, 1])
+    experts = np.zeros((2, 1 + d))
+    experts[:, 0] = rng.uniform(1.5, 5.0, 2)
+    experts[:, 1] = rng.uniform(1.5, 5.0, 2) * [1.0, -1.0]
+    gate = np.zeros((1, 1 + d))
+    gate[0, 1] = GATE_SLOPE
+    mixture = Mixture(gate, experts, rng.uniform(0.5, 1.5, 2))
+    return mixture.drawn(rng, X), mixture
 
 
 class Gridlock(NamedTuple):
@@ -129,7 +159,13 @@ class Gridlock(NamedTuple):
 
 
 def gridlock(
-    n: int = 2000, seed: int = 0, k: int = 2, d: int = 10, sigma: float = 0.1, p: float | None = None
+    n: int = 2000,
+    seed: int = 0,
+    k: int = 2,
+    d: int = 10,
+    sigma: float = 0.1,
+    p: float | None = None,
+    orthogonal: bool = False,
 ) -> Gridlock:
     """[CQT] §4: regressors and gate weights uniform on the unit sphere.
 
@@ -141,10 +177,14 @@ def gridlock(
         sigma: deviation of the noise.
         p: if None, inputs are N(0, I), else a mixture of two normals, the first one's share p, with means on the
             sphere.
+        orthogonal: whether regressors and gate weights are orthogonal to each other.
     """
     rng = np.random.default_rng(seed)
-    regressors = _on_sphere(rng, k, d)
-    gate = np.vstack([_on_sphere(rng, k - 1, d), np.zeros((1, d))])
+    regressors, weights = _on_sphere(rng, k, d), _on_sphere(rng, k - 1, d)
+    if orthogonal:
+        directions = np.linalg.qr(np.vstack([regressors, weights]).T)[0].T
+        regressors, weights = directions[:k], directions[k:]
+    gate = np.vstack([weights, np.zeros((1, d))])
     X = rng.normal(size=(n, d))
     if p is not None:
         means = _on_sphere(rng, 2, d)

@@ -31,9 +31,6 @@ JOINT_KNOWN = "joint EM, σ known, same start"
 STREAMED = "streammoe, one pass, default settings"
 
 
-FITS = ("0.91 to 0.94", "0.90 to 0.97")
-
-
 class Task(NamedTuple):
     """A kind of run."""
 
@@ -44,15 +41,29 @@ class Task(NamedTuple):
     p: float | None
     """Share of the first of two normals that inputs come from; None: one standard normal."""
     runs: int
-    published: tuple[str, str]
+    published: tuple[str, str] = (UNKNOWN, UNKNOWN)
     """The paper's fits of regressors and gate."""
+    orthogonal: bool = False
+    """Whether regressors and gate are orthogonal to each other."""
 
 
+TABLE_1 = {
+    0.1: ("0.93 ± 0.06", "0.9 ± 0.1"),
+    0.3: ("0.94 ± 0.02", "0.97 ± 0.01"),
+    0.5: ("0.92 ± 0.04", "0.93 ± 0.04"),
+    0.7: ("0.92 ± 0.02", "0.96 ± 0.03"),
+    0.9: ("0.91 ± 0.06", "0.97 ± 0.01"),
+}
+"""The paper's fits by p."""
 TASKS = (
-    Task("K = 2, normal inputs", 2, 2000, 0.1, None, 100, FITS),
-    Task("K = 2, inputs of two normals", 2, 2000, 0.1, 0.5, 100, FITS),
-    Task("K = 3, normal inputs", 3, 8000, 0.5, None, 100, (UNKNOWN, UNKNOWN)),
-    Task("K = 4, normal inputs", 4, 8000, 0.5, None, 20, (UNKNOWN, UNKNOWN)),
+    Task("Table 2, not orthogonal: K = 2, normal inputs", 2, 2000, 0.1, None, 100, ("0.90 ± 0.08", "0.96 ± 0.02")),
+    Task("Table 2, orthogonal: K = 2, normal inputs", 2, 2000, 0.1, None, 20, ("0.93 ± 0.03", "0.96 ± 0.03"), True),
+    *(
+        Task(f"Table 1, p = {p}: K = 2, inputs of two normals", 2, 2000, 0.1, p, 100 if p == 0.5 else 20, published)
+        for p, published in TABLE_1.items()
+    ),
+    Task("K = 3, normal inputs", 3, 8000, 0.5, None, 100),
+    Task("K = 4, normal inputs", 4, 8000, 0.5, None, 20),
 )
 
 
@@ -83,7 +94,7 @@ def fits(truth: tasks.Gridlock, experts: np.ndarray, gate: np.ndarray) -> Fits:
 
 def of_run(task: Task, seed: int) -> dict[str, Fits | None]:
     """Compute the fits of all learners in one run; None if the moments reveal fewer experts."""
-    truth = tasks.gridlock(task.n, seed, task.k, sigma=task.sigma, p=task.p)
+    truth = tasks.gridlock(task.n, seed, task.k, sigma=task.sigma, p=task.p, orthogonal=task.orthogonal)
     X, y = truth.X, truth.y
     em = em_on(X, y, task.k)
     found: dict[str, Fits | None] = {SPECTRAL: None}
@@ -149,7 +160,7 @@ def sheet_of(options: Options, task: Task) -> Sheet:
             f"Success: both fits at least {SUCCESS}. Joint EM: uniform on the sphere, {ROUNDS} rounds at most.",
             "Moments that reveal fewer than K experts count as fits of 0.",
             *(
-                ["The paper's share and means of the two normals are not known here; ½, and on the sphere."]
+                ["Inputs come from two normals with means on the sphere, the first one's share p; orthogonal: no."]
                 if task.p
                 else []
             ),

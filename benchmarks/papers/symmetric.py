@@ -168,8 +168,14 @@ def of_instance(seed: int) -> Found:
     return Found(climbs, fixed, likelihoods, tried, distances(task, Theta(sign * half, sign * gate)))
 
 
-def draw(options: Options, curves: dict[str, np.ndarray]) -> None:
-    """Plot the distances by round."""
+def draw(options: Options, curves: dict[str, np.ndarray], short: dict[str, np.ndarray]) -> None:
+    """Draw Figure 1, the objective's error by round, and Figure 2, the distances of the parameters."""
+    with picture(options, "symmetric-objective") as axes:
+        for learner, each in short.items():
+            # EM arrives within rounding, which has no logarithm.
+            axes.plot(np.maximum(each.mean(axis=0), 1e-14), label=learner)
+        axes.set(yscale="log", xlabel="round", ylabel="nats an event short of the maximum", title="[MD] objective")
+        axes.legend()
     for at, name in enumerate(("slopes", "gate")):
         with picture(options, f"symmetric-{name}") as axes:
             for learner, curve in curves.items():
@@ -195,7 +201,7 @@ def sheets(options: Options) -> list[Sheet]:
         DESCENT: np.array([one.climbs[-1] - one.likelihoods[k, k] for one in found]),
     }
     if options.plots is not None:
-        draw(options, curves)
+        draw(options, curves, short)
     steps = {GRADIENT_EM: f"steps {STEPS[i]:g} for β, {STEPS[j]:g} for w", DESCENT: f"step {STEPS[k]:g}"}
     rows: list[list[object]] = []
     for name, gaps in short.items():
