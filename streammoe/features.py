@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.checked import array_of, as_json, list_of, names_of, require
+from streammoe.checked import as_json, list_of, names_of, require
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
@@ -20,6 +20,7 @@ from streammoe.kernels.features import (
     screen_rows,
 )
 from streammoe.layout import CYCLES, NO_NEWS, Layout, News, padded, plan_of, restored_entries
+from streammoe.ranges import Scales
 from streammoe.scaling import Scaler, identity_scaler, moments, restored_scaler, wider_scaler
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
@@ -80,8 +81,8 @@ class Encoder:
         self.unplaced: dict[Any, int] = {}
         """Number of events learned, by field, whose level has no column; not saved in checkpoints."""
         self.scaler = identity_scaler(0, n_outputs)
-        self.largest = np.zeros(0)
-        self.target_largest = np.zeros(n_outputs)
+        self.scales = Scales.blank(0)
+        self.target_scales = Scales.blank(n_outputs)
         self._index: dict[Any, int] = {}
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
@@ -103,8 +104,9 @@ class Encoder:
     def copy(self) -> Encoder:
         """Return an independent copy."""
         other = copy.copy(self)
-        for name in ("fields", "kinds", "feature_names", "unplaced", "largest", "target_largest", "_index", "_entries"):
+        for name in ("fields", "kinds", "feature_names", "unplaced", "_index", "_entries"):
             setattr(other, name, getattr(self, name).copy())
+        other.scales, other.target_scales = self.scales.copied(), self.target_scales.copied()
         other.levels = {name: codes.copy() for name, codes in self.levels.items()}
         return other  # scaler and plan are never changed, only replaced
 
@@ -276,7 +278,7 @@ class Encoder:
         return np.array([row])
 
     def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
-        """Widen the ranges by rows, and add their new fields and levels: all or nothing.
+        """Take rows into the ranges, and add their new fields and levels: all or nothing.
 
         Args:
             rows: (n, F + new fields).
@@ -286,9 +288,10 @@ class Encoder:
         Raises:
             InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
         """
-        largest = np.concatenate([self.largest, np.zeros(len(news.fields))]) if news else self.largest.copy()
-        target_largest = self.target_largest.copy()
-        verdicts, n_rejected = self._screen(rows, targets, self._kinds_with(news), largest, target_largest)
+        scales, target_scales = self.scales, self.target_scales
+        if news or len(rows) > 1:  # a single row that is rejected changes nothing
+            scales, target_scales = scales.wider(len(news.fields)), target_scales.copied()
+        verdicts, n_rejected = self._screen(rows, targets, self._kinds_with(news), scales, target_scales)
         if n_rejected:
             at = int(np.argmax(verdicts >= 0))
             error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), news)
@@ -299,26 +302,25 @@ class Encoder:
             for field in news.fields:
                 held += [(field, None), *((name, text) for name, text in news.levels if name == field)]
             self._append(held)
-        self.largest = largest
-        self.target_largest = target_largest
+        self.scales, self.target_scales = scales, target_scales
 
     def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
-        """Return −1 for each raw row in range, else the offending field; accepted rows widen the ranges."""
-        return self._screen(X, Y, self._plan.kinds, self.largest, self.target_largest)[0]
+        """Return −1 for each raw row in range, else the offending field; accepted rows are taken into the ranges."""
+        return self._screen(X, Y, self._plan.kinds, self.scales, self.target_scales)[0]
 
     def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int, news: News = NO_NEWS) -> InvalidEvent:
         """Return the error for a raw row that `screen` rejected."""
         names = [*self.fields, *news.fields, *["target"] * len(target)]
-        largest = np.concatenate([self.largest, np.zeros(len(news.fields)), self.target_largest])
-        name, value, seen = names[verdict], float(np.concatenate([row, target])[verdict]), float(largest[verdict])
+        scales = np.concatenate([self.scales.scales, np.zeros(len(news.fields)), self.target_scales.scales])
+        name, value, scale = names[verdict], float(np.concatenate([row, target])[verdict]), float(scales[verdict])
         if verdict < len(row) and self._kinds_with(news)[verdict] == TIMESTAMP:
             rule = "a time is in seconds since 1970-01-01 UTC, in the years 1 to 9999; divide milliseconds by 1000"
             return InvalidEvent(f"{name!s}: {value:g} is out of range: {rule}", reason="out_of_range", feature=name)
         rule = (
             f"the limit is {self.limit:g}, regardless of range_factor; rescale it, or correct the record"
             if abs(value) > self.limit
-            else f"the largest accepted so far is {seen:g} and range_factor is {self.range_factor:g}; rescale it or "
-            "raise range_factor (0 disables the rule)"
+            else f"accepted values are about {scale:g} and range_factor is {self.range_factor:g}; rescale it or raise "
+            "range_factor (0 disables the rule)"
         )
         msg = f"{name!s}: {value:g} is out of range: {rule}"
         return InvalidEvent(msg, reason="out_of_range", feature=name)
@@ -371,8 +373,8 @@ class Encoder:
         """Return everything that affects future learning, as named arrays; names and levels are JSON."""
         arrays = {
             "encoder.columns": as_json(self.fields),
-            "encoder.largest": self.largest,
-            "encoder.target_largest": self.target_largest,
+            **self.scales.arrays("encoder.largest"),
+            **self.target_scales.arrays("encoder.target_largest"),
             **{f"encoder.{name}": array for name, array in self.scaler._asdict().items()},
         }
         if any(kind != NUMERIC for kind in self.kinds):
@@ -398,8 +400,8 @@ class Encoder:
         self._append(restored_entries(names, [self._kind(name) for name in names], plan, self.max_levels))
         F, Q = len(self.fields), self.n_outputs
         self.scaler = restored_scaler(arrays, "encoder", len(self.feature_names), Q)
-        self.largest = array_of(arrays, "encoder.largest", "float64", (F,), least=0.0)
-        self.target_largest = array_of(arrays, "encoder.target_largest", "float64", (Q,), least=0.0)
+        self.scales = Scales.restored(arrays, "encoder.largest", F)
+        self.target_scales = Scales.restored(arrays, "encoder.target_largest", Q)
 
     def check_rows(self, X: FloatArray) -> None:
         """Check that this encoder could have accepted the raw rows of a checkpoint, (n, F).
@@ -433,12 +435,12 @@ class Encoder:
         X: FloatArray,
         Y: FloatArray,
         kinds: IntArray,
-        largest: FloatArray,
-        target_largest: FloatArray,
+        scales: Scales,
+        target_scales: Scales,
     ) -> tuple[IntArray, int]:
-        """Return a verdict for each row, and the number of rejected rows; the given ranges are widened in place."""
+        """Return a verdict for each row, and the number of rejected rows; the given scales are changed in place."""
         verdicts = np.empty(len(X), dtype=np.int64)
-        n_rejected = screen_rows(X, Y, kinds, largest, target_largest, self.range_factor, self.limit, verdicts)
+        n_rejected = screen_rows(X, Y, kinds, *scales, *target_scales, self.range_factor, self.limit, verdicts)
         return verdicts, n_rejected
 
     def _expand(self, X: FloatArray, degree: int, width: int) -> FloatArray:
@@ -481,7 +483,7 @@ class Encoder:
                 self.feature_names.append(f"{name!s}={text}")
         self._plan = plan_of(self.kinds, self._entries, self.limit)
         self._measure()
-        self.largest = np.concatenate([self.largest, np.zeros(len(self.fields) - len(self.largest))])
+        self.scales = self.scales.wider(len(self.fields) - len(self.scales.scales))
         self.scaler = wider_scaler(self.scaler, len(self.feature_names))
 
 

@@ -223,7 +223,7 @@ class Options(Section):
     )
     range_factor: float = option(
         1e6,
-        "Reject values this many times larger than any before in their column; 0 disables it.",
+        "Reject values this many times larger than is usual in their column; 0 disables it.",
         change="reload",
         ge=0,
     )

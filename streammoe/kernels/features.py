@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
-from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.compile import inline, jit, part
 from streammoe.types import FloatArray, IntArray
 
 NUMERIC, CATEGORICAL, TIMESTAMP = 0, 1, 2
 """Kinds of fields: a number; the code of a level; seconds since 1970-01-01 UTC."""
+BLOCK = 31
+"""Number of values whose median judges the range of a column; odd, so that it is one of them."""
 DAY = 86_400.0
 WEEK = 7.0 * DAY
 YEAR = 365.2425 * DAY
@@ -107,23 +109,74 @@ def expand_rows(
             out[i, 6 + c] = math.cos(year)
 
 
+@inline
+def _is_far(size: float, scale: float, factor: float) -> bool:
+    """Whether a number is out of range for a column whose numbers have this scale, 0 while that is unknown."""
+    return scale > 0.0 and size > factor * scale
+
+
+@part
+def _raise_scale(block: FloatArray, scale: float) -> float:
+    """Return the median of a full block or `scale`, whichever is larger; the block is sorted only if need be."""
+    above = 0
+    for size in block:
+        above += size > scale
+    if 2 * above < len(block):
+        return scale
+    for i in range(1, len(block)):
+        size, at = block[i], i
+        while at > 0 and block[at - 1] > size:
+            block[at] = block[at - 1]
+            at -= 1
+        block[at] = size
+    median: float = block[len(block) // 2]
+    return max(scale, median)
+
+
+@inline
+def _measure(size: float, j: int, scales: FloatArray, blocks: FloatArray, filled: IntArray) -> None:
+    """Take the |v| of an accepted value into its column's block; the median of a full one may raise the scale."""
+    if size > 0.0:  # a zero says nothing about the unit, and NaN is missing
+        blocks[j, filled[j]] = size
+        filled[j] += 1
+        if filled[j] == BLOCK:
+            scales[j] = _raise_scale(blocks[j], scales[j])
+            blocks[j, :] = 0.0
+            filled[j] = 0
+
+
 @jit
 def screen_rows(
     X: FloatArray,
     Y: FloatArray,
     kinds: IntArray,
-    largest: FloatArray,
-    target_largest: FloatArray,
+    scales: FloatArray,
+    blocks: FloatArray,
+    filled: IntArray,
+    target_scales: FloatArray,
+    target_blocks: FloatArray,
+    target_filled: IntArray,
     factor: float,
     limit: float,
     verdicts: IntArray,
 ) -> int:
-    """Find values out of range, row by row, and let accepted rows widen the range; return how many rows are refused.
+    """Find values out of range, row by row, and let accepted rows move the ranges; return how many rows are refused.
 
     A number or target is out of range when |v| > `limit`, or, in a row that has a target, when `factor` > 0 and
-    |v| > factor · max(1, largest |v| accepted so far in its field); a timestamp outside the years 1 to 9999; a code
-    never is. `kinds` (F,) says which field is what. `verdicts` gets −1, or the field at fault, outputs counted after
-    the F fields. NaN in X is a missing value; a row whose Y is NaN has no target and widens nothing.
+    |v| > factor · scale; a timestamp outside the years 1 to 9999; a code never is. The scale of a column is the largest
+    median of |v| in a block of `BLOCK` successive accepted values other than 0; until a block is full it is 0, and the
+    column is not judged by it. `verdicts` gets −1, or the field at fault, outputs counted after the F fields. NaN in X
+    is a missing value; a row whose Y is NaN has no target and moves nothing.
+
+    Args:
+        X: (n, F) raw fields.
+        Y: (n, Q) targets.
+        kinds: (F,) which field is what.
+        scales: (F,) or 0; `blocks`: (F, BLOCK) |v| of the values in the block that fills; `filled`: (F,) their number.
+        target_scales: (Q,) and `target_blocks` and `target_filled`: the same of targets.
+        factor: of the rule, or 0.
+        limit: largest |v| in any case.
+        verdicts: (n,) written.
     """
     F, Q = X.shape[1], Y.shape[1]
     refused = 0
@@ -134,7 +187,8 @@ def screen_rows(
         for j in range(F):
             value = X[i, j]
             if kinds[j] == NUMERIC:
-                refuses = abs(value) > limit or (ruled and abs(value) > factor * max(1.0, largest[j]))
+                size = abs(value)
+                refuses = size > limit or (ruled and _is_far(size, scales[j], factor))
             else:
                 refuses = kinds[j] == TIMESTAMP and (value < EARLIEST or value > LATEST)
             if refuses:
@@ -143,7 +197,7 @@ def screen_rows(
         if verdicts[i] < 0 and learns:
             for q in range(Q):
                 size = abs(Y[i, q])
-                if size > limit or (ruled and size > factor * max(1.0, target_largest[q])):
+                if size > limit or (ruled and _is_far(size, target_scales[q], factor)):
                     verdicts[i] = F + q
                     break
         if verdicts[i] >= 0:
@@ -151,7 +205,7 @@ def screen_rows(
         elif learns:
             for j in range(F):
                 if kinds[j] == NUMERIC:
-                    largest[j] = max(largest[j], abs(X[i, j]))
+                    _measure(abs(X[i, j]), j, scales, blocks, filled)
             for q in range(Q):
-                target_largest[q] = max(target_largest[q], abs(Y[i, q]))
+                _measure(abs(Y[i, q]), q, target_scales, target_blocks, target_filled)
     return refused

@@ -10,6 +10,7 @@ from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoER
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import PoisonedModel
+from streammoe.kernels.features import BLOCK
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, STREAMS, pairs
 
@@ -61,7 +62,8 @@ def test_what_the_caller_changes_later_is_not_what_is_learned_again(pair, way):
 
 def test_a_range_factor_set_in_between_is_that_of_the_events_after_it(pair):
     for each in pair:
-        each.learn_one({"a": 1.0, "b": 1e30}, 1.0)
+        for _ in range(2 * BLOCK):
+            each.learn_one({"a": 1.0, "b": 1e30}, 1.0)
         each.change("range_factor", 1e20)  # with which that would have been rejected
         each.learn_one({"a": 1.0, "b": 1.0}, 1.0)
     model, twin = pair
