@@ -17,10 +17,12 @@ from streammoe.kernels.features import (
     NUMERIC,
     TIMESTAMP,
     expand_rows,
+    hold_predictions,
+    hold_rows,
     screen_rows,
 )
 from streammoe.layout import CYCLES, NO_NEWS, Layout, News, padded, plan_of, restored_entries
-from streammoe.ranges import Scales
+from streammoe.ranges import Bounds, Scales
 from streammoe.scaling import Scaler, identity_scaler, moments, restored_scaler, wider_scaler
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
@@ -29,6 +31,12 @@ from streammoe.values import check_name, level, not_a_mapping, number, seconds
 LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
 """Beyond this, a square no longer fits into a Gram matrix with others."""
+MARGIN = 0.1
+"""How far beyond the range seen so far a number may be, in widths of that range."""
+INPUT_PACE = 1e-4
+"""How far an event whose input is outside of its range widens that, likewise: slower than a mixture learns there."""
+TARGET_PACE = 0.1
+"""The same of targets: predictions must follow a shift at once."""
 UNPLACED = -1.0
 """The code of a level without a column."""
 
@@ -50,6 +58,7 @@ class Encoder:
         categorical: names of the fields that hold categories.
         timestamps: names of the fields that hold times.
         max_levels: maximum number of levels of a field that become columns.
+        holds: whether inputs and predictions are held to what was seen.
     """
 
     def __init__(
@@ -62,6 +71,7 @@ class Encoder:
         categorical: Sequence[Any] = (),
         timestamps: Sequence[Any] = (),
         max_levels: int = 64,
+        holds: bool = False,
     ) -> None:
         self.n_outputs = n_outputs
         self.degree = degree
@@ -70,6 +80,7 @@ class Encoder:
         self.categorical = frozenset(categorical)
         self.timestamps = frozenset(timestamps)
         self.max_levels = max_levels
+        self.holds = holds
         self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
         """Largest absolute value of a number whose highest power is still in range."""
         self.fields: list[Any] = []
@@ -83,6 +94,8 @@ class Encoder:
         self.scaler = identity_scaler(0, n_outputs)
         self.scales = Scales.blank(0)
         self.target_scales = Scales.blank(n_outputs)
+        self.bounds = Bounds.blank(0)
+        self.target_bounds = Bounds.blank(n_outputs)
         self._index: dict[Any, int] = {}
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
@@ -107,6 +120,7 @@ class Encoder:
         for name in ("fields", "kinds", "feature_names", "unplaced", "_index", "_entries"):
             setattr(other, name, getattr(self, name).copy())
         other.scales, other.target_scales = self.scales.copied(), self.target_scales.copied()
+        other.bounds, other.target_bounds = self.bounds.copied(), self.target_bounds.copied()
         other.levels = {name: codes.copy() for name, codes in self.levels.items()}
         return other  # scaler and plan are never changed, only replaced
 
@@ -330,6 +344,26 @@ class Encoder:
         bounded: FloatArray = np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)
         return bounded
 
+    def hold(self, X: FloatArray, Y: FloatArray | None = None) -> FloatArray:
+        """Return raw rows with their numbers held to what was seen before them; learned rows move the bounds.
+
+        Args:
+            X: (n, F) rows in range.
+            Y: (n, Q) targets, NaN in rows that are only predicted, as all are without targets.
+        """
+        if not self.holds:
+            return X
+        held = X.copy()
+        targets = np.full((len(X), 1), np.nan) if Y is None else Y
+        hold_rows(X, targets, self._plan.numeric, *self.bounds, MARGIN, INPUT_PACE, held)
+        return held
+
+    def hold_predictions(self, predictions: FloatArray, Y: FloatArray | None = None) -> None:
+        """Hold predictions of numbers, (n, Q), in place to the targets seen before them; targets move the bounds."""
+        if self.holds:
+            targets = np.full(predictions.shape, np.nan) if Y is None else Y
+            hold_predictions(predictions, targets, *self.target_bounds, MARGIN, TARGET_PACE)
+
     def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
         """Count rows to be learned whose level has no column because the field is full; warn once for each field."""
         for name, codes in self.levels.items():
@@ -356,6 +390,7 @@ class Encoder:
 
     def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
         """Freeze means, and with `standardize` the scales, of the numeric fields in the warm-up buffer."""
+        self.fit_bounds(X, Y)
         fields, columns = self._plan.numeric.T
         means, scales = moments(np.take(X, fields, axis=1))
         scaler = identity_scaler(len(self.feature_names), Y.shape[1])
@@ -367,6 +402,35 @@ class Encoder:
             scaler = scaler._replace(target_center=target_means, target_scale=target_scales)
         self.scaler = scaler
 
+    def fit_bounds(self, X: FloatArray, Y: FloatArray, *, joining: bool = False) -> None:
+        """Hold to the range of buffered rows from now on; with `joining`, to what was seen before as well."""
+        if self.holds:
+            outputs = np.arange(Y.shape[1])
+            bounds, target_bounds = Bounds.around(X, self._plan.numeric[:, 0]), Bounds.around(Y, outputs)
+            self.bounds = self.bounds.joined(bounds) if joining else bounds
+            self.target_bounds = self.target_bounds.joined(target_bounds) if joining else target_bounds
+
+    def ranges(self) -> dict[str, AnyArray]:
+        """Return copies of what inputs and predictions are held to, for a model that continues elsewhere."""
+        arrays = self.bounds.arrays("inputs") | self.target_bounds.arrays("targets")
+        return {name: array.copy() for name, array in arrays.items()}
+
+    def set_ranges(self, ranges: Mapping[str, AnyArray]) -> None:
+        """Hold to what `ranges` returned; without `hold` nothing is held.
+
+        Raises:
+            ConfigError: an array is missing, has another shape, or holds invalid values.
+        """
+        if self.holds:
+            if not isinstance(ranges, Mapping):
+                raise ConfigError(f"parameters: 'ranges' is {shown(ranges)}; it must be as `parameters` returns it")
+            ranges = {name: np.asarray(array) for name, array in ranges.items()}
+            try:
+                self.bounds = Bounds.restored(ranges, "inputs", len(self.fields))
+                self.target_bounds = Bounds.restored(ranges, "targets", self.n_outputs)
+            except CheckpointError as error:
+                raise ConfigError(f"parameters: 'ranges': {error}") from None
+
     # -- In a checkpoint -------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, AnyArray]:
@@ -377,6 +441,8 @@ class Encoder:
             **self.target_scales.arrays("encoder.target_largest"),
             **{f"encoder.{name}": array for name, array in self.scaler._asdict().items()},
         }
+        if self.holds:
+            arrays |= self.bounds.arrays("encoder.bounds") | self.target_bounds.arrays("encoder.target_bounds")
         if any(kind != NUMERIC for kind in self.kinds):
             arrays["encoder.kinds"] = as_json([KIND_NAMES[kind] for kind in self.kinds])
             arrays["encoder.plan"] = as_json(self._entries)
@@ -402,6 +468,9 @@ class Encoder:
         self.scaler = restored_scaler(arrays, "encoder", len(self.feature_names), Q)
         self.scales = Scales.restored(arrays, "encoder.largest", F)
         self.target_scales = Scales.restored(arrays, "encoder.target_largest", Q)
+        if self.holds:
+            self.bounds = Bounds.restored(arrays, "encoder.bounds", F)
+            self.target_bounds = Bounds.restored(arrays, "encoder.target_bounds", Q)
 
     def check_rows(self, X: FloatArray) -> None:
         """Check that this encoder could have accepted the raw rows of a checkpoint, (n, F).
@@ -483,7 +552,8 @@ class Encoder:
                 self.feature_names.append(f"{name!s}={text}")
         self._plan = plan_of(self.kinds, self._entries, self.limit)
         self._measure()
-        self.scales = self.scales.wider(len(self.fields) - len(self.scales.scales))
+        more = len(self.fields) - len(self.scales.scales)
+        self.scales, self.bounds = self.scales.wider(more), self.bounds.wider(more)
         self.scaler = wider_scaler(self.scaler, len(self.feature_names))
 
 

@@ -46,6 +46,7 @@ class RegressorArguments(MixtureOfExperts):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
+        hold: bool = True,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
@@ -66,6 +67,7 @@ class RegressorArguments(MixtureOfExperts):
         self.seed = seed
         self.standardize = standardize
         self.range_factor = range_factor
+        self.hold = hold
         self.categorical = without_empty(categorical)
         self.timestamps = without_empty(timestamps)
         self.max_levels = max_levels
@@ -97,6 +99,7 @@ class ClassifierArguments(MixtureOfExperts):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
+        hold: bool = True,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
@@ -118,6 +121,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.seed = seed
         self.standardize = standardize
         self.range_factor = range_factor
+        self.hold = hold
         self.categorical = without_empty(categorical)
         self.timestamps = without_empty(timestamps)
         self.max_levels = max_levels

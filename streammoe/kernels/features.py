@@ -11,6 +11,10 @@ NUMERIC, CATEGORICAL, TIMESTAMP = 0, 1, 2
 """Kinds of fields: a number; the code of a level; seconds since 1970-01-01 UTC."""
 BLOCK = 31
 """Number of values whose median judges the range of a column; odd, so that it is one of them."""
+SETTLED = 300
+"""Number of values, other than the first and those equal to it, after which the bounds of a column hold."""
+FEW = 10
+"""The same for targets, to which predictions are held."""
 DAY = 86_400.0
 WEEK = 7.0 * DAY
 YEAR = 365.2425 * DAY
@@ -209,3 +213,86 @@ def screen_rows(
             for q in range(Q):
                 _measure(abs(Y[i, q]), q, target_scales, target_blocks, target_filled)
     return refused
+
+
+@inline
+def _held(x: float, j: int, low: FloatArray, high: FloatArray, margin: float) -> float:
+    """Return a number moved to within reach of the bounds of its column."""
+    reach = margin * (high[j] - low[j])
+    held: float = min(max(x, low[j] - reach), high[j] + reach)
+    return held
+
+
+@inline
+def _widen(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArray, seen: IntArray, pace: float) -> None:
+    """Let a learned value move the bounds of its column: to itself until they have settled, then by the pace."""
+    if math.isnan(x):
+        return
+    if seen[j] == 0:
+        first[j] = low[j] = high[j] = x
+        seen[j] = 1
+        return
+    step = pace * (high[j] - low[j]) if seen[j] > SETTLED else math.inf
+    if x > high[j]:
+        high[j] = min(x, high[j] + step)
+    elif x < low[j]:
+        low[j] = max(x, low[j] - step)
+    if seen[j] <= SETTLED and x != first[j]:
+        seen[j] += 1
+
+
+@jit
+def hold_rows(
+    X: FloatArray,
+    Y: FloatArray,
+    numeric: IntArray,
+    low: FloatArray,
+    high: FloatArray,
+    first: FloatArray,
+    seen: IntArray,
+    margin: float,
+    pace: float,
+    out: FloatArray,
+) -> None:
+    """Hold the numbers of each row to the bounds of their columns, which a learned row then moves.
+
+    Args:
+        X: (n, F) raw fields; Y: (n, Q) targets, NaN in rows that are only predicted, which move nothing.
+        numeric: (N, 2) field and column of each numeric field.
+        low: (F,) smallest value of a column that counts, and `high` the largest; `first`: (F,) its first value.
+        seen: (F,) 0 before the first value, then 1 + the number of values that differ from that, up to 1 + SETTLED,
+            where the column has settled and is held.
+        margin: how far beyond its bounds a column may be, in widths; `pace`: how far a row moves them, likewise.
+        out: (n, F), a copy of X; written.
+    """
+    for i in range(X.shape[0]):
+        learns = not math.isnan(Y[i, 0])
+        for r in range(numeric.shape[0]):
+            j = numeric[r, 0]
+            x = X[i, j]
+            if seen[j] > SETTLED and not math.isnan(x):
+                out[i, j] = _held(x, j, low, high, margin)
+            if learns:
+                _widen(x, j, low, high, first, seen, pace)
+
+
+@jit
+def hold_predictions(
+    predictions: FloatArray,
+    Y: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    first: FloatArray,
+    seen: IntArray,
+    margin: float,
+    pace: float,
+) -> None:
+    """Hold the predictions of each row, (n, Q), to the bounds of the targets, which the row's own then moves.
+
+    Arguments are as in `hold_rows`; bounds hold from more than FEW targets on.
+    """
+    for i in range(predictions.shape[0]):
+        for q in range(predictions.shape[1]):
+            if seen[q] > FEW:
+                predictions[i, q] = _held(predictions[i, q], q, low, high, margin)
+            _widen(Y[i, q], q, low, high, first, seen, pace)

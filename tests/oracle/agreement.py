@@ -187,6 +187,7 @@ def estimator(case: Case, start: dict, **more):
         "bound": case.bound,
         "prior_strength": case.prior,
         "averaging": None,
+        "hold": False,
         "feature_names": names(case),
         **more,
     }

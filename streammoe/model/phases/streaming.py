@@ -95,7 +95,8 @@ class Streaming(Phase):
     ) -> mixture.Scores:
         encoder = context.encoder
         scaler = encoder.scaler
-        features = Features(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
+        designs = encoder.design(encoder.hold(X, Y))
+        features = Features(*designs, (Y - scaler.target_center) / scaler.target_scale, weights)
         if context.detector is None:
             scores = self.step(context, context.options.schedule, features, traced=traced)
         else:
