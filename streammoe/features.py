@@ -26,7 +26,7 @@ from streammoe.ranges import Bounds, Scales
 from streammoe.scaling import Scaler, identity_scaler, moments, restored_scaler, wider_scaler
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
-from streammoe.values import check_name, level, not_a_mapping, number, seconds
+from streammoe.values import check_name, is_missing, level, not_a_mapping, quantity, seconds
 
 LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
@@ -37,6 +37,7 @@ INPUT_PACE = 1e-4
 """How far an event whose input is outside of its range widens that, likewise: slower than a mixture learns there."""
 TARGET_PACE = 0.1
 """The same of targets: predictions must follow a shift at once."""
+NO_TARGETS = np.empty((0, 1))
 UNPLACED = -1.0
 """The code of a level without a column."""
 
@@ -194,12 +195,13 @@ class Encoder:
         unseen = [name for name in event if name not in index]
         for name in unseen:
             check_name(name)
+        unseen = [name for name in unseen if not is_missing(event[name])]
         if not unseen and not self.levels:
             return NO_NEWS
         unseen.sort(key=str)
         levels = []
         for name in (*self.levels, *(name for name in unseen if name in self.categorical)):
-            if name in event:
+            if name in event and not is_missing(event[name]):
                 text, known = level(event[name], name), self.levels.get(name, {})
                 if text not in known and len(known) < self.max_levels:
                     levels.append((name, text))
@@ -280,9 +282,13 @@ class Encoder:
                 check_name(name)
                 continue
             kind = kinds[j]
-            if kind == NUMERIC:
-                # The first test succeeds for nearly every value; `number` would take most of the time of a prediction.
-                row[j] = value if type(value) is float and value - value == 0.0 else number(value, name)
+            # The first test succeeds for nearly every value; the others would take most of the time of a prediction.
+            if kind == NUMERIC and type(value) is float and value - value == 0.0:
+                row[j] = value
+            elif is_missing(value):
+                continue
+            elif kind == NUMERIC:
+                row[j] = quantity(value, name)
             elif kind == CATEGORICAL:
                 text = level(value, name)
                 code = self.levels[name].get(text) if name in self.levels else None
@@ -354,15 +360,13 @@ class Encoder:
         if not self.holds:
             return X
         held = X.copy()
-        targets = np.full((len(X), 1), np.nan) if Y is None else Y
-        hold_rows(X, targets, self._plan.numeric, *self.bounds, MARGIN, INPUT_PACE, held)
+        hold_rows(X, NO_TARGETS if Y is None else Y, self._plan.numeric, *self.bounds, MARGIN, INPUT_PACE, held)
         return held
 
     def hold_predictions(self, predictions: FloatArray, Y: FloatArray | None = None) -> None:
         """Hold predictions of numbers, (n, Q), in place to the targets seen before them; targets move the bounds."""
         if self.holds:
-            targets = np.full(predictions.shape, np.nan) if Y is None else Y
-            hold_predictions(predictions, targets, *self.target_bounds, MARGIN, TARGET_PACE)
+            hold_predictions(predictions, NO_TARGETS if Y is None else Y, *self.target_bounds, MARGIN, TARGET_PACE)
 
     def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
         """Count rows to be learned whose level has no column because the field is full; warn once for each field."""

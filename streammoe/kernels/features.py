@@ -257,7 +257,8 @@ def hold_rows(
     """Hold the numbers of each row to the bounds of their columns, which a learned row then moves.
 
     Args:
-        X: (n, F) raw fields; Y: (n, Q) targets, NaN in rows that are only predicted, which move nothing.
+        X: (n, F) raw fields.
+        Y: (n, Q) targets, NaN in rows that are only predicted, which move nothing; (0, 1) if all are.
         numeric: (N, 2) field and column of each numeric field.
         low: (F,) smallest value of a column that counts, and `high` the largest; `first`: (F,) its first value.
         seen: (F,) 0 before the first value, then 1 + the number of values that differ from that, up to 1 + SETTLED,
@@ -266,10 +267,12 @@ def hold_rows(
         out: (n, F), a copy of X; written.
     """
     for i in range(X.shape[0]):
-        learns = not math.isnan(Y[i, 0])
+        learns = Y.shape[0] > 0 and not math.isnan(Y[i, 0])
         for r in range(numeric.shape[0]):
             j = numeric[r, 0]
             x = X[i, j]
+            if seen[j] > SETTLED and low[j] <= x <= high[j]:  # as nearly all are
+                continue
             if seen[j] > SETTLED and not math.isnan(x):
                 out[i, j] = _held(x, j, low, high, margin)
             if learns:
@@ -295,4 +298,5 @@ def hold_predictions(
         for q in range(predictions.shape[1]):
             if seen[q] > FEW:
                 predictions[i, q] = _held(predictions[i, q], q, low, high, margin)
-            _widen(Y[i, q], q, low, high, first, seen, pace)
+            if Y.shape[0] > 0:
+                _widen(Y[i, q], q, low, high, first, seen, pace)

@@ -3,6 +3,7 @@
 import math
 import time
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from statistics import median
 
 import numpy as np
@@ -15,7 +16,7 @@ from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import Encoder
 from streammoe.kernels.features import BLOCK
 from streammoe.layout import CYCLES
-from streammoe.values import level, number, seconds
+from streammoe.values import level, number, quantity, seconds
 
 
 def encoder(columns=(), *, degree=1, gate_degree=1, range_factor=1e6, **kinds):
@@ -45,10 +46,11 @@ def features(of, rows):
 
 NOON = 1_769_860_800.0
 VALUES = {
-    number: [(1, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5)],
+    number: [(1, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5), (Decimal("0.1"), 0.1)],
+    quantity: [(Decimal("-1e9"), -1e9), (date(1970, 1, 3), 172_800.0), (datetime(2026, 1, 31, 12, tzinfo=UTC), NOON)],
     level: [
         *[("", ""), (np.str_("red"), "red"), (np.False_, "false"), (np.int8(-7), "-7"), (-0.0, "0"), (0.1, "0.1")],
-        *[(1e22, "10000000000000000000000"), (np.float32(0.5), "0.5"), (10**30, "1" + "0" * 30)],
+        *[(1e22, "10000000000000000000000"), (np.float32(0.5), "0.5"), (Decimal("7.0"), "7"), (10**30, "1" + "0" * 30)],
     ],
     seconds: [
         *[(np.int64(86_400), 86_400.0), (1e300, 1e300), (datetime(2026, 1, 31, 12, tzinfo=UTC), NOON)],
@@ -61,7 +63,11 @@ VALUES = {
     ],
 }
 REJECTED = {
-    number: {"wrong_type": ["x" * 10_000, 1j], "not_finite": [-np.inf, np.float64("nan")]},
+    number: {
+        "wrong_type": ["x" * 10_000, 1j],
+        "not_finite": [-np.inf, np.float64("nan"), Decimal("inf"), Decimal("sNaN")],
+    },
+    quantity: {"wrong_type": ["2026-01-31", np.timedelta64(1, "s")], "not_finite": [-np.inf]},
     level: {"wrong_type": [b"red", 1j], "not_finite": [np.float32("inf")]},
     seconds: {
         "wrong_type": [np.True_, b"2026-01-31", "1769860800", "20260131.05", "2026-01-31T25:00", "0000-01-01"],
@@ -91,6 +97,19 @@ def test_a_value_is_the_same_in_every_form_and_all_else_is_rejected(read, far_fr
                 read(value, "sensor 7")
             assert (rejected.value.feature, rejected.value.reason) == ("sensor 7", reason)
             assert len(str(rejected.value)) < 300
+
+
+@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NaT])
+def test_an_event_with_a_missing_value_is_one_without_its_key(missing):
+    without = {"b": 1.0, "d": "x", "t": 0.5}
+    made, other = (encoder(categorical=("c", "d"), timestamps=("s", "t")) for _ in range(2))
+    rows = []
+    for each, event in ((made, {**without, "a": missing, "c": missing, "s": missing}), (other, without)):
+        take(each, {"a": 1.0, "c": "red"})
+        rows.append(take(each, event).tobytes())
+        rows.append(each.row(event).tobytes())
+    assert len(set(rows)) == 1
+    assert made.feature_names == other.feature_names == ["a", "c=red", "b", "d=x", *(f"t:{part}" for part in CYCLES)]
 
 
 # --- columns, ranges and levels -------------------------------------------------------------------------------------
