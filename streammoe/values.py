@@ -18,7 +18,7 @@ ISO_8601 = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].+)?|\d{8}T.+", re.ASCII | re.IGNO
 """Texts to pass to `datetime.fromisoformat`, which alone would accept any letter between date and time."""
 
 
-NO_VALUE = "give None, or leave the key out, where a value is missing"
+NO_VALUE = "leave the key out where a value is missing"
 NO_TARGET = "an event without a target can be predicted, but not learned"
 
 
