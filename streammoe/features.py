@@ -10,24 +10,34 @@ from typing import Any
 
 import numpy as np
 
-from streammoe.checked import array_of, as_json, list_of, names_of, require
+from streammoe.checked import as_json, list_of, names_of, require
 from streammoe.errors import CheckpointError, ConfigError, InvalidEvent
 from streammoe.kernels.features import (
     CATEGORICAL,
     NUMERIC,
     TIMESTAMP,
     expand_rows,
+    hold_predictions,
+    hold_rows,
     screen_rows,
 )
 from streammoe.layout import CYCLES, NO_NEWS, Layout, News, padded, plan_of, restored_entries
+from streammoe.ranges import Bounds, Scales
 from streammoe.scaling import Scaler, identity_scaler, moments, restored_scaler, wider_scaler
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
-from streammoe.values import check_name, level, not_a_mapping, number, seconds
+from streammoe.values import check_name, is_missing, level, not_a_mapping, quantity, seconds
 
 LOGGER = logging.getLogger("streammoe.features")
 ABSOLUTE_LIMIT = 1e50
 """Beyond this, a square no longer fits into a Gram matrix with others."""
+MARGIN = 0.1
+"""How far beyond the range seen so far a number may be, in widths of that range."""
+INPUT_PACE = 1e-4
+"""How far an event whose input is outside of its range widens that, likewise: slower than a mixture learns there."""
+TARGET_PACE = 0.1
+"""The same of targets: predictions must follow a shift at once."""
+NO_TARGETS = np.empty((0, 1))
 UNPLACED = -1.0
 """The code of a level without a column."""
 
@@ -49,6 +59,7 @@ class Encoder:
         categorical: names of the fields that hold categories.
         timestamps: names of the fields that hold times.
         max_levels: maximum number of levels of a field that become columns.
+        holds: whether inputs and predictions are held to what was seen.
     """
 
     def __init__(
@@ -61,6 +72,7 @@ class Encoder:
         categorical: Sequence[Any] = (),
         timestamps: Sequence[Any] = (),
         max_levels: int = 64,
+        holds: bool = False,
     ) -> None:
         self.n_outputs = n_outputs
         self.degree = degree
@@ -69,6 +81,7 @@ class Encoder:
         self.categorical = frozenset(categorical)
         self.timestamps = frozenset(timestamps)
         self.max_levels = max_levels
+        self.holds = holds
         self.limit = float(min(ABSOLUTE_LIMIT, 1e150 ** (1.0 / max(degree, gate_degree, 1))))
         """Largest absolute value of a number whose highest power is still in range."""
         self.fields: list[Any] = []
@@ -80,8 +93,10 @@ class Encoder:
         self.unplaced: dict[Any, int] = {}
         """Number of events learned, by field, whose level has no column; not saved in checkpoints."""
         self.scaler = identity_scaler(0, n_outputs)
-        self.largest = np.zeros(0)
-        self.target_largest = np.zeros(n_outputs)
+        self.scales = Scales.blank(0)
+        self.target_scales = Scales.blank(n_outputs)
+        self.bounds = Bounds.blank(0)
+        self.target_bounds = Bounds.blank(n_outputs)
         self._index: dict[Any, int] = {}
         self._entries: list[tuple[int, str | None]] = []
         """Fields, with ``None``, and levels in order of appearance, which determines the columns."""
@@ -103,8 +118,10 @@ class Encoder:
     def copy(self) -> Encoder:
         """Return an independent copy."""
         other = copy.copy(self)
-        for name in ("fields", "kinds", "feature_names", "unplaced", "largest", "target_largest", "_index", "_entries"):
+        for name in ("fields", "kinds", "feature_names", "unplaced", "_index", "_entries"):
             setattr(other, name, getattr(self, name).copy())
+        other.scales, other.target_scales = self.scales.copied(), self.target_scales.copied()
+        other.bounds, other.target_bounds = self.bounds.copied(), self.target_bounds.copied()
         other.levels = {name: codes.copy() for name, codes in self.levels.items()}
         return other  # scaler and plan are never changed, only replaced
 
@@ -178,12 +195,13 @@ class Encoder:
         unseen = [name for name in event if name not in index]
         for name in unseen:
             check_name(name)
+        unseen = [name for name in unseen if not is_missing(event[name])]
         if not unseen and not self.levels:
             return NO_NEWS
         unseen.sort(key=str)
         levels = []
         for name in (*self.levels, *(name for name in unseen if name in self.categorical)):
-            if name in event:
+            if name in event and not is_missing(event[name]):
                 text, known = level(event[name], name), self.levels.get(name, {})
                 if text not in known and len(known) < self.max_levels:
                     levels.append((name, text))
@@ -264,9 +282,13 @@ class Encoder:
                 check_name(name)
                 continue
             kind = kinds[j]
-            if kind == NUMERIC:
-                # The first test succeeds for nearly every value; `number` would take most of the time of a prediction.
-                row[j] = value if type(value) is float and value - value == 0.0 else number(value, name)
+            # The first test succeeds for nearly every value; the others would take most of the time of a prediction.
+            if kind == NUMERIC and type(value) is float and value - value == 0.0:
+                row[j] = value
+            elif is_missing(value):
+                continue
+            elif kind == NUMERIC:
+                row[j] = quantity(value, name)
             elif kind == CATEGORICAL:
                 text = level(value, name)
                 code = self.levels[name].get(text) if name in self.levels else None
@@ -276,7 +298,7 @@ class Encoder:
         return np.array([row])
 
     def take(self, rows: FloatArray, targets: FloatArray, news: News = NO_NEWS) -> None:
-        """Widen the ranges by rows, and add their new fields and levels: all or nothing.
+        """Take rows into the ranges, and add their new fields and levels: all or nothing.
 
         Args:
             rows: (n, F + new fields).
@@ -286,9 +308,10 @@ class Encoder:
         Raises:
             InvalidEvent: a value is out of range; ``row`` is the index of the first such row. Nothing was changed.
         """
-        largest = np.concatenate([self.largest, np.zeros(len(news.fields))]) if news else self.largest.copy()
-        target_largest = self.target_largest.copy()
-        verdicts, n_rejected = self._screen(rows, targets, self._kinds_with(news), largest, target_largest)
+        scales, target_scales = self.scales, self.target_scales
+        if news or len(rows) > 1:  # a single row that is rejected changes nothing
+            scales, target_scales = scales.wider(len(news.fields)), target_scales.copied()
+        verdicts, n_rejected = self._screen(rows, targets, self._kinds_with(news), scales, target_scales)
         if n_rejected:
             at = int(np.argmax(verdicts >= 0))
             error = self.out_of_range(rows[at], targets[at], int(verdicts[at]), news)
@@ -299,26 +322,25 @@ class Encoder:
             for field in news.fields:
                 held += [(field, None), *((name, text) for name, text in news.levels if name == field)]
             self._append(held)
-        self.largest = largest
-        self.target_largest = target_largest
+        self.scales, self.target_scales = scales, target_scales
 
     def screen(self, X: FloatArray, Y: FloatArray) -> IntArray:
-        """Return −1 for each raw row in range, else the offending field; accepted rows widen the ranges."""
-        return self._screen(X, Y, self._plan.kinds, self.largest, self.target_largest)[0]
+        """Return −1 for each raw row in range, else the offending field; accepted rows are taken into the ranges."""
+        return self._screen(X, Y, self._plan.kinds, self.scales, self.target_scales)[0]
 
     def out_of_range(self, row: FloatArray, target: FloatArray, verdict: int, news: News = NO_NEWS) -> InvalidEvent:
         """Return the error for a raw row that `screen` rejected."""
         names = [*self.fields, *news.fields, *["target"] * len(target)]
-        largest = np.concatenate([self.largest, np.zeros(len(news.fields)), self.target_largest])
-        name, value, seen = names[verdict], float(np.concatenate([row, target])[verdict]), float(largest[verdict])
+        scales = np.concatenate([self.scales.scales, np.zeros(len(news.fields)), self.target_scales.scales])
+        name, value, scale = names[verdict], float(np.concatenate([row, target])[verdict]), float(scales[verdict])
         if verdict < len(row) and self._kinds_with(news)[verdict] == TIMESTAMP:
             rule = "a time is in seconds since 1970-01-01 UTC, in the years 1 to 9999; divide milliseconds by 1000"
             return InvalidEvent(f"{name!s}: {value:g} is out of range: {rule}", reason="out_of_range", feature=name)
         rule = (
             f"the limit is {self.limit:g}, regardless of range_factor; rescale it, or correct the record"
             if abs(value) > self.limit
-            else f"the largest accepted so far is {seen:g} and range_factor is {self.range_factor:g}; rescale it or "
-            "raise range_factor (0 disables the rule)"
+            else f"accepted values are about {scale:g} and range_factor is {self.range_factor:g}; rescale it or raise "
+            "range_factor (0 disables the rule)"
         )
         msg = f"{name!s}: {value:g} is out of range: {rule}"
         return InvalidEvent(msg, reason="out_of_range", feature=name)
@@ -327,6 +349,24 @@ class Encoder:
         """Clip raw rows to the absolute limits, for predictions, which never raise on range."""
         bounded: FloatArray = np.minimum(np.maximum(X, self._plan.lowest), self._plan.highest)
         return bounded
+
+    def hold(self, X: FloatArray, Y: FloatArray | None = None) -> FloatArray:
+        """Return raw rows with their numbers held to what was seen before them; learned rows move the bounds.
+
+        Args:
+            X: (n, F) rows in range.
+            Y: (n, Q) targets, NaN in rows that are only predicted, as all are without targets.
+        """
+        if not self.holds:
+            return X
+        held = X.copy()
+        hold_rows(X, NO_TARGETS if Y is None else Y, self._plan.numeric, *self.bounds, MARGIN, INPUT_PACE, held)
+        return held
+
+    def hold_predictions(self, predictions: FloatArray, Y: FloatArray | None = None) -> None:
+        """Hold predictions of numbers, (n, Q), in place to the targets seen before them; targets move the bounds."""
+        if self.holds:
+            hold_predictions(predictions, NO_TARGETS if Y is None else Y, *self.target_bounds, MARGIN, TARGET_PACE)
 
     def notice_unplaced(self, X: FloatArray, Y: FloatArray) -> None:
         """Count rows to be learned whose level has no column because the field is full; warn once for each field."""
@@ -354,6 +394,7 @@ class Encoder:
 
     def fit_scaler(self, X: FloatArray, Y: FloatArray, *, standardize: bool) -> None:
         """Freeze means, and with `standardize` the scales, of the numeric fields in the warm-up buffer."""
+        self.fit_bounds(X, Y)
         fields, columns = self._plan.numeric.T
         means, scales = moments(np.take(X, fields, axis=1))
         scaler = identity_scaler(len(self.feature_names), Y.shape[1])
@@ -365,16 +406,47 @@ class Encoder:
             scaler = scaler._replace(target_center=target_means, target_scale=target_scales)
         self.scaler = scaler
 
+    def fit_bounds(self, X: FloatArray, Y: FloatArray, *, joining: bool = False) -> None:
+        """Hold to the range of buffered rows from now on; with `joining`, to what was seen before as well."""
+        if self.holds:
+            outputs = np.arange(Y.shape[1])
+            bounds, target_bounds = Bounds.around(X, self._plan.numeric[:, 0]), Bounds.around(Y, outputs)
+            self.bounds = self.bounds.joined(bounds) if joining else bounds
+            self.target_bounds = self.target_bounds.joined(target_bounds) if joining else target_bounds
+
+    def ranges(self) -> dict[str, AnyArray]:
+        """Return copies of what inputs and predictions are held to, for a model that continues elsewhere."""
+        arrays = self.bounds.arrays("inputs") | self.target_bounds.arrays("targets")
+        return {name: array.copy() for name, array in arrays.items()}
+
+    def set_ranges(self, ranges: Mapping[str, AnyArray]) -> None:
+        """Hold to what `ranges` returned; without `hold` nothing is held.
+
+        Raises:
+            ConfigError: an array is missing, has another shape, or holds invalid values.
+        """
+        if self.holds:
+            if not isinstance(ranges, Mapping):
+                raise ConfigError(f"parameters: 'ranges' is {shown(ranges)}; it must be as `parameters` returns it")
+            ranges = {name: np.asarray(array) for name, array in ranges.items()}
+            try:
+                self.bounds = Bounds.restored(ranges, "inputs", len(self.fields))
+                self.target_bounds = Bounds.restored(ranges, "targets", self.n_outputs)
+            except CheckpointError as error:
+                raise ConfigError(f"parameters: 'ranges': {error}") from None
+
     # -- In a checkpoint -------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays; names and levels are JSON."""
         arrays = {
             "encoder.columns": as_json(self.fields),
-            "encoder.largest": self.largest,
-            "encoder.target_largest": self.target_largest,
+            **self.scales.arrays("encoder.largest"),
+            **self.target_scales.arrays("encoder.target_largest"),
             **{f"encoder.{name}": array for name, array in self.scaler._asdict().items()},
         }
+        if self.holds:
+            arrays |= self.bounds.arrays("encoder.bounds") | self.target_bounds.arrays("encoder.target_bounds")
         if any(kind != NUMERIC for kind in self.kinds):
             arrays["encoder.kinds"] = as_json([KIND_NAMES[kind] for kind in self.kinds])
             arrays["encoder.plan"] = as_json(self._entries)
@@ -398,8 +470,11 @@ class Encoder:
         self._append(restored_entries(names, [self._kind(name) for name in names], plan, self.max_levels))
         F, Q = len(self.fields), self.n_outputs
         self.scaler = restored_scaler(arrays, "encoder", len(self.feature_names), Q)
-        self.largest = array_of(arrays, "encoder.largest", "float64", (F,), least=0.0)
-        self.target_largest = array_of(arrays, "encoder.target_largest", "float64", (Q,), least=0.0)
+        self.scales = Scales.restored(arrays, "encoder.largest", F)
+        self.target_scales = Scales.restored(arrays, "encoder.target_largest", Q)
+        if self.holds:
+            self.bounds = Bounds.restored(arrays, "encoder.bounds", F)
+            self.target_bounds = Bounds.restored(arrays, "encoder.target_bounds", Q)
 
     def check_rows(self, X: FloatArray) -> None:
         """Check that this encoder could have accepted the raw rows of a checkpoint, (n, F).
@@ -433,12 +508,12 @@ class Encoder:
         X: FloatArray,
         Y: FloatArray,
         kinds: IntArray,
-        largest: FloatArray,
-        target_largest: FloatArray,
+        scales: Scales,
+        target_scales: Scales,
     ) -> tuple[IntArray, int]:
-        """Return a verdict for each row, and the number of rejected rows; the given ranges are widened in place."""
+        """Return a verdict for each row, and the number of rejected rows; the given scales are changed in place."""
         verdicts = np.empty(len(X), dtype=np.int64)
-        n_rejected = screen_rows(X, Y, kinds, largest, target_largest, self.range_factor, self.limit, verdicts)
+        n_rejected = screen_rows(X, Y, kinds, *scales, *target_scales, self.range_factor, self.limit, verdicts)
         return verdicts, n_rejected
 
     def _expand(self, X: FloatArray, degree: int, width: int) -> FloatArray:
@@ -481,7 +556,8 @@ class Encoder:
                 self.feature_names.append(f"{name!s}={text}")
         self._plan = plan_of(self.kinds, self._entries, self.limit)
         self._measure()
-        self.largest = np.concatenate([self.largest, np.zeros(len(self.fields) - len(self.largest))])
+        more = len(self.fields) - len(self.scales.scales)
+        self.scales, self.bounds = self.scales.wider(more), self.bounds.wider(more)
         self.scaler = wider_scaler(self.scaler, len(self.feature_names))
 
 

@@ -235,9 +235,14 @@ class Options(Section):
     )
     range_factor: float = option(
         1e6,
-        "Reject values this many times larger than any before in their column; 0 disables it.",
+        "Reject values this many times larger than is usual in their column; 0 disables it.",
         change="reload",
         ge=0,
+    )
+    hold: bool = option(
+        True,
+        "Hold inputs and predictions to what was seen, which widens gradually.",
+        more="What is new is entered at the pace at which it is learned, and one absurd value has bounded effect.",
     )
     averaging: Averaging | None = option(
         Polyak(),
@@ -475,9 +480,9 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
     if is_too_few(said.get("max_classes"), said.get("classes")):
         said["max_classes"] = len(said["classes"])
     now = current_names(said)
-    now.setdefault("serve", "polyak")
     if "expert" in options.model_fields:
         now.setdefault("expert", PLAIN)
+    now = {**EARLIER, **now}
     for name, value in now.items():
         if isinstance(value, list):
             now[name] = tuple(value)
@@ -519,6 +524,19 @@ RENAMED = {
 
 PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
+
+
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False}
+"""Options that have another default now, with what models of earlier versions have where nothing else is recorded."""
+
+
+def is_earlier(options: type[Options], name: str, had: object, wanted: object) -> bool:
+    """Return whether a model has the earlier default of an option, and settings the present one.
+
+    It goes on as it began, since the settings may just leave the option out.
+    """
+    field = options.model_fields.get(name)
+    return field is not None and name in EARLIER and had == EARLIER[name] and wanted == field.default
 
 
 def current_names(said: Mapping[str, Any]) -> dict[str, Any]:

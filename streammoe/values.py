@@ -22,13 +22,33 @@ NO_VALUE = "leave the key out where a value is missing"
 NO_TARGET = "an event without a target can be predicted, but not learned"
 
 
+def is_missing(value: object) -> bool:
+    """Return whether a feature has no value: None, NaN or pandas' NaT, as if its key were left out.
+
+    >>> [is_missing(value) for value in (None, float("nan"), Decimal("NaN"), 0.0, "")]
+    [True, True, True, False, False]
+    """
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    # Of these, only NaN and NaT differ from themselves.
+    return value is None or (isinstance(value, float | np.floating | datetime) and value != value)  # noqa: PLR0124
+
+
+def quantity(value: object, name: object) -> float:
+    """Convert the value of a numeric feature to a float: a number, or a datetime or date as seconds since 1970."""
+    return seconds(value, name) if isinstance(value, date) else number(value, name)
+
+
 def number(value: object, name: object, advice: str = NO_VALUE) -> float:
-    """Convert the value of a feature or target to a float; raise `InvalidEvent` if a model cannot learn it."""
-    if isinstance(value, float | int | np.floating | np.integer | np.bool_) and not isinstance(value, np.timedelta64):
+    """Convert a number to a float; raise `InvalidEvent` if a model cannot learn it."""
+    kinds = float | int | Decimal | np.floating | np.integer | np.bool_
+    if isinstance(value, kinds) and not isinstance(value, np.timedelta64):
         try:
             result = float(value)
         except OverflowError:
             problem, reason = "does not fit into a 64-bit float", "out_of_range"
+        except ValueError:  # a signalling NaN
+            problem, reason = "is not a finite number", "not_finite"
         else:
             if result - result == 0.0:
                 return result
@@ -62,7 +82,7 @@ def level(value: object, name: object) -> str:
         return str(value)
     if isinstance(value, bool | np.bool_):
         return as_text(bool(value))
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, np.timedelta64):
+    if isinstance(value, int | float | Decimal | np.integer | np.floating) and not isinstance(value, np.timedelta64):
         found = number(value, name, "give it as text" if isinstance(value, int) else NO_VALUE)
         return as_text(int(value) if isinstance(value, int | np.integer) else found)
     problem = f"is {a_kind(value)}, not a category; give text, a truth value or a number"
@@ -87,7 +107,7 @@ def seconds(value: object, name: object) -> float:
         return number(_since_1970(value), name)
     if isinstance(value, date):
         return _since_1970(datetime(value.year, value.month, value.day, tzinfo=UTC))
-    if isinstance(value, bool | np.bool_) or not isinstance(value, float | int | np.floating | np.integer):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, float | int | Decimal | np.floating | np.integer):
         raise _not_a_time(name, value, f"is {a_kind(value)}")
     return number(value, name)
 
@@ -146,7 +166,7 @@ def a_kind(value: object) -> str:
         (str, "text"),
         (np.timedelta64, "a timedelta64"),
         (int | np.integer, "a whole number"),
-        (float | np.floating, "a decimal number"),
+        (float | Decimal | np.floating, "a decimal number"),
         (np.ndarray, "an array"),
         (Mapping, "a mapping"),
     )

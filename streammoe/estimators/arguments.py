@@ -50,6 +50,7 @@ class RegressorArguments(MixtureOfExperts):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
+        hold: bool = True,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
@@ -71,6 +72,7 @@ class RegressorArguments(MixtureOfExperts):
         self.seed = seed
         self.standardize = standardize
         self.range_factor = range_factor
+        self.hold = hold
         self.categorical = without_empty(categorical)
         self.timestamps = without_empty(timestamps)
         self.max_levels = max_levels
@@ -103,6 +105,7 @@ class ClassifierArguments(MixtureOfExperts):
         seed: int = 0,
         standardize: bool = False,
         range_factor: float = 1e6,
+        hold: bool = True,
         categorical: Sequence[Any] | None = None,
         timestamps: Sequence[Any] | None = None,
         max_levels: int = 64,
@@ -125,6 +128,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.seed = seed
         self.standardize = standardize
         self.range_factor = range_factor
+        self.hold = hold
         self.categorical = without_empty(categorical)
         self.timestamps = without_empty(timestamps)
         self.max_levels = max_levels

@@ -308,7 +308,7 @@ class MixtureOfExperts(base.Estimator):
             reference; ``variances`` (K, Q) or (K, Q, Q), not for a classifier; ``masses`` (K,); ``gate_gram``
             (p_w, p_w); ``expert_grams`` (K, p_v, p_v); ``n``, number of events; ``decay`` (Π(1−γ) since the last
             refresh), ``prior_weight`` and ``prior``, which the recursion needs too; ``scale`` where inputs are
-            standardized.
+            standardized; ``ranges`` where inputs and predictions are held to what was seen.
             Feature order: intercept, degree 1 in the order of `feature_names`, degree 2, …
 
         Raises:

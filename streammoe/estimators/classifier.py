@@ -141,8 +141,8 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         """Create a model that continues from exactly these statistics, without warm-up.
 
         Args:
-            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be
-                omitted.
+            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
+                may be omitted.
             feature_names: names of the columns, in the order of the parameters.
             classes: labels in the order of the parameters, the reference first; by default 0, 1, …
             average: ``gate`` and ``experts`` that serve; by default the average restarts.

@@ -147,8 +147,8 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         """Create a model that continues from exactly these statistics, without warm-up.
 
         Args:
-            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be
-                omitted.
+            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
+                may be omitted.
             feature_names: names of the columns, in the order of the parameters.
             target_names: names of the outputs, in the order of the parameters; by default y0, y1, …
             average: ``gate``, ``experts`` and ``variances`` that serve; by default the average restarts.

@@ -135,8 +135,8 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         """Create a model that continues from exactly these statistics, without warm-up.
 
         Args:
-            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior`` and ``scale`` may be
-                omitted.
+            parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
+                may be omitted.
             feature_names: names of the columns, in the order of the parameters.
             average: ``gate``, ``experts`` and ``variances`` that serve; by default the average restarts.
             n_average: number of iterates in `average`.

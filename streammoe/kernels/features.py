@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 
-from streammoe.kernels.compile import inline, jit
+from streammoe.kernels.compile import inline, jit, part
 from streammoe.types import FloatArray, IntArray
 
 NUMERIC, CATEGORICAL, TIMESTAMP = 0, 1, 2
 """Kinds of fields: a number; the code of a level; seconds since 1970-01-01 UTC."""
+BLOCK = 31
+"""Number of values whose median judges the range of a column; odd, so that it is one of them."""
+SETTLED = 300
+"""Number of values, other than the first and those equal to it, after which the bounds of a column hold."""
+FEW = 10
+"""The same for targets, to which predictions are held."""
 DAY = 86_400.0
 WEEK = 7.0 * DAY
 YEAR = 365.2425 * DAY
@@ -107,23 +113,74 @@ def expand_rows(
             out[i, 6 + c] = math.cos(year)
 
 
+@inline
+def _is_far(size: float, scale: float, factor: float) -> bool:
+    """Whether a number is out of range for a column whose numbers have this scale, 0 while that is unknown."""
+    return scale > 0.0 and size > factor * scale
+
+
+@part
+def _raise_scale(block: FloatArray, scale: float) -> float:
+    """Return the median of a full block or `scale`, whichever is larger; the block is sorted only if need be."""
+    above = 0
+    for size in block:
+        above += size > scale
+    if 2 * above < len(block):
+        return scale
+    for i in range(1, len(block)):
+        size, at = block[i], i
+        while at > 0 and block[at - 1] > size:
+            block[at] = block[at - 1]
+            at -= 1
+        block[at] = size
+    median: float = block[len(block) // 2]
+    return max(scale, median)
+
+
+@inline
+def _measure(size: float, j: int, scales: FloatArray, blocks: FloatArray, filled: IntArray) -> None:
+    """Take the |v| of an accepted value into its column's block; the median of a full one may raise the scale."""
+    if size > 0.0:  # a zero says nothing about the unit, and NaN is missing
+        blocks[j, filled[j]] = size
+        filled[j] += 1
+        if filled[j] == BLOCK:
+            scales[j] = _raise_scale(blocks[j], scales[j])
+            blocks[j, :] = 0.0
+            filled[j] = 0
+
+
 @jit
 def screen_rows(
     X: FloatArray,
     Y: FloatArray,
     kinds: IntArray,
-    largest: FloatArray,
-    target_largest: FloatArray,
+    scales: FloatArray,
+    blocks: FloatArray,
+    filled: IntArray,
+    target_scales: FloatArray,
+    target_blocks: FloatArray,
+    target_filled: IntArray,
     factor: float,
     limit: float,
     verdicts: IntArray,
 ) -> int:
-    """Find values out of range, row by row, and let accepted rows widen the range; return how many rows are refused.
+    """Find values out of range, row by row, and let accepted rows move the ranges; return how many rows are refused.
 
     A number or target is out of range when |v| > `limit`, or, in a row that has a target, when `factor` > 0 and
-    |v| > factor · max(1, largest |v| accepted so far in its field); a timestamp outside the years 1 to 9999; a code
-    never is. `kinds` (F,) says which field is what. `verdicts` gets −1, or the field at fault, outputs counted after
-    the F fields. NaN in X is a missing value; a row whose Y is NaN has no target and widens nothing.
+    |v| > factor · scale; a timestamp outside the years 1 to 9999; a code never is. The scale of a column is the largest
+    median of |v| in a block of `BLOCK` successive accepted values other than 0; until a block is full it is 0, and the
+    column is not judged by it. `verdicts` gets −1, or the field at fault, outputs counted after the F fields. NaN in X
+    is a missing value; a row whose Y is NaN has no target and moves nothing.
+
+    Args:
+        X: (n, F) raw fields.
+        Y: (n, Q) targets.
+        kinds: (F,) which field is what.
+        scales: (F,) or 0; `blocks`: (F, BLOCK) |v| of the values in the block that fills; `filled`: (F,) their number.
+        target_scales: (Q,) and `target_blocks` and `target_filled`: the same of targets.
+        factor: of the rule, or 0.
+        limit: largest |v| in any case.
+        verdicts: (n,) written.
     """
     F, Q = X.shape[1], Y.shape[1]
     refused = 0
@@ -134,7 +191,8 @@ def screen_rows(
         for j in range(F):
             value = X[i, j]
             if kinds[j] == NUMERIC:
-                refuses = abs(value) > limit or (ruled and abs(value) > factor * max(1.0, largest[j]))
+                size = abs(value)
+                refuses = size > limit or (ruled and _is_far(size, scales[j], factor))
             else:
                 refuses = kinds[j] == TIMESTAMP and (value < EARLIEST or value > LATEST)
             if refuses:
@@ -143,7 +201,7 @@ def screen_rows(
         if verdicts[i] < 0 and learns:
             for q in range(Q):
                 size = abs(Y[i, q])
-                if size > limit or (ruled and size > factor * max(1.0, target_largest[q])):
+                if size > limit or (ruled and _is_far(size, target_scales[q], factor)):
                     verdicts[i] = F + q
                     break
         if verdicts[i] >= 0:
@@ -151,7 +209,94 @@ def screen_rows(
         elif learns:
             for j in range(F):
                 if kinds[j] == NUMERIC:
-                    largest[j] = max(largest[j], abs(X[i, j]))
+                    _measure(abs(X[i, j]), j, scales, blocks, filled)
             for q in range(Q):
-                target_largest[q] = max(target_largest[q], abs(Y[i, q]))
+                _measure(abs(Y[i, q]), q, target_scales, target_blocks, target_filled)
     return refused
+
+
+@inline
+def _held(x: float, j: int, low: FloatArray, high: FloatArray, margin: float) -> float:
+    """Return a number moved to within reach of the bounds of its column."""
+    reach = margin * (high[j] - low[j])
+    held: float = min(max(x, low[j] - reach), high[j] + reach)
+    return held
+
+
+@inline
+def _widen(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArray, seen: IntArray, pace: float) -> None:
+    """Let a learned value move the bounds of its column: to itself until they have settled, then by the pace."""
+    if math.isnan(x):
+        return
+    if seen[j] == 0:
+        first[j] = low[j] = high[j] = x
+        seen[j] = 1
+        return
+    step = pace * (high[j] - low[j]) if seen[j] > SETTLED else math.inf
+    if x > high[j]:
+        high[j] = min(x, high[j] + step)
+    elif x < low[j]:
+        low[j] = max(x, low[j] - step)
+    if seen[j] <= SETTLED and x != first[j]:
+        seen[j] += 1
+
+
+@jit
+def hold_rows(
+    X: FloatArray,
+    Y: FloatArray,
+    numeric: IntArray,
+    low: FloatArray,
+    high: FloatArray,
+    first: FloatArray,
+    seen: IntArray,
+    margin: float,
+    pace: float,
+    out: FloatArray,
+) -> None:
+    """Hold the numbers of each row to the bounds of their columns, which a learned row then moves.
+
+    Args:
+        X: (n, F) raw fields.
+        Y: (n, Q) targets, NaN in rows that are only predicted, which move nothing; (0, 1) if all are.
+        numeric: (N, 2) field and column of each numeric field.
+        low: (F,) smallest value of a column that counts, and `high` the largest; `first`: (F,) its first value.
+        seen: (F,) 0 before the first value, then 1 + the number of values that differ from that, up to 1 + SETTLED,
+            where the column has settled and is held.
+        margin: how far beyond its bounds a column may be, in widths; `pace`: how far a row moves them, likewise.
+        out: (n, F), a copy of X; written.
+    """
+    for i in range(X.shape[0]):
+        learns = Y.shape[0] > 0 and not math.isnan(Y[i, 0])
+        for r in range(numeric.shape[0]):
+            j = numeric[r, 0]
+            x = X[i, j]
+            if seen[j] > SETTLED and low[j] <= x <= high[j]:  # as nearly all are
+                continue
+            if seen[j] > SETTLED and not math.isnan(x):
+                out[i, j] = _held(x, j, low, high, margin)
+            if learns:
+                _widen(x, j, low, high, first, seen, pace)
+
+
+@jit
+def hold_predictions(
+    predictions: FloatArray,
+    Y: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    first: FloatArray,
+    seen: IntArray,
+    margin: float,
+    pace: float,
+) -> None:
+    """Hold the predictions of each row, (n, Q), to the bounds of the targets, which the row's own then moves.
+
+    Arguments are as in `hold_rows`; bounds hold from more than FEW targets on.
+    """
+    for i in range(predictions.shape[0]):
+        for q in range(predictions.shape[1]):
+            if seen[q] > FEW:
+                predictions[i, q] = _held(predictions[i, q], q, low, high, margin)
+            if Y.shape[0] > 0:
+                _widen(Y[i, q], q, low, high, first, seen, pace)

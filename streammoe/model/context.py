@@ -146,7 +146,7 @@ class Context:
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
         """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder."""
         scaler = encoder.scaler
-        W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
+        W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, encoder.hold(X))
         targets = (Y - scaler.target_center) / scaler.target_scale
         return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
 
@@ -180,6 +180,7 @@ class Context:
             categorical=self.features.categorical,
             timestamps=self.features.timestamps,
             max_levels=options.max_levels,
+            holds=options.hold,
         )
         encoder.set_columns(columns)
         return encoder

@@ -83,7 +83,9 @@ def fit_gathered(
     if not isinstance(phase, Gathering) or not phase.one.count:
         raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
     X, Y, weights = phase.one.rows()
-    if not from_model:
+    if from_model:
+        context.encoder.fit_bounds(X, Y, joining=True)
+    else:
         context.fit_scaler(context.encoder, X, Y)
     buffer = context.buffer(context.encoder, X, Y, weights)
     run = partial(batch.fit, method=method, rounds=rounds, tolerance=tolerance, step=step, on_round=on_round)

@@ -115,7 +115,7 @@ class Learner:
         context.encoder.notice_unplaced(X, Y)
         phase = self.phase = self.phase.begin(context)
         if len(X) < phase.next_due(context) - phase.n:
-            return phase.learn(context, X, Y, weights, traced=traced)
+            return self._with_held(phase.learn(context, X, Y, weights, traced=traced), Y)
         learned = np.cumsum(~np.isnan(Y[:, 0]))
         runs = []
         start = before = 0
@@ -124,7 +124,7 @@ class Learner:
             room = phase.next_due(context) - phase.n
             stop = min(int(np.searchsorted(learned, before + room)) + 1, len(X))
             rows = slice(start, stop)
-            runs.append(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced))
+            runs.append(self._with_held(phase.learn(context, X[rows], Y[rows], weights[rows], traced=traced), Y[rows]))
             if stop > 0 and learned[stop - 1] >= before + room:
                 self.phase = phase.on_due(context).begin(context)
                 if phase.refits:
@@ -205,13 +205,24 @@ class Learner:
             losses = np.full(len(X), np.nan)
             return mixture.Scores(losses, targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
         # Prediction never raises on range: values too large for their powers are clipped.
-        W, R = encoder.design(encoder.bounded(X))
+        W, R = encoder.design(encoder.hold(encoder.bounded(X)))
         scaler = encoder.scaler
         Z = None if Y is None else (Y - scaler.target_center) / scaler.target_scale
         scores, responsibilities = portfolio.score(
             context.family, members, trust, W, R, Z, n_outputs=targets.n_outputs, traced=traced
         )
-        return in_units(scores, scaler), responsibilities
+        return self._with_held(in_units(scores, scaler)), responsibilities
+
+    def _with_held(self, scores: mixture.Scores, Y: FloatArray | None = None) -> mixture.Scores:
+        """Hold the predictions of rows to the targets seen before each; its density is what it is.
+
+        Args:
+            scores: in the targets' own units, as they are served.
+            Y: (n, Q) targets of rows that were learned.
+        """
+        if self.context.family.is_metric:
+            self.encoder.hold_predictions(scores.predictions, Y)
+        return scores
 
     def predict_one(self, x: Mapping[Any, Any]) -> Any:
         """Predict one event, in the form of the targets."""

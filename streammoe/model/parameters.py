@@ -49,6 +49,8 @@ def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
         found["prior"]["variances"] = state.prior_variances.copy()
     if learner.context.options.standardize:
         found["scale"] = {name: array.copy() for name, array in encoder.scaler._asdict().items()}
+    if encoder.holds:
+        found["ranges"] = encoder.ranges()
     return found
 
 
@@ -101,6 +103,8 @@ def continue_from(
         )
     if "scale" in parameters:
         encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
+    if "ranges" in parameters:
+        encoder.set_ranges(parameters["ranges"])
     state = state_at(
         **arrays,
         prior=prior,

@@ -459,7 +459,8 @@ class FamilyContract(ABC):
         # No mini-batch is open after either: a warm-up ends in a fit, and 20 is a multiple of the other batch sizes.
         n_burn_in = N_BURN_IN if arguments["warmup"] == 0 else N_WARMUP
         X, y = self.make_events(n_burn_in + N_EVENTS, 0)
-        arguments |= {"prior_strength": prior_strength, "schedule": SCHEDULE, "averaging": None, "serve": "polyak"}
+        arguments |= {"prior_strength": prior_strength, "schedule": SCHEDULE, "averaging": None}
+        arguments |= {"serve": "polyak", "hold": False}
         model = self._fitted(X[:n_burn_in], y[:n_burn_in], bound, **arguments)
         top_k, batch_size = arguments.get("top_k"), arguments.get("batch_size", 1)
         reference = self.make_reference(model.parameters(), bound, prior_strength, top_k)

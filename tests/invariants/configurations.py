@@ -87,7 +87,13 @@ def configurations():
         chosen = dict(zip(OPTIONS, row, strict=True))
         kind, arguments = MODELS[chosen.pop("model")]
         found.append(Configuration(kind, {**ALWAYS, **arguments, **chosen}))
-    fragile = {"degree": 3, "range_factor": 0.0, "prior_strength": 0.0, "schedule": schedules.constant(0.999999)}
+    fragile = {
+        "degree": 3,
+        "range_factor": 0.0,
+        "hold": False,
+        "prior_strength": 0.0,
+        "schedule": schedules.constant(0.999999),
+    }
     for name, more in (
         ("gaussian", {"n_experts": 2, "warmup": 40, "drift": "page_hinkley", "reseed": "auto"}),
         ("gaussian", {"n_experts": "auto", "warmup": 40, "drift": "page_hinkley"}),
@@ -147,9 +153,11 @@ DISTURBANCES = {
     "weight 0": {"w": 0.0},
     "no target": {},
 }
+MISSING = {"a=nan", "a=None", "z=nan"}
+"""What in a dict says that there is no value."""
 _TEXTS = ["a=text", "t=text", "w=nan"]
 BAD = {
-    "one": [name for name in DISTURBANCES if name not in {"huge", "no record", "weight 0", "no target"}],
+    "one": [name for name in DISTURBANCES if name not in {"huge", "no record", "weight 0", "no target", *MISSING}],
     "many": [*ANYWHERE, *_TEXTS, "a=nan"],
     "array": [*ANYWHERE, "a=nan", "t=1e300", "y=nan", "w=nan"],
     "rows": ["a=inf", "a=1e300", "t=1e300", "y=inf"],

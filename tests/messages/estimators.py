@@ -152,7 +152,7 @@ CASES = {
     ),
     "a time, a truth value": learning({"t": True}, timestamps=("t",)),
     "a time in milliseconds": learning({"t": 1_700_000_000_000}, timestamps=("t",)),
-    "too far from what was accepted": learning({"a": 3.0}, {"a": 4e9}, n_experts=2),
+    "too far from what was accepted": learning(*[{"a": 3.0}] * 31, {"a": 4e9}, n_experts=2),
     "a feature name, a tuple": lambda _: MoERegressor().predict_one({("a", "b"): 1.0}),
     "a feature name, beyond 64 bits": learning({2**70: 1.0}),
     "a feature name, NumPy's": learning({np.int64(3): 1.0}),

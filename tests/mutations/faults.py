@@ -153,7 +153,9 @@ FAULTS = {
         Fault("late-column-moves-powers", "[first + d * N + r for d", "[first + d * layout.numeric + r for d"),
         Fault("levels-one-too-few", "len(known) > self.max_levels", "len(known) >= self.max_levels"),
         Fault("scale-from-clipped-only", "np.maximum(deviations, LEAST_SCALE * plain)", "deviations"),
-        Fault("range-without-floor", "factor * max(1.0, largest[j])", "factor * largest[j]"),
+        Fault("unknown-scale-judges", "return scale > 0.0 and size", "return size"),
+        Fault("scale-falls", "return max(scale, median)", "return median"),
+        Fault("zeros-have-a-unit", "if size > 0.0:  # a zero", "if size >= 0.0:  # a zero"),
         Fault("range-judges-predictions", "ruled = learns and factor > 0.0", "ruled = factor > 0.0"),
         Fault("rejected-widens-range", "elif learns:\n            for j", "if learns:\n            for j"),
         Fault(

@@ -188,6 +188,7 @@ def estimator(case: Case, start: dict, **more):
         "prior_strength": case.prior,
         "averaging": None,
         "serve": "polyak",
+        "hold": False,
         "feature_names": names(case),
         **more,
     }

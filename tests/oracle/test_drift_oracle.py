@@ -12,7 +12,8 @@ from streammoe.testing.literal import ALGORITHMS
 from tests.oracle.drift import Steps
 
 CHANGE, WARMUP = 900, 100
-BASE = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1), "drift": PageHinkley(50), "serve": "polyak"}
+BASE = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1), "drift": PageHinkley(50)}
+BASE |= {"serve": "polyak", "hold": False}
 SERVED = ("gate", "experts", "variances")
 CASES = [
     (MoERegressor, "gaussian", {}),

@@ -3,6 +3,8 @@
 import math
 import time
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from statistics import median
 
 import numpy as np
 import pandas as pd
@@ -12,8 +14,9 @@ from hypothesis import strategies as st
 
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import Encoder
+from streammoe.kernels.features import BLOCK
 from streammoe.layout import CYCLES
-from streammoe.values import level, number, seconds
+from streammoe.values import level, number, quantity, seconds
 
 
 def encoder(columns=(), *, degree=1, gate_degree=1, range_factor=1e6, **kinds):
@@ -43,10 +46,11 @@ def features(of, rows):
 
 NOON = 1_769_860_800.0
 VALUES = {
-    number: [(1, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5)],
+    number: [(1, 1.0), (np.bool_(False), 0.0), (np.float32(0.5), 0.5), (Decimal("0.1"), 0.1)],
+    quantity: [(Decimal("-1e9"), -1e9), (date(1970, 1, 3), 172_800.0), (datetime(2026, 1, 31, 12, tzinfo=UTC), NOON)],
     level: [
         *[("", ""), (np.str_("red"), "red"), (np.False_, "false"), (np.int8(-7), "-7"), (-0.0, "0"), (0.1, "0.1")],
-        *[(1e22, "10000000000000000000000"), (np.float32(0.5), "0.5"), (10**30, "1" + "0" * 30)],
+        *[(1e22, "10000000000000000000000"), (np.float32(0.5), "0.5"), (Decimal("7.0"), "7"), (10**30, "1" + "0" * 30)],
     ],
     seconds: [
         *[(np.int64(86_400), 86_400.0), (1e300, 1e300), (datetime(2026, 1, 31, 12, tzinfo=UTC), NOON)],
@@ -59,7 +63,11 @@ VALUES = {
     ],
 }
 REJECTED = {
-    number: {"wrong_type": ["x" * 10_000, 1j], "not_finite": [-np.inf, np.float64("nan")]},
+    number: {
+        "wrong_type": ["x" * 10_000, 1j],
+        "not_finite": [-np.inf, np.float64("nan"), Decimal("inf"), Decimal("sNaN")],
+    },
+    quantity: {"wrong_type": ["2026-01-31", np.timedelta64(1, "s")], "not_finite": [-np.inf]},
     level: {"wrong_type": [b"red", 1j], "not_finite": [np.float32("inf")]},
     seconds: {
         "wrong_type": [np.True_, b"2026-01-31", "1769860800", "20260131.05", "2026-01-31T25:00", "0000-01-01"],
@@ -91,6 +99,19 @@ def test_a_value_is_the_same_in_every_form_and_all_else_is_rejected(read, far_fr
             assert len(str(rejected.value)) < 300
 
 
+@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), Decimal("NaN"), Decimal("sNaN"), pd.NaT])
+def test_an_event_with_a_missing_value_is_one_without_its_key(missing):
+    without = {"b": 1.0, "d": "x", "t": 0.5}
+    made, other = (encoder(categorical=("c", "d"), timestamps=("s", "t")) for _ in range(2))
+    rows = []
+    for each, event in ((made, {**without, "a": missing, "c": missing, "s": missing}), (other, without)):
+        take(each, {"a": 1.0, "c": "red"})
+        rows.append(take(each, event).tobytes())
+        rows.append(each.row(event).tobytes())
+    assert len(set(rows)) == 1
+    assert made.feature_names == other.feature_names == ["a", "c=red", "b", "d=x", *(f"t:{part}" for part in CYCLES)]
+
+
 # --- columns, ranges and levels -------------------------------------------------------------------------------------
 
 
@@ -101,13 +122,79 @@ def test_powers_lower_the_limit_so_that_squares_stay_finite():
         assert np.isfinite((made.limit ** max(degree, gate_degree)) ** 2)
 
 
-def test_rows_are_rejected_by_column_or_target_and_widen_nothing_if_they_are_or_have_no_target():
-    made = encoder(["a", "b"])
-    X = np.array([[1.0, 1.0], [1.0, 1e8], [1.0, 1e7], [np.nan, 1.0], [1.0, 1.0], [1e20, 1.0], [1e60, 1.0]])
-    Y = np.array([[1.0], [1.0], [1.0], [1.0], [1e9], [np.nan], [np.nan]])
-    assert made.screen(X, Y).tolist() == [-1, 1, 1, -1, 2, -1, 0]
-    assert made.largest.tolist() == [1.0, 1.0]
-    assert made.target_largest.tolist() == [1.0]
+def literal_verdicts(X, Y, factor, limit):
+    """The range rule as the documentation has it, for numeric columns; targets count as further columns."""
+    accepted = [[] for _ in range(X.shape[1] + Y.shape[1])]
+    verdicts = []
+    for row in np.concatenate([X, Y], axis=1):
+        learns = not math.isnan(row[-1])
+        verdict = -1
+        for j, value in enumerate(row):
+            blocks = [accepted[j][at : at + BLOCK] for at in range(0, len(accepted[j]) - BLOCK + 1, BLOCK)]
+            scale = max(map(median, blocks), default=0.0)
+            if abs(value) > limit or (learns and 0.0 < factor * scale < abs(value)):
+                verdict = j
+                break
+        verdicts.append(verdict)
+        if learns and verdict < 0:
+            for values, value in zip(accepted, row, strict=True):
+                if value and not math.isnan(value):
+                    values.append(abs(value))
+    return verdicts
+
+
+@pytest.mark.parametrize("factor", [0.0, 3.0, 1e6])
+def test_ranges_are_judged_by_the_medians_of_what_was_accepted_however_rows_are_cut(factor):
+    rng = np.random.default_rng(0)
+    n = 600
+    X = rng.normal(size=(n, 4)) * np.exp(rng.normal(size=(n, 4))) * [1.0, 1e-9, 1e9, 1.0]
+    X[:, 3] *= rng.random(n) < 0.1
+    X[rng.random((n, 4)) < 0.02] = np.nan
+    X[rng.random((n, 4)) < 0.02] *= 1e7
+    X[500, 0] = 1e60
+    Y = rng.normal(size=(n, 1)) * np.linspace(1.0, 100.0, n)[:, None]
+    Y[rng.random(n) < 0.1] = np.nan
+    expected = literal_verdicts(X, Y, factor, 1e50)
+    assert len({*expected}) > (3 if factor else 1)
+    whole, cut = (encoder(list("abcd"), range_factor=factor) for _ in range(2))
+    assert whole.screen(X, Y).tolist() == expected
+    found = []
+    for at in np.array_split(np.arange(n), 97):
+        restored = encoder(range_factor=factor)
+        restored.restore(cut.arrays())
+        cut = restored
+        found += cut.screen(X[at], Y[at]).tolist()
+    assert found == expected
+    assert {name: array.tobytes() for name, array in cut.arrays().items()} == {
+        name: array.tobytes() for name, array in whole.arrays().items()
+    }
+
+
+def test_valid_data_of_any_unit_is_in_range_and_what_is_absurd_is_not():
+    noise = np.random.default_rng(0).normal(size=5_000)
+    zeros, volumes = np.zeros(5_000), np.append(np.zeros(5_000), 2.5e6 * np.exp(noise))
+    first, small = np.full(100, 3e9), 1e-12 * noise
+    growing = np.exp(np.linspace(0.0, 60.0, 5_000))
+    for valid in (zeros, volumes, first, small, growing, np.append(np.ones(100), -99_999.0)):
+        made = encoder(["a"])
+        assert (made.screen(valid[:, None], valid[:, None]) == -1).all()
+    for absurd in (1e30, -1e30):
+        made = encoder(["a"])
+        assert made.screen(np.append(np.ones(BLOCK), absurd)[:, None], np.ones((BLOCK + 1, 1)))[-1] == 0
+        assert made.screen(np.ones((1, 1)), np.array([[absurd]])).tolist() == [1]
+        assert made.screen(np.ones((1, 1)), np.array([[np.nan]])).tolist() == [-1]
+        made.screen(np.ones((BLOCK, 1)), np.ones((BLOCK, 1)))
+        assert made.screen(np.array([[absurd]]), np.array([[np.nan]])).tolist() == [-1], (
+            "only what is learned is judged"
+        )
+
+
+def test_ranges_of_earlier_versions_go_on_from_the_largest_values_that_they_held():
+    arrays = encoder(["a", "b"]).arrays() | {"encoder.largest": np.array([0.0, 2.0])}
+    made = encoder()
+    made.restore(arrays)
+    assert made.arrays().keys() == arrays.keys()
+    assert made.screen(np.array([[1e9, 1.9e6], [1.0, 2.1e6]]), np.ones((2, 1))).tolist() == [-1, 1]
 
 
 def test_beyond_max_levels_none_is_added_which_is_logged_once(caplog):

@@ -43,7 +43,7 @@ def events(first=0, n=N):
     for i in range(n):
         a, b = rng.normal(size=2)
         y = 2 * a if a > 0 else b
-        a = 1e9 if i % 36 == 17 else float(a)
+        a = 1e9 if i % 36 == 35 else float(a)
         yield {"a": a, "b": "?" if i % 55 == 44 else float(b), "y": float(y), "w": 1.0}
 
 

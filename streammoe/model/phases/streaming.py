@@ -98,7 +98,7 @@ class Streaming(Phase):
     ) -> mixture.Scores:
         encoder = context.encoder
         scaler = encoder.scaler
-        rows = Rows(*encoder.design(X), (Y - scaler.target_center) / scaler.target_scale, weights)
+        rows = Rows(*encoder.design(encoder.hold(X, Y)), (Y - scaler.target_center) / scaler.target_scale, weights)
         if context.detector is None:
             scores = self._step(context, context.options.schedule, rows, traced=traced)
         else:

@@ -70,11 +70,11 @@ def predicting(x, kind):
 
 
 REFUSALS = {
-    "feature NaN": regressor(math.nan, "not_finite"),
+    "feature infinite": regressor(-math.inf, "not_finite"),
     "feature of 401 digits": regressor(10**400, "out_of_range"),
     "feature beyond the limit": regressor(-1e300, "out_of_range"),
     "feature text": regressor("1.0", "wrong_type"),
-    "feature None": regressor(None, "wrong_type"),
+    "feature of bytes": regressor(b"1", "wrong_type"),
     "event None": Refusal(MoERegressor, lambda m: m.learn_one(None, 1.0), "wrong_type"),
     "event list of pairs": Refusal(MoEClassifier, lambda m: m.learn_one([("a", 1.0)], "p"), "wrong_type"),
     "asked text": predicting("a", MoERegressor),

@@ -10,6 +10,7 @@ from streammoe import InvalidEvent, MoEClassifier, MoEMultiTargetRegressor, MoER
 from streammoe.engine import warmup
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import PoisonedModel
+from streammoe.kernels.features import BLOCK
 from streammoe.options import WarmUp
 from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, STREAMS, pairs
 
@@ -61,7 +62,8 @@ def test_what_the_caller_changes_later_is_not_what_is_learned_again(pair, way):
 
 def test_a_range_factor_set_in_between_is_that_of_the_events_after_it(pair):
     for each in pair:
-        each.learn_one({"a": 1.0, "b": 1e30}, 1.0)
+        for _ in range(2 * BLOCK):
+            each.learn_one({"a": 1.0, "b": 1e30}, 1.0)
         each.change("range_factor", 1e20)  # with which that would have been rejected
         each.learn_one({"a": 1.0, "b": 1.0}, 1.0)
     model, twin = pair
@@ -171,7 +173,7 @@ def test_a_warm_up_of_which_nothing_finite_comes_ends_all_the_same(estimator, ti
 
 def test_the_second_fit_sees_neither_far_values_nor_heavy_weights(failing):
     buffers = failing(1)
-    model = MoERegressor(**BRIEF)
+    model = MoERegressor(**BRIEF, hold=False)
     for i, (x, y) in enumerate(EVENTS[MoERegressor][:WARM_UP]):
         model.learn_one({**x, "a": 1e5} if i == 5 else x, y, 50.0 if i == 6 else 1.0)
     first, second = buffers

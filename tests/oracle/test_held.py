@@ -1,0 +1,137 @@
+"""Inputs and predictions held to what was seen, against the rule as it reads, one number at a time."""
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+from streammoe.options import WarmUp
+
+WARMUP, N, SETTLED = 350, 1_000, 300
+NAMES = ["a", "b", "c", "d", "e"]
+BRIEF = {"n_experts": 2, "warmup": WarmUp(WARMUP, restarts=1)}
+
+
+class Literal:
+    """The range of one column: what was seen until enough values differ from the first, then a pace."""
+
+    def __init__(self, pace):
+        self.values, self.others, self.pace = [], 0, pace
+        self.low = self.high = None
+
+    def held(self, x, after=SETTLED):
+        if np.isnan(x) or self.others < after:
+            return x
+        reach = 0.1 * (self.high - self.low)
+        return min(max(x, self.low - reach), self.high + reach)
+
+    def count_whole(self):
+        """What a warm-up buffers counts whole, as there is nothing absurd in it here."""
+        self.low, self.high = min(self.values), max(self.values)
+
+    def see(self, x):
+        if np.isnan(x):
+            return
+        self.values.append(x)
+        if self.others < SETTLED:
+            self.low, self.high = min(self.values), max(self.values)
+            self.others += x != self.values[0]
+            return
+        step = self.pace * (self.high - self.low)
+        if x > self.high:
+            self.high = min(x, self.high + step)
+        if x < self.low:
+            self.low = max(x, self.low - step)
+
+
+def stream(kind, seed=0):
+    """Five columns: one as ever, one that leaves its range, one that lives late, a flag, and one with gaps."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, 5))
+    X[:, 1] += np.maximum(np.arange(N) - 500, 0.0) * 0.05
+    X[:400, 2] = 0.0
+    X[:, 3] = rng.random(N) < 0.1
+    X[850, 0], X[851, 4] = 1e5, -99_999.0
+    y = np.where(X[:, 4] > 0.0, X[:, 3], X[:, 1]) + 0.1 * rng.normal(size=N)
+    if kind is MoEClassifier:
+        return X, (y > 0.3).astype(int)
+    y[860] = 1e4
+    return X, y if kind is MoERegressor else np.stack([y, -y], axis=1)
+
+
+def literal_inputs(X, learned):
+    held, columns = X.copy(), [Literal(1e-4) for _ in X.T]
+    for i, row in enumerate(X):
+        for j, column in enumerate(columns):
+            if i >= WARMUP:
+                held[i, j] = column.held(row[j])
+            if learned[i]:
+                column.see(row[j])
+                if i + 1 == WARMUP:
+                    column.count_whole()
+    return held
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEMultiTargetRegressor, MoEClassifier])
+def test_a_model_that_holds_is_one_without_that_is_given_held_inputs(kind):
+    X, y = stream(kind)
+    learned = np.ones(N, np.bool_)
+    learned[[100, 700, 855]] = False
+    weights = learned.astype(float)
+    ours, plain = kind(**BRIEF, degree=2, standardize=True), kind(**BRIEF, degree=2, standardize=True, hold=False)
+    expected = literal_inputs(X, learned)
+    assert (expected != X).sum() > 100
+    losses = ours.learn_array(X, y, weights=weights, feature_names=NAMES)
+    np.testing.assert_array_equal(plain.learn_array(expected, y, weights=weights, feature_names=NAMES), losses)
+    for name, array in plain.parameters().items():
+        if isinstance(array, np.ndarray):
+            assert array.tobytes() == ours.parameters()[name].tobytes(), name
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEMultiTargetRegressor])
+def test_predictions_are_held_to_the_targets_before_them(kind):
+    X, y = stream(kind)
+    Y = np.tanh(y).reshape(N, -1)
+    Y[860] = 1e4
+    ours, plain = kind(**BRIEF), kind(**BRIEF, hold=False)
+    if kind is MoEMultiTargetRegressor:
+        for model in (ours, plain):
+            model.set_targets(["y0", "y1"])
+    for model in (ours, plain):
+        model.set_columns(NAMES)
+    found = ours.learn_rows(X, Y).predictions
+    free = plain.learn_rows(literal_inputs(X, np.ones(N, np.bool_)), Y).predictions
+    bounds = [Literal(0.1) for _ in Y.T]
+    clipped = 0
+    for i in range(N):
+        for q, bound in enumerate(bounds):
+            expected = bound.held(free[i, q], after=10)
+            assert found[i, q] == expected, (i, q)
+            clipped += expected != free[i, q]
+            bound.see(Y[i, q])
+            if i + 1 == WARMUP:
+                bound.count_whole()
+    assert clipped > 3
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
+def test_arrays_events_rows_and_cuts_agree_bit_for_bit(kind, tmp_path):
+    X, y = stream(kind)
+    events = [dict(zip(NAMES, row, strict=True)) for row in X.tolist()]
+    whole, single, cut = (kind(**BRIEF) for _ in range(3))
+    whole.learn_array(X, y, feature_names=NAMES)
+    rows = kind(**BRIEF)
+    rows.set_columns(NAMES)
+    targets = [str(each) for each in y] if kind is MoEClassifier else y[:, None]
+    if kind is MoERegressor:
+        outcome = rows.learn_rows(X, targets)
+    for i, (x, target) in enumerate(zip(events, y.tolist(), strict=True)):
+        if kind is MoERegressor and i > 0:
+            assert single.predict_one(x) == outcome.predictions[i, 0], i
+        single.learn_one(x, target)
+    for piece in np.array_split(np.arange(N), 23):
+        cut.learn_array(X[piece], y[piece], feature_names=NAMES)
+        cut.save(tmp_path / "model")
+        cut = load(tmp_path / "model")
+    assert whole.state_digest() == single.state_digest() == cut.state_digest()
+    if kind is MoERegressor:
+        assert rows.state_digest() == whole.state_digest()
