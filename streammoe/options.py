@@ -202,10 +202,11 @@ class Options(Section):
     )
     degree: int = option(1, "Highest power of each feature that the experts see.", ge=1, le=20)
     gate_degree: int = option(1, "Highest power of each feature that the gate sees.", ge=1, le=20)
-    bound: Literal["adaptive", "tight", "paper"] = option(
-        "adaptive",
-        'Curvature of the surrogates: adapted to each event; "tight": constant; "paper": looser.',
-        more="Of the gate, and of a classifier's experts.",
+    bound: Literal["sharp", "adaptive", "tight", "paper"] = option(
+        "sharp",
+        'Curvature of the gate: near its own; "adaptive", "tight", "paper": bounds, ever looser.',
+        more="Of the gate, and of a classifier's experts, for which \"sharp\" is the adaptive bound. The bounds "
+        "guarantee that the mean surrogate lies above the loss.",
     )
     prior_strength: float = _prior_strength(0.1)
     seed: int = option(
@@ -441,6 +442,7 @@ def as_arguments(options: type[Options], said: Mapping[str, Any]) -> dict[str, A
     now = current_names(said)
     if "expert" in options.model_fields:
         now.setdefault("expert", PLAIN)
+    now = {**EARLIER, **now}
     for name, value in now.items():
         if isinstance(value, list):
             now[name] = tuple(value)
@@ -472,6 +474,19 @@ _OLD = {
 
 PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
+
+
+EARLIER: Mapping[str, Any] = {"bound": "adaptive"}
+"""Options that have another default now, with what models of earlier versions have where nothing else is recorded."""
+
+
+def is_earlier(options: type[Options], name: str, had: object, wanted: object) -> bool:
+    """Return whether a model has the earlier default of an option, and settings the present one.
+
+    It goes on as it began, since the settings may just leave the option out.
+    """
+    field = options.model_fields.get(name)
+    return field is not None and name in EARLIER and had == EARLIER[name] and wanted == field.default
 
 
 def current_names(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
-from streammoe.options import PLAIN, current_names
+from streammoe.options import EARLIER, PLAIN, current_names, is_earlier
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.label_join import LabelJoin, Limits
 from streammoe.pipeline.pipeline import Pipeline, Schema
@@ -66,7 +66,10 @@ def _differences(model: MixtureOfExperts, like: MixtureOfExperts, schema: Schema
     actual, expected = as_settings(model), as_settings(like)
     for name in actual:
         section = "schema" if name in SCHEMA_ARGUMENTS else "model"
-        if not _agree(actual[name], expected[name]) and not (section == "model" and _is_free(model, name)):
+        free = section == "model" and (
+            _is_free(model, name) or is_earlier(model.options_type, name, actual[name], expected[name])
+        )
+        if not _agree(actual[name], expected[name]) and not free:
             yield f"{section}.{name} is {written(expected[name])}, but the model has {written(actual[name])}"
     fields = model.fields
     if not fields:
@@ -143,10 +146,17 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
     before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
     before["model"] = current_names(before.get("model", {}))
     defaults = learning_defaults(settings.model.kind)
+    defaults["model"].update(EARLIER)
+    with restoring(settings.checkpoint.dir):
+        arguments = current_names(table_of(table_of(checkpoint.metadata, "model"), "arguments"))
+    options = type(settings.model)
+    for name in EARLIER:
+        own = arguments.get(name, EARLIER[name])
+        if is_earlier(options, name, own, before["model"].get(name)):
+            before["model"][name] = own
     if "expert" in defaults["model"]:
         defaults["model"]["expert"] = PLAIN
-        with restoring(settings.checkpoint.dir):
-            own = current_names(table_of(table_of(checkpoint.metadata, "model"), "arguments")).get("expert")
+        own = arguments.get("expert")
         if _agree(own, before["model"].get("expert")):
             before["model"]["expert"] = own
     differences = []
@@ -154,7 +164,8 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
         for name, value in cast("Mapping[str, object]", values).items():
             was = before.get(section, {}).get(name, defaults[section].get(name))
             policy = change_policy(section, type(getattr(settings, section)), name)
-            if _agree(was, value) or policy in {"restart", "reload"}:
+            as_before = section == "model" and is_earlier(options, name, was, value)
+            if _agree(was, value) or as_before or policy in {"restart", "reload"}:
                 continue
             limit = policy == "rise"
             if not (limit and is_count(was) and cast("int", value) > was):
@@ -202,9 +213,20 @@ def _check_model(settings: Settings, model: MixtureOfExperts) -> None:
     other = sorted(
         name
         for name in expected_arguments
-        if not _agree(arguments[name], expected_arguments[name]) and not _is_free(model, name, rising=True)
+        if not _agree(arguments[name], expected_arguments[name])
+        and not is_earlier(model.options_type, name, arguments[name], expected_arguments[name])
+        and not _is_free(model, name, rising=True)
     )
     require(not other, f"its model has arguments that contradict its settings: {', '.join(other)}")
+    for name in EARLIER:
+        if arguments[name] != expected_arguments[name]:
+            LOGGER.info(
+                "model.%s: this model goes on with %s, the default of earlier versions; set that to say so, or start "
+                "over with --fresh to have %s",
+                name,
+                written(arguments[name]),
+                written(expected_arguments[name]),
+            )
     if arguments.get("expert") != expected_arguments.get("expert"):
         LOGGER.info(
             "model.expert: the Gaussian experts of this model have no tails, as in earlier versions, and go on "

@@ -16,7 +16,9 @@ from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.schedules import Schedule, Steps
 from streammoe.types import FloatArray
 
-BOUNDS = ("tight", "adaptive", "paper")
+BOUNDS = ("sharp", "adaptive", "tight", "paper")
+SHARP = 0.1
+"""Least part of the adaptive bound that a gate's curvature below it is."""
 AVERAGING = {None: 0, "polyak": 1, "decay": 3, "exponential": 1}
 
 
@@ -70,7 +72,7 @@ def curvature(bound: str, free: int) -> tuple[float, float]:
     """Return (a, b) with A⁻¹ d = a (d + b Σd), for the bound A on the curvature of log-sum-exp of `free` free logits.
 
     ``tight`` is Böhning's bound with the full class count, ``paper`` is [MM] Prop. 5; they agree for one free logit.
-    ``adaptive`` is the tight one times a weight that depends on the event.
+    ``adaptive`` is the tight one times a weight that depends on the event, and ``sharp`` lowers that in the gate.
 
     >>> curvature("tight", 1), curvature("paper", 3)[1]
     ((2.0, 1.0), 0.6666666666666666)
@@ -108,10 +110,11 @@ def learning_options(
         prior_strength=float(prior_strength),
         curvature=curvature(bound, n_experts - 1),
         expert_curvature=curvature(bound, n_rows),
-        adaptive=bound == "adaptive",
+        adaptive=bound in {"adaptive", "sharp"},
         averaging=AVERAGING[averaging],
         forgetting=schedule.forgets and averaging != "exponential",
         least_weight=averaging_rate if averaging == "exponential" else 0.0,
+        bound_share=SHARP if bound == "sharp" else 1.0,
         top_k=top_k or 0,
     )
 

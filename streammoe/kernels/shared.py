@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from streammoe.kernels.compile import inline, part
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
-from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, step_softmax
+from streammoe.kernels.softmax import gate_bend, residual_of_softmax, step_softmax
 from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -80,12 +82,13 @@ def step_gate(
     if K == 1:
         add_outer(state.gate_gram, w, amount)
         return
-    weight = amount
+    weight, limit = amount, math.inf
     if options.adaptive:
-        weight *= adaptive_weight(shares)
+        bent, limit = gate_bend(shares, options.bound_share)
+        weight *= bent
     for k in range(K - 1):
         push[k] = shares[k] - tau[k]
-    step_softmax(state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, options.curvature)
+    step_softmax(state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, limit, options.curvature)
 
 
 @part
@@ -159,7 +162,7 @@ def residual_of_gate(
     """The gate's blocks of the convergence residual, which come first; `push` and `linear` are scratch."""
     for k in range(shares.shape[0]):
         push[k] = event_weight * (shares[k] - tau[k])
-    bent = event_weight * adaptive_weight(shares) if options.adaptive else event_weight
+    bent = event_weight * gate_bend(shares, options.bound_share)[0] if options.adaptive else event_weight
     decay = state.decay[0]
     return residual_of_softmax(
         state.gate, state.gate_gram, decay, w, push, bent, options.curvature, linear, residual, 0, share

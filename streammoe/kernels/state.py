@@ -89,6 +89,8 @@ class LearningOptions(NamedTuple):
     """Constant steps: the average never weighs an iterate less than γ."""
     least_weight: float = 0.0
     """The average never weighs an iterate less than this."""
+    bound_share: float = 1.0
+    """Least part of the adaptive bound that an event's curvature in the gate is; 1 is the bound."""
     top_k: int = 0
     """How many experts learn from an event, those of the largest responsibilities; 0: all."""
     variance_floor: float = VARIANCE_FLOOR

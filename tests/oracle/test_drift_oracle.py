@@ -21,7 +21,7 @@ CASES = [
     (
         MoEMultiTargetRegressor,
         "gaussian_full",
-        {"expert": Gaussian("full"), "averaging": "decay", "drift": PageHinkley(120)},
+        {"expert": Gaussian("full"), "averaging": "decay", "drift": PageHinkley(120), "bound": "adaptive"},
     ),
     (
         MoEClassifier,

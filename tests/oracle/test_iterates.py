@@ -13,7 +13,7 @@ from tests.pairs import pairwise, pairwise_cases
 SOUND, SLOW = (steps for steps in STEPS if steps != HOSTILE)
 OPTIONS = {
     "family": list(FAMILIES),
-    "bound": ["adaptive", "tight", "paper"],
+    "bound": ["sharp", "adaptive", "tight", "paper"],
     "steps": [(SOUND, 0.0), (HOSTILE, 1.0), (SLOW, 0.5)],
     "K": [1, 2, 4],
     "inputs": [2, 7],

@@ -25,7 +25,7 @@ from streammoe import (
 from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
 from streammoe.fields import facts_of
-from streammoe.options import CHOICES, MODELS, FeatureOptions, RegressorOptions, as_arguments
+from streammoe.options import CHOICES, MODELS, ClassifierOptions, FeatureOptions, RegressorOptions, as_arguments
 from streammoe.schedules import Power, constant, power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
@@ -165,6 +165,15 @@ def test_old_names_are_those_of_the_objects():
     assert (options.averaging, options.drift) == (Exponential(0.2), PageHinkley(70))
     heavy = as_arguments(RegressorOptions, {**old, "expert": "student_t", "degrees_of_freedom": 7.0, "drift": "off"})
     assert (heavy["expert"], heavy["drift"], heavy["warmup"]) == (StudentT(7.0), None, WarmUp(0, restarts=3))
+
+
+def test_what_a_checkpoint_does_not_record_is_as_it_was():
+    for kind, options in ((MoERegressor, RegressorOptions), (MoEClassifier, ClassifierOptions)):
+        described = kind().describe()["model"]["arguments"]
+        assert described["bound"] == "sharp"
+        del described["bound"]
+        assert kind(**as_arguments(options, described)).options.bound == "adaptive"
+        assert kind(**as_arguments(options, described | {"bound": "tight"})).options.bound == "tight"
 
 
 def test_columns_are_bounded():

@@ -200,6 +200,16 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
 
 
 @pytest.mark.usefixtures("here")
+def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_settings_give_others():
+    name, earlier, other = "bound", "adaptive", "tight"
+    digest = run(f"model.{name}={earlier}").state_digest
+    for changed in ([], [f"model.{name}={earlier}"], [], [f"model.{name}={earlier}"]):
+        assert run(*changed).state_digest == digest
+    with pytest.raises(CheckpointError), open_daemon(settings(f"model.{name}={other}")):
+        pass
+
+
+@pytest.mark.usefixtures("here")
 def test_a_model_older_than_the_tails_goes_on_without_unless_the_settings_give_another():
     plain, other = ["model.expert={kind='gaussian', tail=inf}"], ["model.expert.tail=4.0"]
     digest = run(*plain).state_digest
