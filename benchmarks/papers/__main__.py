@@ -6,7 +6,7 @@ from importlib import import_module
 
 from benchmarks.papers.sheets import parser_of, run
 
-NAMES = ("simulation", "crime", "gridlock", "uci", "symmetric", "digits", "streams", "classes")
+NAMES = ("simulation", "crime", "gridlock", "distributed", "uci", "symmetric", "digits", "streams", "classes")
 
 
 def main(argv: list[str] | None = None) -> None:

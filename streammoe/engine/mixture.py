@@ -95,6 +95,7 @@ def learning_options(
     schedule: Schedule,
     averaging_rate: float = 0.0,
     top_k: int | None = None,
+    span: float = 0.0,
 ) -> LearningOptions:
     """Convert the hyper-parameters of a step to the form that kernels take.
 
@@ -102,6 +103,7 @@ def learning_options(
         n_rows: rows of coefficients per expert.
         averaging_rate: smallest weight of an iterate in the exponential average; other averages ignore it.
         top_k: how many experts learn from an event; by default all.
+        span: events of the rarest expert that a step has to span, unless steps are constant.
     """
     if averaging not in AVERAGING:
         rule = f"averaging: {averaging!r} is not known; choose one of 'polyak', 'decay', 'exponential', None"
@@ -115,6 +117,7 @@ def learning_options(
         forgetting=schedule.forgets and averaging != "exponential",
         least_weight=averaging_rate if averaging == "exponential" else 0.0,
         bound_share=SHARP if bound == "sharp" else 1.0,
+        span=0.0 if schedule.forgets else float(span),
         top_k=top_k or 0,
     )
 
@@ -189,6 +192,8 @@ def learn(
         UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard `state` and `residual`.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
+    if steps.origin:
+        options = options._replace(origin=steps.origin)
     gammas = steps.steps(int(state.n[0]) + 1, n_learned)
     counts = np.ones(len(W)) if weights is None else weights
     losses = np.empty(len(W))

@@ -39,6 +39,7 @@ class RegressorArguments(MixtureOfExperts):
         expert: str | ExpertNoise = "gaussian",
         schedule: str | Schedule | None = None,
         bound: str = "sharp",
+        events_per_coefficient: float = 2.0,
         prior_strength: float = 0.1,
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
@@ -59,6 +60,7 @@ class RegressorArguments(MixtureOfExperts):
         self.expert = expert
         self.schedule = schedule
         self.bound = bound
+        self.events_per_coefficient = events_per_coefficient
         self.prior_strength = prior_strength
         self.warmup = warmup
         self.averaging = averaging
@@ -90,6 +92,7 @@ class ClassifierArguments(MixtureOfExperts):
         max_classes: int = 100,
         schedule: str | Schedule | None = None,
         bound: str = "sharp",
+        events_per_coefficient: float = 2.0,
         prior_strength: float = 0.04,
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
@@ -111,6 +114,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.max_classes = max_classes
         self.schedule = schedule
         self.bound = bound
+        self.events_per_coefficient = events_per_coefficient
         self.prior_strength = prior_strength
         self.warmup = warmup
         self.averaging = averaging

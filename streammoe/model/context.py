@@ -102,6 +102,7 @@ class Context:
             schedule=options.schedule,
             averaging_rate=options.averaging_rate,
             top_k=options.top_k,
+            span=options.events_per_coefficient * self.encoder.n_expert_features,
         )
 
     def candidate(self, state: MMState) -> Candidate:

@@ -85,9 +85,12 @@ class Algorithm1(ABC):
         bound: str = "tight",
         prior_strength: float = 0.0,
         top_k: int | None = None,
+        span: float = 0.0,
     ) -> None:
         """Start at the state of a model, given the result of its `parameters`."""
         self.bound = bound
+        self.span = span
+        self.n, self.origin = int(parameters.get("n", 0)), 0
         self.guarded = bound == "sharp"
         self.top_k = top_k
         omega, G = np.array(parameters["gate"]), np.array(parameters["gate_gram"])
@@ -140,9 +143,21 @@ class Algorithm1(ABC):
     def learn_batch(self, events: Sequence[Event], gammas: Sequence[float], weights: Sequence[float]) -> list[float]:
         """Make one step for a group of events, combining their steps. Return their −log s(y|x) before that."""
         losses = [-float(np.logaddexp.reduce(self.log_joint(*event))) for event in events]
+        gammas = [self.step_size(gamma, at) for at, gamma in enumerate(gammas, self.n + 1)]
+        self.n += len(events)
         gamma = min(1.0 - float(np.prod(1.0 - np.array(gammas))), 1.0 - 1e-12)
         self.learn_group(events, gamma, weights, last=gammas[-1])
         return losses
+
+    def step_size(self, gamma: float, n: int) -> float:
+        """Return the step γ of the n-th event, shortened so that it spans `span` events of the rarest expert.
+
+        It stays as it is if it spans a fifth of the events since steps (re)started, and keeps a quarter of its length.
+        """
+        if not self.span:
+            return gamma
+        masses = self.mm.statistics["s6"]
+        return min(gamma, max(float(min(masses) / sum(masses)) / self.span, 5.0 / (n - self.origin), 0.25 * gamma))
 
     def learn_group(
         self, events: Sequence[Event], gamma: float, weights: Sequence[float], last: float | None = None

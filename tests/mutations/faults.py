@@ -77,6 +77,8 @@ FAULTS = {
         Fault("prior-target-ignored", "(state.prior_experts[q, j] - theta[j])", "(0.0 - theta[j])"),
         Fault("prior-weight-not-decayed", "state.prior_weight[0] *= 1.0 - gamma", "state.prior_weight[0] *= 1.0"),
         Fault("averaging-off-by-one", "options.averaging - 1.0)", "options.averaging)"),
+        Fault("limit-without-restart", "ALWAYS_ALLOWED / max(n - origin, 1)", "ALWAYS_ALLOWED / max(n, 1)"),
+        Fault("limit-by-mean-expert", "least = min(least, masses[k])", "least = max(least, masses[k])"),
         Fault("average-never-forgets", "weight = max(weight, gamma)", "weight = min(weight, gamma)"),
         Fault("top-k-keeps-one-more", "for _ in range(top_k):", "for _ in range(top_k + 1):"),
         Fault("top-k-not-renormalised", "tau[k] / -total if tau[k] < 0.0", "-tau[k] if tau[k] < 0.0"),
