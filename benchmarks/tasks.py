@@ -5,6 +5,7 @@ Inputs carry no intercept column. Equal arguments give equal numbers.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -251,6 +252,57 @@ def classes(m: int, n: int = 20_000, seed: int = 0, d: int = 10) -> Stream:
     return Stream(X, _drawn(rng, probabilities), probabilities)
 
 
+class Truth(NamedTuple):
+    """Parameters of [DMoE]'s simulation: K experts, d inputs that lie around K centers."""
+
+    centers: np.ndarray
+    """(K, d)"""
+    intercepts: np.ndarray
+    """(K,)"""
+    slopes: np.ndarray
+    """(d, K)"""
+    variances: np.ndarray
+    """(K,)"""
+    gate_intercepts: np.ndarray
+    """(K,) the last is 0."""
+    gate: np.ndarray
+    """(d, K) the last column is 0."""
+
+
+def random_truth(seed: int, k: int = 4, d: int = 20) -> Truth:
+    """Whole numbers in [−5, 5] ([DMoE] §5), and variances in [1, 5]: nearly hard gates, and rare experts."""
+    rng = np.random.default_rng(1000 + seed)
+
+    def whole(*shape: int) -> np.ndarray:
+        return rng.integers(-5, 6, shape).astype(float)
+
+    gate, gate_intercepts = whole(d, k), whole(k)
+    gate[:, -1] = gate_intercepts[-1] = 0.0
+    return Truth(whole(k, d), whole(k), whole(d, k), rng.integers(1, 6, k).astype(float), gate_intercepts, gate)
+
+
+def published_truth(path: Path) -> Truth:
+    """Read the parameters of one of [DMoE]'s draws from a JSON file with the tables `MU` and `param`."""
+    tables = json.loads(path.read_text(encoding="utf-8"))
+    found = {name: np.array(values, dtype=float) for name, values in tables["param"].items()}
+    centers = np.array([tables["MU"][f"MU{k + 1}"] for k in range(len(found["beta0"]))], dtype=float)
+    return Truth(centers, found["beta0"], found["Beta"], found["sigma2"], found["alpha0"], found["Alpha"])
+
+
+def distributed(truth: Truth, n: int, seed: int = 0) -> Stream:
+    """[DMoE] §5: n/K inputs around each center, with covariance ¼^|u−v|, in random order."""
+    rng = np.random.default_rng(seed)
+    k, d = truth.centers.shape
+    covariance = 0.25 ** np.abs(np.subtract.outer(np.arange(d), np.arange(d)))
+    near = rng.permutation(np.arange(n) % k)
+    X = truth.centers[near] + rng.normal(size=(n, d)) @ np.linalg.cholesky(covariance).T
+    shares = _softmax(X @ truth.gate + truth.gate_intercepts)
+    drawn = _drawn(rng, shares)
+    means = X @ truth.slopes + truth.intercepts
+    y = means[np.arange(n), drawn] + np.sqrt(truth.variances[drawn]) * rng.normal(size=n)
+    return Stream(X, y, (shares * means).sum(axis=1))
+
+
 def crime(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Communities and Crime: ten inputs (1994, 10) and the violent crimes per head (1994,), all scaled to [0, 1].
 
@@ -270,6 +322,13 @@ def crime_folder(data: Path | None = None) -> Path | None:
     folder = data_folder(data)
     folder = folder and folder / "communities_crime"
     return folder if folder and (folder / "communities.data").exists() else None
+
+
+def distributed_file(data: Path | None = None) -> Path | None:
+    """Return the location of [DMoE]'s published parameters in the data folder; None if they are missing."""
+    folder = data_folder(data)
+    path = folder and folder / "dmoe_sim_params" / "param_MU.json"
+    return path if path and path.exists() else None
 
 
 def uci_file(name: str, data: Path | None = None) -> Path | None:

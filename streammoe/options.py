@@ -214,10 +214,19 @@ class Options(Section):
     )
     degree: int = option(1, "Highest power of each feature that the experts see.", ge=1, le=20)
     gate_degree: int = option(1, "Highest power of each feature that the gate sees.", ge=1, le=20)
-    bound: Literal["adaptive", "tight", "paper"] = option(
-        "adaptive",
-        'Curvature of the surrogates: adapted to each event; "tight": constant; "paper": looser.',
-        more="Of the gate, and of a classifier's experts.",
+    bound: Literal["sharp", "adaptive", "tight", "paper"] = option(
+        "sharp",
+        'Curvature of the gate: near its own; "adaptive", "tight", "paper": bounds, ever looser.',
+        more='Of the gate, and of a classifier\'s experts, for which "sharp" is the adaptive bound. The bounds '
+        "guarantee that the mean surrogate lies above the loss.",
+    )
+    events_per_coefficient: float = option(
+        2.0,
+        "Events of the rarest expert, per coefficient, that a step spans at least; 0: no limit.",
+        more="Steps are shortened to that, but not below 5/n, n since the start or the restart after a drift, nor to "
+        "less than a quarter. Constant steps are left as they are.",
+        ge=0,
+        le=1e6,
     )
     prior_strength: float = _prior_strength(0.1)
     seed: int = option(
@@ -526,7 +535,7 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
 
 
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False}
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "bound": "adaptive", "events_per_coefficient": 0.0}
 """Options that have another default now, with what models of earlier versions have where nothing else is recorded."""
 
 

@@ -36,6 +36,11 @@ class Power(NamedTuple):
         """Whether old events fade at a constant rate, so that an average must forget too."""
         return False
 
+    @property
+    def origin(self) -> int:
+        """How many events came before steps last restarted."""
+        return 0
+
     def __call__(self, n: int) -> float:
         """Return γ of the n-th event, counted from 1."""
         return min(self.gamma0 * math.pow(n + self.offset, -self.alpha), LARGEST)
@@ -54,6 +59,11 @@ class Constant(NamedTuple):
     def forgets(self) -> bool:
         """Whether old events fade at a constant rate, so that an average must forget too."""
         return True
+
+    @property
+    def origin(self) -> int:
+        """How many events came before steps last restarted."""
+        return 0
 
     def __call__(self, n: int) -> float:
         """Return γ of the n-th event, counted from 1."""
@@ -79,6 +89,11 @@ class Restarted(NamedTuple):
     """Events learned when steps were widened."""
     seen: int
     """Events that `again` counts as seen by then."""
+
+    @property
+    def origin(self) -> int:
+        """How many events came before steps last restarted."""
+        return self.at
 
     def __call__(self, n: int) -> float:
         """Return γ of the n-th event, n > at."""

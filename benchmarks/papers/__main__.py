@@ -6,7 +6,19 @@ from importlib import import_module
 
 from benchmarks.papers.sheets import parser_of, run
 
-NAMES = ("simulation", "optimizers", "crime", "gridlock", "uci", "symmetric", "fashion", "digits", "streams", "classes")
+NAMES = (
+    "simulation",
+    "optimizers",
+    "crime",
+    "gridlock",
+    "distributed",
+    "uci",
+    "symmetric",
+    "fashion",
+    "digits",
+    "streams",
+    "classes",
+)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -12,11 +12,12 @@ from streammoe.engine.mixture import no_trace
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import (
-    adaptive_weights,
     collect_gram,
     fit_softmax,
+    gate_bends,
     majorize_softmax,
     prior_quadratic,
+    softmax_objective,
     softmax_rows,
 )
 from streammoe.kernels.linalg import VANISHED
@@ -31,7 +32,8 @@ UNDER_ROUNDS = 6
 """Rounds of a fit of experts to given responsibilities."""
 COLDEST = 0.3
 """Initial power of the responsibilities in an annealed start; it rises to 1 over 60 % of the rounds."""
-
+HALVINGS = 12
+"""Most halvings of the gate's step at the end of a fit."""
 ITERATES_A_ROW = 0.5
 """How many iterates a fit counts for in the served average, per row beyond its parameters: it is more precise than the
 raw iterates that follow, which vary with single events, unless it had hardly more rows than parameters."""
@@ -194,13 +196,14 @@ def statistics_at(em: Em, theta: Parameters) -> MMState:
     tau *= weights[:, None]
     shares = np.empty((n, K))
     softmax_rows(theta.gate, W, K - 1, shares)
-    bends = np.ones(n)
+    curvatures = np.ones(n)
     if options.adaptive and K > 1:
-        adaptive_weights(shares, bends)
+        gate_bends(shares, options.bound_share, curvatures)
     expert_grams = family.settle(theta, prior, options, tau, R, Y)
     gate_gram = np.empty((W.shape[1], W.shape[1]))
-    collect_gram(W, bends * weights, prior.strength, prior.gate_gram, total, gate_gram)
+    collect_gram(W, curvatures * weights, prior.strength, prior.gate_gram, total, gate_gram)
     pushes = np.ascontiguousarray((shares * weights[:, None] - tau)[:, :-1])
+    before = theta.gate.copy()
     majorize_softmax(
         theta.gate,
         gate_gram,
@@ -212,6 +215,8 @@ def statistics_at(em: Em, theta: Parameters) -> MMState:
         W,
         total,
     )
+    if options.bound_share < 1.0:
+        _shorten(em, before, theta.gate, tau)
     return state_at(
         gate=theta.gate,
         experts=theta.experts,
@@ -223,6 +228,28 @@ def statistics_at(em: Em, theta: Parameters) -> MMState:
         n=n,
         prior_weight=prior.strength / total,
     )._replace(n_average=np.array([_iterates(em, theta)]))
+
+
+def _shorten(em: Em, before: FloatArray, gate: FloatArray, tau: FloatArray) -> None:
+    """Halve the step from `before` to `gate`, in place, until it does not lower what the gate explains of `tau`.
+
+    A curvature below the bound promises no gain of the full step, but its direction is one of ascent.
+    """
+
+    def objective(at: FloatArray) -> float:
+        prior = em.prior
+        zeros, curvature = np.zeros_like(at), em.options.curvature
+        found: float = softmax_objective(
+            at, prior.strength, prior.gate_gram, zeros, curvature, tau, em.buffer.W, len(at)
+        )
+        return found
+
+    least = objective(before)
+    for _ in range(HALVINGS):
+        if objective(gate) >= least:
+            return
+        gate += 0.5 * (before - gate)
+    gate[:] = before
 
 
 def _iterates(em: Em, theta: Parameters) -> int:

@@ -16,7 +16,9 @@ from streammoe.kernels.state import LearningOptions, MMState, Trace
 from streammoe.schedules import Schedule, Steps
 from streammoe.types import FloatArray
 
-BOUNDS = ("tight", "adaptive", "paper")
+BOUNDS = ("sharp", "adaptive", "tight", "paper")
+SHARP = 0.1
+"""Least part of the adaptive bound that a gate's curvature below it is."""
 AVERAGING = {None: 0, "polyak": 1, "decay": 3, "exponential": 1}
 
 
@@ -83,7 +85,7 @@ def curvature(bound: str, free: int) -> tuple[float, float]:
     """Return (a, b) with A⁻¹ d = a (d + b Σd), for the bound A on the curvature of log-sum-exp of `free` free logits.
 
     ``tight`` is Böhning's bound with the full class count, ``paper`` is [MM] Prop. 5; they agree for one free logit.
-    ``adaptive`` is the tight one times a weight that depends on the event.
+    ``adaptive`` is the tight one times a weight that depends on the event, and ``sharp`` lowers that in the gate.
 
     >>> curvature("tight", 1), curvature("paper", 3)[1]
     ((2.0, 1.0), 0.6666666666666666)
@@ -107,6 +109,7 @@ def learning_options(
     averaging_rate: float = 0.0,
     recent_variances: bool = False,
     top_k: int | None = None,
+    span: float = 0.0,
 ) -> LearningOptions:
     """Convert the hyper-parameters of a step to the form that kernels take.
 
@@ -115,6 +118,7 @@ def learning_options(
         averaging_rate: smallest weight of an iterate in the exponential average; other averages ignore it.
         recent_variances: whether the average of the variances is one of recent iterates.
         top_k: how many experts learn from an event; by default all.
+        span: events of the rarest expert that a step has to span, unless steps are constant.
     """
     if averaging not in AVERAGING:
         rule = f"averaging: {averaging!r} is not known; choose one of 'polyak', 'decay', 'exponential', None"
@@ -123,11 +127,13 @@ def learning_options(
         prior_strength=float(prior_strength),
         curvature=curvature(bound, n_experts - 1),
         expert_curvature=curvature(bound, n_rows),
-        adaptive=bound == "adaptive",
+        adaptive=bound in {"adaptive", "sharp"},
         averaging=AVERAGING[averaging],
         forgetting=schedule.forgets and averaging != "exponential",
         least_weight=averaging_rate if averaging == "exponential" else 0.0,
         recent_variances=recent_variances,
+        bound_share=SHARP if bound == "sharp" else 1.0,
+        span=0.0 if schedule.forgets else float(span),
         top_k=top_k or 0,
     )
 
@@ -204,6 +210,8 @@ def learn(
         UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard `state` and `residual`.
     """
     n_learned = int(np.count_nonzero(~np.isnan(Y[:, 0])))
+    if steps.origin:
+        options = options._replace(origin=steps.origin)
     gammas = steps.steps(int(state.n[0]) + 1, n_learned)
     counts = np.ones(len(W)) if weights is None else weights
     K, n_rows, p_v = state.experts.shape

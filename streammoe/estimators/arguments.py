@@ -41,7 +41,8 @@ class RegressorArguments(MixtureOfExperts):
         gate_degree: int = 1,
         expert: str | ExpertNoise = "gaussian",
         schedule: str | Schedule | None = None,
-        bound: str = "adaptive",
+        bound: str = "sharp",
+        events_per_coefficient: float = 2.0,
         prior_strength: float = 0.1,
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
@@ -64,6 +65,7 @@ class RegressorArguments(MixtureOfExperts):
         self.expert = expert
         self.schedule = schedule
         self.bound = bound
+        self.events_per_coefficient = events_per_coefficient
         self.prior_strength = prior_strength
         self.warmup = warmup
         self.averaging = averaging
@@ -96,7 +98,8 @@ class ClassifierArguments(MixtureOfExperts):
         classes: Sequence[Any] | None = None,
         max_classes: int = 100,
         schedule: str | Schedule | None = None,
-        bound: str = "adaptive",
+        bound: str = "sharp",
+        events_per_coefficient: float = 2.0,
         prior_strength: float = 0.04,
         warmup: int | WarmUp | None = None,
         averaging: str | Averaging | None = "polyak",
@@ -120,6 +123,7 @@ class ClassifierArguments(MixtureOfExperts):
         self.max_classes = max_classes
         self.schedule = schedule
         self.bound = bound
+        self.events_per_coefficient = events_per_coefficient
         self.prior_strength = prior_strength
         self.warmup = warmup
         self.averaging = averaging

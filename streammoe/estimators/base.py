@@ -263,7 +263,7 @@ class MixtureOfExperts(base.Estimator):
     @property
     def step_size(self) -> float:
         """Step size γ of the next event."""
-        return self.learner.context.steps(self.n + 1)
+        return self.learner.step_size
 
     def step_size_at(self, n: int) -> float:
         """Return the schedule's γ of the n-th event, counted from 1, as if no drift were detected."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from streammoe.kernels.compile import jit, part
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
-from streammoe.kernels.softmax import adaptive_weight, bound_mix, softmax
+from streammoe.kernels.softmax import adaptive_weight, bound_mix, gate_bend, softmax
 from streammoe.types import FloatArray
 
 NEWTON_LIMIT = 300
@@ -437,3 +437,10 @@ def adaptive_weights(probabilities: FloatArray, out: FloatArray) -> None:
     """Write `adaptive_weight` of each row of (n, N+1) probabilities to `out`, (n,)."""
     for i in range(probabilities.shape[0]):
         out[i] = adaptive_weight(probabilities[i])
+
+
+@jit
+def gate_bends(shares: FloatArray, bound_share: float, out: FloatArray) -> None:
+    """Write the weight that `gate_bend` gives each row of (n, K) shares to `out`, (n,)."""
+    for i in range(shares.shape[0]):
+        out[i] = gate_bend(shares[i], bound_share)[0]

@@ -17,7 +17,7 @@ import numpy as np
 from streammoe.kernels.compile import allocating, inline, jit, part
 from streammoe.kernels.linalg import VANISHED, dot, invert_spd, solve_spd, symmetric_product
 from streammoe.kernels.shared import average_weight
-from streammoe.kernels.softmax import adaptive_weight
+from streammoe.kernels.softmax import adaptive_weight, bound_mix, gate_bend
 from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray
 
@@ -200,7 +200,7 @@ def settle_softmax(
     weights: FloatArray,
     sizes: FloatArray,
     curvature: tuple[float, float],
-) -> None:
+) -> FloatArray:
     """C ← C − A⁻¹ Σ size · push (R⁺⁻¹ x)ᵀ, where R⁺ = R + Σ weight · x xᵀ is updated first; all in stored units.
 
     Args:
@@ -210,12 +210,15 @@ def settle_softmax(
         weights: (B,) of each event in the Gram matrix.
         sizes: (B,) of its step.
         curvature: (a, b) with A⁻¹ d = a (d + b Σd).
+
+    Returns:
+        (N, p) by how much C has become less.
     """
     free, p = coefficients.shape
     add_outers(gram, rows, weights)
-    if free == 0:
-        return
     pulls = pulls_of(rows, pushes, sizes, free)
+    if free == 0:
+        return pulls
     solve_spd(gram, pulls, np.empty((p, p)))
     total = np.zeros(p)
     for k in range(free):
@@ -223,7 +226,39 @@ def settle_softmax(
             total[j] += pulls[k, j]
     for k in range(free):
         for j in range(p):
-            coefficients[k, j] -= curvature[0] * (pulls[k, j] + curvature[1] * total[j])
+            pulls[k, j] = curvature[0] * (pulls[k, j] + curvature[1] * total[j])
+            coefficients[k, j] -= pulls[k, j]
+    return pulls
+
+
+@part
+def safe_share(
+    moves: FloatArray,
+    rows: FloatArray,
+    pushes: FloatArray,
+    sizes: FloatArray,
+    bounds: FloatArray,
+    curvature: tuple[float, float],
+) -> float:
+    """How much of the step −`moves`, (N, p), a group may make: up to where its adaptive bound is least.
+
+    `bounds`, (B,), are the weights of the events' curvatures by that bound; others as `settle_softmax` has them.
+    """
+    free = moves.shape[0]
+    mix = bound_mix(curvature, free)
+    gain = bent = 0.0
+    for i in range(rows.shape[0]):
+        total = square = slope = 0.0
+        for k in range(free):
+            move = dot(moves[k], rows[i])
+            slope += pushes[i, k] * move
+            total += move
+            square += move * move
+        gain += sizes[i] * slope
+        bent += sizes[i] * bounds[i] * (square - mix * total * total) / curvature[0]
+    if bent <= gain:
+        return 1.0
+    return max(gain, 0.0) / bent
 
 
 @allocating
@@ -237,18 +272,21 @@ def settle_gate(
 ) -> None:
     """The gate's part of a group; `shares` and `tau` (B, K)."""
     weights = amounts.copy()
+    sharp = options.bound_share < 1.0 and shares.shape[1] > 1
+    bounds = np.empty(weights.shape[0])
     if options.adaptive and shares.shape[1] > 1:
         for i in range(weights.shape[0]):
-            weights[i] *= adaptive_weight(shares[i])
-    settle_softmax(
-        state.gate,
-        state.gate_gram,
-        group.W,
-        shares - tau,
-        weights,
-        amounts,
-        options.curvature,
-    )
+            weights[i] *= gate_bend(shares[i], options.bound_share)[0]
+            bounds[i] = adaptive_weight(shares[i])
+    pushes = shares - tau
+    moves = settle_softmax(state.gate, state.gate_gram, group.W, pushes, weights, amounts, options.curvature)
+    if not sharp:
+        return
+    excess = 1.0 - safe_share(moves, group.W, pushes, amounts, bounds, options.curvature)
+    if excess > 0.0:
+        for k in range(moves.shape[0]):
+            for j in range(moves.shape[1]):
+                state.gate[k, j] += excess * moves[k, j]
 
 
 @part

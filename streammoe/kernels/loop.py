@@ -51,6 +51,7 @@ from streammoe.kernels.shared import (
     residual_share,
     route,
     step_gate,
+    step_size,
     topped_up,
     variance_weight,
 )
@@ -308,7 +309,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
                 predict_latest(shape, state, w, r, y, losses, predictions, trace, n + i)
             if math.isnan(y[0]):
                 continue
-            gamma = gammas[learned]
+            gamma = step_size(state, options, gammas[learned])
             learned += 1
             if size > 0:
                 far = is_far(limits, w, r, weights[i])
@@ -372,7 +373,7 @@ def loop(noise: Noise, module: str) -> tuple[Kernel, Kernel]:
             state: changed in place.
             residual: (size + 2,) running means of the convergence residual, changed in place.
             options: the hyper-parameters that steps need.
-            gammas: step sizes of the rows that have a target, in order.
+            gammas: step sizes of the rows that have a target, in order; see `LearningOptions.span`.
             weights: (n,) how much each row counts, 1 for a plain one.
             W, R, Y: (n, p_w), (n, p_v), (n, Q) gate features, expert features, targets or class indexes.
             losses, predictions: (n,) and (n, M), written: −log s(y|x), and the mean or the probabilities of classes,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from streammoe.kernels.compile import allocating, inline
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
-from streammoe.kernels.softmax import adaptive_weight, residual_of_softmax, step_softmax
+from streammoe.kernels.softmax import gate_bend, residual_of_softmax, step_softmax
 from streammoe.kernels.state import Alone, LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
 REFRESH_BELOW = 0.5
 """A refresh is due when Π(1−γ) since the last one falls below this; a function of the event count alone."""
+ALWAYS_ALLOWED = 5.0
+"""A step that spans a fifth of the events since the start, or the restart, is never too long."""
+LEAST_PART = 0.25
+"""An expert that is all but unused shortens a step to no less than this part of it."""
 RESIDUAL_EVERY = 64
 """Every so many events enter the convergence residual: it costs as much as an update, and a sample is as good."""
 
@@ -86,12 +92,15 @@ def step_gate(
     if K == 1:
         add_outer(state.gate_gram, w, amount)
         return
-    weight = amount
+    weight, limit = amount, math.inf
     if options.adaptive:
-        weight *= adaptive_weight(shares)
+        bent, limit = gate_bend(shares, options.bound_share)
+        weight *= bent
     for k in range(K - 1):
         push[k] = shares[k] - tau[k]
-    step_softmax(state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, options.curvature)
+    step_softmax(
+        state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, limit, options.curvature
+    )
 
 
 @allocating
@@ -165,11 +174,36 @@ def residual_of_gate(
     """The gate's blocks of the convergence residual, which come first; `push` and `linear` are scratch."""
     for k in range(shares.shape[0]):
         push[k] = event_weight * (shares[k] - tau[k])
-    bent = event_weight * adaptive_weight(shares) if options.adaptive else event_weight
+    bent = event_weight * gate_bend(shares, options.bound_share)[0] if options.adaptive else event_weight
     decay = state.decay[0]
     return residual_of_softmax(
         state.gate, state.gate_gram, decay, w, push, bent, options.curvature, linear, residual, 0, share
     )
+
+
+def limited_step(gamma: float, masses: FloatArray, n: int, span: float, origin: int) -> float:
+    """Return the step γ of the n-th event, shortened if it spans fewer than `span` events of the rarest expert.
+
+    See docs/algorithm.md, "Steps that respect rare experts". The numbers are those of `LearningOptions`.
+    """
+    if span == 0.0:
+        return gamma
+    least = total = masses[0]
+    for k in range(1, masses.shape[0]):
+        least = min(least, masses[k])
+        total += masses[k]
+    limit = max(least / (total * span), ALWAYS_ALLOWED / max(n - origin, 1), LEAST_PART * gamma)
+    return float(min(gamma, limit))
+
+
+_limited_step = inline(limited_step)
+
+
+@inline
+def step_size(state: MMState, options: LearningOptions, gamma: float) -> float:
+    """The step of the next event, where the schedule says γ; a function of state and count alone."""
+    limited: float = _limited_step(gamma, state.masses, state.n[0] + 1, options.span, options.origin)
+    return limited
 
 
 @inline

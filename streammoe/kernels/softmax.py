@@ -59,6 +59,27 @@ def adaptive_weight(probabilities: FloatArray) -> float:
 
 
 @inline
+def gate_bend(shares: FloatArray, bound_share: float) -> tuple[float, float]:
+    """The weight a of an event's curvature in the gate, and how far a step may move the event's own logits.
+
+    With `bound_share` β below 1 the curvature is the local one, 4 p (1 − p) at the largest share p, or β times the
+    adaptive bound if that is more; with β = 1 it is the bound, which limits steps by itself. See docs/algorithm.md,
+    "Curvature below the bound".
+
+    Returns:
+        a, and the limit in units of A⁻¹ push: where the adaptive bound has its minimum.
+    """
+    bound = adaptive_weight(shares)
+    if bound_share >= 1.0:
+        return bound, math.inf
+    largest: float = shares[0]
+    for k in range(1, shares.shape[0]):
+        largest = max(largest, shares[k])
+    local = 4.0 * largest * (1.0 - largest) if largest > 0.5 else 1.0
+    return max(local, bound_share * bound), 1.0 / bound
+
+
+@inline
 def step_softmax(
     coefficients: FloatArray,
     gram: FloatArray,
@@ -68,9 +89,12 @@ def step_softmax(
     gain: FloatArray,
     weight: float,
     size: float,
+    limit: float,
     curvature: tuple[float, float],
 ) -> None:
     """C ← C − size · A⁻¹ push (R⁺⁻¹ x)ᵀ, where R⁺ = R + weight · x xᵀ is updated first; all in stored units.
+
+    The step is shortened if it would move the logits of x further than `limit` · A⁻¹ push.
 
     Args:
         coefficients: (N, p), changed in place; so are `gram` and `inverse`, (p, p).
@@ -79,6 +103,7 @@ def step_softmax(
         gain: (p,) scratch.
         weight: of this event in the Gram matrix.
         size: of the step.
+        limit: see `gate_bend`; infinite where `weight` is that of a bound.
         curvature: (a, b) with A⁻¹ d = a (d + b Σd).
     """
     free = coefficients.shape[0]
@@ -86,6 +111,9 @@ def step_softmax(
     shrink = 1.0 / (1.0 + weight * quadratic)
     add_outer(inverse, gain, -weight * shrink)
     add_outer(gram, x, weight)
+    reach = size * shrink * quadratic
+    if reach > limit:
+        size *= limit / reach
     total = 0.0
     for k in range(free):
         total += push[k]

@@ -107,6 +107,12 @@ class LearningOptions(NamedTuple):
     """The average never weighs an iterate less than this."""
     recent_variances: bool = False
     """Whether the average never weighs the variances of an iterate less than γ."""
+    bound_share: float = 1.0
+    """Least part of the adaptive bound that an event's curvature in the gate is; 1 is the bound."""
+    span: float = 0.0
+    """Events of the rarest expert that a step has to span; 0 does not limit steps."""
+    origin: int = 0
+    """Events learned before steps last restarted."""
     top_k: int = 0
     """How many experts learn from an event, those of the largest responsibilities; 0: all."""
     variance_floor: float = VARIANCE_FLOOR

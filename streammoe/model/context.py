@@ -104,6 +104,7 @@ class Context:
             averaging_rate=options.averaging_rate,
             recent_variances=options.serve == "portfolio",
             top_k=options.top_k,
+            span=options.events_per_coefficient * self.encoder.n_expert_features,
         )
 
     def candidate(self, state: MMState) -> Candidate:

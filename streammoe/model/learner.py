@@ -15,6 +15,7 @@ from streammoe.engine.split_merge import diagnose
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.features import Encoder
+from streammoe.kernels.shared import limited_step
 from streammoe.layout import NO_NEWS, Layout, News
 from streammoe.model.checks import event_weight, is_whole, names_in
 from streammoe.model.context import Context
@@ -273,6 +274,16 @@ class Learner:
         return np.full(self.context.options.most_experts, np.nan)
 
     # -- Looking inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def step_size(self) -> float:
+        """Step size γ of the next event."""
+        steps, state = self.context.steps, self.state
+        gamma = steps(self.n + 1)
+        if state is None:
+            return gamma
+        span = self.context.learning_options(len(state.masses)).span
+        return limited_step(gamma, state.masses, self.n + 1, span, steps.origin)
 
     @property
     def state(self) -> MMState | None:

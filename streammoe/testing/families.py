@@ -460,7 +460,7 @@ class FamilyContract(ABC):
         n_burn_in = N_BURN_IN if arguments["warmup"] == 0 else N_WARMUP
         X, y = self.make_events(n_burn_in + N_EVENTS, 0)
         arguments |= {"prior_strength": prior_strength, "schedule": SCHEDULE, "averaging": None}
-        arguments |= {"serve": "polyak", "hold": False}
+        arguments |= {"serve": "polyak", "hold": False, "events_per_coefficient": 0.0}
         model = self._fitted(X[:n_burn_in], y[:n_burn_in], bound, **arguments)
         top_k, batch_size = arguments.get("top_k"), arguments.get("batch_size", 1)
         reference = self.make_reference(model.parameters(), bound, prior_strength, top_k)

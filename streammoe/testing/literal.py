@@ -23,6 +23,8 @@ from streammoe.types import AnyArray
 
 REFRESH_BELOW = 0.5
 """The prior is topped up at the event at which Π(1−γ) since the last time drops below this."""
+SHARP = 0.1
+"""Least part of the adaptive bound's weight that a sharp curvature has."""
 TIP = 0.1
 """Half-width of the rounded tip of Laplace densities."""
 
@@ -31,7 +33,7 @@ def curvature_bound(bound: str, N: int) -> AnyArray:
     """Return A with A ⪰ diag(g) − g gᵀ over N free logits: Böhning's with all N+1 classes, or [MM] Prop. 5."""
     if N == 0:
         return np.zeros((0, 0))
-    if bound in {"tight", "adaptive"}:
+    if bound in {"tight", "adaptive", "sharp"}:
         return 0.5 * (np.eye(N) - np.ones((N, N)) / (N + 1))
     if bound == "paper":
         return 0.75 * np.eye(N) - np.ones((N, N)) / (2 * N)
@@ -41,13 +43,20 @@ def curvature_bound(bound: str, N: int) -> AnyArray:
 def curvature_weight(bound: str, logits: AnyArray) -> float:
     """Return the a ≤ 1 with which an event's curvature counts, given all N+1 logits at the old parameters.
 
-    Adaptive: 2 tanh(ξ/2)/ξ at the log-odds ξ of the largest probability, 1 where that is below ½.
+    Adaptive: 2 tanh(ξ/2)/ξ at the log-odds ξ of the largest probability p, 1 where that is below ½. Sharp, of a gate:
+    4 p (1 − p), or a tenth of the adaptive weight if that is more, which is no bound.
     """
-    if bound != "adaptive" or len(logits) < 2:
+    if bound not in {"adaptive", "sharp"} or len(logits) < 2:
         return 1.0
     ordered = np.sort(logits)
     xi = ordered[-1] - np.logaddexp.reduce(ordered[:-1])
-    return float(2.0 * np.tanh(xi / 2.0) / xi) if xi > 0.0 else 1.0
+    if xi <= 0.0:
+        return 1.0
+    adaptive = float(2.0 * np.tanh(xi / 2.0) / xi)
+    if bound == "adaptive":
+        return adaptive
+    p = 1.0 / (1.0 + np.exp(-xi))
+    return max(4.0 * p * float(np.exp(-xi) * p), SHARP * adaptive)
 
 
 def log_softmax(logits: AnyArray) -> AnyArray:
@@ -76,9 +85,13 @@ class Algorithm1(ABC):
         bound: str = "tight",
         prior_strength: float = 0.0,
         top_k: int | None = None,
+        span: float = 0.0,
     ) -> None:
         """Start at the state of a model, given the result of its `parameters`."""
         self.bound = bound
+        self.span = span
+        self.n, self.origin = int(parameters.get("n", 0)), 0
+        self.guarded = bound == "sharp"
         self.top_k = top_k
         omega, G = np.array(parameters["gate"]), np.array(parameters["gate_gram"])
         self.K = len(omega) + 1
@@ -130,9 +143,21 @@ class Algorithm1(ABC):
     def learn_batch(self, events: Sequence[Event], gammas: Sequence[float], weights: Sequence[float]) -> list[float]:
         """Make one step for a group of events, combining their steps. Return their −log s(y|x) before that."""
         losses = [-float(np.logaddexp.reduce(self.log_joint(*event))) for event in events]
+        gammas = [self.step_size(gamma, at) for at, gamma in enumerate(gammas, self.n + 1)]
+        self.n += len(events)
         gamma = min(1.0 - float(np.prod(1.0 - np.array(gammas))), 1.0 - 1e-12)
         self.learn_group(events, gamma, weights, last=gammas[-1])
         return losses
+
+    def step_size(self, gamma: float, n: int) -> float:
+        """Return the step γ of the n-th event, shortened so that it spans `span` events of the rarest expert.
+
+        It stays as it is if it spans a fifth of the events since steps (re)started, and keeps a quarter of its length.
+        """
+        if not self.span:
+            return gamma
+        masses = self.mm.statistics["s6"]
+        return min(gamma, max(float(min(masses) / sum(masses)) / self.span, 5.0 / (n - self.origin), 0.25 * gamma))
 
     def learn_group(
         self, events: Sequence[Event], gamma: float, weights: Sequence[float], last: float | None = None
@@ -143,6 +168,10 @@ class Algorithm1(ABC):
         """
         theta = self.mm.last_iterate
         statistics = [self.event_statistics((w, r), y, theta) for w, r, y in events]
+        if self.guarded:
+            lacking = 1.0 - self.safe_share(events, gamma, weights, statistics)
+            for (w, r, y), S in zip(events, statistics, strict=True):
+                S["s1"] = S["s1"] - lacking * np.outer(self.pushes(w, r, y, theta), w)
         self.mm.step(
             {
                 name: np.sum([v * S[name] for v, S in zip(weights, statistics, strict=True)], axis=0) / len(statistics)
@@ -155,6 +184,36 @@ class Algorithm1(ABC):
         if self.kept < REFRESH_BELOW:
             self.kept = 1.0
             self.top_up_prior(max(self.prior_weight, self.prior_strength * (gamma if last is None else last)))
+
+    def safe_share(
+        self, events: Sequence[Event], gamma: float, weights: Sequence[float], statistics: Sequence[Mapping[str, Any]]
+    ) -> float:
+        """Return how much of the gate's pushes a group may have.
+
+        The gate moves along a line, linearly in the pushes. On it the adaptive bound of the group's own complete-data
+        loss is a parabola; the gate goes no further than to its minimum.
+        """
+        if self.K == 1:
+            return 1.0
+        theta, s = self.mm.last_iterate, self.mm.statistics
+        s1, s2 = (
+            (1.0 - gamma) * s[name]
+            + gamma * np.mean([v * S[name] for v, S in zip(weights, statistics, strict=True)], axis=0)
+            for name in ("s1", "s2")
+        )
+        move = -np.linalg.solve(2.0 * s2, s1.ravel()).reshape(s1.shape) - theta["gate"]
+        slope = bend = 0.0
+        for v, (w, r, y) in zip(weights, events, strict=True):
+            change = move @ w
+            slope += v * (self.pushes(w, r, y, theta) @ change)
+            bend += v * curvature_weight("adaptive", self.logits(w, theta)) * (change @ self.A @ change)
+        return min(1.0, max(-slope, 0.0) / bend) if bend > 0.0 else 1.0
+
+    def pushes(self, w: AnyArray, r: AnyArray, y: Any, theta: Theta) -> AnyArray:
+        """Return (K−1,) g − τ, the slope of an event's complete-data loss in the gate's logits."""
+        g = np.exp(log_softmax(self.logits(w, theta)))
+        tau = self.routed(np.exp(log_softmax(self.log_joint(w, r, y, theta))))
+        return np.asarray((g - tau)[:-1])
 
     def logits(self, w: AnyArray, theta: Theta) -> AnyArray:
         """Return (K,) of the gate; the last expert is the reference."""
@@ -311,7 +370,7 @@ class Algorithm3(Algorithm1):
         s3, s4 = [], []
         for k in range(K):
             e = np.exp(log_softmax(logits[k]))
-            a = curvature_weight(self.bound, logits[k])
+            a = curvature_weight("adaptive" if self.bound == "sharp" else self.bound, logits[k])
             s3.append(tau[k] * (np.outer((e - one_y)[1:], r) - a * self.B @ C[k] @ rr))
             s4.append(0.5 * np.kron(self.B, tau[k] * a * rr))
         return {"s3": np.stack(s3), "s4": np.stack(s4), "s6": tau}

@@ -65,7 +65,7 @@ OPTIONS = {
     "averaging": ["polyak", "exponential", "decay"],
     "batch_size": [1, 7],
     "top_k": [None, 1],
-    "bound": ["adaptive", "tight", "paper"],
+    "bound": ["sharp", "adaptive", "tight", "paper"],
     "drift": ["off", "page_hinkley"],
     "reseed": ["off", "auto"],
     "standardize": [False, True],

@@ -63,6 +63,7 @@ class Case(NamedTuple):
     covariance: str = "diagonal"
     expert: str = "gaussian"
     weighted: bool = False
+    per_coefficient: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -186,6 +187,7 @@ def estimator(case: Case, start: dict, **more):
         "schedule": STEPS[case.steps],
         "bound": case.bound,
         "prior_strength": case.prior,
+        "events_per_coefficient": case.per_coefficient,
         "averaging": None,
         "serve": "polyak",
         "hold": False,
@@ -202,7 +204,9 @@ def estimator(case: Case, start: dict, **more):
 
 def oracle(case: Case, parameters: dict):
     """The literal algorithm that a case is for, at these parameters."""
-    return ALGORITHMS[case.family](parameters, bound=case.bound, prior_strength=case.prior)
+    return ALGORITHMS[case.family](
+        parameters, bound=case.bound, prior_strength=case.prior, span=case.per_coefficient * case.p
+    )
 
 
 def difference(ours: dict, theirs: dict) -> float:

@@ -17,12 +17,13 @@ BASE |= {"serve": "polyak", "hold": False}
 SERVED = ("gate", "experts", "variances")
 CASES = [
     (MoERegressor, "gaussian", {}),
+    (MoERegressor, "gaussian", {"events_per_coefficient": 10.0}),
     (MoERegressor, "gaussian", {"averaging": None, "schedule": schedules.power(0.7, gamma0=0.9, offset=3)}),
     (MoERegressor, "gaussian", {"schedule": schedules.constant(0.01)}),
     (
         MoEMultiTargetRegressor,
         "gaussian_full",
-        {"expert": Gaussian("full"), "averaging": "decay", "drift": PageHinkley(120)},
+        {"expert": Gaussian("full"), "averaging": "decay", "drift": PageHinkley(120), "bound": "adaptive"},
     ),
     (
         MoEClassifier,
@@ -53,7 +54,7 @@ def weight_of(averaging, rate, gamma, forgets):
 
 
 @pytest.mark.parametrize(
-    ("kind", "family", "given"), CASES, ids=["default", "no average", "constant", "several", "classes"]
+    ("kind", "family", "given"), CASES, ids=["default", "limited", "no average", "constant", "several", "classes"]
 )
 def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family, given):
     model = kind(**{**BASE, **given})
@@ -68,30 +69,36 @@ def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family,
     steps = Steps(schedule, again, (model.drift or PageHinkley()).restart)
     model.learn_array(X[WARMUP:begin], y[WARMUP:begin])
     assert not any(steps.learned(n, losses[n - WARMUP - 1]) for n in range(WARMUP + 1, begin + 1))
-    oracle = ALGORITHMS[family](model.parameters(), bound=model.bound, prior_strength=model.prior_strength)
+    span = 0.0 if schedule.forgets else model.events_per_coefficient * model.n_expert_features
+    oracle = ALGORITHMS[family](model.parameters(), bound=model.bound, prior_strength=model.prior_strength, span=span)
     served = model.parameters(averaged=True)
     served = {name: served[name] for name in SERVED if name in served}
+    shortened = False
     cuts = np.flatnonzero(np.random.default_rng(0).random(count - begin) < 0.4)
     for piece in np.split(np.arange(begin, count), cuts):
         for at, i in enumerate(piece.tolist()):
             n = i + 1
-            gamma = steps.gamma(n)
+            given = steps.gamma(n)
+            gamma = oracle.step_size(given, n)
+            shortened = shortened or gamma < given
             if at == 0:
-                assert model.step_size == gamma
+                assert model.step_size == pytest.approx(gamma, rel=1e-9)
                 model.learn_array(X[piece], y[piece])
             row = np.array([1.0, *X[i]])
-            oracle.learn(row, row, int(y[i]) if kind is MoEClassifier else np.atleast_1d(y[i]), gamma)
+            oracle.learn(row, row, int(y[i]) if kind is MoEClassifier else np.atleast_1d(y[i]), given)
             m += 1
             weight = weight_of(model.options.averaging_kind, model.options.averaging_rate, gamma, schedule.forgets)(m)
             theta = oracle.theta
             served = {name: value + weight * (theta[name] - value) for name, value in served.items()}
             if model.drift is not None and steps.learned(n, losses[i - WARMUP]):
                 served, m = {name: theta[name] for name in served}, 1
+                oracle.origin = n
         if steps.drifts and n > steps.drifts[-1] + 50:
             break
     assert len(steps.drifts) == model.drifts == (model.drift is not None)
     if steps.drifts:
         assert CHANGE < steps.drifts[-1] == model.last_drift.n
+    assert shortened or model.events_per_coefficient < 10.0
     found, average = model.parameters(), model.parameters(averaged=True)
     for name, value in served.items():
         assert np.abs(found[name] - oracle.theta[name]).max() < 1e-9

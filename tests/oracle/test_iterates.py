@@ -13,22 +13,31 @@ from tests.pairs import pairwise, pairwise_cases
 SOUND, SLOW = (steps for steps in STEPS if steps != HOSTILE)
 OPTIONS = {
     "family": list(FAMILIES),
-    "bound": ["adaptive", "tight", "paper"],
+    "bound": ["sharp", "adaptive", "tight", "paper"],
     "steps": [(SOUND, 0.0), (HOSTILE, 1.0), (SLOW, 0.5)],
     "K": [1, 2, 4],
     "inputs": [2, 7],
     "degrees": [(1, 1), (2, 1), (1, 2)],
     "weighted": [False, True],
+    "per_coefficient": [0.0, 2.0],
 }
 WIDE = {name: values for name, values in OPTIONS.items() if name != "family"}
 WIDE |= {"K": [2, 8], "inputs": [15], "degrees": [(1, 1), (2, 2)]}
 
 
-def case_of(*, family, bound, steps, K, inputs, degrees, weighted):
+def case_of(*, family, bound, steps, K, inputs, degrees, weighted, per_coefficient):
     degree, gate_degree = degrees
     return Case(
-        K, 1 + inputs * degree, bound, *steps, degree, gate_degree, weighted=weighted, **FAMILIES[family]
-    )  # fmt: skip
+        K,
+        1 + inputs * degree,
+        bound,
+        *steps,
+        degree,
+        gate_degree,
+        weighted=weighted,
+        per_coefficient=per_coefficient,
+        **FAMILIES[family],
+    )
 
 
 @pytest.mark.parametrize("options", pairwise_cases(**OPTIONS))
@@ -56,6 +65,7 @@ def test_iterates_in_every_combination_and_of_wide_rows(family):
         ("5 classes", {"bound": "tight"}),
         ("3 classes", {"prior_strength": 1.001}),
         ("full 3", {"schedule": STEPS[SOUND]}),
+        ("gaussian", {"events_per_coefficient": 2.0}),
         ("student_t", {"top_k": 3}),
         ("student_t", {"expert": Tails(4.1)}),
     ],

@@ -27,6 +27,15 @@ def test_a_bound_majorizes_log_sum_exp_everywhere(bound):
             assert below <= above + 1e-12 * max(abs(below), quadratic, 1.0), N
 
 
+def test_the_sharp_curvature_is_the_local_one_unless_that_is_far_below_the_bound():
+    for xi in (0.0, 0.5, 2.0, 4.0, 30.0):
+        adaptive, local = curvature_weight("adaptive", np.array([xi, 0.0])), 1.0 / np.cosh(xi / 2.0) ** 2
+        sharp = curvature_weight("sharp", np.array([xi, 0.0]))
+        assert sharp == pytest.approx(max(local, 0.1 * adaptive), rel=1e-12)
+        assert sharp <= adaptive + 1e-15
+    assert curvature_weight("sharp", np.array([0.3, 0.1, 0.0])) == 1.0
+
+
 def test_the_adaptive_bound_is_as_low_as_it_can_be():
     """For two classes it touches again at the mirrored logit; without a majority it is the tight one."""
     for xi in (0.1, 1.0, 7.0):

@@ -19,7 +19,10 @@ KINDS = [Case("gaussian", 1), Case("gaussian", 2), Case("gaussian_full", 2), Cas
 def problems(draw):
     case = draw(st.sampled_from(KINDS))
     n, d, K = draw(st.integers(2, 25)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    bound, strength = draw(st.sampled_from(["tight", "adaptive", "paper"])), draw(st.sampled_from([0.01, 0.5, 5.0]))
+    bound, strength = (
+        draw(st.sampled_from(["sharp", "tight", "adaptive", "paper"])),
+        draw(st.sampled_from([0.01, 0.5, 5.0])),
+    )
     rows = draw(st.lists(st.lists(NUMBERS, min_size=d, max_size=d), min_size=n, max_size=n))
     W = np.column_stack([np.ones(n), np.array(rows)])
     if case.family.is_metric:

@@ -50,7 +50,7 @@ arguments = st.fixed_dictionaries(
         "max_levels": st.just(4),
     }
 ).map(lambda drawn: drawn | {"standardize": drawn["standardize"] and drawn["warmup"].size > 0})
-bounds = st.sampled_from(["tight", "adaptive", "paper"])
+bounds = st.sampled_from(["sharp", "tight", "adaptive", "paper"])
 label = st.one_of(st.sampled_from(["a", "b", 1, True, 2.5, np.int64(3), np.bool_(False)]), st.text(max_size=2), poison)
 several = st.dictionaries(st.sampled_from(["u", "v"]), value, min_size=1)
 # Without a fixed set of outputs nearly every event would be rejected.

@@ -26,7 +26,7 @@ from streammoe.commands.evaluate import command as evaluate
 from streammoe.commands.fit import command as fit
 from streammoe.distributions import GaussianMixture, LaplaceMixture
 from streammoe.fields import facts_of
-from streammoe.options import CHOICES, MODELS, FeatureOptions, RegressorOptions, as_arguments
+from streammoe.options import CHOICES, MODELS, ClassifierOptions, FeatureOptions, RegressorOptions, as_arguments
 from streammoe.schedules import Constant, Power, constant, power
 from streammoe.settings import MODELS as SECTIONS
 from streammoe.settings import Schema
@@ -216,6 +216,16 @@ def test_old_names_are_those_of_the_objects():
     assert (options.averaging, options.drift) == (Exponential(0.2), PageHinkley(70))
     heavy = as_arguments(RegressorOptions, {**old, "expert": "student_t", "degrees_of_freedom": 7.0, "drift": "off"})
     assert (heavy["expert"], heavy["drift"], heavy["warmup"]) == (StudentT(7.0), None, WarmUp(0, restarts=3))
+
+
+def test_what_a_checkpoint_does_not_record_is_as_it_was():
+    for kind, options in ((MoERegressor, RegressorOptions), (MoEClassifier, ClassifierOptions)):
+        described = kind().describe()["model"]["arguments"]
+        assert (described["bound"], described["events_per_coefficient"]) == ("sharp", 2.0)
+        del described["bound"], described["events_per_coefficient"]
+        earlier = kind(**as_arguments(options, described)).options
+        assert (earlier.bound, earlier.events_per_coefficient) == ("adaptive", 0.0)
+        assert kind(**as_arguments(options, described | {"bound": "tight"})).options.bound == "tight"
 
 
 def test_columns_are_bounded():

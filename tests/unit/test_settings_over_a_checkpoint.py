@@ -24,7 +24,7 @@ schema.target=a schema.features=["a"] schema.ignore=["a"] schema.weight=a schema
 schema.timestamps=["a"] schema.late_columns=true schema.max_columns=7
 labels.key=id labels.max_pending=5 labels.expire_events=5 labels.expire_seconds=5.0
 model.kind=classifier model.n_experts=auto model.top_k=2 model.batch_size=8 model.reseed=auto
-model.degree=2 model.gate_degree=2 model.bound=paper
+model.degree=2 model.gate_degree=2 model.bound=paper model.events_per_coefficient=0.5
 model.prior_strength=0.2 model.seed=1 model.standardize=false model.range_factor=1e9 model.averaging=none
 model.serve=polyak
 model.hold=false
@@ -202,6 +202,18 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
     with pytest.raises(CheckpointError) as rejected:
         run()
     assert "model.forgetting" in str(rejected.value)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("name", "earlier", "other"), [("bound", "adaptive", "tight"), ("events_per_coefficient", 0, 3)]
+)
+def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_settings_give_others(name, earlier, other):
+    digest = run(f"model.{name}={earlier}").state_digest
+    for changed in ([], [f"model.{name}={earlier}"], [], [f"model.{name}={earlier}"]):
+        assert run(*changed).state_digest == digest
+    with pytest.raises(CheckpointError), open_daemon(settings(f"model.{name}={other}")):
+        pass
 
 
 @pytest.mark.usefixtures("here")

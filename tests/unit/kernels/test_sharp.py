@@ -1,0 +1,87 @@
+"""The guard of curvatures below the bound: no step raises the loss that the gate has on its own events."""
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from streammoe import MoEClassifier, MoERegressor, schedules
+from streammoe.kernels.groups import Group, settle_gate
+from streammoe.kernels.shared import step_gate
+from streammoe.options import WarmUp
+from tests.unit.cases import Case, options, random_state
+
+P = 3
+
+
+def drawn(rng):
+    """A state with a steep gate and an uneven Gram matrix, a few events, their shares and responsibilities."""
+    K, B = rng.integers(2, 6), rng.integers(1, 9)
+    state = random_state(Case("gaussian", 1), K, P, seed=int(rng.integers(1000)))
+    state.gate[:] = rng.normal(size=state.gate.shape) * 10 ** rng.uniform(-1, 1)
+    root = rng.normal(size=(P, P)) * 10 ** rng.uniform(-2, 1, size=P)
+    state.gate_gram[:] = root @ root.T + 1e-6 * np.eye(P)
+    state.gate_inverse[:] = np.linalg.inv(state.gate_gram)
+    W = rng.normal(size=(B, P)) * 10 ** rng.uniform(-1, 1.5)
+    tau = rng.dirichlet(np.full(K, 0.3), size=B)
+    amounts = rng.uniform(0.5, 1.5, size=B) * 10 ** rng.uniform(-3, 6)
+    return state, W, tau, amounts
+
+
+def gate_losses(state, W, tau):
+    """(B,) −Σ τ log g."""
+    return -np.sum(tau * log_softmax(np.column_stack([W @ state.gate.T, np.zeros(len(W))]), axis=1), axis=1)
+
+
+def shares_of(state, W):
+    return np.exp(log_softmax(np.column_stack([W @ state.gate.T, np.zeros(len(W))]), axis=1))
+
+
+def test_no_event_is_explained_worse_by_its_own_step():
+    rng, moved = np.random.default_rng(0), 0
+    for _ in range(400):
+        state, W, tau, amounts = drawn(rng)
+        given = options(Case("gaussian", 1), tau.shape[1], bound="sharp")
+        before = gate_losses(state, W[:1], tau[:1])[0]
+        step_gate(state, given, amounts[0], shares_of(state, W[:1])[0], tau[0], np.empty(8), W[0], np.empty(P))
+        after = gate_losses(state, W[:1], tau[:1])[0]
+        assert after <= before + 1e-9 * max(before, 1.0)
+        moved += after < before - 1e-3
+    assert moved > 100
+
+
+def test_no_group_is_explained_worse_by_its_own_step():
+    rng, moved = np.random.default_rng(1), 0
+    for _ in range(400):
+        state, W, tau, amounts = drawn(rng)
+        given = options(Case("gaussian", 1), tau.shape[1], bound="sharp")
+        group = Group(W, W, np.zeros((len(W), 1)), np.ones(len(W)), np.full(len(W), 0.1))
+        before = amounts @ gate_losses(state, W, tau) / amounts.sum()
+        settle_gate(state, given, group, amounts, shares_of(state, W), tau)
+        after = amounts @ gate_losses(state, W, tau) / amounts.sum()
+        assert after <= before + 1e-9 * max(before, 1.0)
+        moved += after < before - 1e-3
+    assert moved > 100
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("schedule", [None, schedules.constant(0.5), schedules.constant(1.0 - 1e-9)])
+def test_a_separable_gate_and_far_inputs_stay_finite_and_are_learned(schedule, batch_size):
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(1_500, 2))
+    X[::97] *= 1e3
+    sides = X[:, 0] > 0.0
+    given = {"bound": "sharp", "schedule": schedule, "batch_size": batch_size, "warmup": WarmUp(200, restarts=1)}
+    model = MoERegressor(2, **given)
+    y = np.where(sides, 3.0, -3.0) + 0.01 * rng.normal(size=len(X))
+    model.learn_array(X, y)
+    assert model.is_finite()
+    if schedule is None:
+        bounded = MoERegressor(2, **given | {"bound": "adaptive"})
+        bounded.learn_array(X, y)
+        new = rng.normal(size=(500, 2))
+        truth = np.where(new[:, 0] > 0.0, 3.0, -3.0)
+        errors = [np.mean((each.predict_array(new) - truth) ** 2) for each in (model, bounded)]
+        assert errors[0] < 1.1 * errors[1] + 0.01
+    classes = MoEClassifier(2, **given)
+    classes.learn_array(X, sides.astype(int))
+    assert classes.is_finite()
