@@ -17,7 +17,7 @@ from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import ProvisionalMixture
 from streammoe.model.phases.streaming import Mixture, Race
-from streammoe.model.phases.warmup import Empty, WarmUp
+from streammoe.model.phases.warmup import Empty, WarmUp, scaler_of
 from streammoe.text import shown
 from streammoe.types import AnyArray
 
@@ -110,6 +110,8 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
         p_v=encoder.expert_width,
     )
     encoder.check_rows(one.X)
+    if one.n_scaling:
+        one.scaler = scaler_of(context, one.X[: one.n_scaling], one.Y[: one.n_scaling])
     if "warmup.totals" not in arrays:
         return WarmUp(one)
     candidate = context.candidate(_state(context, arrays, "warmup.interim"))

@@ -10,14 +10,15 @@ import numpy as np
 from streammoe.engine import mixture, model_selection, warmup
 from streammoe.engine.model_selection import Entrant
 from streammoe.engine.state import MMState, UnsoundError, is_finite, widen, with_class
-from streammoe.engine.warming import OneExpert
+from streammoe.engine.warming import RESCALED_AT, OneExpert, next_rescaling
 from streammoe.features import Encoder
 from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase
-from streammoe.model.phases.provisional import RESTARTS, ProvisionalMixture, next_fit
+from streammoe.model.phases.provisional import RESTARTS, ProvisionalMixture, in_units, next_fit
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
+from streammoe.scaling import Scaler, wider_scaler
 from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
@@ -98,22 +99,28 @@ class WarmUp(Phase):
 
     def next_due(self, context: Context) -> int:
         size = _size(context)
+        rescaling = next_rescaling(self.n) if context.options.standardize else size
         # One expert needs no provisional fit, and the number of experts is selected only at the end.
         if context.options.most_experts == 1 or context.options.is_choosing:
-            return size
-        return next_fit(self.n, size)
+            return min(rescaling, size)
+        return min(rescaling, next_fit(self.n, size))
 
     def on_due(self, context: Context) -> Phase:
-        if self.n >= _size(context):
+        size = _size(context)
+        if self.n >= size:
             return self._ended(context)
-        self._fit_provisional(context)
+        if context.options.standardize and self.n in RESCALED_AT:
+            self._rescale(context)
+        if self.n == next_fit(self.n - 1, size):
+            self._fit_provisional(context)
         return self
 
     def learn(
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
     ) -> mixture.Scores:
-        _, R = context.encoder.design(X)
-        one = self.one.learn(X, R, Y, weights, traced=traced)
+        encoder = self._encoder_of_one(context)
+        _, R = encoder.design(X)
+        one = in_units(self.one.learn(X, R, Y, weights, traced=traced), encoder.scaler)
         return self._learn_provisional(context, X, Y, weights, one, traced=traced)
 
     def _learn_provisional(
@@ -147,11 +154,13 @@ class WarmUp(Phase):
         provisional = self.provisional
         if provisional is not None and provisional.leads:
             return provisional.candidate.state, context.encoder.scaled(provisional.scaler)
-        return self.one.recursive, context.encoder
+        return self.one.recursive, self._encoder_of_one(context)
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
         self.one.widen(len(encoder.fields), moves.expert_at, encoder.expert_width)
+        if self.one.scaler is not None:
+            self.one.scaler = wider_scaler(self.one.scaler, len(encoder.feature_names))
         if self.provisional is not None:
             self.provisional.change(
                 context,
@@ -172,6 +181,21 @@ class WarmUp(Phase):
 
     def is_finite(self) -> bool:
         return is_finite(self.one.recursive)
+
+    # -- Scales of the one expert --------------------------------------------------------------------------------------
+
+    def _encoder_of_one(self, context: Context) -> Encoder:
+        """Return the encoder that gives the one expert its features."""
+        return context.encoder if self.one.scaler is None else context.encoder.scaled(self.one.scaler)
+
+    def _rescale(self, context: Context) -> None:
+        """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
+        X, Y, _ = self.one.rows()
+        scaler = scaler_of(context, X, Y)
+        try:
+            self.one.learn_again(scaler, context.encoder.scaled(scaler).design(X)[1])
+        except UnsoundError as error:
+            LOGGER.info("warm-up: inputs keep their scale, since with another %s would not be finite", error)
 
     # -- Fits ----------------------------------------------------------------------------------------------------------
 
@@ -267,6 +291,13 @@ class Gathering(WarmUp):
 
     def copy(self, spare: Phase | None = None) -> Gathering:
         return Gathering(self.one.copy(), self.before and self.before.copy())
+
+
+def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:
+    """Return the scaler by the moments of raw rows."""
+    encoder = context.encoder.copy()
+    context.fit_scaler(encoder, X, Y)
+    return encoder.scaler
 
 
 def empty_buffer(context: Context) -> OneExpert:

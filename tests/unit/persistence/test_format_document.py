@@ -48,7 +48,7 @@ def models():
     ):
         racing = kind(n_experts=Auto(2), warmup=WarmUp(40, restarts=1), **more)
         grouping = kind(n_experts=2, warmup=WarmUp(40, restarts=1), batch_size=16, **more)
-        for model, n in ((racing, 80), (grouping, 80), (kind(n_experts=2, warmup=600, **more), 410)):
+        for model, n in ((racing, 80), (grouping, 80), (kind(n_experts=2, warmup=600, standardize=True, **more), 410)):
             model.learn_array(X[:n], target[:n])
             found.append(model)
     return found
