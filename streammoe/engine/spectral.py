@@ -9,6 +9,7 @@ regressors; elsewhere the directions are off by a few per cent, which EM correct
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ class Polynomials(NamedTuple):
     beta: float
 
 
+@cache
 def polynomials(link: str, sigma: float) -> Polynomials:
     """Return the polynomials in y whose moments are taken, for experts y = link(a·x) + N(0, σ²) with |a| = 1.
 

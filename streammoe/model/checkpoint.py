@@ -16,6 +16,7 @@ from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import ProvisionalMixture
+from streammoe.model.phases.search import Search
 from streammoe.model.phases.streaming import Mixture, Race
 from streammoe.model.phases.warmup import Empty, WarmUp, scaler_of
 from streammoe.text import shown
@@ -112,12 +113,13 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
     encoder.check_rows(one.X)
     if one.n_scaling:
         one.scaler = scaler_of(context, one.X[: one.n_scaling], one.Y[: one.n_scaling])
+    search = Search.from_arrays(arrays, context, one)
     if "warmup.totals" not in arrays:
-        return WarmUp(one)
+        return WarmUp(one, search=search)
     candidate = context.candidate(_state(context, arrays, "warmup.interim"))
     n = int(candidate.state.n[0])
     require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
-    return WarmUp(one, ProvisionalMixture.from_arrays(arrays, candidate, encoder))
+    return WarmUp(one, ProvisionalMixture.from_arrays(arrays, candidate, encoder), search)
 
 
 def _state(context: Context, arrays: Mapping[str, AnyArray], place: str) -> MMState:

@@ -17,6 +17,9 @@ def small_counts():
             "model.phases.streaming.FIRST_LOOK": 32,
             "model.phases.streaming.SHORTEST_TRIAL": 20,
             "model.phases.provisional.FIRST_FIT": 40,
+            # A fit is spread over some dozens of events.
+            "engine.warmup.LEAST_PACE": 1.0,
+            "engine.warmup.TYPICAL_EVENTS": 100.0,
             "engine.drift.BLOCK": 8,
             "engine.drift.CALIBRATION": 3,
             "engine.drift.TOLERANCE": 0.1,

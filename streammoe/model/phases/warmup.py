@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import cast
 
 import numpy as np
 
 from streammoe.engine import mixture, model_selection, warmup
-from streammoe.engine.model_selection import Entrant
 from streammoe.engine.state import MMState, UnsoundError, is_finite, widen, with_class
 from streammoe.engine.warming import RESCALED_AT, OneExpert, next_rescaling
 from streammoe.features import Encoder
-from streammoe.kernels.robust import winsorised
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase
-from streammoe.model.phases.provisional import RESTARTS, ProvisionalMixture, in_units, next_fit
+from streammoe.model.phases.provisional import ProvisionalMixture, in_units, next_fit
+from streammoe.model.phases.search import Search
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
 from streammoe.scaling import Scaler, wider_scaler
 from streammoe.types import AnyArray, FloatArray
@@ -85,34 +85,39 @@ class WarmUp(Phase):
     Attributes:
         one: the buffer, and the one expert.
         provisional: the provisional mixture, if any.
+        search: the fit in progress, if any: of the first mixture or of a provisional one. The events that come in the
+            meantime are buffered, and learned by the result.
     """
 
-    refits = True
-
-    def __init__(self, one: OneExpert, provisional: ProvisionalMixture | None = None) -> None:
+    def __init__(
+        self, one: OneExpert, provisional: ProvisionalMixture | None = None, search: Search | None = None
+    ) -> None:
         self.one = one
         self.provisional = provisional
+        self.search = search
 
     @property
     def n(self) -> int:
         return self.one.count
 
     def next_due(self, context: Context) -> int:
-        size = _size(context)
-        rescaling = next_rescaling(self.n) if context.options.standardize else size
-        # One expert needs no provisional fit, and the number of experts is selected only at the end.
-        if context.options.most_experts == 1 or context.options.is_choosing:
-            return min(rescaling, size)
-        return min(rescaling, next_fit(self.n, size))
+        n, size = self.n, _size(context)
+        if self.search is not None or n >= size:
+            return n + 1
+        rescaling = next_rescaling(n) if context.options.standardize else size
+        return min(rescaling, next_fit(n, size) if _has_provisional(context) else size)
 
     def on_due(self, context: Context) -> Phase:
-        size = _size(context)
-        if self.n >= size:
-            return self._ended(context)
+        self.refits = False
+        self._begin_due(context, _size(context))
+        search = self.search
+        if search is not None and search.advance(self.n):
+            if not search.is_brief:
+                return self._ended(context, search)
+            self._take_provisional(context, search)
+            self.search = None
         if context.options.standardize and self.n in RESCALED_AT:
             self._rescale(context)
-        if self.n == next_fit(self.n - 1, size):
-            self._fit_provisional(context)
         return self
 
     def learn(
@@ -174,10 +179,11 @@ class WarmUp(Phase):
             self.provisional.change(context, lambda state: with_class(state, rng, n_features, gamma))
 
     def arrays(self) -> dict[str, AnyArray]:
-        return self.one.arrays() | (self.provisional.arrays() if self.provisional is not None else {})
+        parts = [part for part in (self.provisional, self.search) if part is not None]
+        return self.one.arrays() | {name: array for part in parts for name, array in part.arrays().items()}
 
     def copy(self, spare: Phase | None = None) -> WarmUp:
-        return WarmUp(self.one.copy(), self.provisional and self.provisional.copy())
+        return WarmUp(self.one.copy(), self.provisional and self.provisional.copy(), self.search)
 
     def is_finite(self) -> bool:
         return is_finite(self.one.recursive)
@@ -199,56 +205,63 @@ class WarmUp(Phase):
 
     # -- Fits ----------------------------------------------------------------------------------------------------------
 
-    def _fit_provisional(self, context: Context) -> None:
-        """Fit a provisional mixture to the rows buffered so far, at little cost."""
-        X, Y, weights = self.one.rows()
-        encoder = context.encoder.copy()
-        context.fit_scaler(encoder, X, Y)
+    def _begin_due(self, context: Context, size: int) -> None:
+        """Begin the fit that is due, if any. The one that ends the warm-up takes the place of a brief one."""
+        n = self.n
+        if n >= size and (self.search is None or self.search.is_brief):
+            options = context.options
+            LOGGER.info(
+                "warm-up: fitting %s experts with %d features to %d events",
+                f"1 to {options.most_experts}" if options.is_choosing else options.most_experts,
+                context.encoder.n_expert_features,
+                n,
+            )
+            self._begin(Search.of(context, self.one, is_brief=False))
+        elif n < size and self.search is None and _has_provisional(context) and n == next_fit(n - 1, size):
+            self._begin(Search.of(context, self.one, is_brief=True))
+
+    def _begin(self, search: Search) -> None:
+        self.search = search
+        self.refits = True
+
+    def _take_provisional(self, context: Context, search: Search) -> None:
+        """Let the mixture that was found learn the events since, and predict while it does better."""
         try:
-            buffer = context.buffer(encoder, X, Y, weights)
-            state = context.fit(buffer, context.options.most_experts, restarts=RESTARTS, brief=True)
+            found = search.result(context)
+            candidate = context.candidate(found.entrants[0].state)
+            provisional = ProvisionalMixture.after(self.provisional, candidate, found.scaler)
+            provisional.catch_up(context, *(array[search.n :] for array in self.one.rows()))
         except UnsoundError as error:
             self.provisional = None
-            LOGGER.info("warm-up: the fit to %d events did not converge to finite parameters (%s)", self.n, error)
+            LOGGER.info("warm-up: the fit to %d events did not converge to finite parameters (%s)", search.n, error)
             return
-        self.provisional = ProvisionalMixture.after(self.provisional, context.candidate(state), encoder.scaler)
-        LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", self.n)
+        self.provisional = provisional
+        LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", search.n)
 
-    def _ended(self, context: Context) -> Streaming:
-        """Fit the buffer and return the mixture, or a race of several."""
+    def _ended(self, context: Context, search: Search) -> Phase:
+        """Return the mixture that was found, or a race of several, which have learned the events since by steps."""
         options = context.options
-        X, Y, weights = self.one.rows()
-        LOGGER.info(
-            "warm-up: fitting %s experts with %d features to %d events",
-            f"1 to {options.most_experts}" if options.is_choosing else options.most_experts,
-            context.encoder.n_expert_features,
-            len(X),
-        )
-        try:
-            entrants = _fitted(context, X, Y, weights)
-        except UnsoundError as error:
-            LOGGER.warning(
-                "warm-up: the fit did not converge to finite parameters (%s); fitting again, with equal weights and "
-                "with outliers clipped",
-                error,
-            )
-            entrants = _fitted_without_outliers(context, X, Y)
+        found = search.result(context)
+        context.encoder.scaler = found.scaler
+        entrants = found.entrants
+        phase: Streaming
         if len(entrants) == 1:
             phase = Mixture(context.candidate(entrants[0].state))
             if options.is_choosing:
                 K = len(phase.leader.state.masses)
                 LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", options.most_experts, K)
-            return phase
-        candidates = [context.candidate(entrant.state) for entrant in entrants]
-        totals = np.array([entrant.total for entrant in entrants])
-        until = len(X) + model_selection.race_length(len(X))
-        LOGGER.info(
-            "warm-up: %s experts are the best of 1 to %d; they learn in parallel until event %d",
-            ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
-            options.most_experts,
-            until,
-        )
-        return Race(candidates, totals, until)
+        else:
+            candidates = [context.candidate(entrant.state) for entrant in entrants]
+            totals = np.array([entrant.total for entrant in entrants])
+            until = search.n + model_selection.race_length(search.n)
+            LOGGER.info(
+                "warm-up: %s experts are the best of 1 to %d; they learn in parallel until event %d",
+                ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
+                options.most_experts,
+                until,
+            )
+            phase = Race(candidates, totals, until)
+        return caught_up(context, phase, *(array[search.n :] for array in self.one.rows()))
 
 
 class Gathering(WarmUp):
@@ -311,37 +324,39 @@ def _size(context: Context) -> int:
     return warmup.default_size(context.family, context.shape) if size is None else size
 
 
-def _fitted_without_outliers(context: Context, X: FloatArray, Y: FloatArray) -> list[Entrant]:
-    """Fit rows again after clipping outliers; as a last resort, return random experts."""
-    try:
-        targets = winsorised(Y) if context.family.is_metric else Y
-        return _fitted(context, winsorised(X), targets, np.ones(len(X)))
-    except UnsoundError as error:
-        LOGGER.warning("warm-up: that fit did not converge either (%s); starting from random experts", error)
-    return [Entrant(context.random_start()._replace(n=np.array([len(X)], dtype=np.int64)), 0.0)]
+def _has_provisional(context: Context) -> bool:
+    """Return whether mixtures are fitted before the end: not one expert, nor before their number is selected."""
+    return context.options.most_experts > 1 and not context.options.is_choosing
 
 
-def _fitted(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> list[Entrant]:
-    """Fit scales and experts to these rows; return one state, or the best of several K.
+def caught_up(context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray) -> Streaming:
+    """Let a phase learn rows as if they came now, and return the phase after them.
 
-    Raises:
-        UnsoundError: the fit is not finite.
+    A row that would leave it with NaN or infinity, although one expert could learn it, is only counted.
     """
-    options, encoder = context.options, context.encoder
-    context.fit_scaler(encoder, X, Y)
-    buffer = context.buffer(encoder, X, Y, weights)
+    start = 0
+    while start < len(X):
+        room = phase.next_due(context) - phase.n
+        rows = slice(start, min(start + room, len(X)))
+        phase = _learned(context, phase, X[rows], Y[rows], weights[rows])
+        if rows.stop - start == room:
+            phase = cast("Streaming", phase.on_due(context))
+        start = rows.stop
+    return phase
 
-    def fit(n_experts: int) -> MMState:
-        return context.fit(buffer, n_experts, restarts=options.warmup.restarts)
 
-    if not options.is_choosing:
-        return [Entrant(fit(options.most_experts), 0.0)]
-    return model_selection.entrants(
-        context.family,
-        buffer,
-        fit,
-        max_experts=options.most_experts,
-        n_outputs=context.targets.n_outputs,
-        p_w=encoder.n_gate_features,
-        p_v=encoder.n_expert_features,
-    )
+def _learned(context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray) -> Streaming:
+    before, detector = phase.copy(), context.detector and context.detector.copy()
+    try:
+        phase.learn(context, X, Y, weights, traced=False)
+    except UnsoundError as error:
+        context.detector = detector
+        if len(X) == 1:
+            LOGGER.info("warm-up: an event makes the mixture infinite (%s); it does not learn from it", error)
+            before.change(context, lambda state: state._replace(n=state.n + 1))
+            return before
+        middle = len(X) // 2
+        for half in (slice(0, middle), slice(middle, None)):
+            before = _learned(context, before, X[half], Y[half], weights[half])
+        return before
+    return phase
