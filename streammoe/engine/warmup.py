@@ -42,39 +42,48 @@ WORK_LIMIT = 2e10
 LEAST_STRENGTH = 1e-3
 """Minimum prior strength, in pseudo-events, during a search."""
 BRIEF_ROUNDS = 200.0
-BRIEF_PART = 8.0
+BRIEF_PART = 3.0
 """Limits of a brief fit: the work of `BRIEF_ROUNDS` rounds, and `WORK_LIMIT` divided by `BRIEF_PART`."""
 TYPICAL_ROUNDS = 1500.0
 """Rounds of a fit, from all starts, where work is no object."""
 FEWEST_ROUNDS = 60.0
 """Rounds of a fit to rows of which each costs so much that only two starts are tried."""
-TYPICAL_EVENTS = 350.0
-"""Events over which a fit is spread, unless its pace is at a limit."""
+MOST_EVENTS = 350.0
+"""Events over which a fit is spread, unless its pace is at a limit; at most half as many as it has rows."""
 LEAST_PACE, LARGEST_PACE = 1.2e7, 3e8
 """Limits of the multiply-adds at each event: 10 and 100 ms, roughly."""
-ROUND_LIMIT = 1e9
-"""Multiply-adds of one round over a buffer of default size."""
+ROUND_LIMIT = 2.5e7
+"""Multiply-adds of one round over a buffer of default size, unless that has fewer than `LARGEST_LEAST` rows."""
+LEAST_SIZE, LARGEST_LEAST = 400, 800
+"""Least number of rows of a buffer of default size; with more features than the first, as many, up to the second."""
 
 
 def default_size(family: Family, shape: Shape) -> int:
     """Return the default number of events in a warm-up buffer: a dozen or more for each parameter, at least 400.
 
-    Wide models get fewer, so that a round of EM stays below a second or so, but at least two for each feature.
+    Wide models get fewer: a fit must be short enough for a mixture to serve after some hundreds of events, and a larger
+    buffer would not make up for the events in which a single expert has to do.
 
     >>> from streammoe.experts import families
     >>> family = families()["gaussian"]
     >>> default_size(family, Shape(4, 1, 11, 11)), default_size(family, Shape(4, 1, 301, 301))
-    (972, 1839)
+    (972, 400)
     """
     affordable = ROUND_LIMIT / row_cost(family, shape)
-    return int(max(min(family.events_per_parameter * n_measured(family, shape), affordable), 2 * shape.p_v, 400))
+    least = min(max(shape.p_v, LEAST_SIZE), LARGEST_LEAST)
+    return int(max(min(ample_size(family, shape), affordable), least))
+
+
+def ample_size(family: Family, shape: Shape) -> int:
+    """Return the number of events that determine the parameters of a mixture well: a dozen or more for each."""
+    return max(family.events_per_parameter * n_measured(family, shape), LEAST_SIZE)
 
 
 def pace(family: Family, shape: Shape, n: int) -> float:
     """Return the multiply-adds of a fit to n rows that are done at each event while it is in progress."""
     of_round = n * row_cost(family, shape)
     work = max(min(of_round * TYPICAL_ROUNDS, WORK_LIMIT), of_round * FEWEST_ROUNDS)
-    return float(np.clip(work / TYPICAL_EVENTS, LEAST_PACE, LARGEST_PACE))
+    return float(np.clip(work / min(MOST_EVENTS, n / 2), LEAST_PACE, LARGEST_PACE))
 
 
 def n_measured(family: Family, shape: Shape) -> int:

@@ -22,6 +22,8 @@ from streammoe.scaling import Scaler, wider_scaler
 from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
+TOLERATED = 10.0
+"""Nats that the mixture which ends a warm-up may predict worse than what has served: so much may be chance."""
 
 
 class Empty(Phase):
@@ -87,21 +89,30 @@ class WarmUp(Phase):
         provisional: the provisional mixture, if any.
         search: the fit in progress, if any: of the first mixture or of a provisional one. The events that come in the
             meantime are buffered, and learned by the result.
+        n_rejected: number of rows of the last fit that predicted worse than what served; 0 if there is none.
+        cost: −log-likelihood of the events since `search` began, each predicted before it was learned.
     """
 
     def __init__(
-        self, one: OneExpert, provisional: ProvisionalMixture | None = None, search: Search | None = None
+        self,
+        one: OneExpert,
+        provisional: ProvisionalMixture | None = None,
+        search: Search | None = None,
+        n_rejected: int = 0,
+        cost: float = 0.0,
     ) -> None:
         self.one = one
         self.provisional = provisional
         self.search = search
+        self.n_rejected = n_rejected
+        self.cost = cost
 
     @property
     def n(self) -> int:
         return self.one.count
 
     def next_due(self, context: Context) -> int:
-        n, size = self.n, _size(context)
+        n, size = self.n, self._size(context)
         if self.search is not None or n >= size:
             return n + 1
         rescaling = next_rescaling(n) if context.options.standardize else size
@@ -109,12 +120,13 @@ class WarmUp(Phase):
 
     def on_due(self, context: Context) -> Phase:
         self.refits = False
-        self._begin_due(context, _size(context))
+        self._begin_due(context, self._size(context))
         search = self.search
         if search is not None and search.advance(self.n):
-            if not search.is_brief:
-                return self._ended(context, search)
-            self._take_provisional(context, search)
+            if search.is_brief:
+                self._take_provisional(context, search)
+            elif (phase := self._ended(context, search)) is not None:
+                return phase
             self.search = None
         if context.options.standardize and self.n in RESCALED_AT:
             self._rescale(context)
@@ -126,7 +138,10 @@ class WarmUp(Phase):
         encoder = self._encoder_of_one(context)
         _, R = encoder.design(X)
         one = in_units(self.one.learn(X, R, Y, weights, traced=traced), encoder.scaler)
-        return self._learn_provisional(context, X, Y, weights, one, traced=traced)
+        scores = self._learn_provisional(context, X, Y, weights, one, traced=traced)
+        if self.search is not None:
+            self.cost += cost_of(scores, weights)
+        return scores
 
     def _learn_provisional(
         self,
@@ -180,10 +195,15 @@ class WarmUp(Phase):
 
     def arrays(self) -> dict[str, AnyArray]:
         parts = [part for part in (self.provisional, self.search) if part is not None]
-        return self.one.arrays() | {name: array for part in parts for name, array in part.arrays().items()}
+        arrays = self.one.arrays() | {name: array for part in parts for name, array in part.arrays().items()}
+        if self.search is not None or self.n_rejected:
+            arrays["warmup.rejected"] = np.array([self.n_rejected], dtype=np.int64)
+            arrays["warmup.cost"] = np.array([self.cost])
+        return arrays
 
     def copy(self, spare: Phase | None = None) -> WarmUp:
-        return WarmUp(self.one.copy(), self.provisional and self.provisional.copy(), self.search)
+        provisional = self.provisional and self.provisional.copy()
+        return WarmUp(self.one.copy(), provisional, self.search, self.n_rejected, self.cost)
 
     def is_finite(self) -> bool:
         return is_finite(self.one.recursive)
@@ -222,7 +242,16 @@ class WarmUp(Phase):
 
     def _begin(self, search: Search) -> None:
         self.search = search
+        self.cost = 0.0
         self.refits = True
+
+    def _size(self, context: Context) -> int:
+        """Return the number of events to fit at the end: by default twice as many as in a fit that was rejected."""
+        size = context.options.warmup.size
+        if size is not None:
+            return size
+        ample = warmup.ample_size(context.family, context.shape)
+        return max(min(2 * self.n_rejected, ample), warmup.default_size(context.family, context.shape))
 
     def _take_provisional(self, context: Context, search: Search) -> None:
         """Let the mixture that was found learn the events since, and predict while it does better."""
@@ -238,9 +267,14 @@ class WarmUp(Phase):
         self.provisional = provisional
         LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", search.n)
 
-    def _ended(self, context: Context, search: Search) -> Phase:
-        """Return the mixture that was found, or a race of several, which have learned the events since by steps."""
+    def _ended(self, context: Context, search: Search) -> Streaming | None:
+        """Return the mixture that was found, or a race of several, which have learned the events since by steps.
+
+        A buffer of default size may be small for many parameters. If what was found then predicts those events clearly
+        worse than what has served, return None: the warm-up goes on, and what was found is its provisional mixture.
+        """
         options = context.options
+        before = (context.encoder.scaler, context.detector and context.detector.copy(), context.outliers.copy())
         found = search.result(context)
         context.encoder.scaler = found.scaler
         entrants = found.entrants
@@ -261,7 +295,20 @@ class WarmUp(Phase):
                 until,
             )
             phase = Race(candidates, totals, until)
-        return caught_up(context, phase, *(array[search.n :] for array in self.one.rows()))
+        phase, cost = caught_up(context, phase, *(array[search.n :] for array in self.one.rows()))
+        is_ample = search.n >= warmup.ample_size(context.family, context.shape)
+        if options.warmup.size is not None or is_ample or cost <= self.cost + TOLERATED:
+            return phase
+        LOGGER.info(
+            "warm-up: the mixture fitted to %d events predicts the next %d worse, by %.1f nats; fitting twice as many",
+            search.n,
+            self.n - search.n,
+            cost - self.cost,
+        )
+        context.encoder.scaler, context.detector, context.outliers = before
+        self.provisional = ProvisionalMixture(phase.leader, found.scaler, np.array([cost, self.cost]))
+        self.n_rejected = search.n
+        return None
 
 
 class Gathering(WarmUp):
@@ -318,45 +365,50 @@ def empty_buffer(context: Context) -> OneExpert:
     return OneExpert(context.family, context.targets.n_outputs, context.encoder.expert_width)
 
 
-def _size(context: Context) -> int:
-    """Return the number of events that end the warm-up."""
-    size = context.options.warmup.size
-    return warmup.default_size(context.family, context.shape) if size is None else size
-
-
 def _has_provisional(context: Context) -> bool:
     """Return whether mixtures are fitted before the end: not one expert, nor before their number is selected."""
     return context.options.most_experts > 1 and not context.options.is_choosing
 
 
-def caught_up(context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray) -> Streaming:
-    """Let a phase learn rows as if they came now, and return the phase after them.
+def cost_of(scores: mixture.Scores, weights: FloatArray) -> float:
+    """Return the weighted sum of losses, summed one by one; rows without target cost nothing."""
+    return float(sum((weights * np.where(np.isnan(scores.losses), 0.0, scores.losses)).tolist()))
+
+
+def caught_up(
+    context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray
+) -> tuple[Streaming, float]:
+    """Let a phase learn rows as if they came now, and return the phase after them, and their cost.
 
     A row that would leave it with NaN or infinity, although one expert could learn it, is only counted.
     """
-    start = 0
+    start, total = 0, 0.0
     while start < len(X):
         room = phase.next_due(context) - phase.n
         rows = slice(start, min(start + room, len(X)))
-        phase = _learned(context, phase, X[rows], Y[rows], weights[rows])
+        phase, cost = _learned(context, phase, X[rows], Y[rows], weights[rows])
+        total += cost
         if rows.stop - start == room:
             phase = cast("Streaming", phase.on_due(context))
         start = rows.stop
-    return phase
+    return phase, total
 
 
-def _learned(context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray) -> Streaming:
+def _learned(
+    context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray
+) -> tuple[Streaming, float]:
     before, detector = phase.copy(), context.detector and context.detector.copy()
     try:
-        phase.learn(context, X, Y, weights, traced=False)
+        scores = phase.learn(context, X, Y, weights, traced=False)
     except UnsoundError as error:
         context.detector = detector
         if len(X) == 1:
             LOGGER.info("warm-up: an event makes the mixture infinite (%s); it does not learn from it", error)
             before.change(context, lambda state: state._replace(n=state.n + 1))
-            return before
-        middle = len(X) // 2
+            return before, 0.0
+        middle, total = len(X) // 2, 0.0
         for half in (slice(0, middle), slice(middle, None)):
-            before = _learned(context, before, X[half], Y[half], weights[half])
-        return before
-    return phase
+            before, cost = _learned(context, before, X[half], Y[half], weights[half])
+            total += cost
+        return before, total
+    return phase, cost_of(scores, weights)

@@ -97,7 +97,9 @@ def test_poor_buffers_give_a_finite_model(case, spoil, K, prior_strength):
 def test_default_size_grows_with_the_parameters_within_bounds():
     for name, shape, size in [
         ("gaussian", (1, 1, 2, 2), 400),
-        ("gaussian", (64, 1, 400, 400), 800),
+        ("gaussian", (64, 1, 500, 500), 500),
+        ("categorical", (4, 9, 2000, 2000), 800),
+        ("categorical", (4, 1, 62, 62), 482),
         ("categorical", (2, 4, 11, 11), 18 * 99),
     ]:
         assert warmup.default_size(families()[name], warmup.Shape(*shape)) == size

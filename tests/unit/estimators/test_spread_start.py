@@ -9,12 +9,14 @@ import pytest
 
 from streammoe import MoEClassifier, MoERegressor, load
 from streammoe.engine import warmup
+from streammoe.engine.cost import row_cost
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.engine.jobs import Progress
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import CheckpointError
 from streammoe.model import checkpoint
 from streammoe.model.phases import provisional
+from streammoe.model.phases import warmup as phases_warmup
 from streammoe.options import Auto, WarmUp
 from tests.pairs import pairwise_cases
 from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, pairs, same, trained
@@ -27,8 +29,7 @@ SLOW = {"warmup": WarmUp(WARM, restarts=1)}
 @pytest.fixture(autouse=True)
 def slow(monkeypatch):
     """Spread each fit over dozens of events."""
-    monkeypatch.setattr(warmup, "LEAST_PACE", 1.0)
-    monkeypatch.setattr(warmup, "TYPICAL_EVENTS", 150.0)
+    monkeypatch.setattr(warmup, "pace", lambda family, shape, n: 10.0 * n * row_cost(family, shape))
 
 
 def length(model, events):
@@ -92,13 +93,41 @@ def test_it_is_the_same_event_by_event_and_over_restarts_and_copies(case, tmp_pa
         assert same(single, whole)
 
 
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_a_fit_of_default_size_that_predicts_worse_is_repeated_with_twice_the_events(
+    kind, tmp_path, monkeypatch, caplog
+):
+    """Up to as many as determine its parameters; the same event by event, as arrays and over restarts."""
+    monkeypatch.setattr(warmup, "LEAST_SIZE", 40)
+    monkeypatch.setattr(warmup, "ROUND_LIMIT", 1.0)
+    monkeypatch.setattr(phases_warmup, "TOLERATED", -1e9)
+    given = {"warmup": WarmUp(restarts=1), "standardize": True, "drift": "page_hinkley"}
+    single, cut, whole = (trained(kind, 0, **given) for _ in range(3))
+    events = pairs(kind, 2 * N)
+    with caplog.at_level(logging.INFO):
+        ends = length(single, events)
+    found = [record.args[0] for record in caplog.records if "predicts the next" in record.msg]
+    assert found[:2] == [40, 80]
+    assert ends > found[-1]
+    single.learn_one(*events[ends])
+    for i, (x, y) in enumerate(events[: ends + 1]):
+        cut.learn_one(x, y)
+        if i % 13 == 0:
+            cut.save(tmp_path / "cut.safetensors")
+            cut = load(tmp_path / "cut.safetensors")
+    X = np.array([[x[name] for name in NAMES] for x, _ in events[: ends + 1]])
+    Y = np.array([[y[name] for name in OUTPUTS] if isinstance(y, dict) else y for _, y in events[: ends + 1]])
+    whole.learn_array(X, Y, feature_names=NAMES)
+    assert same(single, cut)
+    assert same(single, whole)
+
+
 def test_events_that_come_during_the_fit_are_learned_as_if_it_had_taken_no_time(monkeypatch):
     """Apart from what one expert predicted in the meantime."""
     spread = trained(MoERegressor, 0, **SLOW)
     events = pairs(MoERegressor, N)
     assert length(spread, events) > WARM + 10
-    monkeypatch.setattr(warmup, "LEAST_PACE", 1e12)
-    monkeypatch.setattr(warmup, "LARGEST_PACE", 1e12)
+    monkeypatch.setattr(warmup, "pace", lambda family, shape, n: 1e12)
     at_once = trained(MoERegressor, 0, **SLOW)
     ends = length(at_once, events)
     assert ends == WARM
