@@ -50,8 +50,12 @@ FEWEST_ROUNDS = 60.0
 """Rounds of a fit to rows of which each costs so much that only two starts are tried."""
 MOST_EVENTS = 350.0
 """Events over which a fit is spread, unless its pace is at a limit; at most half as many as it has rows."""
-LEAST_PACE, LARGEST_PACE = 1.2e7, 3e8
-"""Limits of the multiply-adds at each event: 10 and 100 ms, roughly."""
+FEWEST_EVENTS = 20.0
+CATCH_UP = 1.5e7
+"""Multiply-adds of the steps by which the result learns the events in between, all at once; wide models get fewer such
+events than `MOST_EVENTS`, but not fewer than `FEWEST_EVENTS`."""
+LEAST_PACE, LARGEST_PACE = 1.2e7, 1e9
+"""Limits of the multiply-adds at each event: 10 and 200 ms, roughly."""
 ROUND_LIMIT = 2.5e7
 """Multiply-adds of one round over a buffer of default size, unless that has fewer than `LARGEST_LEAST` rows."""
 LEAST_SIZE, LARGEST_LEAST = 400, 800
@@ -83,7 +87,10 @@ def pace(family: Family, shape: Shape, n: int) -> float:
     """Return the multiply-adds of a fit to n rows that are done at each event while it is in progress."""
     of_round = n * row_cost(family, shape)
     work = max(min(of_round * TYPICAL_ROUNDS, WORK_LIMIT), of_round * FEWEST_ROUNDS)
-    return float(np.clip(work / min(MOST_EVENTS, n / 2), LEAST_PACE, LARGEST_PACE))
+    K, N, p_w, p_v = shape
+    steps = CATCH_UP / (p_w**2 + K * p_v * (p_v + N))
+    events = max(min(MOST_EVENTS, n / 2, steps), FEWEST_EVENTS)
+    return float(np.clip(work / events, LEAST_PACE, LARGEST_PACE))
 
 
 def n_measured(family: Family, shape: Shape) -> int:
