@@ -132,6 +132,21 @@ class Encoder:
         return other
 
     @property
+    def n_entries(self) -> int:
+        """Number of fields and levels."""
+        return len(self._entries)
+
+    def before(self, n_entries: int) -> Encoder:
+        """Return the encoder as it was when it had so many fields and levels, unscaled, for `design` only."""
+        other = self.copy()
+        for name in ("fields", "kinds", "feature_names", "levels", "_index", "_entries"):
+            setattr(other, name, type(getattr(self, name))())
+        other.scales, other.bounds, other.scaler = Scales.blank(0), Bounds.blank(0), identity_scaler(0, self.n_outputs)
+        entries = [(self.fields[j], text) for j, text in self._entries[:n_entries]]
+        other._append(entries)  # noqa: SLF001 - of the same class
+        return other
+
+    @property
     def layout(self) -> Layout:
         """The current columns."""
         return Layout(len(self.feature_names), len(self._plan.numeric))

@@ -7,6 +7,11 @@ from typing import NamedTuple
 from streammoe.experts import Family
 from streammoe.kernels.batch import NEWTON_LIMIT
 
+EXPONENTIAL = 20
+"""Multiply-adds that take as long as an exponential function."""
+SWEEPS = 4
+"""How often a step of a softmax regression multiplies each feature by each coefficient, apart from its curvature."""
+
 
 class Shape(NamedTuple):
     """The sizes that a fit's cost depends on: K experts, N rows of coefficients each, p_w and p_v features."""
@@ -26,4 +31,4 @@ def row_cost(family: Family, shape: Shape) -> float:
 
 def _softmax_cost(free: int, p: int) -> float:
     size = free * p
-    return size**2 if size <= NEWTON_LIMIT else 2 * p**2
+    return (size**2 if size <= NEWTON_LIMIT else 2 * p**2) + free * (EXPONENTIAL + SWEEPS * p)

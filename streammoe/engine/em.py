@@ -8,6 +8,7 @@ import numpy as np
 
 from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.interruption import interruptible
+from streammoe.engine.jobs import Job, finished
 from streammoe.engine.mixture import no_trace
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
@@ -34,6 +35,8 @@ COLDEST = 0.3
 """Initial power of the responsibilities in an annealed start; it rises to 1 over 60 % of the rounds."""
 HALVINGS = 12
 """Most halvings of the gate's step at the end of a fit."""
+PIECE = 2e7
+"""Multiply-adds of a round from which its experts are fitted one by one, as pieces of a job."""
 ITERATES_A_ROW = 0.5
 """How many iterates a fit counts for in the served average, per row beyond its parameters: it is more precise than the
 raw iterates that follow, which vary with single events, unless it had hardly more rows than parameters."""
@@ -56,7 +59,7 @@ class Buffer(NamedTuple):
         return Buffer(*(np.ascontiguousarray(array[chosen]) for array in self))
 
 
-def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Prior:
+def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Job[Prior]:
     """Derive the prior from a buffer: the scale of the features, and a fit of one expert to the targets.
 
     The prior does not fade, so a single absurd value in the buffer must not affect it: columns are winsorized first.
@@ -77,7 +80,13 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
         family.variances_of(family.first_variances(Y), 1),
     )
     tau = np.ascontiguousarray(weights[:, None])
-    family.fit_experts(one, family.start_prior(prior), options, tau, R, Y, PRIOR_ROUNDS)
+    work = len(W) * row_cost(family, Shape(1, len(prior.experts), W.shape[1], R.shape[1]))
+    # The same fit, if some more rounds at its end that hardly move anything.
+    at_once = max(min(int(PIECE / work), PRIOR_ROUNDS), 1)
+    for at in range(0, PRIOR_ROUNDS, at_once):
+        rounds = min(at_once, PRIOR_ROUNDS - at)
+        interruptible(rounds * work, family.fit_experts, one, family.start_prior(prior), options, tau, R, Y, rounds)
+        yield rounds * work
     variances = one.variances[0]
     # The prior keeps only the diagonal of a covariance: it must not vanish where outputs depend on each other.
     variances = np.diag(variances).copy() if variances.ndim == 2 else variances
@@ -151,30 +160,60 @@ class Em(NamedTuple):
 
     def run(self, theta: Parameters, rounds: int) -> float:
         """Run rounds in place until the gain per event is below `TOLERANCE`; return the penalized log-likelihood."""
+        return finished(self.rounds(theta, rounds))
+
+    def rounds(self, theta: Parameters, rounds: int) -> Job[float]:
+        """Run rounds as `run` does, in pieces."""
         best = -np.inf
         for _ in range(rounds):
             total, tau = self.e_step(theta)
             if not total - best > TOLERANCE:
+                yield self.work(len(theta.experts))
                 return max(total, best)
             best = total
-            self.m_step(theta, tau)
+            yield from self.m_step_in_pieces(theta, tau)
         return best
 
-    def anneal(self, theta: Parameters, rounds: int) -> None:
+    def m_step_in_pieces(self, theta: Parameters, tau: FloatArray) -> Job[None]:
+        """Fit experts and gate to responsibilities, in place; in a large round, one after the other."""
+        K = len(theta.experts)
+        work = self.work(K)
+        if work <= PIECE:
+            self.m_step(theta, tau)
+            yield work
+            return
+        tau = tau * self.buffer.weights[:, None]
+        yield from self._fit_each(theta, tau, 1)
+        self.fit_gate(theta, tau, 1)
+        yield work / (K + 1)
+
+    def _fit_each(self, theta: Parameters, tau: FloatArray, rounds: int) -> Job[None]:
+        """Fit the experts one after the other to responsibilities times weights, in place."""
+        K = len(theta.experts)
+        work = self.work(K) / (K + 1)
+        share = self.prior._replace(strength=self.prior.strength / K)
+        for k in range(K):
+            one = Parameters(theta.gate[:0], theta.experts[k : k + 1], theta.variances[k : k + 1])
+            own = np.ascontiguousarray(tau[:, k : k + 1])
+            for _ in range(rounds):
+                interruptible(
+                    work, self.family.fit_experts, one, share, self.options, own, self.buffer.R, self.buffer.Y, 1
+                )
+                yield work
+
+    def anneal(self, theta: Parameters, rounds: int) -> Job[None]:
         """Run rounds in place with softened responsibilities, so that no expert commits itself early."""
         for at in range(rounds):
             power = min(COLDEST + (1.0 - COLDEST) * at / (0.6 * rounds), 1.0)
             _, tau = self.e_step(theta)
             tau **= power
             tau /= tau.sum(axis=1, keepdims=True)
-            self.m_step(theta, tau)
+            yield from self.m_step_in_pieces(theta, tau)
 
-    def fitted_to(self, tau: FloatArray) -> Parameters:
+    def fitted_to(self, tau: FloatArray) -> Job[Parameters]:
         """Return experts fitted to responsibilities, with a gate of zeros."""
-        return interruptible(UNDER_ROUNDS * self.work(tau.shape[1]), self._fitted_to_now, tau)
-
-    def _fitted_to_now(self, tau: FloatArray) -> Parameters:
         K = tau.shape[1]
+        work = UNDER_ROUNDS * self.work(K)
         prior = self.prior
         theta = Parameters(
             np.zeros((K - 1, self.buffer.W.shape[1])),
@@ -182,7 +221,11 @@ class Em(NamedTuple):
             self.family.variances_of(prior.variances, K),
         )
         tau = tau * self.buffer.weights[:, None]
+        if work > PIECE:
+            yield from self._fit_each(theta, tau, UNDER_ROUNDS)
+            return theta
         self.family.fit_experts(theta, prior, self.options, tau, self.buffer.R, self.buffer.Y, UNDER_ROUNDS)
+        yield work
         return theta
 
 

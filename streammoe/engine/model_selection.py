@@ -15,6 +15,7 @@ from streammoe.engine import mixture
 from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import interruptible
+from streammoe.engine.jobs import Job
 from streammoe.engine.prior_gain import prior_gain
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.experts import Family
@@ -64,13 +65,13 @@ def n_parameters(family: Family, n_experts: int, n_outputs: int, p_w: int, p_v: 
 def entrants(
     family: Family,
     buffer: Buffer,
-    fit: Callable[[int], MMState],
+    fit: Callable[[int], Job[MMState]],
     *,
     max_experts: int,
     n_outputs: int,
     p_w: int,
     p_v: int,
-) -> list[Entrant]:
+) -> Job[list[Entrant]]:
     """Fit 1 to `max_experts` experts and return the cheapest few, the cheapest first.
 
     With the losses that a race adds, an entrant's total is half a Bayesian information criterion in which all events
@@ -92,13 +93,14 @@ def entrants(
     problem = UnsoundError(["likelihood of every fit"])
     for n_experts in range(1, max_experts + 1):
         try:
-            state = fit(n_experts)
+            state = yield from fit(n_experts)
         except UnsoundError as error:
             problem = error
             continue
         work = len(buffer.W) * row_cost(family, Shape(n_experts, family.n_rows(n_outputs), p_w, p_v))
         theta = mixture.served_parameters(state)
         scores, _ = interruptible(work, mixture.score, family, theta, buffer.W, buffer.R, buffer.Y, n_outputs=n_outputs)
+        yield work
         loss = float(np.sum(buffer.weights * scores.losses)) + len(buffer.W) * prior_gain(state)
         penalty = 0.5 * math.log(n_end) * n_parameters(family, n_experts, n_outputs, p_w, p_v)
         found.append(Entrant(state, loss + penalty))

@@ -9,6 +9,7 @@ regressors; elsewhere the directions are off by a few per cent, which EM correct
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ class Polynomials(NamedTuple):
     beta: float
 
 
+@cache
 def polynomials(link: str, sigma: float) -> Polynomials:
     """Return the polynomials in y whose moments are taken, for experts y = link(a·x) + N(0, σ²) with |a| = 1.
 
@@ -49,7 +51,7 @@ def polynomials(link: str, sigma: float) -> Polynomials:
     """
     if link not in LINKS:
         raise ConfigError(f"link: {link!r} is not known; choose one of {', '.join(LINKS)}")
-    z = np.linspace(-12.0, 12.0, 240_001)
+    z = np.linspace(-12.0, 12.0, 24_001)
     density = np.exp(-0.5 * z * z) * (z[1] - z[0]) / np.sqrt(2.0 * np.pi)
     g = LINKS[link](z)
     powers = np.stack([g, g**2 + sigma**2, g**3 + 3.0 * sigma**2 * g])

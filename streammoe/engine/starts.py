@@ -7,6 +7,7 @@ from threadpoolctl import threadpool_limits
 
 from streammoe.engine.em import Em
 from streammoe.engine.interruption import interruptible
+from streammoe.engine.jobs import Job
 from streammoe.engine.spectral import regressors
 from streammoe.experts import Parameters
 from streammoe.kernels.batch import softmax_rows
@@ -21,7 +22,7 @@ STEEPNESS = 4.0
 """Logit at one standard deviation of a gate-first start; steep enough that the experts fitted to it differ."""
 
 
-def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[Parameters]:
+def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> Job[list[Parameters]]:
     """Start from K-means on standardized (x, y), or x for classes; gates are zero or fitted in turn ([MM] §5.1, *)."""
     points = _standardized(em.buffer.R[:, 1:])
     if em.family.is_metric:
@@ -32,14 +33,17 @@ def cluster_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list
         tau = np.empty((len(points), K))
         first, draws = int(rng.integers(len(points))), rng.random(K)
         interruptible(KMEANS_ROUNDS * points.size * K, kmeans, points, first, draws, K, KMEANS_ROUNDS, tau)
-        start = em.fitted_to(tau)
+        yield KMEANS_ROUNDS * points.size * K
+        start = yield from em.fitted_to(tau)
         if at % 2:
-            em.fit_gate(start, tau * em.buffer.weights[:, None], 10)
+            for _ in range(10):
+                em.fit_gate(start, tau * em.buffer.weights[:, None], 1)
+                yield em.work(K) / 2
         starts.append(start)
     return starts
 
 
-def gate_first_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[Parameters]:
+def gate_first_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> Job[list[Parameters]]:
     """Start from random steep gates, along an axis and in any direction in turn, with experts fitted to them."""
     W = em.buffer.W
     varying = np.flatnonzero(_varies(W))
@@ -60,17 +64,17 @@ def gate_first_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> l
         gate[:, 0] = offsets[:-1] - offsets[-1] - (slopes * means).sum(axis=1)
         tau = np.empty((len(W), K))
         softmax_rows(gate, W, K - 1, tau)
-        starts.append(em.fitted_to(tau)._replace(gate=gate))
+        starts.append((yield from em.fitted_to(tau))._replace(gate=gate))
     return starts
 
 
-def random_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[Parameters]:
+def random_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> Job[list[Parameters]]:
     """Start from random experts around the one-expert fit, with a gate of zeros."""
     R = em.buffer.R
     varying = np.flatnonzero(_varies(R))
     starts = []
     for _ in range(count):
-        start = em.fitted_to(np.full((len(R), K), 1.0 / K))
+        start = yield from em.fitted_to(np.full((len(R), K), 1.0 / K))
         start.experts[:, :, varying] += (
             rng.normal(size=(*start.experts.shape[:2], len(varying))) / R.std(axis=0)[varying]
         )
@@ -78,19 +82,39 @@ def random_starts(em: Em, K: int, count: int, rng: np.random.Generator) -> list[
     return starts
 
 
-def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> list[Parameters]:
+def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> Job[list[Parameters]]:
     """Start from experts obtained from moments, if possible, and the gate that EM fits to them ([CQT] Theorem 2).
 
     Returns at most one start, and only for one output: each of several outputs has its own directions. Inputs are
     whitened, and the output is scaled to the deviation that regressors of length 1 would give it.
     """
     with threadpool_limits(1):  # sums over several threads would round differently on another machine
-        start = interruptible(GATE_ROUNDS * em.work(K), _spectral_start, em, K, rng)
-    return [] if start is None else [start]
+        found = _moment_start(em, K, rng)
+    if found is None:
+        return []
+    slopes, offsets, y = found
+    yield em.work(K)
+    R, weights = em.buffer.R, em.buffer.weights
+    start = yield from em.fitted_to(np.full((len(R), K), 1.0 / K))
+    start.experts[...] = 0.0
+    start.experts[:, 0, 1:] = slopes
+    start.experts[:, 0, 0] = offsets
+    for _ in range(GATE_ROUNDS):
+        _, tau = em.e_step(start)
+        tau *= weights[:, None]
+        with threadpool_limits(1):
+            errors = (y[:, None] - R @ start.experts[:, 0].T) ** 2
+        start.variances[...] = ((tau * errors).sum(axis=0) / (tau.sum(axis=0) + VANISHED)).reshape(
+            start.variances.shape
+        )
+        em.fit_gate(start, tau, 1)
+        yield em.work(K)
+    return [start]
 
 
-def _spectral_start(em: Em, K: int, rng: np.random.Generator) -> Parameters | None:
-    _, R, Y, weights = em.buffer
+def _moment_start(em: Em, K: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray] | None:
+    """Return slopes (K, p_v − 1) and intercepts (K,) obtained from moments, and the targets; None if there are none."""
+    _, R, Y, _ = em.buffer
     varying = np.flatnonzero(_varies(R))
     if not em.family.is_metric or Y.shape[1] != 1 or len(varying) < K:
         return None
@@ -106,20 +130,10 @@ def _spectral_start(em: Em, K: int, rng: np.random.Generator) -> Parameters | No
     directions = regressors((X - means) @ whitening, (y - y.mean()) / deviation, K, rng, sigma=0.0)
     if directions is None:
         return None
-    start = em.fitted_to(np.full((len(R), K), 1.0 / K))
-    slopes = deviation * directions @ whitening.T
-    start.experts[...] = 0.0
-    start.experts[:, 0, varying] = slopes
-    start.experts[:, 0, 0] = y.mean() - slopes @ means
-    for _ in range(GATE_ROUNDS):
-        _, tau = em.e_step(start)
-        tau *= weights[:, None]
-        errors = (y[:, None] - R @ start.experts[:, 0].T) ** 2
-        start.variances[...] = ((tau * errors).sum(axis=0) / (tau.sum(axis=0) + VANISHED)).reshape(
-            start.variances.shape
-        )
-        em.fit_gate(start, tau, 1)
-    return start
+    found = deviation * directions @ whitening.T
+    slopes = np.zeros((K, R.shape[1]))
+    slopes[:, varying] = found
+    return slopes[:, 1:], y.mean() - found @ means, y
 
 
 def _varies(values: FloatArray) -> BoolArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,15 +12,34 @@ from streammoe.checked import array_of, require
 from streammoe.engine.mixture import Scores, joined, learn, learning_options, new_residual, random_start
 from streammoe.engine.state import MMState, copy_state, restored_state, state_arrays, widen, with_class
 from streammoe.experts import Family
+from streammoe.scaling import Scaler
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 PRIOR_STRENGTH = 1.0
 SCALE_EVENTS = 20
 """Events after which the initial scale of the targets, which is the first target, is revised."""
+RESCALED_AT = (4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256)
+"""Counts of events at which the moments that scale inputs and targets are taken; then all of them are learned again."""
+
+
+def next_rescaling(n: int) -> int:
+    """Return the next count after n at which moments are taken; far beyond any warm-up after the last one.
+
+    >>> [next_rescaling(n) for n in (0, 4, 64)], next_rescaling(256) > 10**9
+    ([4, 6, 128], True)
+    """
+    return next((count for count in RESCALED_AT if count > n), sys.maxsize)
 
 
 class OneExpert:
-    """Raw rows buffered for the batch fit (NaN = missing), and a recursive fit of one expert to them."""
+    """Raw rows buffered for the batch fit (NaN = missing), and a recursive fit of one expert to them.
+
+    Attributes:
+        X, Y, weights: the buffer, of which the first `count` rows are in use.
+        recursive: the recursive fit.
+        n_scaling: number of buffered rows whose moments scale inputs and targets of the recursive fit, or 0.
+        scaler: the scaler with these moments; None leaves inputs and targets as given.
+    """
 
     def __init__(self, family: Family, n_outputs: int, p_v: int, recursive: MMState | None = None) -> None:
         self.family = family
@@ -28,6 +48,8 @@ class OneExpert:
         self.Y = np.empty((0, family.n_targets(n_outputs)))
         self.weights = np.empty(0)
         self.count = 0
+        self.n_scaling = 0
+        self.scaler: Scaler | None = None
         self.recursive: MMState = recursive or random_start(
             family, n_experts=1, p_w=p_v, p_v=p_v, n_outputs=n_outputs, prior_strength=PRIOR_STRENGTH, seed=0
         )
@@ -39,17 +61,21 @@ class OneExpert:
             X: (n, P) raw rows; R: (n, p_v) their features; Y: (n, Q) targets, NaN where there is none.
             weights: (n,).
             traced: whether to record the expert's part.
+
+        Returns:
+            The scores, on the scale of `scaler`.
         """
         if self.family.is_exact or self.count >= SCALE_EVENTS:
             return self._learn(X, R, Y, weights, traced=traced)
         # Cut by the count of events alone, so that the result does not depend on where a batch ends.
         kept = ~np.isnan(Y[:, 0])
         if kept.any() and not self.count:
-            self._expect(Y[kept][0])
+            first = Y[kept][0]
+            self._expect(first if self.scaler is None else np.maximum(np.abs(self._scaled(first)), 1.0))
         cut = int(np.searchsorted(np.cumsum(kept), SCALE_EVENTS - self.count)) + 1
         scores = [self._learn(X[:cut], R[:cut], Y[:cut], weights[:cut], traced=traced)]
         if self.count == SCALE_EVENTS:
-            first = self.Y[:SCALE_EVENTS]
+            first = self._scaled(self.Y[:SCALE_EVENTS])
             self._expect(np.median(np.abs(first - np.median(first, axis=0)), axis=0))
         if cut < len(Y):
             scores.append(self._learn(X[cut:], R[cut:], Y[cut:], weights[cut:], traced=traced))
@@ -92,11 +118,23 @@ class OneExpert:
             family.warmup_schedule,
             R,
             R,
-            Y,
+            self._scaled(Y),
             weights=weights,
             n_outputs=self.n_outputs,
             traced=traced,
         )
+
+    def _scaled(self, Y: FloatArray) -> FloatArray:
+        return Y if self.scaler is None else (Y - self.scaler.target_center) / self.scaler.target_scale
+
+    def learn_again(self, scaler: Scaler, R: FloatArray) -> None:
+        """Repeat the recursive fit with features of the buffered rows, (count, p_v), that the scaler has scaled."""
+        X, Y, weights = self.rows()
+        again = OneExpert(self.family, self.n_outputs, R.shape[1])
+        again.scaler = scaler
+        again.learn(X, R, Y, weights, traced=False)
+        self.recursive = again.recursive
+        self.n_scaling, self.scaler = self.count, scaler
 
     def copy(self, spare: MMState | None = None) -> OneExpert:
         """Return a copy to restore later; it shares the buffer, whose first `count` rows never change."""
@@ -127,7 +165,8 @@ class OneExpert:
         kept = dict(zip(("warmup.X", "warmup.Y", "warmup.weights"), self.rows(), strict=True))
         for rows in kept.values():
             rows.flags.writeable = False  # they are never written again, so they need not be copied
-        return {**kept, **state_arrays(self.recursive, "warmup.recursive")}
+        scaling = {"warmup.scaling": np.array([self.n_scaling], dtype=np.int64)} if self.n_scaling else {}
+        return {**kept, **scaling, **state_arrays(self.recursive, "warmup.recursive")}
 
     @classmethod
     def from_arrays(
@@ -152,6 +191,9 @@ class OneExpert:
         warm_up.X = np.require(X, requirements=["C", "W"])
         warm_up.Y = np.require(Y, requirements=["C", "W"])
         warm_up.count = len(Y)
+        # In older checkpoints inputs are not scaled.
+        given = {"warmup.scaling": np.zeros(1, dtype=np.int64), **arrays}
+        warm_up.n_scaling = int(array_of(given, "warmup.scaling", "int64", (1,), least=0.0, most=len(Y))[0])
         # Checkpoints of version 0.1 have no weights.
         given = {"warmup.weights": np.ones(len(Y)), **arrays}
         weights = array_of(given, "warmup.weights", "float64", (len(Y),), least=0.0)

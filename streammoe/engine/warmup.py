@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.engine.cost import Shape, row_cost
-from streammoe.engine.em import PRIOR_ROUNDS, Buffer, Em, one_expert_prior, statistics_at
+from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.interruption import interruptible
+from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
@@ -41,24 +42,55 @@ WORK_LIMIT = 2e10
 LEAST_STRENGTH = 1e-3
 """Minimum prior strength, in pseudo-events, during a search."""
 BRIEF_ROUNDS = 200.0
-BRIEF_PART = 8.0
+BRIEF_PART = 3.0
 """Limits of a brief fit: the work of `BRIEF_ROUNDS` rounds, and `WORK_LIMIT` divided by `BRIEF_PART`."""
-ROUND_LIMIT = 1e9
-"""Multiply-adds of one round over a buffer of default size."""
+TYPICAL_ROUNDS = 1500.0
+"""Rounds of a fit, from all starts, where work is no object."""
+FEWEST_ROUNDS = 60.0
+"""Rounds of a fit to rows of which each costs so much that only two starts are tried."""
+MOST_EVENTS = 350.0
+"""Events over which a fit is spread, unless its pace is at a limit; at most half as many as it has rows."""
+FEWEST_EVENTS = 20.0
+CATCH_UP = 1.5e7
+"""Multiply-adds of the steps by which the result learns the events in between, all at once; wide models get fewer such
+events than `MOST_EVENTS`, but not fewer than `FEWEST_EVENTS`."""
+LEAST_PACE, LARGEST_PACE = 1.2e7, 1e9
+"""Limits of the multiply-adds at each event: 10 and 200 ms, roughly."""
+ROUND_LIMIT = 2.5e7
+"""Multiply-adds of one round over a buffer of default size, unless that has fewer than `LARGEST_LEAST` rows."""
+LEAST_SIZE, LARGEST_LEAST = 400, 800
+"""Least number of rows of a buffer of default size; with more features than the first, as many, up to the second."""
 
 
 def default_size(family: Family, shape: Shape) -> int:
     """Return the default number of events in a warm-up buffer: a dozen or more for each parameter, at least 400.
 
-    Wide models get fewer, so that a round of EM stays below a second or so, but at least two for each feature.
+    Wide models get fewer: a fit must be short enough for a mixture to serve after some hundreds of events, and a larger
+    buffer would not make up for the events in which a single expert has to do.
 
     >>> from streammoe.experts import families
     >>> family = families()["gaussian"]
     >>> default_size(family, Shape(4, 1, 11, 11)), default_size(family, Shape(4, 1, 301, 301))
-    (972, 1839)
+    (972, 400)
     """
     affordable = ROUND_LIMIT / row_cost(family, shape)
-    return int(max(min(family.events_per_parameter * n_measured(family, shape), affordable), 2 * shape.p_v, 400))
+    least = min(max(shape.p_v, LEAST_SIZE), LARGEST_LEAST)
+    return int(max(min(ample_size(family, shape), affordable), least))
+
+
+def ample_size(family: Family, shape: Shape) -> int:
+    """Return the number of events that determine the parameters of a mixture well: a dozen or more for each."""
+    return max(family.events_per_parameter * n_measured(family, shape), LEAST_SIZE)
+
+
+def pace(family: Family, shape: Shape, n: int) -> float:
+    """Return the multiply-adds of a fit to n rows that are done at each event while it is in progress."""
+    of_round = n * row_cost(family, shape)
+    work = max(min(of_round * TYPICAL_ROUNDS, WORK_LIMIT), of_round * FEWEST_ROUNDS)
+    K, N, p_w, p_v = shape
+    steps = CATCH_UP / (p_w**2 + K * p_v * (p_v + N))
+    events = max(min(MOST_EVENTS, n / 2, steps), FEWEST_EVENTS)
+    return float(np.clip(work / events, LEAST_PACE, LARGEST_PACE))
 
 
 def n_measured(family: Family, shape: Shape) -> int:
@@ -82,7 +114,7 @@ def fit(
     seed: int,
     options: LearningOptions,
     brief: bool = False,
-) -> MMState:
+) -> Job[MMState]:
     """Fit a mixture to these rows: the best of several batch fits, with its statistics.
 
     Args:
@@ -98,23 +130,21 @@ def fit(
     Raises:
         UnsoundError: the fit is not finite.
     """
-    with np.errstate(all="ignore"):  # the result is judged instead
-        em = with_own_prior(family, buffer, n_outputs, options)
-        theta = _search(without_outliers(em), n_experts, restarts, np.random.default_rng(seed), brief=brief)
-        state = interruptible(em.work(n_experts), statistics_at, as_streamed(em), theta)
+    em = yield from with_own_prior(family, buffer, n_outputs, options)
+    theta = yield from _search(without_outliers(em), n_experts, restarts, np.random.default_rng(seed), brief=brief)
+    state = interruptible(em.work(n_experts), statistics_at, as_streamed(em), theta)
+    yield em.work(n_experts)
     if not is_sound(state):
         raise UnsoundError(unsound_parts(state))
     return state
 
 
-def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Em:
+def with_own_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Job[Em]:
     """Return EM on these rows with a prior derived from them.
 
     Without any prior a degenerate expert has unbounded likelihood; a thousandth of an event bounds it unnoticeably.
     """
-    n, p_v = buffer.R.shape
-    work = n * row_cost(family, Shape(1, family.n_rows(n_outputs), buffer.W.shape[1], p_v)) * PRIOR_ROUNDS
-    prior = interruptible(work, one_expert_prior, family, buffer, n_outputs, options)
+    prior = yield from one_expert_prior(family, buffer, n_outputs, options)
     return Em(family, buffer, prior._replace(strength=max(prior.strength, LEAST_STRENGTH)), options)
 
 
@@ -145,14 +175,14 @@ class Starts(NamedTuple):
     """(n,) folds of the rows to hold out when choosing among the results; None if none can be spared."""
 
 
-def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Parameters:
+def _search(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Job[Parameters]:
     """Run a few rounds from every start and many from the likeliest few; return the result that predicts best."""
-    starts = best_starts(em, n_experts, restarts, rng, brief=brief)
-    ended = [CandidateFit(em.run(theta, starts.rounds), theta) for theta in starts.thetas]
-    return chosen(ended, em, starts.folds)
+    starts = yield from best_starts(em, n_experts, restarts, rng, brief=brief)
+    ended = yield from _each_run(em, starts.thetas, starts.rounds)
+    return (yield from chosen(ended, em, starts.folds))
 
 
-def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Starts:
+def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator, *, brief: bool = False) -> Job[Starts]:
     """Return the likeliest few after a few rounds from every start; `brief` as in `fit`.
 
     Raises:
@@ -160,15 +190,15 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator,
     """
     n, p_v = em.buffer.R.shape
     if n_experts == 1:
-        return Starts([em.fitted_to(np.ones((n, 1)))], 1 if em.family.is_exact else LONG_ROUNDS, None)
+        return Starts([(yield from em.fitted_to(np.ones((n, 1))))], 1 if em.family.is_exact else LONG_ROUNDS, None)
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
     affordable_rounds = WORK_LIMIT / (n * row_cost(em.family, shape))
     if brief:
         affordable_rounds = min(affordable_rounds / BRIEF_PART, BRIEF_ROUNDS)
-    starts = _starts(em, n_experts, restarts, affordable_rounds, rng)
+    starts = yield from _starts(em, n_experts, restarts, affordable_rounds, rng)
     stages = STAGES if _can_afford_more(affordable_rounds) else FEW_STAGES
     for rounds, kept in stages:
-        fits = [CandidateFit(em.run(theta, rounds), theta) for theta in starts]
+        fits = yield from _each_run(em, starts, rounds)
         finite = [fit for fit in fits if np.isfinite(fit.score)]
         starts = [fit.theta for fit in sorted(finite, key=lambda fit: fit.score, reverse=True)[:kept]]
     if not starts:
@@ -186,24 +216,34 @@ class CandidateFit(NamedTuple):
     theta: Parameters
 
 
+def _each_run(em: Em, thetas: Sequence[Parameters], rounds: int) -> Job[list[CandidateFit]]:
+    """Run rounds from each of these parameters, in place."""
+    fits = []
+    for theta in thetas:
+        score = yield from em.rounds(theta, rounds)
+        fits.append(CandidateFit(score, theta))
+    return fits
+
+
 def _starts(
     em: Em, n_experts: int, restarts: int, affordable_rounds: float, rng: np.random.Generator
-) -> list[Parameters]:
+) -> Job[list[Parameters]]:
     """Return starts of all kinds, fewer if they are expensive."""
     affordable = max(int(affordable_rounds / 2 / SHORT_ROUNDS), 2)
     starts = [
-        *cluster_starts(em, n_experts, restarts, rng),
-        *gate_first_starts(em, n_experts, GATE_STARTS_PER_RESTART * restarts, rng),
+        *(yield from cluster_starts(em, n_experts, restarts, rng)),
+        *(yield from gate_first_starts(em, n_experts, GATE_STARTS_PER_RESTART * restarts, rng)),
     ]
     # Both kinds remain represented if only a few starts are affordable.
     starts = starts[:: max(len(starts) // affordable, 1)]
     if _can_afford_more(affordable_rounds):
-        starts += spectral_starts(em, n_experts, rng)
+        starts += yield from spectral_starts(em, n_experts, rng)
     if affordable_rounds > 4 * ANNEALED_ROUNDS:
         # Only for classes have annealed starts been observed to find what no other start did.
-        annealed = random_starts(em, n_experts, min(restarts, 2) if em.family.is_metric else restarts + 1, rng)
+        count = min(restarts, 2) if em.family.is_metric else restarts + 1
+        annealed = yield from random_starts(em, n_experts, count, rng)
         for theta in annealed:
-            em.anneal(theta, ANNEALED_ROUNDS)
+            yield from em.anneal(theta, ANNEALED_ROUNDS)
         starts += annealed
     return starts
 
@@ -212,32 +252,33 @@ def _can_afford_more(rounds: float) -> bool:
     return rounds > 2 * sum(rounds * kept for (_, kept), (rounds, _) in pairwise(STAGES))
 
 
-def chosen(fits: Sequence[CandidateFit], em: Em, folds: IntArray | None) -> Parameters:
+def chosen(fits: Sequence[CandidateFit], em: Em, folds: IntArray | None) -> Job[Parameters]:
     """Return the likeliest fit, unless another predicts held-out rows better by more than the standard error.
 
     A fit with an expert responsible for fewer rows than it has coefficients is chosen only if there is no other: such
     an expert interpolates its rows, and the likelihood is unbounded.
     """
     proper = [fit for fit in fits if not _is_degenerate(fit.theta, em)] or fits
+    yield len(fits) * em.work(len(fits[0].theta.experts))
     best, *others = sorted(proper, key=lambda fit: fit.score, reverse=True)
     if folds is None or not others:
         return best.theta
-    losses = _held_out_losses(best.theta, em, folds)
+    losses = yield from _held_out_losses(best.theta, em, folds)
     for fit in others:
-        gains = losses - _held_out_losses(fit.theta, em, folds)
+        gains = losses - (yield from _held_out_losses(fit.theta, em, folds))
         if gains.mean() > gains.std() / np.sqrt(len(gains)):
             best, losses = fit, losses - gains
     return best.theta
 
 
-def _held_out_losses(theta: Parameters, em: Em, folds: IntArray) -> FloatArray:
+def _held_out_losses(theta: Parameters, em: Em, folds: IntArray) -> Job[FloatArray]:
     """Return weighted −log s(y|x) of each row, (n,), after some rounds from θ on the rows of the other folds."""
     losses = np.empty(len(folds))
     for fold in range(FOLDS):
         held = folds == fold
         rest = em._replace(buffer=em.buffer.rows(~held))
         refitted = theta.copied()
-        rest.run(refitted, REFIT_ROUNDS)
+        yield from rest.rounds(refitted, REFIT_ROUNDS)
         losses[held] = em._replace(buffer=em.buffer.rows(held)).losses(refitted)
     return losses * em.buffer.weights
 

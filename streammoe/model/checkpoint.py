@@ -17,8 +17,9 @@ from streammoe.model.context import Context
 from streammoe.model.learner import Learner
 from streammoe.model.phases.contract import Phase
 from streammoe.model.phases.provisional import ProvisionalMixture
+from streammoe.model.phases.search import Search
 from streammoe.model.phases.streaming import Mixture, Race
-from streammoe.model.phases.warmup import Empty, WarmUp
+from streammoe.model.phases.warmup import Empty, WarmUp, scaler_of
 from streammoe.text import shown
 from streammoe.types import AnyArray
 
@@ -112,12 +113,20 @@ def _warm_up(context: Context, arrays: Mapping[str, AnyArray]) -> WarmUp:
         p_v=encoder.expert_width,
     )
     encoder.check_rows(one.X)
-    if "warmup.totals" not in arrays:
-        return WarmUp(one)
-    candidate = context.candidate(_state(context, arrays, "warmup.interim"))
-    n = int(candidate.state.n[0])
-    require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
-    return WarmUp(one, ProvisionalMixture.from_arrays(arrays, candidate, encoder))
+    if one.n_scaling:
+        one.scaler = scaler_of(context, one.X[: one.n_scaling], one.Y[: one.n_scaling])
+    search = Search.from_arrays(arrays, context, one)
+    # Older checkpoints have no such fits.
+    given = {"warmup.rejected": np.zeros(1, dtype=np.int64), "warmup.cost": np.zeros(1), **arrays}
+    n_rejected = int(array_of(given, "warmup.rejected", "int64", (1,), least=0.0, most=one.count)[0])
+    cost = float(array_of(given, "warmup.cost", "float64", (1,))[0])
+    provisional = None
+    if "warmup.totals" in arrays:
+        candidate = context.candidate(_state(context, arrays, "warmup.interim"))
+        n = int(candidate.state.n[0])
+        require(n == one.count, f"array warmup.interim.n counts {n} events, but the buffer holds {one.count}")
+        provisional = ProvisionalMixture.from_arrays(arrays, candidate, encoder)
+    return WarmUp(one, provisional, search, n_rejected, cost)
 
 
 def _portfolio(context: Context, arrays: Mapping[str, AnyArray], candidates: Sequence[Candidate]) -> Portfolio | None:

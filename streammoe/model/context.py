@@ -13,6 +13,7 @@ from streammoe.engine import em, mixture, warmup
 from streammoe.engine.cost import Shape
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
+from streammoe.engine.jobs import Job
 from streammoe.engine.model_selection import Candidate
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.state import MMState, grouping
@@ -151,7 +152,7 @@ class Context:
         targets = (Y - scaler.target_center) / scaler.target_scale
         return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
 
-    def fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> MMState:
+    def fit(self, buffer: em.Buffer, n_experts: int, *, restarts: int, brief: bool = False) -> Job[MMState]:
         """Fit a mixture to buffered rows.
 
         Raises:

@@ -12,6 +12,7 @@ import numpy as np
 
 from streammoe.engine import batch, em, model_selection, warmup
 from streammoe.engine.batch import Descent, Listener
+from streammoe.engine.jobs import Job, finished
 from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
@@ -92,9 +93,9 @@ def fit_gathered(
     if from_model and phase.leader is not None:
         descent, state = run(*_at_the_model(context, phase.leader, buffer))
     elif context.options.is_choosing:
-        descent, state = _choose(context, buffer, run)
+        descent, state = finished(_choose(context, buffer, run))
     else:
-        descent, state = _refit(context, buffer, context.options.most_experts, run)
+        descent, state = finished(_refit(context, buffer, context.options.most_experts, run))
     context.reported = set()
     learner.start(state)
     _warn_of_want(context, X, len(state.masses))
@@ -119,26 +120,25 @@ def _warn_of_want(context: Context, X: FloatArray, n_experts: int) -> None:
         )
 
 
-def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> tuple[Descent, MMState]:
+def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> Job[tuple[Descent, MMState]]:
     options = context.options
     rng = np.random.default_rng(options.seed)
-    with np.errstate(all="ignore"):  # the result is judged instead
-        steps = context.learning_options(n_experts)
-        problem = warmup.with_own_prior(context.family, buffer, context.targets.n_outputs, steps)
-        searched = warmup.without_outliers(problem)
-        starts = warmup.best_starts(searched, n_experts, options.warmup.restarts, rng)
+    steps = context.learning_options(n_experts)
+    problem = yield from warmup.with_own_prior(context.family, buffer, context.targets.n_outputs, steps)
+    searched = warmup.without_outliers(problem)
+    starts = yield from warmup.best_starts(searched, n_experts, options.warmup.restarts, rng)
     return run(problem, starts.thetas, folds=starts.folds if searched is problem else None)
 
 
-def _choose(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
+def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent, MMState]]:
     """Choose the number of experts by description length; no events follow for a race."""
     descents: dict[int, Descent] = {}
 
-    def fit(n_experts: int) -> MMState:
-        descents[n_experts], state = _refit(context, buffer, n_experts, run)
+    def fit(n_experts: int) -> Job[MMState]:
+        descents[n_experts], state = yield from _refit(context, buffer, n_experts, run)
         return state
 
-    found = model_selection.entrants(
+    found = yield from model_selection.entrants(
         context.family,
         buffer,
         fit,

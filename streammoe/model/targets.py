@@ -47,6 +47,10 @@ class Targets(ABC):
         """Return an independent copy."""
         return self
 
+    def before(self, n_outputs: int) -> Targets:
+        """Return the targets as they were when there were so many classes; `self` for numbers."""
+        return self
+
     # -- One event -------------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -282,6 +286,12 @@ class ClassTarget(Targets):
         other = ClassTarget(self.family, None, self.max_classes)
         other.classes, other.most_outputs, other.n_outputs = self.classes, self.most_outputs, self.n_outputs
         other.names, other._index = self.names.copy(), self._index.copy()
+        return other
+
+    def before(self, n_outputs: int) -> ClassTarget:
+        other = self.copy()
+        other.names, other.n_outputs = self.names[:n_outputs], n_outputs
+        other._index = {label: index for label, index in self._index.items() if index < n_outputs}  # noqa: SLF001
         return other
 
     def allow(self, max_classes: int) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from streammoe.engine import mixture
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.gradient import gradient, moved
+from streammoe.engine.jobs import finished
 from streammoe.errors import InvalidEvent
 from streammoe.estimators import MixtureOfExperts, load
 from streammoe.experts import Family, Parameters
@@ -503,7 +504,8 @@ class FamilyContract(ABC):
             if like is None
             else Buffer(*(_design(like[0]),) * 2, self.encode_targets(like[1]), np.ones(len(like[0])))
         )
-        return Em(self.family, buffer, one_expert_prior(self.family, whole, n_outputs, options), options)
+        prior = finished(one_expert_prior(self.family, whole, n_outputs, options))
+        return Em(self.family, buffer, prior, options)
 
     def _random_theta(self, em: Em) -> Parameters:
         """Return three random experts around the fit of a single one, with a random gate."""

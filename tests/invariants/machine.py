@@ -75,9 +75,13 @@ def script(at, seed):
     return steps
 
 
+SPREAD = 70
+"""Events over which the fit that ends a warm-up may be spread."""
+
+
 def is_warming_up(configuration, n):
     """Whether what is huge may be taken: by the one expert of a classifier that predicts during the warm-up."""
-    return configuration.kind is MoEClassifier and n < configuration.arguments["warmup"]
+    return configuration.kind is MoEClassifier and n < configuration.arguments["warmup"] + SPREAD
 
 
 # --- the twin -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 
+from streammoe.engine.cost import row_cost
 from tests.invariants.configurations import CONFIGURATIONS
 from tests.invariants.machine import check, script, twin_of
 
@@ -11,7 +12,7 @@ def small_counts():
     """What is due after thousands of events is due after some dozens."""
     with pytest.MonkeyPatch.context() as patch:
         for place, value in {
-            "engine.model_selection.SHORTEST_RACE": 40,
+            "engine.model_selection.SHORTEST_RACE": 90,
             "engine.model_selection.RACE_PER_BUFFER": 1,
             "model.phases.streaming.CHARGE_EVERY": 15,
             "model.phases.streaming.FIRST_LOOK": 32,
@@ -25,6 +26,8 @@ def small_counts():
             "engine.split_merge.STARVED_BELOW": 0.9,
         }.items():
             patch.setattr(f"streammoe.{place}", value)
+        # A fit is spread over some dozens of events.
+        patch.setattr("streammoe.engine.warmup.pace", lambda family, shape, n: 30.0 * n * row_cost(family, shape))
         patch.setattr("streammoe.model.phases.streaming.handicap", lambda context: 0.5)
         yield
     twin_of.cache_clear()

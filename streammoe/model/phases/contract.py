@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -45,8 +45,8 @@ class Phase(ABC):
         n_candidates: number of mixtures that learn in parallel.
     """
 
-    refits: ClassVar[bool] = False
-    """Whether `on_due` runs a fit, which takes too long to be repeated."""
+    refits: bool = False
+    """Whether the last `on_due` began a fit, which takes too long to be repeated."""
     leader: Candidate | None = None
     n_candidates: int = 0
 

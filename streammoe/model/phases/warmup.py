@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import cast
 
 import numpy as np
 
 from streammoe.engine import mixture, model_selection, warmup
-from streammoe.engine.model_selection import Entrant
-from streammoe.engine.state import MMState, UnsoundError, is_finite, widen, with_class
-from streammoe.engine.warming import OneExpert
-from streammoe.kernels.robust import winsorised
+from streammoe.engine.state import UnsoundError, is_finite, widen, with_class
+from streammoe.engine.warming import RESCALED_AT, OneExpert, next_rescaling
+from streammoe.features import Encoder
 from streammoe.kernels.state import Trace
 from streammoe.model.context import Context, Moves
 from streammoe.model.phases.contract import Phase, Served
-from streammoe.model.phases.provisional import RESTARTS, ProvisionalMixture, next_fit
+from streammoe.model.phases.provisional import ProvisionalMixture, in_units, next_fit
+from streammoe.model.phases.search import Search
 from streammoe.model.phases.streaming import Mixture, Race, Streaming
+from streammoe.scaling import Scaler, wider_scaler
 from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.estimators")
+TOLERATED = 10.0
+"""Nats that the mixture which ends a warm-up may predict worse than what has served: so much may be chance."""
 
 
 class Empty(Phase):
@@ -83,37 +87,61 @@ class WarmUp(Phase):
     Attributes:
         one: the buffer, and the one expert.
         provisional: the provisional mixture, if any.
+        search: the fit in progress, if any: of the first mixture or of a provisional one. The events that come in the
+            meantime are buffered, and learned by the result.
+        n_rejected: number of rows of the last fit that predicted worse than what served; 0 if there is none.
+        cost: −log-likelihood of the events since `search` began, each predicted before it was learned.
     """
 
-    refits = True
-
-    def __init__(self, one: OneExpert, provisional: ProvisionalMixture | None = None) -> None:
+    def __init__(
+        self,
+        one: OneExpert,
+        provisional: ProvisionalMixture | None = None,
+        search: Search | None = None,
+        n_rejected: int = 0,
+        cost: float = 0.0,
+    ) -> None:
         self.one = one
         self.provisional = provisional
+        self.search = search
+        self.n_rejected = n_rejected
+        self.cost = cost
 
     @property
     def n(self) -> int:
         return self.one.count
 
     def next_due(self, context: Context) -> int:
-        size = _size(context)
-        # One expert needs no provisional fit, and the number of experts is selected only at the end.
-        if context.options.most_experts == 1 or context.options.is_choosing:
-            return size
-        return next_fit(self.n, size)
+        n, size = self.n, self._size(context)
+        if self.search is not None or n >= size:
+            return n + 1
+        rescaling = next_rescaling(n) if context.options.standardize else size
+        return min(rescaling, next_fit(n, size) if _has_provisional(context) else size)
 
     def on_due(self, context: Context) -> Phase:
-        if self.n >= _size(context):
-            return self._ended(context)
-        self._fit_provisional(context)
+        self.refits = False
+        self._begin_due(context, self._size(context))
+        search = self.search
+        if search is not None and search.advance(self.n):
+            if search.is_brief:
+                self._take_provisional(context, search)
+            elif (phase := self._ended(context, search)) is not None:
+                return phase
+            self.search = None
+        if context.options.standardize and self.n in RESCALED_AT:
+            self._rescale(context)
         return self
 
     def learn(
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
     ) -> mixture.Scores:
-        _, R = context.encoder.design(X)
-        one = self.one.learn(X, R, Y, weights, traced=traced)
-        return self._learn_provisional(context, X, Y, weights, one, traced=traced)
+        encoder = self._encoder_of_one(context)
+        _, R = encoder.design(X)
+        one = in_units(self.one.learn(X, R, Y, weights, traced=traced), encoder.scaler)
+        scores = self._learn_provisional(context, X, Y, weights, one, traced=traced)
+        if self.search is not None:
+            self.cost += cost_of(scores, weights)
+        return scores
 
     def _learn_provisional(
         self,
@@ -146,11 +174,13 @@ class WarmUp(Phase):
         provisional = self.provisional
         if provisional is not None and provisional.leads:
             return Served.alone(provisional.candidate.state, context.encoder.scaled(provisional.scaler))
-        return Served.alone(self.one.recursive, context.encoder)
+        return Served.alone(self.one.recursive, self._encoder_of_one(context))
 
     def widen(self, context: Context, moves: Moves) -> None:
         encoder = context.encoder
         self.one.widen(len(encoder.fields), moves.expert_at, encoder.expert_width)
+        if self.one.scaler is not None:
+            self.one.scaler = wider_scaler(self.one.scaler, len(encoder.feature_names))
         if self.provisional is not None:
             self.provisional.change(
                 context,
@@ -164,66 +194,126 @@ class WarmUp(Phase):
             self.provisional.change(context, lambda state: with_class(state, rng, n_features, gamma))
 
     def arrays(self) -> dict[str, AnyArray]:
-        return self.one.arrays() | (self.provisional.arrays() if self.provisional is not None else {})
+        parts = [part for part in (self.provisional, self.search) if part is not None]
+        arrays = self.one.arrays() | {name: array for part in parts for name, array in part.arrays().items()}
+        if self.search is not None or self.n_rejected:
+            arrays["warmup.rejected"] = np.array([self.n_rejected], dtype=np.int64)
+            arrays["warmup.cost"] = np.array([self.cost])
+        return arrays
 
     def copy(self, spare: Phase | None = None) -> WarmUp:
-        return WarmUp(self.one.copy(), self.provisional and self.provisional.copy())
+        provisional = self.provisional and self.provisional.copy()
+        return WarmUp(self.one.copy(), provisional, self.search, self.n_rejected, self.cost)
 
     def is_finite(self) -> bool:
         return is_finite(self.one.recursive)
 
+    # -- Scales of the one expert --------------------------------------------------------------------------------------
+
+    def _encoder_of_one(self, context: Context) -> Encoder:
+        """Return the encoder that gives the one expert its features."""
+        return context.encoder if self.one.scaler is None else context.encoder.scaled(self.one.scaler)
+
+    def _rescale(self, context: Context) -> None:
+        """Scale what the one expert sees by the moments of the buffered rows, and let it learn these again."""
+        X, Y, _ = self.one.rows()
+        scaler = scaler_of(context, X, Y)
+        try:
+            self.one.learn_again(scaler, context.encoder.scaled(scaler).design(X)[1])
+        except UnsoundError as error:
+            LOGGER.info("warm-up: inputs keep their scale, since with another %s would not be finite", error)
+
     # -- Fits ----------------------------------------------------------------------------------------------------------
 
-    def _fit_provisional(self, context: Context) -> None:
-        """Fit a provisional mixture to the rows buffered so far, at little cost."""
-        X, Y, weights = self.one.rows()
-        encoder = context.encoder.copy()
-        context.fit_scaler(encoder, X, Y)
+    def _begin_due(self, context: Context, size: int) -> None:
+        """Begin the fit that is due, if any. The one that ends the warm-up takes the place of a brief one."""
+        n = self.n
+        if n >= size and (self.search is None or self.search.is_brief):
+            options = context.options
+            LOGGER.info(
+                "warm-up: fitting %s experts with %d features to %d events",
+                f"1 to {options.most_experts}" if options.is_choosing else options.most_experts,
+                context.encoder.n_expert_features,
+                n,
+            )
+            self._begin(Search.of(context, self.one, is_brief=False))
+        elif n < size and self.search is None and _has_provisional(context) and n == next_fit(n - 1, size):
+            self._begin(Search.of(context, self.one, is_brief=True))
+
+    def _begin(self, search: Search) -> None:
+        self.search = search
+        self.cost = 0.0
+        self.refits = True
+
+    def _size(self, context: Context) -> int:
+        """Return the number of events to fit at the end: by default twice as many as in a fit that was rejected."""
+        size = context.options.warmup.size
+        if size is not None:
+            return size
+        ample = warmup.ample_size(context.family, context.shape)
+        return max(min(2 * self.n_rejected, ample), warmup.default_size(context.family, context.shape))
+
+    def _take_provisional(self, context: Context, search: Search) -> None:
+        """Let the mixture that was found learn the events since, and predict while it does better."""
         try:
-            buffer = context.buffer(encoder, X, Y, weights)
-            state = context.fit(buffer, context.options.most_experts, restarts=RESTARTS, brief=True)
+            found = search.result(context)
+            candidate = context.candidate(found.entrants[0].state)
+            provisional = ProvisionalMixture.after(self.provisional, candidate, found.scaler)
+            provisional.catch_up(context, *(array[search.n :] for array in self.one.rows()))
         except UnsoundError as error:
             self.provisional = None
-            LOGGER.info("warm-up: the fit to %d events did not converge to finite parameters (%s)", self.n, error)
+            LOGGER.info("warm-up: the fit to %d events did not converge to finite parameters (%s)", search.n, error)
             return
-        self.provisional = ProvisionalMixture.after(self.provisional, context.candidate(state), encoder.scaler)
-        LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", self.n)
+        self.provisional = provisional
+        LOGGER.info("warm-up: fitted a mixture to %d events; it predicts while it does better", search.n)
 
-    def _ended(self, context: Context) -> Streaming:
-        """Fit the buffer and return the mixture, or a race of several."""
+    def _ended(self, context: Context, search: Search) -> Streaming | None:
+        """Return the mixture that was found, or a race of several, which have learned the events since by steps.
+
+        A buffer of default size may be small for many parameters. If what was found then predicts those events clearly
+        worse than what has served, return None: the warm-up goes on, and what was found is its provisional mixture.
+        """
         options = context.options
+        encoder = context.encoder
+        before = (encoder.scaler, encoder.bounds, encoder.target_bounds)
+        detector, outliers = context.detector and context.detector.copy(), context.outliers.copy()
+        found = search.result(context)
+        encoder.scaler = found.scaler
         X, Y, weights = self.one.rows()
-        LOGGER.info(
-            "warm-up: fitting %s experts with %d features to %d events",
-            f"1 to {options.most_experts}" if options.is_choosing else options.most_experts,
-            context.encoder.n_expert_features,
-            len(X),
-        )
-        try:
-            entrants = _fitted(context, X, Y, weights)
-        except UnsoundError as error:
-            LOGGER.warning(
-                "warm-up: the fit did not converge to finite parameters (%s); fitting again, with equal weights and "
-                "with outliers clipped",
-                error,
-            )
-            entrants = _fitted_without_outliers(context, X, Y)
+        encoder.fit_bounds(X[: search.n], Y)
+        entrants = found.entrants
+        phase: Streaming
         if len(entrants) == 1:
             phase = Mixture(context.candidate(entrants[0].state))
             if options.is_choosing:
                 K = len(phase.leader.state.masses)
                 LOGGER.info("warm-up: of 1 to %d experts, only %d can be fitted", options.most_experts, K)
+        else:
+            candidates = [context.candidate(entrant.state) for entrant in entrants]
+            totals = np.array([entrant.total for entrant in entrants])
+            until = search.n + model_selection.race_length(search.n)
+            LOGGER.info(
+                "warm-up: %s experts are the best of 1 to %d; they learn in parallel until event %d",
+                ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
+                options.most_experts,
+                until,
+            )
+            phase = Race(candidates, totals, until)
+        phase, cost = caught_up(context, phase.begin(context), *(array[search.n :] for array in (X, Y, weights)))
+        is_ample = search.n >= warmup.ample_size(context.family, context.shape)
+        if options.warmup.size is not None or is_ample or cost <= self.cost + TOLERATED:
             return phase
-        candidates = [context.candidate(entrant.state) for entrant in entrants]
-        totals = np.array([entrant.total for entrant in entrants])
-        until = len(X) + model_selection.race_length(len(X))
         LOGGER.info(
-            "warm-up: %s experts are the best of 1 to %d; they learn in parallel until event %d",
-            ", ".join(str(len(entrant.state.masses)) for entrant in entrants),
-            options.most_experts,
-            until,
+            "warm-up: the mixture fitted to %d events predicts the next %d worse, by %.1f nats; fitting twice as many",
+            search.n,
+            self.n - search.n,
+            cost - self.cost,
         )
-        return Race(candidates, totals, until)
+        encoder.scaler, encoder.bounds, encoder.target_bounds = before
+        context.detector, context.outliers = detector, outliers
+        self.provisional = ProvisionalMixture(phase.leader, found.scaler, np.array([cost, self.cost]))
+        self.n_rejected = search.n
+        return None
 
 
 class Gathering(WarmUp):
@@ -268,48 +358,62 @@ class Gathering(WarmUp):
         return Gathering(self.one.copy(), self.before and self.before.copy())
 
 
+def scaler_of(context: Context, X: FloatArray, Y: FloatArray) -> Scaler:
+    """Return the scaler by the moments of raw rows."""
+    encoder = context.encoder.copy()
+    context.fit_scaler(encoder, X, Y)
+    return encoder.scaler
+
+
 def empty_buffer(context: Context) -> OneExpert:
     """Return the one expert of a new warm-up, with its empty buffer."""
     return OneExpert(context.family, context.targets.n_outputs, context.encoder.expert_width)
 
 
-def _size(context: Context) -> int:
-    """Return the number of events that end the warm-up."""
-    size = context.options.warmup.size
-    return warmup.default_size(context.family, context.shape) if size is None else size
+def _has_provisional(context: Context) -> bool:
+    """Return whether mixtures are fitted before the end: not one expert, nor before their number is selected."""
+    return context.options.most_experts > 1 and not context.options.is_choosing
 
 
-def _fitted_without_outliers(context: Context, X: FloatArray, Y: FloatArray) -> list[Entrant]:
-    """Fit rows again after clipping outliers; as a last resort, return random experts."""
-    try:
-        targets = winsorised(Y) if context.family.is_metric else Y
-        return _fitted(context, winsorised(X), targets, np.ones(len(X)))
-    except UnsoundError as error:
-        LOGGER.warning("warm-up: that fit did not converge either (%s); starting from random experts", error)
-    return [Entrant(context.random_start()._replace(n=np.array([len(X)], dtype=np.int64)), 0.0)]
+def cost_of(scores: mixture.Scores, weights: FloatArray) -> float:
+    """Return the weighted sum of losses, summed one by one; rows without target cost nothing."""
+    return float(sum((weights * np.where(np.isnan(scores.losses), 0.0, scores.losses)).tolist()))
 
 
-def _fitted(context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray) -> list[Entrant]:
-    """Fit scales and experts to these rows; return one state, or the best of several K.
+def caught_up(
+    context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray
+) -> tuple[Streaming, float]:
+    """Let a phase learn rows as if they came now, and return the phase after them, and their cost.
 
-    Raises:
-        UnsoundError: the fit is not finite.
+    A row that would leave it with NaN or infinity, although one expert could learn it, is only counted.
     """
-    options, encoder = context.options, context.encoder
-    context.fit_scaler(encoder, X, Y)
-    buffer = context.buffer(encoder, X, Y, weights)
+    start, total = 0, 0.0
+    while start < len(X):
+        room = phase.next_due(context) - phase.n
+        rows = slice(start, min(start + room, len(X)))
+        phase, cost = _learned(context, phase, X[rows], Y[rows], weights[rows])
+        total += cost
+        if rows.stop - start == room:
+            phase = cast("Streaming", phase.on_due(context))
+        start = rows.stop
+    return phase, total
 
-    def fit(n_experts: int) -> MMState:
-        return context.fit(buffer, n_experts, restarts=options.warmup.restarts)
 
-    if not options.is_choosing:
-        return [Entrant(fit(options.most_experts), 0.0)]
-    return model_selection.entrants(
-        context.family,
-        buffer,
-        fit,
-        max_experts=options.most_experts,
-        n_outputs=context.targets.n_outputs,
-        p_w=encoder.n_gate_features,
-        p_v=encoder.n_expert_features,
-    )
+def _learned(
+    context: Context, phase: Streaming, X: FloatArray, Y: FloatArray, weights: FloatArray
+) -> tuple[Streaming, float]:
+    before, detector = phase.copy(), context.detector and context.detector.copy()
+    try:
+        scores = phase.learn(context, X, Y, weights, traced=False)
+    except UnsoundError as error:
+        context.detector = detector
+        if len(X) == 1:
+            LOGGER.info("warm-up: an event makes the mixture infinite (%s); it does not learn from it", error)
+            before.change(context, lambda state: state._replace(n=state.n + 1))
+            return before, 0.0
+        middle, total = len(X) // 2, 0.0
+        for half in (slice(0, middle), slice(middle, None)):
+            before, cost = _learned(context, before, X[half], Y[half], weights[half])
+            total += cost
+        return before, total
+    return phase, cost_of(scores, weights)

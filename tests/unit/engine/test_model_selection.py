@@ -9,6 +9,7 @@ import pytest
 from streammoe.distributions import Gaussian
 from streammoe.engine import mixture
 from streammoe.engine.em import Buffer
+from streammoe.engine.jobs import finished
 from streammoe.engine.members.contract import Rows
 from streammoe.engine.model_selection import (
     ENTRANTS,
@@ -41,7 +42,12 @@ def start(n_experts, share=None, seed=0):
 
 
 def chosen(fit, most=5):
-    return entrants(family_of(Gaussian(tail=math.inf)), BUFFER, fit, max_experts=most, n_outputs=1, p_w=4, p_v=4)
+    def job(n_experts):
+        yield 1.0
+        return fit(n_experts)
+
+    family = family_of(Gaussian(tail=math.inf))
+    return finished(entrants(family, BUFFER, job, max_experts=most, n_outputs=1, p_w=4, p_v=4))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from streammoe.engine import em, mixture, starts, warmup
+from streammoe.engine.jobs import finished
 from streammoe.engine.state import is_finite
 from streammoe.experts import families
 from tests.unit.cases import Case, draw, em_of, options
@@ -15,7 +16,7 @@ PLANE = Case("gaussian_full", 3)
 def fit(R, Y, K, *, case=LINE, prior_strength=0.1, restarts=2, bound="tight"):
     given = {"n_experts": K, "n_outputs": case.n_outputs, "restarts": restarts, "seed": 0}
     chosen = options(case, K, prior_strength, bound)
-    return warmup.fit(case.family, em.Buffer(R, R, Y, np.ones(len(R))), **given, options=chosen)
+    return finished(warmup.fit(case.family, em.Buffer(R, R, Y, np.ones(len(R))), **given, options=chosen))
 
 
 def loss(state, R, Y, case=LINE):
@@ -96,7 +97,9 @@ def test_poor_buffers_give_a_finite_model(case, spoil, K, prior_strength):
 def test_default_size_grows_with_the_parameters_within_bounds():
     for name, shape, size in [
         ("gaussian", (1, 1, 2, 2), 400),
-        ("gaussian", (64, 1, 400, 400), 800),
+        ("gaussian", (64, 1, 500, 500), 500),
+        ("categorical", (4, 9, 2000, 2000), 800),
+        ("categorical", (4, 1, 62, 62), 482),
         ("categorical", (2, 4, 11, 11), 18 * 99),
     ]:
         assert warmup.default_size(families()[name], warmup.Shape(*shape)) == size
@@ -109,8 +112,8 @@ def test_no_start_is_likelier_than_the_one_that_is_taken():
     """After as many rounds as the search gives each."""
     case = Case("categorical", 3)
     steps = em_of(case, *draw(case, 100, 3, 2), 2)
-    found = steps.e_step(warmup._search(steps, 2, 2, np.random.default_rng(0)))[0]
-    others = starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0))
+    found = steps.e_step(finished(warmup._search(steps, 2, 2, np.random.default_rng(0))))[0]
+    others = finished(starts.gate_first_starts(steps, 2, 4, np.random.default_rng(0)))
     assert found >= max(steps.run(theta, warmup.SHORT_ROUNDS) for theta in others) - 1e-9
 
 
@@ -120,7 +123,7 @@ def steps():
 
 
 def fitted(steps, second, rounds=100):
-    theta = steps.fitted_to(np.column_stack([~second, second]).astype(float))
+    theta = finished(steps.fitted_to(np.column_stack([~second, second]).astype(float)))
     return warmup.CandidateFit(steps.run(theta, rounds), theta)
 
 
@@ -134,4 +137,4 @@ def test_experts_on_fewer_rows_than_coefficients_are_left_out(steps, sides):
     few.theta.gate[0, 0] = 6.0
     assert steps.e_step(few.theta)[1][:, 1].sum() < 6.0
     few = few._replace(score=sides.score + 1.0)
-    assert warmup.chosen([few, sides], steps, None) is sides.theta
+    assert finished(warmup.chosen([few, sides], steps, None)) is sides.theta

@@ -40,7 +40,8 @@ def names_in(text):
 def models():
     """Models with all that golden files lack: untouched, racing, grouping, at an interim fit, with a drift test."""
     X = np.random.default_rng(0).normal(size=(410, 2))
-    found = [MoERegressor(2, drift="page_hinkley")]
+    found = [MoERegressor(2, drift="page_hinkley"), MoEClassifier(n_experts=Auto(6), warmup=WarmUp(390, restarts=5))]
+    found[1].learn_array(X[:392], (X[:392, 0] > 0).astype(int))  # its fit is in progress
     for kind, target, more in (
         (MoERegressor, X[:, 0], {}),
         (MoEMultiTargetRegressor, X, {"expert": Gaussian("full")}),
@@ -48,7 +49,7 @@ def models():
     ):
         racing = kind(n_experts=Auto(2), warmup=WarmUp(40, restarts=1), **more)
         grouping = kind(n_experts=2, warmup=WarmUp(40, restarts=1), batch_size=16, **more)
-        for model, n in ((racing, 80), (grouping, 80), (kind(n_experts=2, warmup=600, **more), 410)):
+        for model, n in ((racing, 80), (grouping, 80), (kind(n_experts=2, warmup=600, standardize=True, **more), 410)):
             model.learn_array(X[:n], target[:n])
             found.append(model)
     return found

@@ -1,0 +1,72 @@
+"""The inputs of the single expert that serves in a warm-up are scaled from the first events on."""
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, load
+from streammoe.engine import warming
+from streammoe.errors import CheckpointError
+from streammoe.model import checkpoint
+from streammoe.model.phases import warmup
+from tests.pairs import pairwise_cases
+from tests.unit.estimators.models import ESTIMATORS, NAMES, OUTPUTS, classes, pairs, same, trained
+
+UNITS = np.array([1e4, 1e-3, 50.0])
+OFFSETS = np.array([3e5, 0.0, -700.0])
+N = 90
+
+
+def losses(X, y, **more):
+    return MoEClassifier(**{"n_experts": 2, "warmup": 200, "standardize": True, **more}).learn_array(X, y)
+
+
+def test_units_and_offsets_of_inputs_do_not_matter_soon():
+    X, y = classes(N)
+    plain, moved = losses(X, y), losses(X * UNITS + OFFSETS, y)
+    np.testing.assert_allclose(moved[8:], plain[8:], rtol=1e-6, atol=1e-6)
+    assert moved[8:].mean() < losses(X * UNITS + OFFSETS, y, standardize=False)[8:].mean()
+
+
+@pytest.mark.parametrize("case", pairwise_cases(kind=ESTIMATORS, standardize=(True, False), late=(True, False)))
+def test_it_is_the_same_event_by_event_and_over_a_restart(case, tmp_path):
+    kind, standardize, late = case.values()
+    whole, single, cut = (trained(kind, 0, standardize=standardize, warmup=200) for _ in range(3))
+    events = pairs(kind, N)
+    if late:  # a column that appears while the scales are still being taken
+        events = [({**x, "late": 100.0 * i} if i >= 20 else x, y) for i, (x, y) in enumerate(events)]
+    for i, (x, y) in enumerate(events):
+        single.learn_one(x, y)
+        cut.learn_one(x, y)
+        if i in (2, 5, 20, 33, 70):
+            cut.save(tmp_path / "cut.safetensors")
+            cut = load(tmp_path / "cut.safetensors")
+            assert cut.predict_one(x) == single.predict_one(x)
+    assert same(single, cut)
+    if not late:
+        X = np.array([[x[name] for name in NAMES] for x, _ in events])
+        Y = np.array([[y[name] for name in OUTPUTS] if isinstance(y, dict) else y for _, y in events])
+        whole.learn_array(X, Y, feature_names=NAMES)
+        assert same(single, whole)
+
+
+def test_a_checkpoint_without_scales_goes_on_without_them_until_the_next_are_taken(tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(warming, "RESCALED_AT", ())
+        patched.setattr(warmup, "RESCALED_AT", ())
+        old = trained(n=40, warmup=200, standardize=True)
+    assert "warmup.scaling" not in old.arrays()
+    old.save(tmp_path / "old.safetensors")
+    model = load(tmp_path / "old.safetensors")
+    x, y = pairs(type(model), 1)[0]
+    assert model.predict_one(x) == old.predict_one(x)
+    for _ in range(8):
+        model.learn_one(x, y)
+    assert model.arrays()["warmup.scaling"].tolist() == [48]
+
+
+@pytest.mark.parametrize("claimed", [-1, 41])
+def test_a_checkpoint_that_claims_other_scales_than_its_buffer_has_is_rejected(claimed):
+    model = trained(n=40, warmup=200, standardize=True)
+    arrays = {**model.arrays(), "warmup.scaling": np.array([claimed])}
+    with pytest.raises(CheckpointError):
+        checkpoint.restore(trained(n=0, warmup=200, standardize=True).learner, arrays)
