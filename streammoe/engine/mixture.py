@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -222,12 +222,7 @@ def learn(
     trace = _trace(state.experts, state.variances, size, n_outputs) if traced else no_trace()
     work = n * (p_w**2 + K * p_v * (p_v + n_rows))
     arguments = (state, residual, options, gammas, counts, W, R, Y, losses, predictions, trace)
-    if work < LONG:
-        outliers = family.learn_rows(*arguments)
-    else:
-        # On Ctrl-C the caller restores a copy of the state, so the abandoned call may continue to write to this one.
-        with uncancellable():
-            outliers = interruptible(work, family.learn_rows, *arguments)
+    outliers = stepped(work, family.learn_rows, *arguments)
     if outliers == UNSOUND:
         raise UnsoundError(unsound_parts(state) or ["sums of its group" if len(state.group) else "prediction"])
     if not latest:
@@ -237,6 +232,16 @@ def learn(
         first, second = (Trace(*(part[rows] for part in trace)) for rows in (slice(0, n), slice(n, None)))
     raw = Scores(losses[n:], predictions[n:], second)
     return Scores(losses[:n], predictions[:n], first, outliers, latest=raw)
+
+
+def stepped(work: float, kernel: Callable[..., int], *arguments: Any) -> int:
+    """Call a kernel that learns rows with so many multiply-adds; Ctrl-C interrupts a long call."""
+    if work < LONG:
+        return kernel(*arguments)
+    # On Ctrl-C the caller restores a copy of the state, so the abandoned call may continue to write to this one.
+    with uncancellable():
+        found: int = interruptible(work, kernel, *arguments)
+    return found
 
 
 def served_parameters(state: MMState) -> Parameters:

@@ -182,9 +182,13 @@ def score(
     Returns:
         The scores, and the first member's responsibilities (n, K), or gate probabilities where there is no target.
     """
+    # Made once for all members; an event is predicted in a few microseconds.
+    targets = np.full((len(W), family.n_targets(n_outputs)), np.nan) if Y is None else Y
     found = [
         # One expert has no gate; in a warm-up its state has expert features in their place.
-        mixture.score(family, theta, R if len(theta.experts) == 1 else W, R, Y, n_outputs=n_outputs, traced=traced)
+        mixture.score(
+            family, theta, R if len(theta.experts) == 1 else W, R, targets, n_outputs=n_outputs, traced=traced
+        )
         for theta in members
     ]
     if len(found) == 1:

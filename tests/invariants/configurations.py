@@ -63,6 +63,7 @@ OPTIONS = {
     "n_experts": [2, "auto", 1],
     "warmup": [30, 150, 0],
     "averaging": ["polyak", "exponential", "decay"],
+    "serve": ["portfolio", "polyak"],
     "batch_size": [1, 7],
     "top_k": [None, 1],
     "bound": ["sharp", "adaptive", "tight", "paper"],

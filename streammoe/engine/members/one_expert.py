@@ -66,11 +66,12 @@ class OneExpert(Member):
 
     def learn(self, rows: Rows, scores: Scores, *, n_outputs: int, traced: bool) -> Scores:
         _, R, Y, weights = rows
-        n = len(R)
+        n, p = R.shape
         losses, predictions = np.empty(n), np.empty((n, n_outputs))
         variances = np.empty((n if traced else 0, 1, self._alone.variances.shape[1]))
         arguments = (self._alone, self._options, STEP, weights, R, Y, losses, predictions, variances)
-        if self._family.learn_alone(*arguments) == UNSOUND:
+        work = n * p * (p + self._alone.experts.shape[1])
+        if mixture.stepped(work, self._family.learn_alone, *arguments) == UNSOUND:
             raise UnsoundError([self.name])
         if not traced:
             return Scores(losses, predictions, mixture.no_trace())

@@ -1,0 +1,98 @@
+"""Weights of a portfolio at their limits, and members that become unsound."""
+
+import numpy as np
+import pytest
+
+from streammoe import MoEClassifier, MoERegressor
+from streammoe.engine.members import one_expert
+from streammoe.errors import InvalidEvent
+from streammoe.kernels.loop import UNSOUND
+from streammoe.kernels.portfolio import LEAST_WEIGHT, combine
+from streammoe.options import WarmUp
+
+QUICK = {"n_experts": 2, "warmup": WarmUp(60, restarts=1)}
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(200, 2))
+Y = np.where(X[:, 0] > 0.0, X[:, 1], -X[:, 1]) + 0.1 * RNG.normal(size=200)
+
+
+def combined(losses, counts, weights=(0.5, 0.3, 0.2)):
+    """Losses and weights after rows of which each member said so much, (n, 3)."""
+    trust, rows = np.array(weights), np.array(losses, dtype=float)
+    n = len(rows)
+    found, predictions, shares = np.empty(n), np.empty((n, 1)), np.empty((n, 3))
+    said = tuple(np.ascontiguousarray(column) for column in rows.T)
+    combine(
+        trust,
+        np.array(counts, dtype=float),
+        said,
+        tuple(np.full((n, 1), i) for i in (1.0, 2.0, 3.0)),
+        found,
+        predictions,
+        shares,
+    )
+    return found, predictions[:, 0], trust
+
+
+@pytest.mark.parametrize("loss", [1e4, 1e199, -1e199])
+def test_densities_that_vanish_or_are_endless_leave_finite_weights(loss):
+    for row in ([loss, loss, loss], [loss, 0.0, 0.0], [0.0, loss, -loss]):
+        for count in (1.0, 1e6):
+            found, _, trust = combined([row, [0.0, 0.0, 0.0]], [count, count])
+            assert np.isfinite(found).all()
+            assert (trust >= LEAST_WEIGHT * (1.0 - 1e-7)).all()
+            assert trust.sum() == pytest.approx(1.0)
+
+
+def test_equal_members_share_equally_in_the_end_and_one_that_was_wrong_for_long_comes_back():
+    _, _, trust = combined(np.zeros((5_000, 3)), np.ones(5_000))
+    np.testing.assert_allclose(trust, 1 / 3, atol=1e-3)
+    long = np.zeros((3_000, 3))
+    long[:2_950, 0], long[2_950:, 1:] = 1.0, 1.0
+    _, _, trust = combined(long, np.ones(3_000))
+    assert trust[0] > 0.99
+
+
+def test_a_row_without_target_is_predicted_and_changes_nothing():
+    nothing = [np.nan, np.nan, np.nan]
+    found, predictions, trust = combined([nothing, nothing], [1.0, 1.0])
+    assert np.isnan(found).all()
+    np.testing.assert_allclose(predictions, 0.5 + 0.6 + 0.6)
+    assert trust.tolist() == [0.5, 0.3, 0.2]
+
+
+def test_the_weight_of_an_event_is_the_power_of_its_densities():
+    _, _, twice = combined([[1.0, 2.0, 0.5]], [2.0])
+    expected = np.array([0.5, 0.3, 0.2]) ** 0.998 * np.exp([-2.0, -4.0, -1.0])
+    np.testing.assert_allclose(twice, expected / expected.sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
+def test_an_event_that_spoils_a_member_is_rejected_and_leaves_no_trace(kind, monkeypatch):
+    targets = Y if kind is MoERegressor else (Y > 0.0).astype(int)
+    model, twin = kind(**QUICK), kind(**QUICK)
+    bad = 150
+    for each in (model, twin):
+        each.learn_array(X[:100], targets[:100])
+    learn = one_expert.OneExpert.learn
+
+    def failing(self, rows, scores, **more):
+        if (rows.R[:, 1] == X[bad, 0]).any():
+            monkeypatch.setattr(type(self._family), "learn_alone", lambda *arguments: UNSOUND)
+        try:
+            return learn(self, rows, scores, **more)
+        finally:
+            monkeypatch.undo()
+            monkeypatch.setattr(one_expert.OneExpert, "learn", failing)
+
+    monkeypatch.setattr(one_expert.OneExpert, "learn", failing)
+    with pytest.raises(InvalidEvent) as rejected:
+        model.learn_array(X[100:], targets[100:])
+    assert (rejected.value.reason, rejected.value.row) == ("poison", bad - 100)
+    assert model.state_digest() == twin.state_digest()
+    outcome = model.learn_rows(X[100:], targets[100:, None] if kind is MoERegressor else targets[100:].tolist())
+    assert list(outcome.rejected) == [bad - 100]
+    rest = np.delete(np.arange(100, 200), bad - 100)
+    twin.learn_array(X[rest], targets[rest])
+    assert model.state_digest() == twin.state_digest()
+    assert model.is_finite()
