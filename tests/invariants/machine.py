@@ -25,7 +25,7 @@ from streammoe.pipeline.pipeline import Pipeline, PredictionWriter, Schema
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.testing.batches import batch_of
 from streammoe.values import seconds
-from tests.invariants.configurations import BAD, CONFIGURATIONS, DISTURBANCES, IDLE, N, event
+from tests.invariants.configurations import BAD, CONFIGURATIONS, DISTURBANCES, IDLE, MISSING, N, event
 
 RESTARTS = {
     "save": lambda model, folder: (model.save(folder / "model"), load(folder / "model"))[1],
@@ -231,7 +231,7 @@ class Machine:
 
     def one(self, held, odd):
         for i, each in enumerate(held):
-            if odd and odd[0] == i:
+            if odd and odd[0] == i and odd[1] not in MISSING:
                 strange = {**odd[2], "new": 1.0, "z": odd[2]["z"] if odd[1].startswith("z=") else 99}
                 self.tried(odd[1], lambda strange=strange: learn_one(self.model, strange))
             learn_one(self.model, each)
