@@ -102,8 +102,7 @@ def spectral_starts(em: Em, K: int, rng: np.random.Generator) -> Job[list[Parame
     for _ in range(GATE_ROUNDS):
         _, tau = em.e_step(start)
         tau *= weights[:, None]
-        with threadpool_limits(1):
-            errors = (y[:, None] - R @ start.experts[:, 0].T) ** 2
+        errors = (y[:, None] - np.einsum("nj,kj->nk", R, start.experts[:, 0])) ** 2  # by one thread, unlike R @ …
         start.variances[...] = ((tau * errors).sum(axis=0) / (tau.sum(axis=0) + VANISHED)).reshape(
             start.variances.shape
         )
