@@ -56,7 +56,7 @@ def curvature_weight(bound: str, logits: AnyArray) -> float:
     if bound == "adaptive":
         return adaptive
     p = 1.0 / (1.0 + np.exp(-xi))
-    return max(4.0 * p * float(np.exp(-xi) * p), SHARP * adaptive)
+    return float(max(4.0 * p * np.exp(-xi) * p, SHARP * adaptive))
 
 
 def log_softmax(logits: AnyArray) -> AnyArray:
