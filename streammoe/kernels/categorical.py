@@ -162,7 +162,6 @@ def step_experts(
             gain,
             weight,
             size,
-            math.inf,
             options.expert_curvature,
         )
         state.masses[k] = max(keep * state.masses[k] + fresh * tau[k], VANISHED)

@@ -8,7 +8,7 @@ import numpy as np
 
 from streammoe.kernels.compile import allocating, inline
 from streammoe.kernels.linalg import add_outer, add_product, invert_spd
-from streammoe.kernels.softmax import gate_bend, residual_of_softmax, step_softmax
+from streammoe.kernels.softmax import gate_bend, residual_of_softmax, shorten_step, step_softmax
 from streammoe.kernels.state import Alone, LearningOptions, MMState, Trace
 from streammoe.types import FloatArray
 
@@ -98,9 +98,9 @@ def step_gate(
         weight *= bent
     for k in range(K - 1):
         push[k] = shares[k] - tau[k]
-    step_softmax(
-        state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, limit, options.curvature
-    )
+    step_softmax(state.gate, state.gate_gram, state.gate_inverse, w, push, gain, weight, amount, options.curvature)
+    if options.bound_share < 1.0:
+        shorten_step(state.gate, w, push, gain, weight, amount, limit, options.curvature)
 
 
 @allocating

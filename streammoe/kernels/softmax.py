@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from streammoe.kernels.compile import inline
-from streammoe.kernels.linalg import add_outer, symmetric_product
+from streammoe.kernels.linalg import add_outer, dot, symmetric_product
 from streammoe.types import FloatArray
 
 
@@ -89,12 +89,9 @@ def step_softmax(
     gain: FloatArray,
     weight: float,
     size: float,
-    limit: float,
     curvature: tuple[float, float],
 ) -> None:
     """C ← C − size · A⁻¹ push (R⁺⁻¹ x)ᵀ, where R⁺ = R + weight · x xᵀ is updated first; all in stored units.
-
-    The step is shortened if it would move the logits of x further than `limit` · A⁻¹ push.
 
     Args:
         coefficients: (N, p), changed in place; so are `gram` and `inverse`, (p, p).
@@ -103,7 +100,6 @@ def step_softmax(
         gain: (p,) scratch.
         weight: of this event in the Gram matrix.
         size: of the step.
-        limit: see `gate_bend`; infinite where `weight` is that of a bound.
         curvature: (a, b) with A⁻¹ d = a (d + b Σd).
     """
     free = coefficients.shape[0]
@@ -111,9 +107,6 @@ def step_softmax(
     shrink = 1.0 / (1.0 + weight * quadratic)
     add_outer(inverse, gain, -weight * shrink)
     add_outer(gram, x, weight)
-    reach = size * shrink * quadratic
-    if reach > limit:
-        size *= limit / reach
     total = 0.0
     for k in range(free):
         total += push[k]
@@ -121,6 +114,35 @@ def step_softmax(
         step = size * shrink * curvature[0] * (push[k] + curvature[1] * total)
         for j in range(x.shape[0]):
             coefficients[k, j] -= step * gain[j]
+
+
+@inline
+def shorten_step(
+    coefficients: FloatArray,
+    x: FloatArray,
+    push: FloatArray,
+    gain: FloatArray,
+    weight: float,
+    size: float,
+    limit: float,
+    curvature: tuple[float, float],
+) -> None:
+    """Take back from a step of `step_softmax` what moved the logits of x further than `limit` · A⁻¹ push.
+
+    `gain` is what that left there; the other arguments are those that it had.
+    """
+    quadratic = dot(gain, x)
+    reach = size * quadratic / (1.0 + weight * quadratic)
+    if reach <= limit:
+        return
+    free = coefficients.shape[0]
+    total = 0.0
+    for k in range(free):
+        total += push[k]
+    for k in range(free):
+        back = (reach - limit) / quadratic * curvature[0] * (push[k] + curvature[1] * total)
+        for j in range(x.shape[0]):
+            coefficients[k, j] += back * gain[j]
 
 
 @inline

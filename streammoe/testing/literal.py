@@ -55,8 +55,8 @@ def curvature_weight(bound: str, logits: AnyArray) -> float:
     adaptive = float(2.0 * np.tanh(xi / 2.0) / xi)
     if bound == "adaptive":
         return adaptive
-    p = float(1.0 / (1.0 + np.exp(-xi)))
-    return max(4.0 * p * p * float(np.exp(-xi)), SHARP * adaptive)
+    p = 1.0 / (1.0 + np.exp(-xi))
+    return float(max(4.0 * p * np.exp(-xi) * p, SHARP * adaptive))
 
 
 def log_softmax(logits: AnyArray) -> AnyArray:

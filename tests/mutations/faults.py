@@ -97,7 +97,7 @@ FAULTS = {
         Fault("softmax-step-before-update", "size * shrink * curvature[0] * (push", "size * curvature[0] * (push"),
         Fault("softmax-not-shifted", "math.exp(values[k] - largest)", "math.exp(values[k])"),
         Fault("adaptive-bound-halved", "return 2.0 * apart / math.log", "return apart / math.log"),
-        Fault("sharp-step-unlimited", "if reach > limit:", "if reach > 1e9 * limit:"),
+        Fault("sharp-step-unlimited", "if reach <= limit:", "if reach <= 1e9 * limit:"),
         Fault("sharp-group-unlimited", "excess = 1.0 - safe_share(", "excess = 0.0 * safe_share("),
         Fault("sharp-fit-not-shortened", "if objective(gate) >= least:", "if objective(gate) >= -np.inf:"),
         Fault("paper-bound-wrong", "return 4.0 / 3.0, 2.0 / free", "return 4.0 / 3.0, 1.0 / free"),
