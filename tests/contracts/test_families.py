@@ -81,7 +81,7 @@ class TestGaussianWithoutTails(Ours):
     def arguments(self):
         return {"expert": self.family.noise}
 
-    def make_oracle(self, parameters, bound, prior_strength, top_k=None):
+    def make_reference(self, parameters, bound, prior_strength, top_k=None):
         return Algorithm2(parameters, bound=bound, prior_strength=prior_strength, top_k=top_k)
 
 
