@@ -215,8 +215,8 @@ class Options(Section):
     degree: int = option(1, "Highest power of each feature that the experts see.", ge=1, le=20)
     gate_degree: int = option(1, "Highest power of each feature that the gate sees.", ge=1, le=20)
     bound: Literal["sharp", "adaptive", "tight", "paper"] = option(
-        "sharp",
-        'Curvature of the gate: near its own; "adaptive", "tight", "paper": bounds, ever looser.',
+        "adaptive",
+        'Curvature of the surrogates: adapted to each event; "sharp": below the bound; "tight", "paper": looser.',
         more='Of the gate, and of a classifier\'s experts, for which "sharp" is the adaptive bound. The bounds '
         "guarantee that the mean surrogate lies above the loss.",
     )
@@ -535,7 +535,7 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
 
 
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "bound": "adaptive", "events_per_coefficient": 0.0}
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "events_per_coefficient": 0.0}
 """Options that have another default now, with what models of earlier versions have where nothing else is recorded."""
 
 

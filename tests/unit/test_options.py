@@ -221,7 +221,7 @@ def test_old_names_are_those_of_the_objects():
 def test_what_a_checkpoint_does_not_record_is_as_it_was():
     for kind, options in ((MoERegressor, RegressorOptions), (MoEClassifier, ClassifierOptions)):
         described = kind().describe()["model"]["arguments"]
-        assert (described["bound"], described["events_per_coefficient"]) == ("sharp", 2.0)
+        assert (described["bound"], described["events_per_coefficient"]) == ("adaptive", 2.0)
         del described["bound"], described["events_per_coefficient"]
         earlier = kind(**as_arguments(options, described)).options
         assert (earlier.bound, earlier.events_per_coefficient) == ("adaptive", 0.0)

@@ -127,10 +127,10 @@ def test_settings_without_a_default_are_in_the_default_file_as_comments(config: 
 
 def test_a_classifier_has_defaults_of_its_own(config: Path) -> None:
     for flags, schedule, bound in (
-        ("", Power(0.5), "sharp"),
-        ("model.schedule.offset=3", Power(0.5, offset=3.0), "sharp"),
+        ("", Power(0.5), "adaptive"),
+        ("model.schedule.offset=3", Power(0.5, offset=3.0), "adaptive"),
         ("model.schedule.alpha=0.7 model.bound=paper", Power(0.7), "paper"),
-        ("model.schedule={kind='constant',gamma=0.1}", Constant(0.1), "sharp"),
+        ("model.schedule={kind='constant',gamma=0.1}", Constant(0.1), "adaptive"),
     ):
         model = read(config, "model.kind=classifier", *flags.split()).model
         assert (model.schedule, model.bound) == (schedule, bound)

@@ -205,10 +205,8 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("name", "earlier", "other"), [("bound", "adaptive", "tight"), ("events_per_coefficient", 0, 3)]
-)
-def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_settings_give_others(name, earlier, other):
+def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_settings_give_others():
+    name, earlier, other = "events_per_coefficient", 0, 3
     digest = run(f"model.{name}={earlier}").state_digest
     for changed in ([], [f"model.{name}={earlier}"], [], [f"model.{name}={earlier}"]):
         assert run(*changed).state_digest == digest

@@ -9,7 +9,7 @@ from streammoe.options import WarmUp
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 3))
 Y = np.abs(X[:, 0]) + 0.1 * RNG.normal(size=300)
-QUICK = {"warmup": WarmUp(100, restarts=1)}
+QUICK = {"warmup": WarmUp(100, restarts=1), "events_per_coefficient": 0.0}
 
 
 def regressor(n_experts=2, **arguments):
