@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streammoe import MoERegressor, batch
+from streammoe import MoEClassifier, MoERegressor, batch
 from streammoe.distributions import Gaussian
 from streammoe.engine.members.one_expert import STEP, merged
 from streammoe.engine.portfolio import MEMBERS
@@ -124,12 +124,21 @@ def test_the_one_expert_begins_with_the_statistics_of_all_experts(family):
         np.testing.assert_allclose(getattr(found, name), expected[name], rtol=1e-9, atol=1e-9)
 
 
-def test_a_mixture_of_experts_that_are_equal_is_their_merger():
-    case = Case(3, 4, "adaptive", next(iter(STEPS)), prior=0.5, classes=3)
-    start = start_of(case, stream(case, COUNT))
-    start["experts"] = np.repeat(start["experts"][:1], 3, axis=0)
-    found = merged(estimator(case, start).learner.state)
-    np.testing.assert_allclose(found.experts, start["experts"][:1], rtol=1e-9, atol=1e-12)
+def test_the_one_expert_of_classes_begins_with_a_fit_of_its_own():
+    X = np.random.default_rng(0).normal(size=(120, 2))
+    y = ((X[:, 0] > 0) ^ (X[:, 1] > 0.5)).astype(int) + (X[:, 1] > 1)
+    model, alone = (
+        MoEClassifier(K, classes=(0, 1, 2), warmup=WarmUp(120, restarts=1), standardize=True) for K in (3, 1)
+    )
+    for each in (model, alone):
+        each.learn_array(X, y)
+    found, expected = (merged(each.learner.state).experts for each in (model, alone))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    R = model.learner.encoder.design(X)[1]
+    logits = [np.column_stack([np.zeros(120), R @ each[0].T]) for each in (found, alone.learner.state.experts)]
+    losses = [-np.mean([log_softmax(row)[k] for row, k in zip(each, y, strict=True)]) for each in logits]
+    assert losses[0] == pytest.approx(losses[1], abs=0.1)
+    assert losses[0] < 0.8 * -np.log(np.bincount(y) / 120)[y].mean()
 
 
 def test_members_are_equally_trusted_after_a_warm_up_and_the_average_alone_after_a_fit():

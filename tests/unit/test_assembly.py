@@ -100,9 +100,12 @@ def test_columns_are_what_the_schema_says(here):
         assert (describe_checkpoint(f"state-{i}")["features"], summary.learned) == (features, learned), flags
 
 
-@pytest.mark.parametrize(("averaging", "is_warned"), [("polyak", True), ("none", False)])
-def test_averages_over_times_are_warned_of(here, caplog, averaging, is_warned):
-    with opened("schema.timestamps=['a']", f"model.averaging={averaging}"):
+@pytest.mark.parametrize(
+    ("averaging", "serve", "is_warned"),
+    [("polyak", "polyak", True), ("none", "polyak", False), ("polyak", "portfolio", False)],
+)
+def test_averages_over_times_are_warned_of(here, caplog, averaging, serve, is_warned):
+    with opened("schema.timestamps=['a']", f"model.averaging={averaging}", f"model.serve={serve}"):
         assert any(record.levelname == "WARNING" for record in caplog.records) is is_warned
 
 

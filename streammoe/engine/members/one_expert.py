@@ -129,17 +129,20 @@ def merged(whole: MMState) -> MMState:
     """Return the state of one expert whose statistics are the sums of those of a mixture's experts.
 
     Responsibilities add up to 1, so these are the statistics of one expert that has learned the same events: with
-    normal experts exactly, as far as steps were the same.
+    normal experts exactly, as far as steps were the same. Coefficients of classes do not add up; these begin with the
+    prior's, which after a fit are those of one expert fitted to the same events.
     """
     grams = whole.decay[0] * whole.expert_grams
     mass = whole.masses.sum()
     gram = grams.sum(axis=0)
-    inverse = np.empty_like(gram)
-    invert_spd(gram, inverse, np.empty_like(gram))
-    pull = np.einsum("kqi,kij->qj", whole.experts, grams, optimize=False)
-    expert = np.einsum("qi,ij->qj", pull, inverse, optimize=False)
     variances: FloatArray = np.einsum("k,k...->...", whole.masses / mass, whole.variances)
-    if variances.size:
+    if not variances.size:
+        expert = whole.prior_experts
+    else:
+        inverse = np.empty_like(gram)
+        invert_spd(gram, inverse, np.empty_like(gram))
+        pull = np.einsum("kqi,kij->qj", whole.experts, grams, optimize=False)
+        expert = np.einsum("qi,ij->qj", pull, inverse, optimize=False)
         apart = whole.experts - expert
         spread = np.einsum("kqi,kij,kcj->qc", apart, grams, apart, optimize=False) / mass
         # Only rounding can make this negative: Gram matrices of extreme values are not quite positive.
