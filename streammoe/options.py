@@ -221,7 +221,7 @@ class Options(Section):
         "guarantee that the mean surrogate lies above the loss.",
     )
     events_per_coefficient: float = option(
-        2.0,
+        0.0,
         "Events of the rarest expert, per coefficient, that a step spans at least; 0: no limit.",
         more="Steps are shortened to that, but not below 5/n, n since the start or the restart after a drift, nor to "
         "less than a quarter. Constant steps are left as they are.",
@@ -535,7 +535,7 @@ PLAIN = CHOICES["expert"].table(Gaussian(tail=math.inf))
 """What a checkpoint holds of Gaussian experts without tails."""
 
 
-EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False, "events_per_coefficient": 0.0}
+EARLIER: Mapping[str, Any] = {"serve": "polyak", "hold": False}
 """Options that have another default now, with what models of earlier versions have where nothing else is recorded."""
 
 

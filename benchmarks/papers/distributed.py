@@ -29,7 +29,8 @@ DEFAULT = "streammoe, default settings"
 FROM_FIT = f"… from a batch fit to the first {FEW:,}"
 SETTINGS: dict[str, dict[str, Any]] = {
     DEFAULT: {},
-    "… bound='adaptive', events_per_coefficient=0": {"bound": "adaptive", "events_per_coefficient": 0.0},
+    "… events_per_coefficient=2": {"events_per_coefficient": 2.0},
+    "… bound='sharp', events_per_coefficient=2": {"bound": "sharp", "events_per_coefficient": 2.0},
 }
 TOLERANCE, ROUNDS = 1e-5, 200
 """Of batch fits."""

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from streammoe.kernels.alone import alone
-from streammoe.kernels.compile import allocating, hook, inline, jit, part
+from streammoe.kernels.compile import allocating, hook, inline, jit
 from streammoe.kernels.groups import Group, settle_softmax
 from streammoe.kernels.linalg import VANISHED, dot
 from streammoe.kernels.loop import Noise, Shape, loop
@@ -167,7 +167,7 @@ def step_experts(
         state.masses[k] = max(keep * state.masses[k] + fresh * tau[k], VANISHED)
 
 
-@part
+@allocating
 def settle_expert(
     state: MMState,
     options: LearningOptions,

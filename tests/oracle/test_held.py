@@ -80,8 +80,8 @@ def test_a_model_that_holds_is_one_without_that_is_given_held_inputs(kind):
     ours, plain = kind(**BRIEF, degree=2, standardize=True), kind(**BRIEF, degree=2, standardize=True, hold=False)
     expected = literal_inputs(X, learned)
     assert (expected != X).sum() > 100
-    losses = ours.learn_array(X, y, weights=weights, feature_names=NAMES)
-    np.testing.assert_array_equal(plain.learn_array(expected, y, weights=weights, feature_names=NAMES), losses)
+    losses = ours.learn_array(X, y, w=weights, feature_names=NAMES)
+    np.testing.assert_array_equal(plain.learn_array(expected, y, w=weights, feature_names=NAMES), losses)
     for name, array in plain.parameters().items():
         if isinstance(array, np.ndarray):
             assert array.tobytes() == ours.parameters()[name].tobytes(), name

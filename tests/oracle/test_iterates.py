@@ -65,7 +65,6 @@ def test_iterates_in_every_combination_and_of_wide_rows(family):
         ("5 classes", {"bound": "tight"}),
         ("3 classes", {"prior_strength": 1.001}),
         ("full 3", {"schedule": STEPS[SOUND]}),
-        ("gaussian", {"events_per_coefficient": 2.0}),
         ("student_t", {"top_k": 3}),
         ("student_t", {"expert": Tails(4.1)}),
     ],

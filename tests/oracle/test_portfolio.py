@@ -101,7 +101,7 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
         predict = model.predict_proba_array if case.classes else model.predict_array
         prediction = predict(events.X[row], feature_names=names(case)).reshape(-1)
         np.testing.assert_allclose(prediction, slow.weights @ slow.means(X[i], X[i]), rtol=1e-7, atol=1e-9)
-        loss = model.learn_array(events.X[row], events.y[row], weights=events.weights[row], feature_names=names(case))
+        loss = model.learn_array(events.X[row], events.y[row], w=events.weights[row], feature_names=names(case))
         expected = slow.learn(X[i], X[i], Y[i], gammas[i], events.weights[i])
         np.testing.assert_allclose(loss[0], expected, rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose([model.member_weights[name] for name in MEMBERS], slow.weights, rtol=1e-6)
@@ -124,7 +124,8 @@ def test_the_one_expert_begins_with_the_statistics_of_all_experts(family):
         np.testing.assert_allclose(getattr(found, name), expected[name], rtol=1e-9, atol=1e-9)
 
 
-def test_the_one_expert_of_classes_begins_with_a_fit_of_its_own():
+def test_the_one_expert_of_classes_begins_with_a_fit_of_its_own(monkeypatch):
+    monkeypatch.setattr("streammoe.engine.warmup.pace", lambda *_: np.inf)
     X = np.random.default_rng(0).normal(size=(120, 2))
     y = ((X[:, 0] > 0) ^ (X[:, 1] > 0.5)).astype(int) + (X[:, 1] > 1)
     model, alone = (

@@ -221,11 +221,11 @@ def test_old_names_are_those_of_the_objects():
 def test_what_a_checkpoint_does_not_record_is_as_it_was():
     for kind, options in ((MoERegressor, RegressorOptions), (MoEClassifier, ClassifierOptions)):
         described = kind().describe()["model"]["arguments"]
-        assert (described["bound"], described["events_per_coefficient"]) == ("adaptive", 2.0)
-        del described["bound"], described["events_per_coefficient"]
+        assert (described["serve"], described["hold"]) == ("portfolio", True)
+        del described["serve"], described["hold"]
         earlier = kind(**as_arguments(options, described)).options
-        assert (earlier.bound, earlier.events_per_coefficient) == ("adaptive", 0.0)
-        assert kind(**as_arguments(options, described | {"bound": "tight"})).options.bound == "tight"
+        assert (earlier.serve, earlier.hold) == ("polyak", False)
+        assert kind(**as_arguments(options, described | {"hold": True})).options.hold
 
 
 def test_columns_are_bounded():

@@ -206,12 +206,18 @@ def test_a_checkpoint_of_a_version_with_more_settings_is_rejected(monkeypatch):
 
 @pytest.mark.usefixtures("here")
 def test_a_model_goes_on_with_the_defaults_that_it_began_with_unless_the_settings_give_others():
-    name, earlier, other = "events_per_coefficient", 0, 3
-    digest = run(f"model.{name}={earlier}").state_digest
-    for changed in ([], [f"model.{name}={earlier}"], [], [f"model.{name}={earlier}"]):
+    earlier = ["model.serve=polyak", "model.hold=false"]
+    digest = run(*earlier).state_digest
+    for changed in ([], earlier, earlier[:1], []):
         assert run(*changed).state_digest == digest
-    with pytest.raises(CheckpointError), open_daemon(settings(f"model.{name}={other}")):
-        pass
+
+
+@pytest.mark.usefixtures("here")
+def test_a_model_with_the_defaults_of_now_is_not_taken_for_one_of_an_earlier_version():
+    run()
+    for changed in ("model.serve=polyak", "model.hold=false"):
+        with pytest.raises(CheckpointError), open_daemon(settings(changed)):
+            pass
 
 
 @pytest.mark.usefixtures("here")

@@ -9,7 +9,7 @@ from streammoe.options import WarmUp
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(300, 3))
 Y = np.abs(X[:, 0]) + 0.1 * RNG.normal(size=300)
-QUICK = {"warmup": WarmUp(100, restarts=1), "events_per_coefficient": 0.0}
+QUICK = {"warmup": WarmUp(100, restarts=1)}
 
 
 def regressor(n_experts=2, **arguments):
@@ -19,7 +19,7 @@ def regressor(n_experts=2, **arguments):
 
 
 def test_nothing_moves_before_the_group_is_full():
-    model = regressor(serve="polyak")
+    model = regressor(serve="polyak", hold=False)
     before, predictions = model.parameters(), model.predict_array(X)
     model.learn_array(X[100:107], Y[100:107])
     assert (model.n, model.parameters()["n"]) == (107, 100)
