@@ -42,9 +42,10 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     >>> from streammoe import MoEMultiTargetRegressor
     >>> model = MoEMultiTargetRegressor(n_experts=2)
     >>> for i in range(1_000):
-    ...     model.learn_one({"x": i / 500}, {"height": 1 + i / 500, "weight": 5 - i / 250})
-    >>> {name: round(value, 1) for name, value in model.predict_one({"x": 2.0}).items()}
-    {'height': 3.0, 'weight': 1.0}
+    ...     x = i % 100 / 50
+    ...     model.learn_one({"x": x}, {"height": 1 + x, "weight": 5 - 2 * x})
+    >>> {name: round(value, 1) for name, value in model.predict_one({"x": 1.5}).items()}
+    {'height': 2.5, 'weight': 2.0}
 
     References:
     ----------

@@ -20,6 +20,8 @@ AREAS = {
     "expert life": "test_split_merge.py test_expert_life_oracle.py test_living.py",
     "drift": "engine/test_drift.py test_drift_oracle.py test_schedules.py test_drifting_daemon.py",
     "schedules": "test_schedules.py",
+    "portfolio": "test_portfolio.py",
+    "held": "test_held.py",
     "encoder": "unit/test_features.py test_regressor.py property/test_poison.py",
     "estimators": "test_regressor.py test_classifier.py test_predicting.py invariants/*.py",
     "poison": "invariants/*.py test_undo.py test_poison.py test_poisoned_batch.py",
@@ -148,6 +150,18 @@ FAULTS = {
     "schedules": [
         Fault(
             "power-steps-off-by-one", "math.pow(first + i + offset, -alpha)", "math.pow(first + i + 1 + offset, -alpha)"
+        ),
+    ],
+    "portfolio": [
+        Fault("trust-never-fades", "logs[j] = DISCOUNT * logs[j] - counts", "logs[j] = logs[j] - counts"),
+        Fault("trust-without-floor", "max(weights[j] / total, LEAST_WEIGHT)", "weights[j] / total"),
+        Fault("trust-of-unweighted-events", "logs[j] - counts[i] * losses[j][i]", "logs[j] - losses[j][i]"),
+    ],
+    "held": [
+        Fault(
+            "predicted-rows-widen",
+            "learns = Y.shape[0] > 0 and not math.isnan(Y[i, 0])\n        for r",
+            "learns = True\n        for r",
         ),
     ],
     "encoder": [

@@ -69,7 +69,7 @@ KINDS = {
         st.fixed_dictionaries(
             {
                 "bound": bounds,
-                "max_classes": st.sampled_from([2, 5]),
+                "max_classes": st.sampled_from([3, 5]),
                 "classes": st.sampled_from([None, None, ("a", "b"), (True, False, "a")]),
             }
         ),

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe.commands import main
+from streammoe.configuration import connectors
 
 SERVERS = 'bootstrap_servers = "127.0.0.1:1"'
 FILE = 'source = { kind = "file", path = "data.csv" }'
@@ -25,9 +26,11 @@ def take_out():
 @pytest.fixture
 def without_kafka():
     taken = take_out()
+    connectors.cache_clear()
     sys.modules["kafka"] = None
     yield
     take_out()
+    connectors.cache_clear()
     sys.modules.update(taken)
 
 
