@@ -206,7 +206,7 @@ def test_gaps_are_counted_tombstones_passed_and_nothing_beyond_the_stop_is_read(
 
 def test_records_are_kept_while_a_registry_does_not_answer_which_is_no_stall(child):
     script, start = child
-    script.logs[0] = [Row(0), Row(1)]
+    script.logs[0] = []
     reader, until = start(stall_seconds=0.1)
     block, calls = reader._values.block, []
 
@@ -218,6 +218,7 @@ def test_records_are_kept_while_a_registry_does_not_answer_which_is_no_stall(chi
         return block(records)
 
     reader._values.block = failing
+    script.logs[0] = [Row(0), Row(1)]
     take(until, 8)
     assert "consumer_rebuilt" not in reader._counters
 
