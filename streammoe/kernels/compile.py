@@ -255,5 +255,6 @@ def inline(function: Function) -> Function:
 
 
 def _part(function: Function, compiler: type[_HookCompiler], **options: bool) -> Function:
-    targetoptions = {**OPTIONS, "no_cpython_wrapper": True, **options}
+    # Unless it is set, numba takes `forceinline` from the caller, and merges the parts that an `inline` calls, too.
+    targetoptions = {**OPTIONS, "no_cpython_wrapper": True, "forceinline": False, **options}
     return cast("Function", _Part(function, targetoptions=targetoptions, pipeline_class=compiler))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 from numba.core.runtime import _nrt_python, rtsys
@@ -14,6 +15,7 @@ from numba.core.runtime import _nrt_python, rtsys
 import streammoe
 from streammoe import Gaussian, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.kernels import student_t
+from streammoe.kernels.compile import inline, jit, part
 
 PROGRAM = """
 import numpy as np
@@ -48,6 +50,28 @@ def test_compiling_is_reported_once_for_each_cache_and_repeated_after_an_edit_of
     weight, seconds = found()
     assert weight == 0.5
     assert seconds > 0.0
+
+
+def test_a_part_stays_a_function_where_what_calls_it_is_merged(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))  # code that comes from a cache cannot be inspected
+
+    @part
+    def far_away(x: float) -> float:
+        return x + 1.0
+
+    @inline
+    def merged_into(x: float) -> float:
+        return far_away(x)
+
+    @jit
+    def kernel(x: float) -> float:
+        return merged_into(x)
+
+    assert kernel(1.0) == 2.0
+    (code,) = kernel.inspect_llvm().values()
+    functions = [line for line in code.splitlines() if line.startswith("define") and "locals" in line]
+    assert any("far_away" in function for function in functions)
+    assert not any("merged_into" in function for function in functions)
 
 
 def test_kernels_are_pickled_by_name():
