@@ -32,7 +32,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from streammoe import text
-from streammoe.bounds import HEAVIEST_PRIOR
+from streammoe.bounds import MAX_PRIOR_STRENGTH
 from streammoe.distributions import ExpertNoise, Gaussian, noises
 from streammoe.errors import ConfigError
 from streammoe.fields import (
@@ -171,7 +171,7 @@ def _prior_strength(default: float) -> Any:
         "Weight of the prior in events; by default 0.1, for a classifier 0.04; 0 disables it.",
         more="They count among those that a step size spans; 0 gives the papers' plain algorithm.",
         ge=0,
-        le=HEAVIEST_PRIOR,
+        le=MAX_PRIOR_STRENGTH,
         sample=0.1,
     )
 
