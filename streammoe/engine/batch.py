@@ -93,7 +93,7 @@ def fit(
     Raises:
         UnsoundError: no fit is finite.
     """
-    with np.errstate(all="ignore"):  # the result is judged instead
+    with np.errstate(all="ignore"):  # the result is checked instead
         descents: list[Descent] = []
         for at, theta in enumerate(starts):
             try:

@@ -175,7 +175,7 @@ def _fill(sheet: Sheet, start: int, n: int, columns: dict[str, Any]) -> None:
     # Last, since the first reason for which a record is rejected is the one that is reported.
     for j, column in mixed_times:
         sheet.put_column(j, range(start, start + n), _to_python(column), text=False)
-    sheet.judge(start, start + n)
+    sheet.check_rows(start, start + n)
 
 
 def _floats(column: Any, kind: Kind) -> FloatArray | None:
